@@ -1,0 +1,282 @@
+"""Process graphs and task graphs: one immutable structure, the named graphs, and the order of the ring.   (pure)
+
+A `Graph` is undirected and weighted, in compressed sparse rows: the neighbours of vertex i are
+`indices[indptr[i]:indptr[i + 1]]`, ascending.  Every edge is stored twice, once at each end, with the same weight;
+there are no self-loops and no parallel edges.  A Graph that breaks this can't be made: `Graph` is the one validator.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+from scipy.sparse import csgraph
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+MAX_EDGES = 50_000_000  # of a named graph: 1.6 GB; "complete:100000" is a slip of the pen, not a wish
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """An undirected graph of n vertices and E edges; the arrays are its own and can't be written to.
+
+    ValueError, naming vertex or edge, for arrays that don't describe such a graph: wrong lengths, neighbours outside
+    0..n-1, self-loops, parallel or one-sided edges, unequal weights at the two ends, weights that are negative, NaN or
+    infinite.  TypeError for arrays of other things than numbers.
+    """
+
+    indptr: Ints  # (n+1,) where the neighbours of each vertex begin
+    indices: Ints  # (2E,) the neighbours
+    weights: Floats  # (2E,) of the edges, beside indices; for tasks: bytes exchanged
+    vertex_weights: Floats  # (n,) for tasks: work
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("indptr", int), ("indices", int), ("weights", float), ("vertex_weights", float)):
+            array = _vector(name, getattr(self, name), dtype).copy()
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        self._validate()
+
+    def _validate(self) -> None:
+        indptr, indices = self.indptr, self.indices
+        n = len(indptr) - 1
+        if n < 1:
+            raise ValueError("a graph without vertices: expected at least one")
+        if indptr[0] != 0 or indptr[-1] != len(indices) or np.any(np.diff(indptr) < 0):
+            raise ValueError(f"indptr must rise from 0 to len(indices) = {len(indices)}")
+        for name, length in (("weights", len(indices)), ("vertex_weights", n)):
+            if len(getattr(self, name)) != length:
+                raise ValueError(f"{len(getattr(self, name))} {name}: expected {length}")
+        bad = ~((self.vertex_weights >= 0) & np.isfinite(self.vertex_weights))
+        if bad.any():
+            k = int(bad.argmax())
+            raise ValueError(f"vertex {k} has weight {self.vertex_weights[k]}: expected a finite number >= 0")
+        vertices = np.repeat(np.arange(n), np.diff(indptr))
+        for wrong, what in (
+            ((indices < 0) | (indices >= n), f"neighbour outside 0..{n - 1}"),
+            (indices == vertices, "self-loop"),
+            (~((self.weights >= 0) & np.isfinite(self.weights)), "weight: expected a finite number >= 0"),
+            ((np.diff(vertices, prepend=-1) == 0) & (np.diff(indices, prepend=-1) == 0), "edge twice"),
+            ((np.diff(vertices, prepend=-1) == 0) & (np.diff(indices, prepend=-1) < 0), "neighbours must ascend"),
+        ):
+            if wrong.any():
+                k = int(wrong.argmax())
+                raise ValueError(f"edge {vertices[k]}-{indices[k]} of weight {self.weights[k]}: {what}")
+        mirror = sparse.csr_array((self.weights, indices, indptr), shape=(n, n)).T.tocsr()
+        if not np.array_equal(mirror.indptr, indptr) or not np.array_equal(mirror.indices, indices):
+            one, other = divmod(int(np.setdiff1d(vertices * n + indices, indices * n + vertices)[0]), n)
+            raise ValueError(f"edge {one}-{other} is one-sided: expected it at both ends")
+        unequal = mirror.data != self.weights
+        if unequal.any():
+            k = int(unequal.argmax())
+            ends, weights = f"edge {vertices[k]}-{indices[k]}", (float(self.weights[k]), float(mirror.data[k]))
+            raise ValueError(f"{ends} has weights {weights} at its two ends: expected one weight")
+
+    @property
+    def n(self) -> int:
+        """The number of vertices."""
+        return len(self.indptr) - 1
+
+    @property
+    def n_edges(self) -> int:
+        """The number of edges E, each counted once."""
+        return len(self.indices) // 2
+
+    @property
+    def degrees(self) -> Ints:
+        """(n,) numbers of neighbours."""
+        return np.diff(self.indptr)
+
+    def neighbours(self, vertex: int) -> Ints:
+        """(deg,) neighbours of `vertex`, ascending."""
+        return self.indices[self.indptr[vertex] : self.indptr[vertex + 1]]
+
+    def edges(self) -> tuple[Ints, Ints]:
+        """(E,) tails and (E,) heads of all edges, tail < head, in ascending order of (tail, head)."""
+        tails = np.repeat(np.arange(self.n), self.degrees)
+        once = tails < self.indices
+        return tails[once], self.indices[once]
+
+    def edge_weights(self) -> Floats:
+        """(E,) weights in the order of `edges`."""
+        return self.weights[np.repeat(np.arange(self.n), self.degrees) < self.indices]
+
+    def components(self) -> tuple[int, Ints]:
+        """The number of connected components and (n,) each vertex's, numbered in the order of their first vertices."""
+        count, labels = csgraph.connected_components(self.to_scipy(), directed=False)
+        _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+        return int(count), np.argsort(np.argsort(first))[inverse].astype(np.int64)
+
+    def to_scipy(self) -> Any:
+        """The (n, n) weighted adjacency as a scipy.sparse.csr_array; edges of weight 0 are stored zeros."""
+        return sparse.csr_array((self.weights, self.indices, self.indptr), shape=(self.n, self.n))
+
+
+def from_edges(
+    n: int,
+    tails: ArrayLike,
+    heads: ArrayLike,
+    weights: ArrayLike | None = None,
+    vertex_weights: ArrayLike | None = None,
+) -> Graph:
+    """The graph of n vertices with the edges tails[k]-heads[k], each given once, in either direction.
+
+    Weights (E,) and vertex_weights (n,) are 1 if left out.  Errors as for `Graph`.
+    """
+    tail, head = _vector("tails", tails, int), _vector("heads", heads, int)
+    weight = np.ones(len(tail)) if weights is None else _vector("weights", weights, float)
+    if not len(tail) == len(head) == len(weight):
+        raise ValueError(f"{len(tail)} tails, {len(head)} heads, {len(weight)} weights: expected equal numbers")
+    outside = (tail < 0) | (tail >= n) | (head < 0) | (head >= n)
+    if outside.any():
+        k = int(outside.argmax())
+        raise ValueError(f"edge {tail[k]}-{head[k]}: expected vertices in 0..{n - 1}")
+    start, end = np.concatenate([tail, head]), np.concatenate([head, tail])
+    order = np.argsort(start * n + end, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(start, minlength=n))])
+    both = np.concatenate([weight, weight])
+    return Graph(indptr, end[order], both[order], _vertex_weights(vertex_weights, n))
+
+
+def from_scipy(matrix: Any, vertex_weights: ArrayLike | None = None) -> Graph:
+    """The graph of a symmetric (n, n) scipy.sparse matrix: an edge for every stored entry, its value the weight.
+
+    The diagonal is left out: in a matrix it means no edge.  ValueError, naming the entry, for a matrix that is not
+    square or not symmetric, or has entries that are negative, NaN, infinite or complex.
+    """
+    if not bool(sparse.issparse(matrix)):
+        raise TypeError(f"matrix of type {type(matrix).__name__}: expected a scipy.sparse matrix or array")
+    if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"matrix of shape {matrix.shape}: expected a square one")
+    if matrix.dtype.kind not in "biuf":
+        raise ValueError(f"matrix of dtype {matrix.dtype}: expected real numbers")
+    entries = sparse.coo_array(matrix, copy=True)
+    entries.sum_duplicates()
+    off = entries.row != entries.col
+    csr = sparse.csr_array((entries.data[off].astype(float), (entries.row[off], entries.col[off])), shape=matrix.shape)
+    csr.sort_indices()
+    indptr, indices = csr.indptr.astype(np.int64), csr.indices.astype(np.int64)
+    return Graph(indptr, indices, csr.data, _vertex_weights(vertex_weights, matrix.shape[0]))
+
+
+def from_networkx(graph: Any, weight: str = "weight", vertex_weight: str = "weight") -> Graph:
+    """The graph of an undirected networkx graph; vertex k is the k-th of `list(graph)`.
+
+    Edges have the weight of their attribute `weight`, vertices that of their attribute `vertex_weight`, 1 where there
+    is none; the weights of a multigraph's parallel edges add up.  ValueError for directed graphs, self-loops and bad
+    weights.
+    """
+    if graph.is_directed():
+        raise ValueError("a directed networkx graph: expected an undirected one (see its to_undirected method)")
+    number = {node: k for k, node in enumerate(graph)}
+    total: dict[tuple[int, int], float] = {}
+    for one, other, value in graph.edges(data=weight, default=1):
+        if one == other:
+            raise ValueError(f"node {one!r} has a self-loop")
+        ends = min(number[one], number[other]), max(number[one], number[other])
+        total[ends] = total.get(ends, 0.0) + _weight(value, f"edge {one!r}-{other!r}")
+    tails, heads = np.array(list(total), dtype=np.int64).reshape(-1, 2).T
+    vertex_weights = [_weight(value, f"node {node!r}") for node, value in graph.nodes(data=vertex_weight, default=1)]
+    return from_edges(len(number), tails, heads, np.array(list(total.values())), vertex_weights)
+
+
+def _weight(value: Any, what: str) -> float:
+    try:
+        weight = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} has weight {value!r}: expected a number") from None
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"{what} has weight {value!r}: expected a finite number >= 0")
+    return weight
+
+
+def parse(text: str) -> Graph:
+    """The named graph "mesh:RxC", "torus:RxC", "hypercube:D", "ring:N" or "complete:N", all weights 1.
+
+    Vertex r*C + c is row r, column c.  A torus or ring of one or two in a direction is a mesh in that direction: no
+    edge is there twice.  ValueError for any other text.
+    """
+    match = re.fullmatch(r"(mesh|torus):([0-9]+)x([0-9]+)|(hypercube|ring|complete):([0-9]+)", text)
+    if match is None:
+        raise ValueError(f"graph = {text!r}: expected mesh:RxC, torus:RxC, hypercube:D, ring:N or complete:N")
+    if match[1]:
+        return mesh(int(match[2]), int(match[3]), periodic=match[1] == "torus")
+    size = int(match[5])
+    if match[4] == "ring":
+        return mesh(1, size, periodic=True)
+    if match[4] == "complete":
+        _check_size(size, size * (size - 1) // 2, text)
+        return from_edges(size, *np.triu_indices(size, 1))
+    _check_size(1, size << min(size, 64), text)
+    vertices = np.arange(1 << size)
+    pairs = [(low, low | (1 << bit)) for bit in range(size) for low in [vertices[vertices & (1 << bit) == 0]]]
+    return from_edges(1 << size, *(_concatenate(ends) for ends in (zip(*pairs, strict=True) if pairs else ((), ()))))
+
+
+def mesh(rows: int, columns: int, *, periodic: bool = False) -> Graph:
+    """The rows x columns mesh, or the torus if `periodic`; vertex r*columns + c is row r, column c."""
+    name = f"{'torus' if periodic else 'mesh'}:{rows}x{columns}"
+    _check_size(min(rows, columns), 2 * rows * columns, name)
+    grid = np.arange(rows * columns).reshape(rows, columns)
+    tails, heads = [grid[:, :-1], grid[:-1]], [grid[:, 1:], grid[1:]]
+    if periodic and columns > 2:
+        tails.append(grid[:, 0])
+        heads.append(grid[:, -1])
+    if periodic and rows > 2:
+        tails.append(grid[0])
+        heads.append(grid[-1])
+    return from_edges(rows * columns, _concatenate(tails), _concatenate(heads))
+
+
+def most_square_mesh(size: int) -> tuple[int, int]:
+    """Rows <= columns with rows * columns = size, as near to each other as can be."""
+    rows = next(rows for rows in range(math.isqrt(_at_least_one(size)), 0, -1) if size % rows == 0)
+    return rows, size // rows
+
+
+def ring_order(size: int) -> tuple[int, ...]:
+    """All ranks in binary reflected Gray-code order; neighbours on the ring are neighbours on the hypercube.
+
+    For a size that is no power of two: the order of the next power of two with the missing ranks left out.  Xu, Zhang,
+    Sun 1991.
+    """
+    cube = 1 << (_at_least_one(size) - 1).bit_length()
+    return tuple(rank for rank in (k ^ (k >> 1) for k in range(cube)) if rank < size)
+
+
+def _vector(name: str, values: ArrayLike, dtype: type) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} of shape {array.shape}: expected one dimension")
+    if array.size and not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise TypeError(f"{name} of dtype {array.dtype}: expected {dtype.__name__}s")
+    return array.astype(np.int64 if dtype is int else np.float64, copy=False)
+
+
+def _vertex_weights(values: ArrayLike | None, n: int) -> Floats:
+    return np.ones(n) if values is None else _vector("vertex_weights", values, float)
+
+
+def _at_least_one(size: int) -> int:
+    if size < 1:
+        raise ValueError(f"size = {size!r}: expected at least 1")
+    return size
+
+
+def _check_size(smallest: int, n_edges: int, name: str) -> None:
+    if smallest < 1:
+        raise ValueError(f"graph = {name!r}: expected sizes of at least 1")
+    if n_edges > MAX_EDGES:
+        raise ValueError(f"graph = {name!r}: expected at most {MAX_EDGES} edges")
+
+
+def _concatenate(parts: Iterable[Any]) -> Ints:
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(np.ravel(part) for part in parts)])

@@ -1,0 +1,56 @@
+"""What "good" means: imbalance, efficiency, lower bound; and the check of speeds and loads at every door.   (pure)
+
+A rank with speed s_i (units of work per second) and load w_i (units of work) needs the time l_i = w_i / s_i.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def check_speeds(speeds: ArrayLike, size: int | None = None, *, name: str = "speeds") -> NDArray[np.float64]:
+    """`speeds` as a new (P,) array; ValueError, naming the index, unless all are finite and > 0 (and P = `size`)."""
+    return _check(speeds, size, name, zero=False)
+
+
+def check_loads(loads: ArrayLike, size: int | None = None, *, name: str = "loads") -> NDArray[np.float64]:
+    """`loads` as a new (P,) array; ValueError, naming the index, unless all are finite and >= 0 (and P = `size`)."""
+    return _check(loads, size, name, zero=True)
+
+
+def _check(values: ArrayLike, size: int | None, name: str, *, zero: bool) -> NDArray[np.float64]:
+    try:
+        array = np.array(values, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} = {values!r}: expected numbers") from None
+    if array.ndim != 1 or len(array) < 1 or (size is not None and len(array) != size):
+        expected = "at least one number" if size is None else f"{size} numbers"
+        raise ValueError(f"{name} of shape {array.shape}: expected {expected} in one dimension")
+    bad = ~(np.isfinite(array) & ((array >= 0) if zero else (array > 0)))
+    if bad.any():
+        index = int(bad.argmax())
+        raise ValueError(f"{name}[{index}] = {array[index]}: expected a finite number {'>=' if zero else '>'} 0")
+    return array
+
+
+def lower_bound(loads: ArrayLike, speeds: ArrayLike) -> float:
+    """The time in seconds that no distribution of the (P,) loads over (P,) speeds can beat: sum w / sum s."""
+    work = check_loads(loads)
+    return float(work.sum() / check_speeds(speeds, len(work)).sum())
+
+
+def imbalance(loads: ArrayLike, speeds: ArrayLike) -> float:
+    """max(l) sum(s) / sum(s l) - 1 of the (P,) loads w and (P,) speeds s, l = w / s; 0 when there is no work.
+
+    The slowest rank takes 1 + imbalance times the lower bound.  Jin & Wang, diffusion for heterogeneous systems.
+    """
+    work = check_loads(loads)
+    times = work / check_speeds(speeds, len(work))
+    bound = lower_bound(work, speeds)
+    return max(0.0, float(times.max()) / bound - 1.0) if bound > 0 else 0.0
+
+
+def efficiency(loads: ArrayLike, speeds: ArrayLike) -> float:
+    """The fraction of the whole hardware's speed in use until the slowest rank is done: 1 / (1 + imbalance)."""
+    return 1.0 / (1.0 + imbalance(loads, speeds))

@@ -1,0 +1,352 @@
+"""Graphs: the validator, the named graphs, the ring, conversions and files."""
+
+import math
+import time
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.io
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from lb_mpi.graph import Graph, from_edges, from_networkx, from_scipy, mesh, most_square_mesh, parse, ring_order
+from lb_mpi.graph_files import read_matrix_market, read_metis
+
+
+@st.composite
+def networkx_graphs(draw: st.DrawFn) -> nx.Graph:
+    graph = nx.gnp_random_graph(draw(st.integers(1, 30)), draw(st.floats(0, 1)), seed=draw(st.integers(0, 10**6)))
+    for *_, data in graph.edges(data=True):
+        data["weight"] = draw(st.integers(0, 9))
+    for _, data in graph.nodes(data=True):
+        data["weight"] = draw(st.integers(0, 9))
+    return graph
+
+
+def same(one: Graph, other: Graph) -> bool:
+    names = ("indptr", "indices", "weights", "vertex_weights")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+
+
+# --- named graphs, against networkx ---
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("mesh:1x1", nx.empty_graph(1)),
+        ("mesh:3x4", nx.grid_2d_graph(3, 4)),
+        ("mesh:1x7", nx.path_graph(7)),
+        ("torus:3x5", nx.grid_2d_graph(3, 5, periodic=True)),
+        ("torus:1x1", nx.empty_graph(1)),
+        ("torus:1x4", nx.cycle_graph(4)),
+        ("torus:2x2", nx.grid_2d_graph(2, 2)),
+        ("torus:2x4", nx.cartesian_product(nx.path_graph(2), nx.cycle_graph(4))),
+        ("torus:4x2", nx.cartesian_product(nx.cycle_graph(4), nx.path_graph(2))),
+        ("hypercube:0", nx.empty_graph(1)),
+        ("hypercube:4", nx.convert_node_labels_to_integers(nx.hypercube_graph(4), ordering="sorted")),
+        ("ring:1", nx.empty_graph(1)),
+        ("ring:2", nx.path_graph(2)),
+        ("ring:9", nx.cycle_graph(9)),
+        ("complete:1", nx.empty_graph(1)),
+        ("complete:6", nx.complete_graph(6)),
+    ],
+)
+def test_named_graphs(text: str, expected: nx.Graph) -> None:
+    assert same(parse(text), from_networkx(nx.convert_node_labels_to_integers(expected, ordering="sorted")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "mesh", "mesh:", "mesh:3", "mesh:3x", "mesh:3x3x3", "mesh:0x4", "mesh:-1x4", "mesh: 3x3", "mesh:3x3 "),
+        *("mesh:3X3", "mesh:3x3\n", "mesh:1e2x3", "mesh:٣x3", "torus:3.5x2", "ring:0", "ring:2x2"),
+        *(
+            "mesh:100000x100000",
+            "hypercube:-1",
+            "hypercube:99",
+            "hypercube:99999999999999",
+            "star:4",
+            "complete:0",
+            "complete:100000",
+        ),
+    ],
+)
+def test_odd_names(text: str) -> None:
+    with pytest.raises(ValueError, match="graph = "):
+        parse(text)
+
+
+def test_a_million_vertices() -> None:
+    begin = time.process_time()
+    graph = parse("mesh:1000x1000")
+    assert time.process_time() - begin < 10
+    assert (graph.n, graph.n_edges) == (1_000_000, 1_998_000)
+    assert graph.components()[0] == 1
+
+
+def test_most_square_mesh() -> None:
+    assert [most_square_mesh(size) for size in (1, 2, 7, 12, 16, 36, 1024)] == [
+        (1, 1), (1, 2), (1, 7), (3, 4), (4, 4), (6, 6), (32, 32),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="size = 0"):
+        most_square_mesh(0)
+
+
+# --- the ring (Xu, Zhang, Sun 1991) ---
+
+
+@given(st.integers(1, 3000))
+def test_ring_holds_every_rank_once(size: int) -> None:
+    assert sorted(ring_order(size)) == list(range(size))
+
+
+@pytest.mark.parametrize("dimension", range(1, 11))
+def test_ring_neighbours_are_hypercube_neighbours(dimension: int) -> None:
+    ring = ring_order(1 << dimension)
+    cube = parse(f"hypercube:{dimension}")
+    assert all(ring[k] in cube.neighbours(ring[k - 1]) for k in range(len(ring)))
+
+
+def test_ring_of_other_sizes_leaves_out_the_missing() -> None:
+    assert ring_order(1) == (0,)
+    assert ring_order(8) == (0, 1, 3, 2, 6, 7, 5, 4)
+    assert ring_order(6) == (0, 1, 3, 2, 5, 4)
+    with pytest.raises(ValueError, match="size = 0"):
+        ring_order(0)
+
+
+# --- structure ---
+
+
+@given(networkx_graphs())
+def test_agrees_with_networkx(expected: nx.Graph) -> None:
+    graph = from_networkx(expected)
+    assert graph.n == len(expected)
+    assert graph.n_edges == expected.number_of_edges()
+    tails, heads = graph.edges()
+    assert (tails < heads).all()
+    pairs = list(zip(tails.tolist(), heads.tolist(), strict=True))
+    assert pairs == sorted(tuple(sorted(edge)) for edge in expected.edges)
+    assert graph.edge_weights().tolist() == [expected.edges[pair]["weight"] for pair in pairs]
+    assert graph.degrees.tolist() == [expected.degree[k] for k in expected]
+    assert all(graph.neighbours(k).tolist() == sorted(expected[k]) for k in expected)
+    count, labels = graph.components()
+    parts = sorted(map(sorted, nx.connected_components(expected)))
+    assert [np.flatnonzero(labels == k).tolist() for k in range(count)] == parts
+
+
+@given(networkx_graphs())
+def test_conversions_go_round(expected: nx.Graph) -> None:
+    graph = from_networkx(expected)
+    assert same(from_edges(graph.n, *graph.edges(), graph.edge_weights(), graph.vertex_weights), graph)
+    assert same(from_edges(graph.n, *graph.edges()[::-1], graph.edge_weights(), graph.vertex_weights), graph)
+    for matrix in (graph.to_scipy(), graph.to_scipy().tocoo(), sparse.csc_matrix(graph.to_scipy())):
+        assert same(from_scipy(matrix, graph.vertex_weights), graph)
+
+
+def test_immutable() -> None:
+    mine = np.array([1.0])
+    graph = from_edges(2, [0], [1], mine)
+    mine[0] = 7
+    assert graph.weights.tolist() == [1, 1]
+    with pytest.raises(ValueError, match="read-only"):
+        graph.weights[0] = 7
+    with pytest.raises(AttributeError):
+        graph.weights = mine  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (([0], [], [], []), "without vertices"),
+        (([0, 1, 1], [1], [1], [1, 1]), "0-1 is one-sided"),
+        (([0, 1, 3, 4], [1, 0, 2, 0], [1] * 4, [1] * 3), "1-2 is one-sided"),
+        (([0, 1, 2], [1, 0], [1, 2], [1, 1]), r"0-1 has weights \(1.0, 2.0\)"),
+        (([0, 1, 2], [0, 1], [1, 1], [1, 1]), "0-0 .*self-loop"),
+        (([0, 2, 4], [1, 1, 0, 0], [1] * 4, [1, 1]), "0-1 .*edge twice"),
+        (([0, 2, 3, 4], [2, 1, 0, 0], [1] * 4, [1] * 3), "must ascend"),
+        (([0, 1, 2], [2, 0], [1, 1], [1, 1]), r"0-2 .*outside 0..1"),
+        (([0, 1, 2], [1, -1], [1, 1], [1, 1]), r"1--1 .*outside 0..1"),
+        (([0, 1, 2], [1, 0], [-1, -1], [1, 1]), "0-1 of weight -1.0"),
+        (([0, 1, 2], [1, 0], [math.nan, math.nan], [1, 1]), "0-1 of weight nan"),
+        (([0, 1, 2], [1, 0], [math.inf, math.inf], [1, 1]), "0-1 of weight inf"),
+        (([0, 1, 2], [1, 0], [1, 1], [1, math.nan]), "vertex 1 has weight nan"),
+        (([0, 1, 2], [1, 0], [1, 1], [-2, 1]), "vertex 0 has weight -2.0"),
+        (([0, 1, 2], [1, 0], [1, 1], [1]), "1 vertex_weights: expected 2"),
+        (([0, 1, 2], [1, 0], [1], [1, 1]), "1 weights: expected 2"),
+        (([0, 2, 1], [1, 0], [1, 1], [1, 1]), "indptr must rise"),
+        (([1, 1, 2], [1, 0], [1, 1], [1, 1]), "indptr must rise"),
+        (([[0, 1, 2]], [1, 0], [1, 1], [1, 1]), "indptr of shape"),
+    ],
+)
+def test_validator(arrays: tuple[list[float], ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Graph(*map(np.array, arrays))
+
+
+def test_other_bad_arguments() -> None:
+    with pytest.raises(TypeError, match="indices of dtype float64"):
+        Graph(np.array([0, 1, 2]), np.array([1.0, 0.0]), np.ones(2), np.ones(2))
+    with pytest.raises(ValueError, match=r"edge 0-5: expected vertices in 0..1"):
+        from_edges(2, [0], [5])
+    with pytest.raises(ValueError, match="2 tails, 1 heads"):
+        from_edges(2, [0, 1], [1])
+    with pytest.raises(ValueError, match="expected a square"):
+        from_scipy(sparse.csr_array(np.ones((2, 3))))
+    with pytest.raises(ValueError, match="complex128"):
+        from_scipy(sparse.csr_array(np.eye(2) * 1j))
+    with pytest.raises(ValueError, match="0-1 is one-sided"):
+        from_scipy(sparse.csr_array([[0.0, 1.0], [0.0, 0.0]]))
+    with pytest.raises(TypeError, match="ndarray"):
+        from_scipy(np.eye(2))
+    with pytest.raises(ValueError, match="directed"):
+        from_networkx(nx.DiGraph([(0, 1)]))
+    with pytest.raises(ValueError, match="'a' has a self-loop"):
+        from_networkx(nx.Graph([("a", "a")]))
+    for weight in (-1, math.nan, math.inf, "heavy", None):
+        with pytest.raises(ValueError, match="edge 'a'-'b' has weight"):
+            from_networkx(nx.Graph([("a", "b", {"weight": weight})]))
+
+
+def test_parallel_edges_of_a_multigraph_add_up() -> None:
+    graph = from_networkx(nx.MultiGraph([(0, 1, {"weight": 2}), (1, 0, {"weight": 3}), (1, 2)]))
+    assert graph.edge_weights().tolist() == [5, 1]
+
+
+# --- METIS files ---
+
+
+def write_metis(graph: Graph, path: Path) -> None:
+    with path.open("w") as file:
+        print(f"% a comment\n{graph.n} {graph.n_edges} 011", file=file)
+        for k in range(graph.n):
+            weights = graph.weights[graph.indptr[k] : graph.indptr[k + 1]]
+            pairs = (f"{j + 1} {w:.0f}" for j, w in zip(graph.neighbours(k), weights, strict=True))
+            print(f"{graph.vertex_weights[k]:.0f}", *pairs, file=file)
+
+
+@given(expected=networkx_graphs())
+def test_metis_goes_round(expected: nx.Graph, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("metis") / "round.graph"
+    write_metis(from_networkx(expected), path)
+    assert same(read_metis(path), from_networkx(expected))
+
+
+def test_metis_isolated_vertices_sizes_and_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "a.graph"
+    path.write_bytes(b"3 1 110\r\n7 2 2\r\n7 3 1\r\n%\r\n7 0\r\n\r\n")
+    assert same(read_metis(path), from_edges(3, [0], [1], vertex_weights=[2, 3, 0]))
+    path.write_text("3 1\n3\n\n1")
+    assert same(read_metis(path), from_edges(3, [0], [2]))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("", 1, "expected a header"),
+        ("\n3 2\n", 1, "expected a header"),
+        ("3\n", 1, "expected a header"),
+        ("1 2 3 4 5\n", 1, "expected a header"),
+        ("a b\n", 1, "expected integers"),
+        ("% c\n2 1 7\n2\n1\n", 2, "fmt = 7"),
+        ("2 1 2\n2\n1\n", 1, "fmt = 2"),
+        ("2 1 1111\n2\n1\n", 1, "fmt = 1111"),
+        ("2 1 010 2\n1 1 2\n1 1 1\n", 1, "ncon = 2"),
+        ("0 0\n", 1, "n = 0"),
+        ("-2 1\n", 1, "n = -2"),
+        ("2 -1\n2\n1\n", 1, "m = -1"),
+        ("999999999999 1\n2\n1\n", 1, "more than fits"),
+        ("2 999999999999\n2\n1\n", 1, "more than fits"),
+        ("2 1\n2\n", 2, "ends after 1 vertices"),
+        ("2 1\n2\n1\n1\n", 4, "after the last"),
+        ("2 2\n2\n1\n    \n", 1, "m = 2 edges, .* have 1"),
+        ("2 1\n3\n1\n", 2, "neighbour 3: expected 1..2"),
+        ("2 1\n0\n1\n", 2, "neighbour 0"),
+        ("2 1\n-1\n1\n", 2, "neighbour -1"),
+        ("2 1\n1\n\n", 2, "self-loop"),
+        ("2 1\n2 2\n1\n", 2, "twice"),
+        ("3 2\n2\n1 3\n\n", 3, "vertex 2 lists 3, .*one-sided"),
+        ("3 2\n2\n1\n2\n", 4, "vertex 3 lists 2, .*one-sided"),
+        ("2 1 1\n2 5\n1 6\n", 2, "edge 1-2 has another weight in line 3"),
+        ("2 1 1\n2 -5\n1 -5\n", 2, "weight -5"),
+        ("2 1 1\n2 99999999999999999999999\n1 1\n", 2, "weight 9999"),
+        ("2 1 10\n-1 2\n1 1\n", 2, "weight -1"),
+        ("2 1 1\n2\n1 1\n", 2, "1 numbers"),
+        ("2 1 10\n\n1 1\n", 2, "0 numbers"),
+        ("2 1\n2.0\n1\n", 2, "expected integers"),
+        ("2 1\n2\n1_0\n", 3, "expected integers"),
+        ("2 1\n\x00\xff\n1\n", 2, "expected integers"),
+    ],
+)
+def test_malformed_metis(tmp_path: Path, text: str, line: int, message: str) -> None:
+    path = tmp_path / "bad.graph"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"bad\.graph:{line}: .*{message}"):
+        read_metis(path)
+
+
+# --- Matrix Market files ---
+
+
+@given(expected=networkx_graphs(), symmetry=st.sampled_from(["general", "symmetric"]))
+def test_matrix_market_goes_round(expected: nx.Graph, symmetry: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    graph = from_networkx(expected, vertex_weight="none")
+    path = tmp_path_factory.mktemp("matrix") / "round.mtx"
+    scipy.io.mmwrite(path, graph.to_scipy(), symmetry=symmetry)  # type: ignore[arg-type, unused-ignore]
+    assert same(read_matrix_market(path), graph)
+
+
+def test_matrix_market_pattern_diagonal_and_duplicates(tmp_path: Path) -> None:
+    path = tmp_path / "a.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate pattern symmetric\n% c\n\n3 3 3\n1 1\n2 1\n3 2\n")
+    assert same(read_matrix_market(path), from_edges(3, [0, 1], [1, 2]))
+    path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 4\n1 1 -5\n1 2 1\n2 1 3\n1 2 2\n")
+    assert same(read_matrix_market(path), from_edges(2, [0], [1], [3]))
+
+
+REAL = "%%MatrixMarket matrix coordinate real general\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("", 1, "expected %%MatrixMarket"),
+        ("3 3 1\n", 1, "expected %%MatrixMarket"),
+        ("%%MatrixMarket matrix coordinate complex general\n2 2 0\n", 1, "complex"),
+        ("%%MatrixMarket matrix coordinate real skew-symmetric\n2 2 1\n2 1 1\n", 1, "skew-symmetric"),
+        ("%%MatrixMarket matrix coordinate complex hermitian\n2 2 0\n", 1, "complex"),
+        ("%%MatrixMarket matrix array real general\n1 1\n1\n", 1, "array"),
+        (REAL, 2, "line of sizes"),
+        (REAL + "2 2\n", 2, "line of sizes"),
+        (REAL + "% c\n2 -2 1\n", 3, "line of sizes"),
+        (REAL + "2 3 0\n", 2, "2 x 3"),
+        (REAL + "0 0 0\n", 2, "0 x 0"),
+        (REAL + "999999999 999999999 1\n1 2 1\n", 2, "more than fits"),
+        (REAL + "2 2 999999999\n1 2 1\n", 2, "more than fits"),
+        (REAL + "2 2 3\n1 2 1\n2 1 1\n", 5, "Truncated"),
+        (REAL + "2 2 1\n1 2 1\n2 1 1\n", 4, "Too many lines"),
+        (REAL + "2 2 2\n1 2 1\n3 1 1\n", 4, "out of bounds"),
+        (REAL + "2 2 2\n0 2 1\n2 1 1\n", 3, "out of bounds"),
+        (REAL + "2 2 2\n1 2 x\n2 1 1\n", 3, "nvalid"),
+        (REAL + "2 2 2\n1 2\n2 1 1\n", 3, "nvalid"),
+        (REAL + "% c\n2 2 2\n1 2 1\n2 1 nan\n", 5, "weight nan"),
+        (REAL + "2 2 2\n1 2 inf\n2 1 inf\n", 3, "weight inf"),
+        (REAL + "2 2 2\n1 2 -1\n2 1 -1\n", 3, "weight -1.0"),
+        (REAL + "2 2 2\n1 2 1\n2 1 4\n", 3, r"\(1, 2\) is not equal to \(2, 1\)"),
+        (REAL + "3 3 3\n1 2 1\n2 1 1\n3 2 1\n", 5, "is not equal to"),
+    ],
+)
+def test_malformed_matrix_market(tmp_path: Path, text: str, line: int, message: str) -> None:
+    path = tmp_path / "bad.mtx"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"bad\.mtx:{line}: .*{message}"):
+        read_matrix_market(path)
+
+
+def test_mesh_is_parse() -> None:
+    assert same(mesh(3, 4), parse("mesh:3x4"))
+    assert same(mesh(3, 4, periodic=True), parse("torus:3x4"))
