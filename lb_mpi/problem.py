@@ -1,7 +1,54 @@
 """What a search must be able to do so that its work can be moved between ranks.
 
-The protocol knows work only as an opaque thing (stealing, "Any problem, not only the maze"): do some units of it, value
+The protocol knows work only as an opaque thing of Xu, Zhang and Sun 1991: do some units of it, value
 its load, split it, absorb a part, be packed as bytes.  Every rank makes the problem alike; rank 0 is told to `start`.
+
+Example: count the solutions of the eight-queens puzzle on all ranks (`mpiexec -n 4 python queens.py`)
+
+    import lb_mpi
+    from mpi4py import MPI
+
+    class Queens(lb_mpi.Problem):
+        # Boards in hand are tuples: the column of the queen in row 0, 1, ...
+        found = False                               # a counting search: it ends when all work is done
+
+        def __init__(self, n):
+            self.n, self.boards, self.count = n, [], 0
+
+        def start(self):
+            self.boards.append(())
+
+        def work(self, units):
+            for done in range(units):
+                if not self.boards:
+                    return done
+                board = self.boards.pop()
+                self.count += len(board) == self.n
+                for column in range(self.n if len(board) < self.n else 0):
+                    if all(column != c and len(board) - r != abs(column - c) for r, c in enumerate(board)):
+                        self.boards.append((*board, column))
+            return units
+
+        def load(self):
+            return float(len(self.boards))
+
+        def split(self):                            # the oldest boards are the shallowest, with most work below them
+            half = len(self.boards) // 2
+            given, self.boards = self.boards[:half], self.boards[half:]
+            return repr(given).encode() if given else None
+
+        def absorb(self, payload):
+            self.boards = eval(payload)
+
+        def result(self):
+            return self.count
+
+        def merge(self, one, other):
+            return one + other
+
+    solutions = lb_mpi.search(MPI.COMM_WORLD, Queens(8), threshold=1.0)
+    if MPI.COMM_WORLD.rank == 0:
+        print(solutions.value, "solutions, work moved", solutions.balances, "times")
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -15,8 +62,10 @@ class Problem(Protocol):
         """Take the whole problem in hand (called on rank 0 only, once)."""
 
     def work(self, units: int) -> int:
-        """Do at most `units` (>= 1) units of work; return the number done, less than `units` only when nothing is left
-        in hand or the search is over (`found`).
+        """Do at most `units` (>= 1) units of work; return the number done.
+
+        Less than `units`, even 0, means nothing by itself: load() == 0.0 says that nothing is left in hand, `found`
+        that the search is over; otherwise the call was cut short to stay responsive, and the next ones get on with it.
         """
 
     def load(self) -> float:
@@ -30,7 +79,7 @@ class Problem(Protocol):
 
     @property
     def found(self) -> bool:
-        """True when this rank has an answer that ends the whole search (for "any solution"); counting searches: False."""
+        """True when this rank has an answer that ends the whole search ("any solution"); counting searches: False."""
 
     def result(self) -> Any:
         """This rank's partial result (picklable), read after the search has ended."""

@@ -1,0 +1,363 @@
+"""Parallel maze search: from one corner to the other, depth first, any path.   (pure)
+
+Source: Xu, Zhang, Sun, "A dynamic and distributed algorithm for load balancing on multiprocessors" (Nanjing University,
+1991), the example of the paper.  One step goes to any of the eight neighbours of a cell, tried in the paper's order.
+
+A maze of dim x dim cells is one array `cells` of shape (dim + 2, dim + 2), uint8, with the outer wall in it: 0 free and
+unmarked, 1 blocked, 2 outer wall, any other value marked (visited).  The entry is the first inner cell, the exit the
+last.  A cell is named by its flat index in this array.
+
+All ranks of a machine mark cells of ONE such array (in an MPI shared-memory window, that the caller provides).  Each
+rank remembers for itself from where it entered the cells that it marked.  A part of the work that moves is therefore a
+few bytes and not, as in the paper, the path down to it: the path is put together at the end (`trace_path`), from the
+exit back to the entry, going on with the giver wherever a rank comes to a cell that it didn't enter itself.  This
+always leads back in time, since a rank gives away a part only after it came to have the cell where the part begins.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lb_mpi.problems import maze_kernel as kernel
+from lb_mpi.problems.maze_kernel import BLOCKED, FREE, LAST_DIRECTION, MARKED, STAY, WALL, Cells, Indices
+
+NOBODY = -1
+NOWHERE = -1
+SPLIT_RULES = ("half", "one")
+
+# The eight directions in the paper's order, and to stay (by which the entry is entered).
+ROWS = (0, -1, -1, -1, 0, 1, 1, 1, 0)
+COLUMNS = (1, 1, 0, -1, -1, -1, 0, 1, 0)
+
+PART = struct.Struct("<iqbb")  # a part of the work that moves: giver, position, cursor, upper
+LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
+BLOCK = 1 << 20  # cells that random_maze draws at a time
+
+
+class MazeResult(NamedTuple):
+    """What one rank, or all together, did."""
+
+    visited: int  # cells marked, counted by who marked them
+    found_at: int  # flat index of the exit when it was reached, otherwise -1
+    finder: int  # rank that reached it, otherwise -1
+
+
+class Walk(NamedTuple):
+    """One rank's stretch of a path, walked backwards."""
+
+    cells: Indices  # shape (n,), flat indices of cells that the rank entered, latest first
+    next_cell: int  # flat index where the walk goes on; -1 when it has come to the entry
+    giver: int  # rank with which it goes on; -1 when it has come to the entry
+
+
+class MazeSearch:
+    """One rank's part of the search (a `lb_mpi.problem.Problem`); one unit of work is one new cell marked.
+
+    cells       (dim + 2, dim + 2) uint8, C-contiguous, shared by all ranks that can share memory; never copied
+    rank        this rank's number, >= 0, different for all that search the same maze
+    split_rule  "half": `split` gives half of the untried directions of the shallowest record that has two or more
+                (the paper's rule); "one": only one of them
+
+    The load is top - level + n(level) / 8, where level is the shallowest record with untried free directions and
+    n(level) their number (the paper).  It is exact while no more than `LOOKS` records have been exhausted since the
+    last call; beyond that, records not yet looked at count as open, and the next calls go on looking.
+
+    Errors: ValueError, TypeError for an array that is no maze, or whose entry or exit is blocked.
+    """
+
+    def __init__(self, cells: Cells, rank: int, split_rule: str = "half") -> None:
+        dim = check_cells(cells)
+        if split_rule not in SPLIT_RULES:
+            raise ValueError(f"split_rule = {split_rule!r}: expected one of {SPLIT_RULES}")
+        self.rank = _integer("rank", rank, 0)
+        self.width = dim + 2
+        self.entry, self.exit = self.width + 1, dim * self.width + dim
+        self._cells = cells.reshape(-1)
+        for name, cell in (("entry", self.entry), ("exit", self.exit)):
+            if self._cells[cell] in (BLOCKED, WALL):
+                raise ValueError(f"{name} of the maze, cell {divmod(cell, self.width)}, is blocked: expected it free")
+        self._half = split_rule == "half"
+        self._offsets = np.array(ROWS, np.int64) * self.width + np.array(COLUMNS, np.int64)
+        self._entered: Cells = np.zeros(self._cells.size, np.uint8)  # 1 + direction; pages never touched cost nothing
+        self._givers: dict[int, int] = {}  # cell where a part began -> who gave it first
+        self._position = np.empty(1024, np.int64)
+        self._cursor, self._upper = np.empty(1024, np.int8), np.empty(1024, np.int8)
+        self._state = np.array([-1, 0, 0], np.int64)
+        self._visited = 0
+        self._found_at = NOWHERE
+
+    def start(self) -> None:
+        """Take the entry in hand; the first unit of work marks it."""
+        self._begin(self.entry, STAY, STAY)
+
+    def work(self, units: int) -> int:
+        """Mark up to `units` new cells; returns how many.
+
+        Fewer when the exit has been reached, nothing is left, or many exhausted records had to be popped (then
+        load() > 0 says that there is more to do).
+        """
+        if units < 1:
+            raise ValueError(f"units = {units!r}: expected an integer >= 1")
+        if self.found:
+            return 0
+        done, looks = 0, units + LOOKS
+        while True:
+            marked, popped = kernel.mark(
+                self._cells,
+                self._entered,
+                self._offsets,
+                self._position,
+                self._cursor,
+                self._upper,
+                self._state,
+                self.exit,
+                units - done,
+                looks,
+            )
+            done, looks = done + marked, looks - popped
+            if self._entered[self.exit] != 0:
+                self._found_at = self.exit
+                break
+            if self._state[kernel.TOP] < self._position.size - 1:  # not for want of room
+                break
+            self._grow()
+        self._visited += done
+        return done
+
+    def load(self) -> float:
+        """Value the untried directions in hand, in the paper's measure: 0.0 when there are none."""
+        n = kernel.trim(
+            self._cells, self._offsets, self._position, self._cursor, self._upper, self._state, LOOKS
+        )
+        top, bottom = int(self._state[kernel.TOP]), int(self._state[kernel.BOTTOM])
+        return 0.0 if top < bottom else top - bottom + max(n, 1) / 8
+
+    def split(self) -> bytes | None:
+        """Give away the last untried directions of a shallow record, packed; None when it is all that is left."""
+        part = kernel.divide(
+            self._cells, self._offsets, self._position, self._cursor, self._upper, self._state, self._half, LOOKS
+        )
+        return None if part[0] < 0 else PART.pack(self.rank, *part)
+
+    def absorb(self, payload: bytes) -> None:
+        """Take in what another rank's `split` packed; ValueError when it isn't that, or there is work in hand."""
+        if self.load() > 0.0:
+            raise ValueError(f"absorb on rank {self.rank}: expected no work in hand, load is {self.load()}")
+        if len(payload) != PART.size:
+            raise ValueError(f"payload of {len(payload)} bytes: expected {PART.size}, as packed by split")
+        giver, cell, cursor, upper = PART.unpack(payload)
+        row, column = divmod(cell, self.width)
+        inside = 1 <= row < self.width - 1 and 1 <= column < self.width - 1
+        if not (giver >= 0 and inside and 0 <= cursor <= upper <= LAST_DIRECTION):
+            raise ValueError(f"payload {(giver, cell, cursor, upper)}: expected giver, inner cell, two directions")
+        # The first giver is remembered: a later one may have had the cell from here, and the walk back would go round.
+        # A cell that was given must not be entered afterwards, for the same reason: on another machine the mark may be
+        # still under way.
+        self._givers.setdefault(cell, giver)
+        if self._cells[cell] == FREE:
+            self._cells[cell] = MARKED
+        self._begin(cell, cursor, upper)
+
+    @property
+    def found(self) -> bool:
+        """True when this rank has reached the exit."""
+        return self._found_at != NOWHERE
+
+    def result(self) -> MazeResult:
+        """Return what this rank did."""
+        return MazeResult(self._visited, self._found_at, self.rank if self.found else NOBODY)
+
+    def merge(self, one: MazeResult, other: MazeResult) -> MazeResult:
+        """Add the cells visited; of two that found the exit the first counts."""
+        first = one if one.found_at != NOWHERE else other
+        return MazeResult(one.visited + other.visited, first.found_at, first.finder)
+
+    def walk_back(self, cell: int) -> Walk:
+        """Walk back from `cell` (flat index) over the cells that this rank entered.
+
+        ValueError when this rank neither entered the cell nor was given a part that begins there.
+        """
+        if not 0 <= cell < self._entered.size:
+            raise ValueError(f"cell = {cell!r}: expected a flat index, 0 to {self._entered.size - 1}")
+        n, last = kernel.follow(self._entered, self._offsets, cell, np.empty(0, np.int64))
+        path = np.empty(n, np.int64)
+        kernel.follow(self._entered, self._offsets, cell, path)
+        if self._entered[last] == STAY + 1:
+            return Walk(path, NOWHERE, NOBODY)
+        if last not in self._givers:
+            raise ValueError(f"cell {divmod(last, self.width)} was not entered by rank {self.rank}, nor given to it")
+        return Walk(path, last, self._givers[last])
+
+    def _begin(self, cell: int, cursor: int, upper: int) -> None:
+        self._position[0], self._cursor[0], self._upper[0] = cell, cursor, upper
+        self._state[:] = 0
+
+    def _grow(self) -> None:
+        size = self._position.size
+        position, cursor, upper = np.empty(2 * size, np.int64), np.empty(2 * size, np.int8), np.empty(2 * size, np.int8)
+        position[:size], cursor[:size], upper[:size] = self._position, self._cursor, self._upper
+        self._position, self._cursor, self._upper = position, cursor, upper
+
+
+def trace_path(problems: Sequence[MazeSearch], exit_cell: int) -> Indices:
+    """Put together the path from the entry to `exit_cell`, shape (n,) flat indices, from all ranks' searches.
+
+    problems[r] is rank r's, all in one process.  ValueError when none of them has found `exit_cell`.
+    """
+    finders = [rank for rank, problem in enumerate(problems) if problem.result().found_at == exit_cell]
+    if not finders:
+        raise ValueError(f"exit_cell = {exit_cell}: no rank has found it")
+    cell, rank = exit_cell, finders[0]
+    stretches = []
+    while rank != NOBODY:
+        walk = problems[rank].walk_back(cell)
+        stretches.append(walk.cells)
+        cell, rank = walk.next_cell, walk.giver
+    return np.concatenate(stretches)[::-1]
+
+
+def check_path(cells: Cells, path: npt.ArrayLike) -> None:
+    """Verify a path, shape (n,) flat indices, in a maze, before or after the search; ValueError names the first fault.
+
+    It leads from the entry to the exit, each step to one of the eight neighbours; no cell is blocked, none comes twice.
+    """
+    dim = check_cells(cells)
+    width = dim + 2
+    steps = np.asarray(path)
+    if steps.ndim != 1 or steps.size == 0 or steps.dtype.kind not in "iu":
+        raise ValueError(f"path of shape {steps.shape}, {steps.dtype}: expected at least one integer, in one dimension")
+    if steps.min() < 0 or steps.max() >= width * width:
+        raise ValueError(f"path has cells {steps.min()} to {steps.max()}: expected 0 to {width * width - 1}")
+    if steps[0] != width + 1:
+        raise ValueError(f"path begins at cell {steps[0]}: expected the entry, {width + 1}")
+    if steps[-1] != dim * width + dim:
+        raise ValueError(f"path ends at cell {steps[-1]}: expected the exit, {dim * width + dim}")
+    faults = np.flatnonzero(np.isin(cells.reshape(-1)[steps], (BLOCKED, WALL)))
+    if faults.size:
+        raise ValueError(f"path goes through cell {steps[faults[0]]}: it is blocked")
+    rows, columns = np.divmod(steps.astype(np.int64), width)
+    faults = np.flatnonzero(np.maximum(abs(np.diff(rows)), abs(np.diff(columns))) != 1)
+    if faults.size:
+        i = faults[0]
+        raise ValueError(f"path goes from cell {steps[i]} to {steps[i + 1]}: expected one of its eight neighbours")
+    again = np.sort(steps)
+    faults = np.flatnonzero(again[1:] == again[:-1])
+    if faults.size:
+        raise ValueError(f"path comes twice through cell {again[faults[0]]}")
+
+
+def check_cells(cells: Cells) -> int:
+    """Return dim of an array that can hold a maze with its wall; TypeError, ValueError when it can't."""
+    dim = _check_shape("cells", cells)
+    if not all((edge == WALL).all() for edge in (cells[0], cells[-1], cells[:, 0], cells[:, -1])):
+        raise ValueError(f"cells: expected the outer wall, {WALL}, all round")
+    return dim
+
+
+def read_maze(path: str | os.PathLike[str]) -> Cells:
+    """Read a maze as the paper prints it: rows of 0 (free) and 1 (blocked) within an outer wall of 2.
+
+    Returns cells of shape (dim + 2, dim + 2), uint8.
+    Errors: OSError when the file can't be read; ValueError with file:line when it is no square maze with a whole wall.
+    """
+    with open(path, "rb") as file:
+        lines = file.read().splitlines()
+    while lines and not lines[-1]:
+        lines.pop()
+    name = os.fspath(path)
+    if not lines:
+        raise ValueError(f"{name}:1: the file is empty: expected rows of 0, 1 and 2")
+    width = len(lines[0])
+    for number, line in enumerate(lines, start=1):
+        wrong = line.translate(None, b"012")
+        if wrong:
+            raise ValueError(f"{name}:{number}: character {chr(wrong[0])!r}: expected only 0, 1 and 2")
+        if len(line) != width:
+            raise ValueError(f"{name}:{number}: {len(line)} cells: expected {width}, as in the first row")
+        if number in (1, len(lines)):
+            if line.strip(b"2"):
+                raise ValueError(f"{name}:{number}: the wall is broken: expected only 2 in the first and the last row")
+        elif not (line.startswith(b"2") and line.endswith(b"2")):
+            raise ValueError(f"{name}:{number}: the wall is broken: expected 2 at both ends")
+        elif b"2" in line[1:-1]:
+            raise ValueError(f"{name}:{number}: a wall (2) inside: expected 0 or 1")
+    if len(lines) != width or width < 3:
+        raise ValueError(f"{name}:{len(lines)}: {len(lines)} rows of {width} cells: expected a square, at least 3 x 3")
+    return (np.frombuffer(b"".join(lines), np.uint8) - ord("0")).reshape(width, width)
+
+
+def random_maze(dim: int, free: float, seed: int, walled: bool = False, out: Cells | None = None) -> Cells:
+    """Make a maze of dim x dim cells, each free with probability `free`, entry and exit always.
+
+    Returns cells of shape (dim + 2, dim + 2), uint8.
+
+    walled  block all neighbours of the exit, so that it can't be reached and all reachable cells must be visited
+    out     array to fill and to return (a shared window, say) instead of a new one
+
+    Memory beyond the array is a few megabytes.  Errors: ValueError, TypeError that name the argument.
+    """
+    dim = _integer("dim", dim, 3 if walled else 1)
+    seed = _integer("seed", seed, 0)
+    if not (math.isfinite(free) and 0 < free <= 1):
+        raise ValueError(f"free = {free!r}: expected a probability with 0 < free <= 1")
+    cells: Cells
+    if out is None:
+        cells = np.empty((dim + 2, dim + 2), np.uint8)
+    elif _check_shape("out", out) != dim:
+        raise ValueError(f"out has shape {out.shape}: expected {(dim + 2, dim + 2)}")
+    else:
+        cells = out
+    rng = np.random.default_rng(seed)
+    cells[0], cells[-1], cells[:, 0], cells[:, -1] = WALL, WALL, WALL, WALL
+    inner = cells[1:-1, 1:-1]
+    rows = max(1, BLOCK // dim)
+    for first in range(0, dim, rows):
+        block = inner[first : first + rows]
+        block[:] = np.where(rng.random(block.shape) < free, FREE, BLOCKED)
+    if walled:
+        inner[-2:, -2:] = BLOCKED
+    inner[0, 0] = inner[-1, -1] = FREE
+    return cells
+
+
+def compile_kernels() -> None:
+    """Compile the inner loops (or load them from numba's cache) before anything is timed."""
+    cells = random_maze(2, 1.0, 0)
+    searches = [MazeSearch(cells, rank) for rank in range(2)]
+    searches[0].start()
+    searches[0].work(2)
+    searches[0].load()
+    part = searches[0].split()
+    if part is not None:
+        searches[1].absorb(part)
+    searches[0].walk_back(searches[0].entry)
+
+
+def _check_shape(name: str, cells: Cells) -> int:
+    if not isinstance(cells, np.ndarray) or cells.dtype != np.uint8:
+        raise TypeError(f"{name} is {getattr(cells, 'dtype', type(cells).__name__)}: expected a numpy array of uint8")
+    if cells.ndim != 2 or cells.shape[0] != cells.shape[1] or cells.shape[0] < 3:
+        raise ValueError(f"{name} has shape {cells.shape}: expected (dim + 2, dim + 2) with dim >= 1")
+    if not (cells.flags.c_contiguous and cells.flags.writeable):
+        raise ValueError(f"{name}: expected a C-contiguous, writeable array")
+    return int(cells.shape[0]) - 2
+
+
+def _integer(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{name} = {value!r}: expected an integer")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} = {value!r}: expected an integer") from None
+    if number < least:
+        raise ValueError(f"{name} = {number}: expected an integer >= {least}")
+    return number

@@ -1,0 +1,506 @@
+"""The maze search without MPI: mazes, exact marks under any interleaving, paths over several givers, bad input."""
+
+import pathlib
+import random
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+
+from lb_mpi.problem import Problem
+from lb_mpi.problems import maze_kernel
+from lb_mpi.problems.maze import (
+    BLOCKED,
+    FREE,
+    MARKED,
+    PART,
+    WALL,
+    MazeResult,
+    MazeSearch,
+    check_path,
+    compile_kernels,
+    random_maze,
+    read_maze,
+    trace_path,
+)
+
+PAPER = pathlib.Path(__file__).parent / "data" / "maze16.txt"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    compile_kernels()
+
+
+def component(cells):
+    """The cells that can be reached from the entry, by another algorithm."""
+    labels, _ = ndimage.label(cells == FREE, structure=np.ones((3, 3)))
+    return labels == labels[1, 1]
+
+
+def counted(search):
+    """n of each record on the stack, bottom to top, the slow way."""
+    top = int(search._state[maze_kernel.TOP])
+    return [
+        sum(
+            search._cells[search._position[i] + search._offsets[d]] == FREE
+            for d in range(search._cursor[i], search._upper[i] + 1)
+        )
+        for i in range(top + 1)
+    ]
+
+
+def interleave(searches, rng, quantum=50, check=False):
+    """Run in any order: each turn a random rank works, or takes a part from a random one; returns the parts moved."""
+    searches[0].start()
+    moved = 0
+    while not any(search.found for search in searches) and any(search.load() for search in searches):
+        search = rng.choice(searches)
+        if check:
+            check_measures(search)
+        if search.load() > 0:
+            search.work(rng.randint(1, quantum))
+        else:
+            part = rng.choice(searches).split()
+            if part is not None:
+                search.absorb(part)
+                moved += 1
+    return moved
+
+
+def check_measures(search):
+    load, n = search.load(), counted(search)
+    open_levels = [i for i, n_i in enumerate(n) if n_i > 0]
+    assert load == (len(n) - 1 - open_levels[0] + n[open_levels[0]] / 8 if open_levels else 0.0)
+    assert not open_levels or open_levels[-1] == len(n) - 1  # exhausted tops are popped
+    wide = [i for i, n_i in enumerate(n) if n_i >= 2]
+    assert not wide or wide[0] >= search._state[maze_kernel.WIDE]
+
+
+# ---- search -------------------------------------------------------------------------------------------------------
+
+
+def test_is_a_problem():
+    assert isinstance(MazeSearch(random_maze(3, 1.0, 0), 0), Problem)
+
+
+def test_finds_the_exit_of_the_papers_maze():
+    cells = read_maze(PAPER)
+    search = MazeSearch(cells, 0)
+    assert search.load() == 0.0
+    search.start()
+    assert search.load() == 0.125
+    assert search.work(1) == 1
+    assert cells[1, 1] == MARKED
+    assert search.work(1000) == 66
+    assert search.found
+    assert search.work(1000) == 0
+    assert search.result() == MazeResult(67, search.exit, 0)
+    check_path(cells, trace_path([search], search.exit))
+
+
+def test_entry_that_is_the_exit_is_found_at_once():
+    cells = random_maze(1, 0.5, 0)
+    search = MazeSearch(cells, 0)
+    search.start()
+    assert search.work(10) == 1
+    assert search.found
+    assert trace_path([search], search.exit).tolist() == [search.entry]
+    check_path(cells, [search.entry])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_reachable_cell_is_marked_once_under_any_interleaving(seed):
+    rng = random.Random(seed)
+    dim, free = rng.randint(3, 60), rng.choice([0.4, 0.55, 0.7, 1.0])
+    cells = random_maze(dim, free, seed, walled=True)
+    blocked, expected = cells == BLOCKED, component(cells)
+    ranks = rng.randint(1, 6)
+    searches = [MazeSearch(cells, rank, rng.choice(["half", "one"])) for rank in range(ranks)]
+    interleave(searches, rng, quantum=rng.choice([1, 5, 50]), check=seed < 10)
+    assert not any(search.found for search in searches)
+    assert np.array_equal(cells == MARKED, expected)
+    assert sum(search.result().visited for search in searches) == expected.sum()  # none twice
+    assert np.array_equal(cells == BLOCKED, blocked)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_path_is_valid_whoever_gave_to_whom(seed):
+    rng = random.Random(seed)
+    cells = random_maze(rng.randint(5, 60), 0.8, seed)
+    original = cells.copy()
+    searches = [MazeSearch(cells, rank) for rank in range(rng.randint(2, 6))]
+    reachable = component(cells)[-2, -2]
+    interleave(searches, rng, quantum=rng.choice([1, 3, 10]))
+    assert any(search.found for search in searches) == reachable
+    if reachable:
+        check_path(original, trace_path(searches, searches[0].exit))
+
+
+def test_path_goes_back_over_many_givers():
+    """A part is handed on as soon as it has been worked on a little, so that the path is in many hands."""
+    cells = random_maze(40, 1.0, 3)
+    cells[2:-2:2, 1:-1] = BLOCKED  # a serpentine: one way only
+    cells[2:-2:4, -2] = cells[4:-2:4, 1] = FREE
+    searches = [MazeSearch(cells, rank) for rank in range(4)]
+    searches[0].start()
+    rank = 0
+    while not searches[rank].found:
+        search = searches[rank]
+        search.work(1)
+        top = int(search._state[maze_kernel.TOP])
+        record = int(search._position[top]), int(search._cursor[top]), int(search._upper[top])
+        if not search.found and counted(search)[-1] > 0 and int(search._position[top]) % 7 == 0:
+            search._state[:] = -1, 0, 0  # all of it goes
+            rank = (rank + 1) % 4
+            searches[rank].absorb(PART.pack(search.rank, *record))
+    walks, cell, giver = 0, searches[0].exit, rank
+    while giver >= 0:
+        walk = searches[giver].walk_back(cell)
+        cell, giver, walks = walk.next_cell, walk.giver, walks + 1
+    assert walks > 20
+    path = trace_path(searches, searches[0].exit)
+    check_path(cells, path)
+
+
+def test_a_part_that_comes_back_does_not_send_the_walk_round():
+    """Rank 1 gets a part of a cell's directions from 0, gives some to 2, and gets a part of those back."""
+    cells = random_maze(3, 1.0, 0)
+    zero, one, two = (MazeSearch(cells, rank) for rank in range(3))
+    zero.start()
+    zero.work(1)
+    cells[1, 2] = BLOCKED
+    cells[2, 1] = BLOCKED
+    zero._state[:] = -1, 0, 0
+    one.absorb(PART.pack(0, zero.entry, 0, 7))
+    one._state[:] = -1, 0, 0
+    two.absorb(PART.pack(1, zero.entry, 0, 7))
+    two._state[:] = -1, 0, 0
+    one.absorb(PART.pack(2, zero.entry, 0, 7))
+    while not one.found:
+        one.work(1)
+    assert one.walk_back(one.exit)[1:] == (zero.entry, 0)
+    check_path(cells, trace_path([zero, one, two], one.exit))
+
+
+def test_split_gives_the_last_half_of_the_shallowest_record_with_two():
+    cells = random_maze(5, 1.0, 0)
+    victim = MazeSearch(cells, 0)
+    victim.start()
+    assert victim.split() is None  # the entry alone can't be given away
+    victim.work(3)  # along the first row: entry, then two to the right
+    assert victim.load() == 2 + 2 / 8
+    part = victim.split()
+    giver, cell, cursor, upper = PART.unpack(part)
+    assert (giver, cell, cursor, upper) == (0, victim.entry, 7, 7)  # of the ways down and down right, the latter
+    assert victim.load() == 2 + 1 / 8
+    thief = MazeSearch(cells, 1)
+    thief.absorb(part)
+    assert thief.load() == 1 / 8
+    assert thief.split() is None
+    assert PART.unpack(victim.split()) == (0, victim.entry + 1, 7, 7)  # the entry has only one left
+
+
+def test_split_rules_differ():
+    parts = []
+    for rule in ("half", "one"):
+        cells = random_maze(5, 1.0, 0)
+        search = MazeSearch(cells, 0, rule)
+        cells[1, 1] = MARKED
+        search.absorb(PART.pack(1, 3 * 7 + 3, 0, 7))
+        parts.append(PART.unpack(search.split())[2:])
+        assert search.load() == (4 / 8 if rule == "half" else 7 / 8)
+    assert parts == [(4, 7), (7, 7)]
+
+
+def test_absorb_closes_cells_for_a_rank_that_does_not_see_the_givers_marks():
+    own = random_maze(4, 1.0, 0)
+    search = MazeSearch(own, 1)
+    search.absorb(PART.pack(0, search.entry + 1, 0, 3))
+    assert own[1, 2] == MARKED
+    assert search.result().visited == 0
+
+
+def test_work_is_cut_short_when_much_has_to_be_popped(monkeypatch):
+    monkeypatch.setattr("lb_mpi.problems.maze.LOOKS", 10)
+    cells = random_maze(30, 1.0, 0, walled=True)
+    expected = component(cells).sum()
+    searches = [MazeSearch(cells, rank) for rank in range(2)]
+    searches[0].start()
+    searches[0].work(400)
+    cells[cells == FREE] = MARKED  # all was done by others
+    calls = 0
+    while searches[0].load() > 0:
+        assert searches[0].work(1) == 0
+        assert searches[0].split() is None
+        calls += 1
+    assert calls > 10
+    cells = random_maze(30, 1.0, 0, walled=True)
+    searches = [MazeSearch(cells, rank) for rank in range(3)]
+    interleave(searches, random.Random(1))
+    assert sum(search.result().visited for search in searches) == expected
+
+
+def test_deep_stack_grows():
+    cells = random_maze(300, 1.0, 0, walled=True)
+    search = MazeSearch(cells, 0)
+    search.start()
+    while search.load() > 0:
+        search.work(10**9)
+    assert search.result().visited == 300 * 300 - 4  # neighbours of the exit and the exit are not reached
+
+
+def test_results_merge():
+    search = MazeSearch(random_maze(3, 1.0, 0), 0)
+    none, one, two = MazeResult(5, -1, -1), MazeResult(3, 18, 4), MazeResult(2, 18, 6)
+    assert search.merge(none, none) == MazeResult(10, -1, -1)
+    assert search.merge(none, search.merge(one, two)) == search.merge(search.merge(none, one), two)
+    assert search.merge(none, search.merge(one, two)) == MazeResult(10, 18, 4)
+
+
+# ---- bad input to the search --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "where"), [("entry", (1, 1)), ("exit", (4, 4))])
+def test_blocked_ends_are_refused(name, where):
+    cells = random_maze(4, 1.0, 0)
+    cells[where] = BLOCKED
+    with pytest.raises(ValueError, match=name):
+        MazeSearch(cells, 0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "error"),
+    [
+        ([[2, 2], [2, 2]], TypeError),
+        (np.zeros((5, 5)), TypeError),
+        (np.full((2, 2), 2, np.uint8), ValueError),
+        (np.full((4, 5), 2, np.uint8), ValueError),
+        (np.full(9, 2, np.uint8), ValueError),
+        (np.full((10, 10), 2, np.uint8)[::2, ::2], ValueError),
+        (np.zeros((5, 5), np.uint8), ValueError),  # no wall
+    ],
+)
+def test_arrays_that_are_no_maze_are_refused(cells, error):
+    with pytest.raises(error, match="cells"):
+        MazeSearch(cells, 0)
+
+
+def test_read_only_cells_are_refused():
+    cells = random_maze(3, 1.0, 0)
+    cells.flags.writeable = False
+    with pytest.raises(ValueError, match="writeable"):
+        MazeSearch(cells, 0)
+
+
+def test_bad_arguments_of_the_search():
+    cells = random_maze(3, 1.0, 0)
+    with pytest.raises(ValueError, match="rank = -1"):
+        MazeSearch(cells, -1)
+    with pytest.raises(TypeError, match="rank"):
+        MazeSearch(cells, 0.5)
+    with pytest.raises(ValueError, match="split_rule = 'all'"):
+        MazeSearch(cells, 0, "all")
+    search = MazeSearch(cells, 0)
+    with pytest.raises(ValueError, match="units = 0"):
+        search.work(0)
+    with pytest.raises(ValueError, match="was not entered by rank 0"):
+        search.walk_back(search.exit)
+    with pytest.raises(ValueError, match="cell = 25"):
+        search.walk_back(25)
+    with pytest.raises(ValueError, match="no rank has found it"):
+        trace_path([search], search.exit)
+    search.start()
+    with pytest.raises(ValueError, match="no work in hand"):
+        search.absorb(PART.pack(1, search.entry, 0, 7))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"x" * 13,
+        PART.pack(-1, 6, 0, 7),
+        PART.pack(1, 0, 0, 7),
+        PART.pack(1, 25, 0, 7),
+        PART.pack(1, -6, 0, 7),
+        PART.pack(1, 6, 3, 2),
+        PART.pack(1, 6, -1, 2),
+        PART.pack(1, 6, 8, 8),
+    ],
+)
+def test_malformed_parts_are_refused(payload):
+    with pytest.raises(ValueError, match="payload"):
+        MazeSearch(random_maze(3, 1.0, 0), 0).absorb(payload)
+
+
+# ---- checking paths -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ([], "at least one"),
+        ([[6, 18]], "one dimension"),
+        ([6.0, 12.0, 18.0], "integer"),
+        ([6, 12, 99], "expected 0 to 24"),
+        ([7, 12, 18], "begins"),
+        ([6, 12, 17], "ends"),
+        ([6, 11, 12, 18], "blocked"),
+        ([6, 0, 6, 12, 18], "blocked"),
+        ([6, 18], "neighbours"),
+        ([6, 6, 12, 18], "neighbours"),
+        ([6, 12, 7, 12, 18], "twice"),
+    ],
+)
+def test_wrong_paths_are_told(path, fault):
+    cells = random_maze(3, 1.0, 0)
+    cells[2, 1] = BLOCKED
+    check_path(cells, [6, 7, 12, 18])
+    with pytest.raises(ValueError, match=fault):
+        check_path(cells, path)
+
+
+# ---- making and reading mazes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 50, 1500])
+def test_random_maze(dim):
+    cells = random_maze(dim, 0.6, 7)
+    check = np.concatenate([cells[0], cells[-1], cells[:, 0], cells[:, -1]])
+    assert (check == WALL).all()
+    assert np.isin(cells[1:-1, 1:-1], (FREE, BLOCKED)).all()
+    assert cells[1, 1] == cells[-2, -2] == FREE
+    assert np.array_equal(cells, random_maze(dim, 0.6, 7))
+    if dim >= 50:
+        assert (cells[1:-1, 1:-1] == FREE).mean() == pytest.approx(0.6, abs=0.05)
+        assert not np.array_equal(cells, random_maze(dim, 0.6, 8))
+        out = np.full((dim + 2, dim + 2), 9, np.uint8)
+        assert random_maze(dim, 0.6, 7, out=out) is out
+        assert np.array_equal(cells, out)
+
+
+def test_random_maze_does_not_depend_on_the_block(monkeypatch):
+    whole = random_maze(50, 0.6, 7)
+    monkeypatch.setattr("lb_mpi.problems.maze.BLOCK", 1)
+    assert np.array_equal(whole, random_maze(50, 0.6, 7))
+
+
+@pytest.mark.parametrize("dim", [3, 4, 20])
+def test_walled_exit_cannot_be_reached(dim):
+    cells = random_maze(dim, 1.0, 0, walled=True)
+    assert component(cells).sum() == dim * dim - 4
+    assert cells[-2, -2] == FREE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((0, 0.5, 0), ValueError, "dim = 0"),
+        ((2.0, 0.5, 0), TypeError, "dim"),
+        ((True, 0.5, 0), TypeError, "dim"),
+        ((2, 0.5, 0, True), ValueError, "dim = 2"),
+        ((4, 0.0, 0), ValueError, "free"),
+        ((4, 1.5, 0), ValueError, "free"),
+        ((4, float("nan"), 0), ValueError, "free = nan"),
+        ((4, 0.5, -1), ValueError, "seed = -1"),
+        ((4, 0.5, 0.5), TypeError, "seed"),
+        ((4, 0.5, 0, False, np.zeros((5, 5), np.uint8)), ValueError, "out"),
+        ((4, 0.5, 0, False, np.zeros((6, 6))), TypeError, "out"),
+    ],
+)
+def test_random_maze_refuses(arguments, error, message):
+    with pytest.raises(error, match=message):
+        random_maze(*arguments)
+
+
+def write(cells, path):
+    path.write_text("\n".join("".join(map(str, row)) for row in cells.tolist()) + "\n")
+    return path
+
+
+def test_reads_what_the_paper_prints():
+    cells = read_maze(PAPER)
+    assert cells.shape == (18, 18)
+    assert cells.dtype == np.uint8
+    assert cells.flags.writeable
+    assert (cells == WALL).sum() == 4 * 17
+    assert "".join(map(str, cells[1].tolist())) == "201100001111111002"
+
+
+def test_missing_file_is_an_os_error_that_names_it(tmp_path):
+    with pytest.raises(OSError, match=r"nowhere\.txt"):
+        read_maze(tmp_path / "nowhere.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("", 1, "empty"),
+        ("\n\n", 1, "empty"),
+        ("222\n2x2\n222\n", 2, "'x'"),
+        ("222\n2 2\n222\n", 2, "' '"),
+        ("2222\n2002\n202\n2222\n", 3, "3 cells"),
+        ("222\n\n202\n222\n", 2, "0 cells"),
+        ("2222\n2002\n2222\n", 3, "square"),
+        ("22\n22\n", 2, "3 x 3"),
+        ("212\n202\n222\n", 1, "wall is broken"),
+        ("222\n202\n220\n", 3, "wall is broken"),
+        ("222\n201\n222\n", 2, "wall is broken"),
+        ("2222\n2022\n2002\n2222\n", 2, "inside"),
+    ],
+)
+def test_wrong_files_are_told_with_their_line(tmp_path, text, line, message):
+    path = tmp_path / "maze.txt"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as error:
+        read_maze(path)
+    assert str(error.value).startswith(f"{path}:{line}: ")
+
+
+def test_reads_other_line_ends(tmp_path):
+    path = tmp_path / "maze.txt"
+    path.write_bytes(b"222\r\n202\r\n222")
+    assert read_maze(path).tolist() == [[2, 2, 2], [2, 0, 2], [2, 2, 2]]
+
+
+@settings(deadline=None, max_examples=200)
+@given(dim=st.integers(1, 8), seed=st.integers(0, 99), data=st.data())
+def test_one_wrong_character_is_told_with_its_line_or_is_another_maze(tmp_path_factory, dim, seed, data):
+    cells = random_maze(dim, 0.6, seed)
+    path = write(cells, tmp_path_factory.mktemp("maze") / "maze.txt")
+    assert np.array_equal(read_maze(path), cells)
+    row, column = (data.draw(st.integers(0, dim + 1)) for _ in range(2))
+    character = data.draw(st.characters(codec="latin-1", exclude_characters="\r\n"))
+    lines = [bytearray(line, "ascii") for line in path.read_text().splitlines()]
+    lines[row][column] = ord(character)
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    inner = 0 < row < dim + 1 and 0 < column < dim + 1
+    if (inner and character in "01") or (not inner and character == "2"):
+        cells[row, column] = int(character)
+        assert np.array_equal(read_maze(path), cells)
+    else:
+        with pytest.raises(ValueError) as error:
+            read_maze(path)
+        assert str(error.value).startswith(f"{path}:{row + 1}: ")
+
+
+@settings(deadline=None, max_examples=200)
+@given(content=st.binary(max_size=60) | st.text("012\n", max_size=60).map(str.encode))
+def test_any_file_is_a_maze_or_a_value_error(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("maze") / "maze.txt"
+    path.write_bytes(content)
+    rows = content.splitlines()
+    while rows and not rows[-1]:
+        rows.pop()
+    n = len(rows)
+    wall, inner = b"2{%d}" % n, b"2[01]{%d}2" % max(n - 2, 1)
+    if n >= 3 and all(re.fullmatch(inner if 0 < i < n - 1 else wall, row) for i, row in enumerate(rows)):
+        assert read_maze(path).shape == (n, n)
+    else:
+        with pytest.raises(ValueError) as error:
+            read_maze(path)
+        assert str(error.value).startswith(f"{path}:")
