@@ -1,0 +1,327 @@
+"""The unbalanced tree search without MPI: published counts, the kernel against plain Python, splits, bad input."""
+
+import hashlib
+import pickle
+import random
+from functools import reduce
+
+import numpy as np
+import pytest
+
+from lb_mpi.problem import Problem
+from lb_mpi.problems import uts_kernel as kernel
+from lb_mpi.problems.uts import (
+    NODE_BYTES,
+    PUBLISHED,
+    SPLIT_RULES,
+    TREES,
+    Tree,
+    TreeCount,
+    UnbalancedTreeSearch,
+    compile_kernels,
+    growth,
+    plain_count,
+)
+from lb_mpi.problems.uts_tree import RANDS, SHAPES, child_counter
+
+TOO_LARGE = 5000  # nodes: random trees beyond this are not counted
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    compile_kernels()
+
+
+def random_tree(rng):
+    m = rng.randint(1, 12)
+    return Tree(
+        type=rng.choice(("geometric", "binomial", "hybrid")),
+        shape=rng.choice(SHAPES),
+        depth=rng.randint(1, 9),
+        branching=rng.choice((0.5, 1, 2.5, 4, 6.25, rng.uniform(0.01, 30))),
+        seed=rng.randrange(RANDS),
+        q=rng.uniform(0, 0.98 / m),
+        m=m,
+        shift=rng.choice((0, 0.3, 0.5, 1)),
+    )
+
+
+def random_trees(seed, n):
+    """n trees with their counts, at most TOO_LARGE nodes each, one in two with more than 20."""
+    rng = random.Random(seed)
+    trees = []
+    while len(trees) < n:
+        tree = random_tree(rng)
+        count = plain_count(tree, TOO_LARGE)
+        if count.nodes < TOO_LARGE and (count.nodes > 20 or len(trees) % 2 == 0):
+            trees.append((tree, count))
+    return trees
+
+
+def count_alone(tree, units):
+    search = UnbalancedTreeSearch(tree)
+    search.start()
+    left = search.load()
+    while left:
+        done = search.work(units)
+        left = search.load()
+        assert done == units or not left
+    return search.result()
+
+
+@pytest.mark.parametrize("name", ["T1", "T2", "T3", "T4", "T5"])
+def test_published_counts(name):
+    assert count_alone(TREES[name], 100_000) == PUBLISHED[name]
+
+
+def test_published_count_of_the_defaults():
+    assert plain_count(Tree())[:2] == (1732, 1050)
+    assert count_alone(Tree(), 1000)[:2] == (1732, 1050)
+
+
+def test_lanes_are_sha1():
+    rng = np.random.default_rng(1)
+    lanes = rng.integers(0, 2**32, 12 * kernel.LANES, np.uint32)
+    kernel.hash_lanes(lanes)
+    words = lanes.reshape(12, kernel.LANES).astype(">u4")
+    for lane in range(kernel.LANES):
+        assert words[6:11, lane].tobytes() == hashlib.sha1(words[:6, lane].tobytes()).digest()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_are_those_of_the_definition(seed):
+    """On both sides of each step, at the ends, and at random."""
+    rng = random.Random(seed)
+    for _ in range(25):
+        tree = random_tree(rng)
+        count_children = child_counter(tree)
+        steps, values, guess = growth(tree)
+        last = len(steps) - 1
+        for depth in range(last + 3):
+            row = min(depth, last)
+            edges = [int(step) for step in steps[row] if step < RANDS]
+            near = {rand + by for rand in edges for by in (-1, 0)} | {0, RANDS - 1, rng.randrange(RANDS)}
+            for rand in near - {-1}:
+                n_passed = sum(edge <= rand for edge in edges)
+                assert values[row, n_passed] == count_children(depth, rand), (tree, depth, rand)
+                guessed = guess[row, rand >> kernel.GUESS_SHIFT]
+                assert guessed <= n_passed, (tree, depth, rand)
+
+
+@pytest.mark.parametrize(
+    ("tree", "depth", "rand", "expected"),
+    [
+        (Tree("geometric", "fixed", depth=3, branching=4), 2, RANDS // 2, 3),  # log(1/2) / log(4/5) = 3.1
+        (Tree("geometric", "fixed", depth=3, branching=4), 3, RANDS - 1, 0),
+        (Tree("geometric", "linear", depth=4, branching=4), 2, RANDS // 2, 1),  # b = 2: log(1/2) / log(2/3) = 1.7
+        (Tree("geometric", "cyclic", depth=8, branching=4), 0, RANDS // 2, 3),  # the root has b_0, not b^sin(0) = 1
+        (Tree("geometric", "cyclic", depth=8, branching=4), 2, RANDS // 2, 3),  # sin = 1
+        (Tree("geometric", "cyclic", depth=8, branching=4), 6, RANDS - 1, 13),  # b = 1/4: 21.5 / 1.61
+        (Tree("geometric", "cyclic", depth=8, branching=4), 41, RANDS - 1, 0),
+        (Tree("geometric", "fixed", depth=3, branching=1000), 0, RANDS - 1, 100),  # truncated, the root too
+        (Tree("binomial", branching=2000.9, q=0.25, m=3), 0, RANDS - 1, 2000),  # a binomial root isn't
+        (Tree("binomial", branching=2000, q=0.25, m=3), 1, RANDS // 4 - 1, 3),
+        (Tree("binomial", branching=2000, q=0.25, m=3), 1, RANDS // 4, 0),
+        (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3), 2, RANDS // 2, 3),  # 2 < 2.5
+        (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3), 3, RANDS // 2, 0),
+        (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3, shift=0), 0, 0, 3),  # no binomial root
+    ],
+)
+def test_number_of_children(tree, depth, rand, expected):
+    assert child_counter(tree)(depth, rand) == expected
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_kernel_counts_as_plain_python(seed):
+    rng = random.Random(seed)
+    for tree, expected in random_trees(seed, 20):
+        for units in (1, rng.randint(2, 100), 10**9):
+            assert count_alone(tree, units) == expected, tree
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_lost_nothing_doubled(seed):
+    """Any quanta, any splits among any number of searches; each call does what it says."""
+    rng = random.Random(seed)
+    for tree, expected in random_trees(100 + seed, 15):
+        rules = [rng.choice(SPLIT_RULES) for _ in range(rng.randint(1, 6))]
+        searches = [UnbalancedTreeSearch(tree, rule) for rule in rules]
+        searches[0].start()
+        counted = 0
+        quantum = rng.choice((1, 10, 300))
+        while any(search.load() for search in searches):
+            search = rng.choice(searches)
+            if search.load():
+                units = rng.randint(1, quantum)
+                done = search.work(units)
+                assert done == units or not search.load(), tree
+                counted += done
+            else:
+                move(rng.choice(searches), search)
+        total = reduce(searches[0].merge, [search.result() for search in searches])
+        assert total == expected, (tree, rules)
+        assert counted == expected.nodes
+
+
+def move(giver, taker):
+    before = giver.load()
+    payload = giver.split()
+    if before < 2:
+        assert payload is None
+    else:
+        n = len(payload) / NODE_BYTES
+        assert n == (1 if giver._split_rule == "one" else before // 2)
+        assert giver.load() == before - n
+        taker.absorb(payload)
+
+
+@pytest.mark.parametrize("rule", SPLIT_RULES)
+def test_published_count_when_split_all_the_time(rule):
+    searches = [UnbalancedTreeSearch(TREES["T3"], rule) for _ in range(3)]
+    searches[0].start()
+    while any(search.load() for search in searches):
+        for search, giver in zip(searches, [searches[-1], *searches], strict=False):
+            if not search.work(20_000):
+                move(giver, search)
+    assert reduce(searches[0].merge, [search.result() for search in searches]) == PUBLISHED["T3"]
+
+
+def started(rule, branching=8):
+    """A search with the root's children in hand, and their rows."""
+    search = UnbalancedTreeSearch(Tree("binomial", branching=branching, q=0.1, m=2), rule)
+    search.start()
+    assert search.work(1) == 1
+    return search, search._stack[: int(search.load())].copy()
+
+
+@pytest.mark.parametrize(
+    ("rule", "given", "kept"),
+    [
+        ("half", [0, 1, 2, 3], [4, 5, 6, 7, 8]),
+        ("one", [0], [1, 2, 3, 4, 5, 6, 7, 8]),
+        ("alternate", [0, 2, 4, 6], [1, 3, 5, 7, 8]),
+    ],
+)
+def test_split_gives_the_oldest(rule, given, kept):
+    search, rows = started(rule, branching=9)
+    payload = search.split()
+    assert payload == rows[given].astype("<u4").tobytes()
+    np.testing.assert_array_equal(search._stack[search._bottom : search._top], rows[kept])
+
+
+def test_a_payload_is_states_and_depths():
+    search, _ = started("one")
+    words = np.frombuffer(search.split(), "<u4")
+    root = hashlib.sha1(bytes(20)).digest()
+    assert words[:5].astype(">u4").tobytes() == hashlib.sha1(root + bytes(4)).digest()
+    assert words[5] == 1
+
+
+def test_a_lone_node_is_kept():
+    search = UnbalancedTreeSearch(Tree())
+    assert search.split() is None
+    search.start()
+    assert search.load() == 1.0
+    assert search.split() is None
+
+
+def test_the_stack_grows_and_is_used_again():
+    expected = plain_count(Tree("binomial", branching=5000, q=0.1, m=2))
+    search, _ = started("half", branching=5000)
+    size = len(search._stack)
+    assert size > 5000  # it has grown
+    parts = [search.split() for _ in range(3)]
+    for part in parts:
+        search.absorb(part)
+    assert len(search._stack) == size  # room given away below is taken again
+    assert search.load() == 5000
+    search.work(10**9)
+    assert search.result() == expected
+
+
+def test_protocol():
+    search = UnbalancedTreeSearch(Tree())
+    assert isinstance(search, Problem)
+    assert search.load() == 0.0
+    assert search.work(10) == 0
+    assert search.result() == TreeCount(0, 0, 0)
+    search.start()
+    assert search.work(1) == 1
+    assert search.found is False
+    assert pickle.loads(pickle.dumps(search.result())) == TreeCount(1, 0, 0)
+    assert search.merge(TreeCount(3, 2, 1), TreeCount(4, 2, 5)) == TreeCount(7, 4, 5)
+
+
+def test_plain_count_stops():
+    assert plain_count(TREES["T1"], 1000).nodes == 1000
+    assert plain_count(TREES["T1"], 0) == TreeCount(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("type", "balanced", ValueError),
+        ("type", None, ValueError),
+        ("shape", "expdec", ValueError),
+        ("shape", 3, ValueError),
+        ("depth", 0, ValueError),
+        ("depth", 1001, ValueError),
+        ("depth", 2.0, TypeError),
+        ("depth", True, TypeError),
+        ("branching", 0, ValueError),
+        ("branching", -4.0, ValueError),
+        ("branching", float("nan"), ValueError),
+        ("branching", float("inf"), ValueError),
+        ("branching", "4", TypeError),
+        ("branching", 4j, TypeError),
+        ("seed", -1, ValueError),
+        ("seed", 2**31, ValueError),
+        ("seed", 1.5, TypeError),
+        ("q", -0.1, ValueError),
+        ("q", 1.1, ValueError),
+        ("q", float("nan"), ValueError),
+        ("q", False, TypeError),
+        ("m", 0, ValueError),
+        ("m", 101, ValueError),
+        ("m", "8", TypeError),
+        ("shift", -0.5, ValueError),
+        ("shift", float("nan"), ValueError),
+        ("may_be_infinite", 1, TypeError),
+    ],
+)
+def test_bad_tree(name, value, error):
+    with pytest.raises(error, match=f"^{name} = .*expected"):
+        Tree(**{name: value})
+
+
+@pytest.mark.parametrize("type_", ["binomial", "hybrid"])
+def test_infinite_tree(type_):
+    with pytest.raises(ValueError, match=r"^q \* m = 0\.25 \* 4 = 1\.0: expected less than 1"):
+        Tree(type_, q=0.25, m=4)
+    assert Tree(type_, q=0.25, m=4, may_be_infinite=True).q == 0.25
+    assert Tree("geometric", q=0.25, m=4).m == 4  # not used
+
+
+def test_numpy_numbers_are_numbers():
+    assert Tree(depth=np.int32(3), branching=np.float32(2), seed=np.uint8(7)) == Tree(depth=3, branching=2.0, seed=7)
+
+
+def test_bad_arguments():
+    with pytest.raises(TypeError, match=r"^tree = 'T1': expected a Tree"):
+        UnbalancedTreeSearch("T1")
+    with pytest.raises(ValueError, match=r"^split_rule = 'third': expected one of"):
+        UnbalancedTreeSearch(Tree(), "third")
+    search = UnbalancedTreeSearch(Tree())
+    for units, error in ((0, ValueError), (-3, ValueError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match=f"^units = {units}: expected an integer"):
+            search.work(units)
+    with pytest.raises(ValueError, match=r"^limit = -1: expected an integer"):
+        plain_count(Tree(), -1)
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 23, 25, 47])
+def test_bad_payload(n_bytes):
+    search = UnbalancedTreeSearch(Tree())
+    with pytest.raises(ValueError, match=f"^payload of {n_bytes} bytes: expected a positive multiple of 24"):
+        search.absorb(bytes(n_bytes))
+    assert search.load() == 0.0
