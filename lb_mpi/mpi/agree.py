@@ -1,0 +1,35 @@
+"""All ranks agree that something went well before the first of them goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from mpi4py import MPI
+
+T = TypeVar("T")
+
+
+def agree(comm: MPI.Comm, make: Callable[[], T]) -> T:
+    """Collective: the value of `make()`, which runs on every rank by itself; when it raises an Exception on some, every
+    rank raises: the failing ones their own, the others one of the same type (of ValueError, TypeError, OSError; otherwise
+    RuntimeError) with the message of the lowest failing rank, and its rank.
+    """
+    error: Exception | None = None
+    value: T | None = None
+    try:
+        value = make()
+    except Exception as caught:
+        error = caught
+    told = comm.allgather(None if error is None else (_kind(error), str(error)))
+    if error is not None:
+        raise error
+    for rank, failure in enumerate(told):
+        if failure is not None:
+            kind, text = failure
+            raise kind(f"rank {rank}: {text}")
+    return value  # type: ignore[return-value]
+
+
+def _kind(error: Exception) -> type[Exception]:
+    return next((kind for kind in (ValueError, TypeError, OSError) if isinstance(error, kind)), RuntimeError)

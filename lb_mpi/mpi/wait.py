@@ -1,0 +1,38 @@
+"""Waiting without spinning: more ranks than cores is normal, so whoever waits sleeps."""
+
+from __future__ import annotations
+
+import time
+
+from mpi4py import MPI
+
+SHORTEST_S = 10e-6
+
+
+class Nap:
+    """A sleep that grows from 10 us to `longest_s` while nothing happens."""
+
+    def __init__(self, longest_s: float) -> None:
+        self.longest_s = longest_s
+        self._length = SHORTEST_S
+
+    def reset(self) -> None:
+        """Something has happened: the next nap is short."""
+        self._length = SHORTEST_S
+
+    def take(self, at_most: float = float("inf")) -> None:
+        """Sleep, a little longer each time, and at most `at_most` seconds."""
+        time.sleep(max(0.0, min(self._length, at_most)))
+        self._length = min(1.5 * self._length, self.longest_s)
+
+
+def wait(request: MPI.Request, longest_s: float = 0.5e-3) -> None:
+    """Complete `request`, asleep most of the time."""
+    nap = Nap(longest_s)
+    while not request.Test():
+        nap.take()
+
+
+def barrier(comm: MPI.Comm, longest_s: float = 1e-3) -> None:
+    """A barrier in which the waiting ranks sleep (for long waits, as when one rank compiles)."""
+    wait(comm.Ibarrier(), longest_s)

@@ -1,0 +1,30 @@
+"""How much work to do between two looks at the mailbox.   (pure)"""
+
+from __future__ import annotations
+
+
+class Quantum:
+    """An adaptive work quantum: long enough that polling costs less than `overhead` of the work (a fraction), but not much
+    longer, because a message that arrives waits for its end.
+
+    `units` is the quantum in units of the problem.  A fixed quantum (`fixed` units) never changes.
+    """
+
+    def __init__(self, fixed: int | None = None, *, overhead: float = 0.02, longest_s: float = 10e-3) -> None:
+        if fixed is not None and not (isinstance(fixed, int) and fixed >= 1):
+            raise ValueError(f"quantum = {fixed!r}: expected an integer >= 1 (units of work), or None for adaptive")
+        self.units = fixed or 1
+        self._fixed = fixed is not None
+        self._overhead, self._longest_s = overhead, longest_s
+        self._poll_s = 0.0
+
+    def observe(self, done: int, work_s: float, poll_s: float) -> None:
+        """A quantum of `done` units took `work_s` seconds, and the look at the mailbox before it `poll_s`."""
+        if self._fixed or done < 1:
+            return
+        # Smoothed, and an outlier (the rank was off the processor) counts at most four times the usual.
+        poll_s = min(poll_s, 4.0 * self._poll_s) if self._poll_s else poll_s
+        self._poll_s += 0.1 * (poll_s - self._poll_s) if self._poll_s else poll_s
+        target_s = min(1.5 * self._poll_s / self._overhead, self._longest_s)
+        wanted = done * target_s / max(work_s, 1e-9)
+        self.units = max(1, int(min(max(wanted, 0.5 * self.units), 2.0 * self.units)))

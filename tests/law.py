@@ -1,0 +1,105 @@
+"""The law of drafting and of termination, as a check of one global state (searchers, messages under way)."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from lb_mpi.drafting import Kind, Send, State
+from lb_mpi.searcher import Reason, Searcher
+from lb_mpi.termination import Token
+from tests.pile import Pile, children, unpack
+
+
+def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send]) -> None:
+    """AssertionError when a law of `lb_mpi.drafting` or `lb_mpi.termination` is broken."""
+    in_flight = list(in_flight)
+    check_work(searchers, in_flight)
+    if any(searcher.over or searcher._told for searcher in searchers):
+        reasons = {searcher.reason for searcher in searchers if searcher.over}
+        assert len(reasons) <= 1, "ranks disagree on the end"
+        if Reason.EXHAUSTED in reasons:
+            assert not any(searcher.problem.load() for searcher in searchers), "over, but there is work in hand"
+            assert not any(message.kind is Kind.WORK for _, message in in_flight), "over, but there is work under way"
+        return
+    check_drafts(searchers, in_flight)
+    check_safra(searchers, in_flight)
+
+
+def check_work(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
+    """Every piece of work is in exactly one place."""
+    piles = [searcher.problem for searcher in searchers]
+    assert all(isinstance(pile, Pile) for pile in piles)
+    done = [item for pile in piles for item in pile.done]
+    places = Counter(done)
+    for pile in piles:
+        places.update(pile.items)
+    for _, message in in_flight:
+        if message.kind is Kind.WORK:
+            places.update(unpack(message.payload))
+    expected = Counter(child for item in done for child in children(item, piles[0].limit))
+    expected[1] += 1
+    assert places == expected, f"work lost {expected - places} or doubled {places - expected}"
+
+
+def check_drafts(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
+    """One token per source; one promise per rank, answered once; WORK and NOWORK only to who is ready to accept."""
+    tokens: Counter[int] = Counter()  # DRAFTING under way, by source
+    held: Counter[tuple[int, int, int]] = Counter()  # (rank, source, seq): the promise is in a token, or being answered
+    admitted: Counter[tuple[int, int]] = Counter()  # (source, seq): admission, or its answer, under way
+    for destination, message in in_flight:
+        draft = (message.source, message.seq)
+        if message.kind is Kind.DRAFTING:
+            tokens[message.source] += 1
+            held[(message.pid, *draft)] += 1
+        elif message.kind in (Kind.REJECT, Kind.ADMISSION):
+            held[(destination, *draft)] += 1
+            admitted[draft] += message.kind is Kind.ADMISSION
+        elif message.kind in (Kind.WORK, Kind.NOWORK):
+            admitted[draft] += 1
+            assert destination == message.source, f"{message} is under way to rank {destination}"
+    for searcher in searchers:
+        rank, drafting = searcher.rank, searcher.drafting
+        state, promise = drafting.state, drafting.promise
+        assert state is not State.READY_FOR_SPLIT, f"rank {rank} does not split"
+        waiting = state is State.WAIT_FOR_ACK
+        assert tokens[rank] == waiting, f"rank {rank} is {state.name} with {tokens[rank]} tokens on the ring"
+        ready = state is State.READY_FOR_ACCEPT
+        assert admitted[(rank, drafting.seq)] == ready, f"rank {rank}: admission not answered once"
+        promised = state is State.WAIT_FOR_ADMISSION
+        assert (promise is not None) == promised, f"rank {rank}: promise {promise} in {state.name}"
+        if promise is not None:
+            assert held[(rank, *promise)] == 1, f"rank {rank}: promise {promise} held {held[(rank, *promise)]} times"
+
+
+def check_safra(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
+    """One token; EWD998's invariant."""
+    order = [0]
+    while len(order) < len(searchers):
+        order.append(searchers[order[-1]].successor)
+    ranks = [searchers[rank] for rank in order]
+    places = [(order.index(s.rank), s.termination.token) for s in ranks if s.termination.token is not None]
+    places += [
+        (order.index(destination), Token(message.seq, bool(message.pid)))
+        for destination, message in in_flight
+        if message.kind is Kind.TOKEN
+    ]
+    assert len(places) == 1, f"{len(places)} tokens of Safra"
+    check_ewd998(
+        *places[0],
+        sum(message.kind is Kind.WORK for _, message in in_flight),
+        [searcher.termination.count for searcher in ranks],
+        [searcher.termination.black for searcher in ranks],
+        [searcher.problem.load() == 0.0 for searcher in ranks],
+    )
+
+
+def check_ewd998(
+    at: int, token: Token, under_way: int, counts: list[int], black: list[bool], passive: list[bool]
+) -> None:
+    """The invariant as it stands in `lb_mpi.termination`; places on the ring, the initiator's is 0."""
+    assert under_way == sum(counts), "messages under way and counts differ"
+    position = at or len(counts)
+    visited, rest = range(1, position), [0, *range(position, len(counts))]
+    p1 = all(passive[rank] for rank in visited) and sum(counts[rank] for rank in visited) == token.total
+    p2 = sum(counts[rank] for rank in rest) + token.total > 0
+    p3 = any(black[rank] for rank in rest)
+    assert p1 or p2 or p3 or token.black, f"EWD998: {token} at place {at}, counts {counts}, black {black}"

@@ -1,0 +1,165 @@
+"""The driver of the search on real MPI."""
+
+import math
+import re
+import time
+
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from tests.pile import Pile
+
+COMM = MPI.COMM_WORLD
+pytestmark = pytest.mark.mpi
+
+
+class SlowPile(Pile):
+    """Units of some tens of microseconds, so that there is time to balance; may raise at an item or in a method."""
+
+    def __init__(self, limit: int, *, wanted: int = 0, poison: int = 0, broken: str = "", sick: bool = False) -> None:
+        super().__init__(limit, wanted=wanted)
+        self.poison, self.broken, self.sick = poison, broken, sick
+
+    def work(self, units: int) -> int:
+        until = time.thread_time() + 20e-6
+        while time.thread_time() < until:
+            pass
+        done = super().work(1)
+        if done and self.done[-1] == self.poison:
+            raise ArithmeticError(f"item {self.poison} is poisoned")
+        return done
+
+    def split(self) -> bytes | None:
+        if self.broken == "split":
+            raise ArithmeticError("split is broken")
+        return super().split()
+
+    def absorb(self, payload: bytes) -> None:
+        if self.broken == "absorb":
+            raise ArithmeticError("absorb is broken")
+        super().absorb(payload)
+
+    def result(self) -> list[int]:
+        if self.broken == "result" and self.sick:
+            raise ArithmeticError("result is broken")
+        return super().result()
+
+
+@pytest.mark.parametrize("balance", [True, False])
+def test_every_item_is_done_once(balance: bool) -> None:
+    result = lb_mpi.search(COMM, SlowPile(3000), threshold=1.0, balance=balance)
+    assert sorted(result.value) == list(range(1, 3001))
+    assert not result.found
+    assert len(result.ranks) == COMM.size
+    assert sum(rank.units for rank in result.ranks) == 3000
+    assert 0 < result.lower_bound_s <= result.cpu_s <= 1.01 * COMM.size * result.seconds
+    if balance and COMM.size > 1:
+        assert result.balances > 0
+    if not balance:
+        assert all(rank.balances <= 1 for rank in result.ranks)
+
+
+def test_again_and_again_without_a_hang() -> None:
+    for seed in range(30):
+        result = lb_mpi.search(COMM, Pile(1 + 7 * seed), threshold=1.0, seed=seed)
+        assert sorted(result.value) == list(range(1, 2 + 7 * seed))
+
+
+def test_an_answer_ends_the_search_on_all_ranks() -> None:
+    for wanted in (1, 2, 700, 3000):
+        result = lb_mpi.search(COMM, SlowPile(3000, wanted=wanted), threshold=1.0)
+        assert result.found
+        assert wanted in result.value
+
+
+def test_emulated_speeds_and_fixed_quantum() -> None:
+    speeds = [0.8, 0.4, 0.2, 0.2]
+    speed = speeds[COMM.rank % 4]
+    result = lb_mpi.search(COMM, SlowPile(500), threshold=1.0, speed=speed, quantum=3)
+    assert sorted(result.value) == list(range(1, 501))
+    total = sum(speeds[rank % 4] for rank in range(COMM.size))
+    assert result.lower_bound_s == pytest.approx(result.cpu_s / total)
+
+
+def test_traffic_of_the_user_is_not_disturbed() -> None:
+    if COMM.size == 1:
+        pytest.skip("needs somebody to talk to")
+    right, left = (COMM.rank + 1) % COMM.size, (COMM.rank - 1) % COMM.size
+    buffer = bytearray(8)
+    request = COMM.Irecv([buffer, MPI.BYTE], MPI.ANY_SOURCE, MPI.ANY_TAG)
+    lb_mpi.search(COMM, Pile(500), threshold=1.0)
+    taken = request.Test()
+    COMM.Barrier()  # a faster rank must not send before that test
+    assert not taken
+    COMM.Send([b"%08d" % COMM.rank, MPI.BYTE], right)
+    request.Wait()
+    assert int(buffer) == left
+
+
+def test_reports_reach_rank_0() -> None:
+    seen = []
+    callback = (lambda reports, seconds: seen.append((dict(reports), seconds))) if COMM.rank == 0 else None
+    lb_mpi.search(COMM, SlowPile(8000), threshold=1.0, on_report=callback, report_every_s=0.01)
+    if COMM.rank == 0:
+        assert seen
+        reports, seconds = seen[-1]
+        assert seconds > 0
+        assert set(reports) <= set(range(COMM.size))
+        assert sum(report.units for report in reports.values()) <= 8000
+
+
+@pytest.mark.parametrize("item", [1, 2, 900])
+def test_an_exception_in_work_is_named_on_all_ranks(item: int) -> None:
+    with pytest.raises(lb_mpi.SearchError, match=rf"rank \d+: ArithmeticError: item {item} is poisoned \(.*in work\)"):
+        lb_mpi.search(COMM, SlowPile(3000, poison=item), threshold=1.0)
+
+
+@pytest.mark.parametrize("broken", ["split", "absorb", "result"])
+def test_an_exception_elsewhere_is_named_on_all_ranks(broken: str) -> None:
+    if COMM.size == 1 and broken != "result":
+        pytest.skip("nobody to split with")
+    with pytest.raises(lb_mpi.SearchError, match=f"ArithmeticError: {broken} is broken"):
+        lb_mpi.search(COMM, SlowPile(3000, broken=broken, sick=COMM.rank == COMM.size - 1), threshold=1.0)
+
+
+BAD = [
+    ({"threshold": -1.0}, "threshold"),
+    ({"threshold": math.nan}, "threshold"),
+    ({"speed": math.nan}, "speed"),
+    ({"speed": 0.0}, "speed"),
+    ({"speed": 1.5}, "speed"),
+    ({"quantum": 0}, "quantum"),
+    ({"pause_s": (1.0, 0.5)}, "pause"),
+    ({"longest_nap_s": 0.0}, "longest_nap_s"),
+    ({"seed": -3}, "seed"),
+]
+
+
+@pytest.mark.parametrize(("options", "name"), BAD)
+def test_a_bad_argument_on_one_rank_is_an_error_on_all(options: dict[str, object], name: str) -> None:
+    last = COMM.size - 1
+    mine = options if COMM.rank == last else {}
+    where = "" if COMM.rank == last else f"rank {last}: "
+    with pytest.raises(ValueError, match=f"^{where}.*{name}.*expected"):
+        lb_mpi.search(COMM, Pile(10), **mine)
+
+
+def test_not_a_problem_on_one_rank() -> None:
+    problem = "not a problem" if COMM.rank == COMM.size - 1 else Pile(10)
+    with pytest.raises(TypeError, match="it lacks absorb, "):
+        lb_mpi.search(COMM, problem)
+
+
+def test_not_a_communicator() -> None:
+    with pytest.raises(TypeError, match="communicator"):
+        lb_mpi.search("COMM_WORLD", Pile(10))
+
+
+def test_the_example_in_the_documentation_runs() -> None:
+    text = re.search(r"\n\n((?:    .*\n|\n)+)", lb_mpi.problem.__doc__.split("Example")[1] + "\n")
+    assert text is not None
+    code = "\n".join(line[4:] for line in text.group(1).splitlines())
+    names: dict[str, object] = {"__name__": "example"}
+    exec(compile(code, "example", "exec"), names)
+    assert names["solutions"].value == 92

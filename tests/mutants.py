@@ -1,0 +1,56 @@
+"""Known-wrong variants of the protocols: (module, what stands there, what the mutant says instead)."""
+
+from lb_mpi import drafting, searcher, termination
+
+MUTANTS = [
+    # the holes of the paper
+    (drafting, "NOBODY = -1", "NOBODY = 0"),
+    (drafting, "Message(Kind.DRAFTING, self.rank, self.seq)", "Message(Kind.DRAFTING, self.rank, self.seq, self.rank)"),
+    (drafting, "(State.BUSY, State.WAIT_FOR_ADMISSION):\n            return [(self.successor, message)]", "(State.BUSY, State.WAIT_FOR_ADMISSION):\n            return []"),
+    (drafting, "self.state is State.BUSY and not self.problem", "self.state in (State.BUSY, State.WAIT_FOR_ADMISSION) and not self.problem"),
+    # promises
+    (drafting, "[(message.pid, Message(Kind.REJECT, message.source, message.seq)), ", "["),
+    (drafting, "(message.pid, Message(Kind.REJECT,", "(message.source, Message(Kind.REJECT,"),
+    (drafting, "if self.state is not State.BUSY or max(", "if max("),
+    (drafting, "self.state, self.promise = State.BUSY, None\n                return", "self.state = State.BUSY\n                return"),
+    (drafting, "self.state, self.promise = State.BUSY, None\n                return", "return"),
+    (drafting, "self.state, self.promise = State.BUSY, None\n        self", "self.state = State.BUSY\n        self"),
+    (drafting, "if self.state is State.READY_FOR_SPLIT:", "if False:"),
+    (drafting, "mine = message._replace(pid=self.rank, load=load)", "mine = message._replace(load=load)"),
+    (drafting, "if message.pid == NOBODY:\n            return [(self.successor, mine)]", "if message.pid == NOBODY:\n            return []"),
+    # drafts
+    (drafting, "self.state = State.READY_FOR_ACCEPT", "self.state = State.IDLE"),
+    (drafting, "self.state, self.not_before = State.IDLE, now + self.pause.next()", "pass"),
+    (drafting, "[(message.pid, Message(Kind.ADMISSION,", "[(self.successor, Message(Kind.ADMISSION,"),
+    (drafting, "self.state = State.READY_FOR_ACCEPT\n        return [", "self.state = State.READY_FOR_ACCEPT\n        return [] and ["),
+    (drafting, "self.state = State.WAIT_FOR_ACK\n", "pass\n"),
+    (drafting, "self.state, self.not_before = State.IDLE, now\n            return", "return"),
+    # work
+    (drafting, "self.problem.absorb(message.payload)", "pass"),
+    (drafting, "if part is None:", "if part is not None:"),
+    (drafting, "Message(Kind.WORK, source, seq, payload=part)", "Message(Kind.WORK, source, seq)"),
+    (drafting, "return source, Message(Kind.WORK", "return self.successor, Message(Kind.WORK"),
+    # Safra's token
+    (termination, "self.count -= 1\n        self.black = True", "self.count -= 1"),
+    (termination, "self.count -= 1\n        self.black = True", "self.black = True"),
+    (termination, "self.count += 1", "pass"),
+    (termination, "if active or self.token is None", "if self.token is None"),
+    (termination, "token.black or self.black)\n            self.black = False", "token.black or self.black)"),
+    (termination, "Token(token.total + self.count, token.black or self.black)", "Token(token.total, token.black or self.black)"),
+    (termination, "Token(token.total + self.count, token.black or self.black)", "Token(token.total + self.count, self.black)"),
+    (termination, "Token(token.total + self.count, token.black or self.black)", "Token(token.total + self.count, token.black)"),
+    (termination, "Token(token.total + self.count, token.black or self.black)\n", "Token(token.total + self.count, token.black or self.black)\n            self.count = 0\n"),
+    (termination, "return not token.black and not self.black and", "return not self.black and"),
+    (termination, "return not token.black and not self.black and", "return not token.black and"),
+    (termination, " and token.total + self.count == 0", ""),
+    (termination, "self.token, self.black = None, False\n", "self.token = None\n"),
+    (termination, "return Token(0, False)", "return Token(self.count, False)"),
+    (termination, "self.token, out = None, Token", "out = Token"),
+    # the two together
+    (searcher, "self.termination.settle(self.problem.load() > 0.0,", "self.termination.settle(self.drafting.state == 3,"),
+    (searcher, "self.termination.received()", "pass"),
+    (searcher, "if send[1].kind is Kind.WORK:\n", "if send[1].kind in (Kind.WORK, Kind.NOWORK):\n"),
+    (searcher, "for rank in range(self.size) if rank != ROOT]", "for rank in (self.successor,)]"),
+    (searcher, "return [(ROOT, Message(Kind.FINISH,", "return [] and [(ROOT, Message(Kind.FINISH,"),
+    (searcher, "self.reason, self.culprit = reason, culprit\n", "self.culprit = culprit\n"),
+]  # fmt: skip

@@ -1,0 +1,58 @@
+"""A toy problem whose every unit of work has a name, so that nothing can be lost or doubled unseen."""
+
+import struct
+
+from lb_mpi.problem import Problem
+
+
+def children(item: int, limit: int) -> list[int]:
+    """A fixed tree over 1 .. limit: item k has the children 3k-1, 3k, 3k+1 (each number has one parent)."""
+    return [child for child in (3 * item - 1, 3 * item, 3 * item + 1) if child <= limit]
+
+
+class Pile(Problem):
+    """Depth-first over the tree above; load = number of items in hand."""
+
+    found = False
+
+    def __init__(self, limit: int, *, wanted: int = 0) -> None:
+        self.limit, self.wanted = limit, wanted
+        self.items: list[int] = []
+        self.done: list[int] = []
+
+    def start(self) -> None:
+        self.items.append(1)
+
+    def work(self, units: int) -> int:
+        count = 0
+        while self.items and count < units and not self.found:
+            item = self.items.pop()
+            self.done.append(item)
+            self.items += children(item, self.limit)
+            self.found = item == self.wanted
+            count += 1
+        return count
+
+    def load(self) -> float:
+        return float(len(self.items))
+
+    def split(self) -> bytes | None:
+        half = len(self.items) // 2
+        if half == 0:
+            return None
+        part, self.items = self.items[:half], self.items[half:]
+        return struct.pack(f"<{half}i", *part)
+
+    def absorb(self, payload: bytes) -> None:
+        assert not self.items
+        self.items = unpack(payload)
+
+    def result(self) -> list[int]:
+        return self.done
+
+    def merge(self, one: list[int], other: list[int]) -> list[int]:
+        return one + other
+
+
+def unpack(payload: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(payload) // 4}i", payload))

@@ -1,0 +1,219 @@
+"""The table of the drafting protocol: message in, list of sends out (Xu, Zhang, Sun 1991, rules 1 to 4)."""
+
+import random
+
+import pytest
+
+from lb_mpi.drafting import NOBODY, PATIENCE, Drafting, Kind, Message, Pause, ProtocolError, State
+from tests.pile import Pile, unpack
+
+ME, NEXT, OTHER = 1, 2, 5
+
+
+def make(items: int = 0, *, threshold: float = 1.0, once: bool = False) -> Drafting:
+    pile = Pile(100)
+    drafting = Drafting(ME, NEXT, pile, threshold=threshold, pause=Pause(1e-3, 1e-2, random.Random(0)), once=once)
+    if items:
+        pile.items = list(range(items))
+        drafting.start()
+    return drafting
+
+
+def draft(source: int, seq: int = 1, pid: int = NOBODY, load: float = 0.0) -> Message:
+    return Message(Kind.DRAFTING, source, seq, pid, load)
+
+
+def drafted() -> Drafting:
+    """An idle rank whose first DRAFTING is on its way."""
+    drafting = make()
+    assert drafting.settle(0.0) == [(NEXT, draft(ME))]
+    return drafting
+
+
+def promised(items: int = 8) -> Drafting:
+    """A busy rank that has volunteered for draft 1 of OTHER."""
+    drafting = make(items)
+    assert drafting.receive(draft(OTHER), 0.0) == [(NEXT, draft(OTHER, pid=ME, load=float(items)))]
+    return drafting
+
+
+def test_rule_1_an_idle_processor_drafts_and_waits() -> None:
+    drafting = drafted()
+    assert drafting.state is State.WAIT_FOR_ACK
+    assert drafting.settle(0.0) == []
+
+
+def test_rule_2_a_heavier_busy_processor_volunteers() -> None:
+    assert promised().state is State.WAIT_FOR_ADMISSION
+
+
+@pytest.mark.parametrize("load", [8.0, 9.0])
+def test_rule_2_a_token_with_as_much_load_passes_unchanged(load: float) -> None:
+    drafting = make(8)
+    token = draft(OTHER, pid=7, load=load)
+    assert drafting.receive(token, 0.0) == [(NEXT, token)]
+    assert drafting.state is State.BUSY
+
+
+def test_rule_2_at_the_threshold_a_processor_is_lightly_loaded() -> None:
+    drafting = make(1, threshold=1.0)
+    assert drafting.receive(draft(OTHER), 0.0) == [(NEXT, draft(OTHER))]
+
+
+def test_rule_2_the_former_volunteer_is_rejected() -> None:
+    drafting = make(8)
+    assert drafting.receive(draft(OTHER, 4, pid=7, load=3.0), 0.0) == [
+        (7, Message(Kind.REJECT, OTHER, 4)),
+        (NEXT, draft(OTHER, 4, pid=ME, load=8.0)),
+    ]
+
+
+def test_rule_2_rank_0_is_a_volunteer_like_any_other() -> None:
+    drafting = make(8)
+    assert (0, Message(Kind.REJECT, OTHER, 1)) in drafting.receive(draft(OTHER, pid=0, load=3.0), 0.0)
+
+
+def test_rule_3_own_token_with_a_volunteer() -> None:
+    drafting = drafted()
+    assert drafting.receive(draft(ME, pid=7, load=3.0), 0.0) == [(7, Message(Kind.ADMISSION, ME, 1))]
+    assert drafting.state is State.READY_FOR_ACCEPT
+
+
+def test_own_token_with_nobody_begins_a_pause() -> None:
+    drafting = drafted()
+    assert drafting.receive(draft(ME), 5.0) == []
+    assert drafting.state is State.IDLE
+    assert drafting.settle(5.0) == []
+    assert 5.0005 <= drafting.not_before <= 5.001
+    assert drafting.settle(5.001) == [(NEXT, draft(ME, 2))]
+
+
+def test_pauses_grow_to_their_bound_and_begin_anew() -> None:
+    pause = Pause(1.0, 8.0, random.Random(1))
+    for length in (1.0, 2.0, 4.0, 8.0, 8.0):
+        assert length / 2 <= pause.next() <= length
+    pause.reset()
+    assert pause.next() <= 1.0
+
+
+def test_rule_4_rejected() -> None:
+    drafting = promised()
+    assert drafting.receive(Message(Kind.REJECT, OTHER, 1), 0.0) == []
+    assert (drafting.state, drafting.promise) == (State.BUSY, None)
+
+
+def test_rule_4_admitted_and_split() -> None:
+    drafting = promised()
+    assert drafting.receive(Message(Kind.ADMISSION, OTHER, 1), 0.0) == []
+    assert drafting.state is State.READY_FOR_SPLIT
+    ((to, work),) = drafting.settle(0.0)
+    assert (to, work.kind, work.source, work.seq) == (OTHER, Kind.WORK, OTHER, 1)
+    assert unpack(work.payload) == [0, 1, 2, 3]
+    assert drafting.problem.load() == 4.0
+    assert drafting.state is State.BUSY
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_the_load_has_dropped_when_the_admission_comes(left: int) -> None:
+    drafting = promised()
+    del drafting.problem.items[left:]
+    drafting.receive(Message(Kind.ADMISSION, OTHER, 1), 0.0)
+    first, *then = drafting.settle(0.0)
+    assert first == (OTHER, Message(Kind.NOWORK, OTHER, 1))
+    assert then == ([] if left else [(NEXT, draft(ME))])  # run dry: it drafts itself, now that it has answered
+
+
+def test_what_has_become_light_is_not_split() -> None:
+    drafting = promised()
+    drafting.threshold = 3.0
+    del drafting.problem.items[3:]
+    drafting.receive(Message(Kind.ADMISSION, OTHER, 1), 0.0)
+    assert drafting.settle(0.0) == [(OTHER, Message(Kind.NOWORK, OTHER, 1))]
+
+
+def test_a_dry_rank_does_not_draft_before_it_is_answered() -> None:
+    drafting = promised()
+    drafting.problem.items.clear()
+    assert drafting.settle(0.0) == []
+    assert drafting.state is State.WAIT_FOR_ADMISSION
+
+
+def test_work_and_no_work() -> None:
+    for kind, state in ((Kind.WORK, State.BUSY), (Kind.NOWORK, State.IDLE)):
+        drafting = drafted()
+        drafting.receive(draft(ME, pid=7, load=3.0), 0.0)
+        assert drafting.receive(Message(kind, ME, 1, payload=b"\1\0\0\0"), 0.0) == []
+        assert drafting.state is state
+        assert drafting.problem.items == ([1] if kind is Kind.WORK else [])
+        assert drafting.settle(0.0) == ([] if kind is Kind.WORK else [(NEXT, draft(ME, 2))])
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.BUSY])
+def test_any_state_but_busy_passes_anothers_token(state: State) -> None:
+    drafting = make(8)
+    drafting.state = state
+    token = draft(OTHER, 3, pid=7, load=1.0)
+    assert drafting.receive(token, 0.0) == [(NEXT, token)]
+    assert drafting.state is state
+
+
+def test_hearing_of_work_cuts_the_pause_short() -> None:
+    drafting = drafted()
+    drafting.receive(draft(ME), 5.0)
+    drafting.receive(draft(OTHER), 5.0)
+    assert drafting.settle(5.0) == []
+    drafting.receive(draft(OTHER, pid=7, load=2.0), 5.0)
+    assert drafting.settle(5.0) == [(NEXT, draft(ME, 2))]
+
+
+def test_nobody_is_skipped_for_ever() -> None:
+    """OTHER's token comes by whenever this rank is promised to somebody else; in the end the others must wait for it."""
+    drafting = make(8)
+    served = []
+    for seq in range(1, 3 * PATIENCE):
+        drafting.receive(draft(7, seq), 0.0)
+        if drafting.state is State.WAIT_FOR_ADMISSION:
+            served.append(7)
+            drafting.receive(draft(OTHER, seq), 0.0)
+            drafting.receive(Message(Kind.REJECT, *drafting.promise), 0.0)
+        else:
+            drafting.receive(draft(OTHER, seq), 0.0)
+            assert drafting.promise == (OTHER, seq)
+            break
+    assert served == [7] * PATIENCE
+    drafting.receive(Message(Kind.ADMISSION, OTHER, seq), 0.0)
+    drafting.settle(0.0)
+    assert OTHER not in drafting.skipped
+
+
+def test_dealt_once_a_rank_never_drafts_again() -> None:
+    drafting = make(once=True)
+    assert drafting.settle(0.0) == [(NEXT, draft(ME))]
+    drafting.receive(draft(ME, pid=7, load=3.0), 0.0)
+    drafting.receive(Message(Kind.WORK, ME, 1, payload=b"\1\0\0\0"), 0.0)
+    drafting.problem.items.clear()
+    assert drafting.settle(99.0) == []
+    assert drafting.state is State.IDLE
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (State.IDLE, draft(ME)),
+        (State.BUSY, draft(ME)),
+        (State.WAIT_FOR_ACK, draft(ME, 2)),
+        (State.WAIT_FOR_ACK, Message(Kind.WORK, ME, 1)),
+        (State.READY_FOR_ACCEPT, Message(Kind.WORK, ME, 2)),
+        (State.READY_FOR_ACCEPT, Message(Kind.NOWORK, OTHER, 1)),
+        (State.WAIT_FOR_ADMISSION, Message(Kind.REJECT, OTHER, 9)),
+        (State.WAIT_FOR_ADMISSION, Message(Kind.ADMISSION, 9, 1)),
+        (State.BUSY, Message(Kind.ADMISSION, OTHER, 1)),
+        (State.READY_FOR_SPLIT, Message(Kind.REJECT, OTHER, 1)),
+        (State.BUSY, Message(Kind.TOKEN, OTHER, 1)),
+    ],
+)
+def test_what_is_not_in_the_table_is_a_protocol_error(state: State, message: Message) -> None:
+    drafting = make(4)
+    drafting.state, drafting.seq, drafting.promise = state, 1, (OTHER, 1)
+    with pytest.raises(ProtocolError, match=f"rank 1 in {state.name}"):
+        drafting.receive(message, 0.0)

@@ -1,0 +1,163 @@
+"""The whole search protocol: every state of small searches, seeded simulations of larger ones, and known-wrong mutants."""
+
+import inspect
+import math
+import types
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lb_mpi import drafting, searcher, simulate, termination
+from lb_mpi.drafting import ProtocolError
+from lb_mpi.searcher import Options, Reason
+from tests.explore import explore, explore_tokens, first_world
+from tests.law import check_law
+from tests.mutants import MUTANTS
+from tests.pile import Pile
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "most_drafts", "states"),
+    [(1, 7, 1, 9), (2, 7, 2, 700), (2, 4, 4, 600), (3, 5, 1, 1000), (3, 4, 2, 20_000)],
+)
+def test_the_law_holds_in_every_reachable_state(size: int, limit: int, most_drafts: int, states: int) -> None:
+    seen, over = explore(first_world(size, limit), most_drafts=most_drafts)
+    assert seen >= states  # the bound does not cut off what is to be seen
+    assert over > 0
+
+
+def test_safras_invariant_holds_in_every_reachable_state() -> None:
+    # Four ranks, because a token that drops the colour it carries does no harm on three.
+    assert explore_tokens(searcher.Searcher, size=3, most_work=3) > 20_000
+    assert explore_tokens(searcher.Searcher, size=4, most_work=2) > 20_000
+
+
+def test_an_answer_ends_it_in_every_reachable_state() -> None:
+    for wanted in range(1, 6):
+        assert explore(first_world(2, 5, wanted=wanted), most_drafts=2)[1] > 0
+
+
+def run(
+    size: int, seed: int, *, limit: int, searcher_class: type | None = None, wanted: int = 0, **options: object
+) -> list[int]:
+    """One simulation under the law: delays log-uniform over three decades, unequal speeds."""
+
+    def check(simulation: simulate.Simulation) -> None:
+        check_law(simulation.searchers, simulation.in_flight.values())
+        assert simulation.now < 2.0, "no end in sight"
+
+    threshold = options.pop("threshold", 1.0)
+    result = simulate.search(
+        [Pile(limit, wanted=wanted) for _ in range(size)],
+        speeds=[1.0 / (1 + rank % 5) for rank in range(size)],
+        latency=(1e-6, 1e-3),
+        unit_s=20e-6,
+        quantum_s=60e-6,
+        seed=seed,
+        options=Options(threshold=threshold, seed=seed, **options),
+        check=check,
+        **({} if searcher_class is None else {"searcher_class": searcher_class}),
+    )
+    if not wanted:
+        assert result.reason is Reason.EXHAUSTED
+        assert sorted(result.value) == list(range(1, limit + 1))
+    else:
+        assert wanted in result.value
+        assert result.reason is Reason.FOUND
+    return result.value
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 16, 33, 64])
+def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
+    for seed in range(40 if size < 10 else 8 if size < 30 else 2):
+        run(size, seed, limit=300 if size < 10 else 600)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(1, 9),
+    seed=st.integers(0, 2**32),
+    limit=st.integers(1, 200),
+    threshold=st.floats(0.0, 20.0),
+    balance=st.booleans(),
+    data=st.data(),
+)
+def test_any_options_any_size(
+    size: int, seed: int, limit: int, threshold: float, balance: bool, data: st.DataObject
+) -> None:
+    wanted = data.draw(st.integers(0, limit))
+    run(size, seed, limit=limit, threshold=threshold, balance=balance, wanted=wanted)
+
+
+def test_one_seed_gives_one_run() -> None:
+    assert run(5, 7, limit=100) == run(5, 7, limit=100)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("latency", 0.0),
+        ("latency", (1e-3, math.nan)),
+        ("unit_s", -1.0),
+        ("quantum_s", math.inf),
+        ("speeds", [1.0, 0.0]),
+    ],
+)
+def test_bad_parameters_are_named(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name.rstrip("s")):
+        simulate.search([Pile(3), Pile(3)], **{name: value})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"threshold": -1.0}, {"threshold": math.nan}, {"pause": (0.0, 1.0)}, {"pause": (2.0, 1.0)}, {"seed": -1}],
+)
+def test_bad_options_are_named(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Options(**options).check()
+
+
+def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
+    """The class `Searcher` with one change in the source of `module`; the types of its messages stay the same."""
+    source = inspect.getsource(module)
+    assert before in source, f"no such place in {module.__name__}: {before!r}"
+    changed = types.ModuleType("mutant")
+    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
+    for name in ("Kind", "Message", "State", "ProtocolError", "Token", "Reason", "Options", "Report"):
+        if name in vars(changed) and name in vars(module):
+            setattr(changed, name, getattr(module, name))
+    if module is searcher:
+        return changed.Searcher
+    owner = {drafting: "Drafting", termination: "Termination"}[module]
+    host = types.ModuleType("host")
+    exec(compile(inspect.getsource(searcher), "host", "exec"), vars(host))
+    vars(host).update({name: getattr(searcher, name) for name in ("Reason", "Options", "Report")})
+    setattr(host, owner, getattr(changed, owner))
+    return host.Searcher
+
+
+def find_fault(searcher_class: type) -> BaseException | None:
+    """What is wrong with it: exhaustive exploration first, then simulations."""
+    try:
+        explore_tokens(searcher_class, size=3, most_work=3)
+        explore_tokens(searcher_class, size=4, most_work=2)
+        for size, limit, most_drafts, wanted in ((2, 7, 2, 0), (3, 5, 1, 0), (2, 5, 2, 2)):
+            first = first_world(
+                size, limit, wanted=wanted, threshold=1.0 if size == 2 else 0.5, searcher=searcher_class
+            )
+            explore(first, most_drafts=most_drafts)
+        for seed in range(30):
+            run(3 + seed % 3, seed, limit=120, searcher_class=searcher_class)
+    except (AssertionError, ProtocolError) as fault:
+        return fault
+    return None
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    assert find_fault(mutant_of(*MUTANTS[number])) is not None, MUTANTS[number]
+
+
+def test_the_real_thing_has_no_fault() -> None:
+    assert find_fault(searcher.Searcher) is None
