@@ -133,6 +133,7 @@ class Drafting:
         self.skipped: dict[int, int] = {}
         self.had_work = False
         self.received = 0  # WORK messages absorbed: the balances of this rank
+        self.load = 0.0  # problem.load() when `settle` was last through
 
     def start(self) -> None:
         """The problem of this rank holds work from the beginning."""
@@ -165,7 +166,8 @@ class Drafting:
         sends: list[Send] = []
         if self.state is State.READY_FOR_SPLIT:
             sends.append(self._split())
-        if self.state is State.BUSY and not self.problem.load() > 0.0:
+        self.load = self.problem.load()  # once a turn: it may cost some microseconds
+        if self.state is State.BUSY and not self.load > 0.0:
             self.state, self.not_before = State.IDLE, now
         if self.state is State.IDLE and now >= self.not_before and self.may_draft:
             self.seq += 1

@@ -10,7 +10,7 @@ class Quantum:
     `units` is the quantum in units of the problem.  A fixed quantum (`fixed` units) never changes.
     """
 
-    def __init__(self, fixed: int | None = None, *, overhead: float = 0.02, longest_s: float = 10e-3) -> None:
+    def __init__(self, fixed: int | None = None, *, overhead: float = 0.02, longest_s: float = 5e-3) -> None:
         if fixed is not None and not (isinstance(fixed, int) and fixed >= 1):
             raise ValueError(f"quantum = {fixed!r}: expected an integer >= 1 (units of work), or None for adaptive")
         self.units = fixed or 1
@@ -22,9 +22,8 @@ class Quantum:
         """A quantum of `done` units took `work_s` seconds, and the look at the mailbox before it `poll_s`."""
         if self._fixed or done < 1:
             return
-        # Smoothed, and an outlier (the rank was off the processor) counts at most four times the usual.
-        poll_s = min(poll_s, 4.0 * self._poll_s) if self._poll_s else poll_s
-        self._poll_s += 0.1 * (poll_s - self._poll_s) if self._poll_s else poll_s
+        # The median, found by small steps: a mean would follow the few polls in which the rank was off the processor.
+        self._poll_s = poll_s if not self._poll_s else self._poll_s * (1.05 if poll_s > self._poll_s else 0.95)
         target_s = min(1.5 * self._poll_s / self._overhead, self._longest_s)
         wanted = done * target_s / max(work_s, 1e-9)
         self.units = max(1, int(min(max(wanted, 0.5 * self.units), 2.0 * self.units)))

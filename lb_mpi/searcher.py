@@ -102,8 +102,8 @@ class Searcher:
 
     @property
     def working(self) -> bool:
-        """There is work in hand: do a quantum of it before the next turn."""
-        return not self.over and not self._told and self.problem.load() > 0.0
+        """There was work in hand after the last turn: do a quantum of it before the next one."""
+        return not self.over and not self._told and self.drafting.load > 0.0
 
     @property
     def wake_at(self) -> float:
@@ -130,7 +130,7 @@ class Searcher:
             if send[1].kind is Kind.WORK:
                 self.termination.sent()
             sends.append(send)
-        token = self.termination.settle(self.problem.load() > 0.0, now)
+        token = self.termination.settle(self.drafting.load > 0.0, now)
         if token is not None:
             sends.append((self.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black))))
         if self.termination.over:
@@ -176,7 +176,7 @@ class Searcher:
         return [(rank, Message(Kind.STOP, culprit, pid=reason)) for rank in range(self.size) if rank != ROOT]
 
     def _report(self) -> list[Send]:
-        report = Report(self.units, self.problem.load(), self.drafting.received)
+        report = Report(self.units, self.drafting.load, self.drafting.received)
         if self.rank == ROOT:
             self.reports[ROOT] = report
             return []

@@ -74,7 +74,7 @@ def successors(world: World) -> list[World]:
     for rank, searcher in enumerate(world.searchers):
         if searcher.over:
             continue
-        if searcher.working:
+        if searcher.problem.items and not searcher._told:
             new = world.copy()
             new.searchers[rank].problem.work(1)
             worlds.append(new)

@@ -7,7 +7,7 @@ MUTANTS = [
     (drafting, "NOBODY = -1", "NOBODY = 0"),
     (drafting, "Message(Kind.DRAFTING, self.rank, self.seq)", "Message(Kind.DRAFTING, self.rank, self.seq, self.rank)"),
     (drafting, "(State.BUSY, State.WAIT_FOR_ADMISSION):\n            return [(self.successor, message)]", "(State.BUSY, State.WAIT_FOR_ADMISSION):\n            return []"),
-    (drafting, "self.state is State.BUSY and not self.problem", "self.state in (State.BUSY, State.WAIT_FOR_ADMISSION) and not self.problem"),
+    (drafting, "self.state is State.BUSY and not self.load", "self.state in (State.BUSY, State.WAIT_FOR_ADMISSION) and not self.load"),
     # promises
     (drafting, "[(message.pid, Message(Kind.REJECT, message.source, message.seq)), ", "["),
     (drafting, "(message.pid, Message(Kind.REJECT,", "(message.source, Message(Kind.REJECT,"),
@@ -47,7 +47,7 @@ MUTANTS = [
     (termination, "return Token(0, False)", "return Token(self.count, False)"),
     (termination, "self.token, out = None, Token", "out = Token"),
     # the two together
-    (searcher, "self.termination.settle(self.problem.load() > 0.0,", "self.termination.settle(self.drafting.state == 3,"),
+    (searcher, "self.termination.settle(self.drafting.load > 0.0,", "self.termination.settle(self.drafting.state == 3,"),
     (searcher, "self.termination.received()", "pass"),
     (searcher, "if send[1].kind is Kind.WORK:\n", "if send[1].kind in (Kind.WORK, Kind.NOWORK):\n"),
     (searcher, "for rank in range(self.size) if rank != ROOT]", "for rank in (self.successor,)]"),

@@ -52,7 +52,7 @@ class Pile:
 def on_the_papers_maze(ranks):
     cells = read_maze(PAPER)
     original = cells.copy()
-    searches = [MazeSearch(cells, rank) for rank in range(ranks)]
+    searches = [MazeSearch(cells, rank, "half") for rank in range(ranks)]
     result = lockstep(searches, RINGS[ranks])
     check_path(original, trace_path(searches, searches[0].exit))
     return result
@@ -79,7 +79,7 @@ def test_walled_maze_is_searched_through_in_no_less_than_its_share(ranks, seed):
     cells = random_maze(40, 0.7, seed, walled=True)
     labels, _ = ndimage.label(cells == FREE, structure=np.ones((3, 3)))
     size = int((labels == labels[1, 1]).sum())
-    searches = [MazeSearch(cells, rank) for rank in range(ranks)]
+    searches = [MazeSearch(cells, rank, "half") for rank in range(ranks)]
     result = lockstep(searches, RINGS[ranks])
     assert not result.found
     assert (cells == MARKED).sum() == sum(search.result().visited for search in searches) == size

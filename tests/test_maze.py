@@ -3,6 +3,7 @@
 import pathlib
 import random
 import re
+import struct
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from lb_mpi.problems.maze import (
     BLOCKED,
     FREE,
     MARKED,
-    PART,
     WALL,
     MazeResult,
     MazeSearch,
@@ -27,6 +27,7 @@ from lb_mpi.problems.maze import (
     trace_path,
 )
 
+PART = struct.Struct("<iqbb")  # a part of one record, as `split` packs it: giver, position, cursor, upper
 PAPER = pathlib.Path(__file__).parent / "data" / "maze16.txt"
 
 
@@ -119,7 +120,7 @@ def test_each_reachable_cell_is_marked_once_under_any_interleaving(seed):
     cells = random_maze(dim, free, seed, walled=True)
     blocked, expected = cells == BLOCKED, component(cells)
     ranks = rng.randint(1, 6)
-    searches = [MazeSearch(cells, rank, rng.choice(["half", "one"])) for rank in range(ranks)]
+    searches = [MazeSearch(cells, rank, rng.choice(["alternate", "half", "one"])) for rank in range(ranks)]
     interleave(searches, rng, quantum=rng.choice([1, 5, 50]), check=seed < 10)
     assert not any(search.found for search in searches)
     assert np.array_equal(cells == MARKED, expected)
@@ -188,7 +189,7 @@ def test_a_part_that_comes_back_does_not_send_the_walk_round():
 
 def test_split_gives_the_last_half_of_the_shallowest_record_with_two():
     cells = random_maze(5, 1.0, 0)
-    victim = MazeSearch(cells, 0)
+    victim = MazeSearch(cells, 0, "half")
     victim.start()
     assert victim.split() is None  # the entry alone can't be given away
     victim.work(3)  # along the first row: entry, then two to the right
@@ -214,6 +215,32 @@ def test_split_rules_differ():
         parts.append(PART.unpack(search.split())[2:])
         assert search.load() == (4 / 8 if rule == "half" else 7 / 8)
     assert parts == [(4, 7), (7, 7)]
+
+
+def test_alternate_gives_every_second_open_record_but_not_the_top():
+    cells = random_maze(6, 1.0, 0)
+    victim, thief = MazeSearch(cells, 0), MazeSearch(cells, 1)
+    victim.start()
+    victim.work(5)  # along the first row: all five records have ways down
+    before = counted(victim)
+    thief.absorb(victim.split())
+    top = int(victim._state[maze_kernel.TOP])
+    open_records = [level for level in range(top, -1, -1) if before[level]]
+    given = sorted(open_records[1::2])
+    after = counted(victim)
+    assert [level for level in range(top + 1) if before[level] and not after[level]] == given
+    assert thief._position[: len(given)].tolist() == [int(victim._position[level]) for level in given]
+    assert counted(thief) == [before[level] for level in given]
+
+
+def test_alternate_looks_at_a_window_only(monkeypatch):
+    monkeypatch.setattr("lb_mpi.problems.maze.WINDOW", 4)
+    cells = random_maze(40, 1.0, 0)
+    victim = MazeSearch(cells, 0)
+    victim.start()
+    victim.work(30)
+    part = victim.split()
+    assert len(part) == 4 + 2 * 10  # of the last four records every second one
 
 
 def test_absorb_closes_cells_for_a_rank_that_does_not_see_the_givers_marks():

@@ -31,13 +31,15 @@ from lb_mpi.problems.maze_kernel import BLOCKED, FREE, LAST_DIRECTION, MARKED, S
 
 NOBODY = -1
 NOWHERE = -1
-SPLIT_RULES = ("half", "one")
+SPLIT_RULES = ("alternate", "half", "one")
 
 # The eight directions in the paper's order, and to stay (by which the entry is entered).
 ROWS = (0, -1, -1, -1, 0, 1, 1, 1, 0)
 COLUMNS = (1, 1, 0, -1, -1, -1, 0, 1, 0)
 
-PART = struct.Struct("<iqbb")  # a part of the work that moves: giver, position, cursor, upper
+GIVER = struct.Struct("<i")  # a part of the work that moves: the rank that gives it, then its records
+RECORD = np.dtype([("position", "<i8"), ("cursor", "i1"), ("upper", "i1")])
+WINDOW = 1 << 14  # "alternate" deals out the records that are nearest to the top, so many at most
 LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
 BLOCK = 1 << 20  # cells that random_maze draws at a time
 
@@ -63,8 +65,10 @@ class MazeSearch:
 
     cells       (dim + 2, dim + 2) uint8, C-contiguous, shared by all ranks that can share memory; never copied
     rank        this rank's number, >= 0, different for all that search the same maze
-    split_rule  "half": `split` gives half of the untried directions of the shallowest record that has two or more
-                (the paper's rule); "one": only one of them
+    split_rule  what `split` gives: "half": half of the untried directions of the shallowest record that has two or more
+                (the paper's rule); "one": only one of them; "alternate": every second record with untried directions,
+                of those nearest to the top.  The shallow records lead into what the path has left over behind it, a few
+                cells as a rule; the large regions that nobody has visited yet begin near its top
 
     The load is top - level + n(level) / 8, where level is the shallowest record with untried free directions and
     n(level) their number (the paper).  It is exact while no more than `LOOKS` records have been exhausted since the
@@ -73,7 +77,7 @@ class MazeSearch:
     Errors: ValueError, TypeError for an array that is no maze, or whose entry or exit is blocked.
     """
 
-    def __init__(self, cells: Cells, rank: int, split_rule: str = "half") -> None:
+    def __init__(self, cells: Cells, rank: int, split_rule: str = "alternate") -> None:
         dim = check_cells(cells)
         if split_rule not in SPLIT_RULES:
             raise ValueError(f"split_rule = {split_rule!r}: expected one of {SPLIT_RULES}")
@@ -84,10 +88,11 @@ class MazeSearch:
         for name, cell in (("entry", self.entry), ("exit", self.exit)):
             if self._cells[cell] in (BLOCKED, WALL):
                 raise ValueError(f"{name} of the maze, cell {divmod(cell, self.width)}, is blocked: expected it free")
-        self._half = split_rule == "half"
+        self._half = split_rule != "one"
+        self._dealt = np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
         self._offsets = np.array(ROWS, np.int64) * self.width + np.array(COLUMNS, np.int64)
         self._entered: Cells = np.zeros(self._cells.size, np.uint8)  # 1 + direction; pages never touched cost nothing
-        self._givers: dict[int, int] = {}  # cell where a part began -> who gave it first
+        self._parts: list[tuple[int, Indices]] = []  # who gave, and the cells where the parts begin, oldest first
         self._position = np.empty(1024, np.int64)
         self._cursor, self._upper = np.empty(1024, np.int8), np.empty(1024, np.int8)
         self._state = np.array([-1, 0, 0], np.int64)
@@ -96,7 +101,8 @@ class MazeSearch:
 
     def start(self) -> None:
         """Take the entry in hand; the first unit of work marks it."""
-        self._begin(self.entry, STAY, STAY)
+        self._position[0], self._cursor[0], self._upper[0] = self.entry, STAY, STAY
+        self._state[:] = 0
 
     def work(self, units: int) -> int:
         """Mark up to `units` new cells; returns how many.
@@ -134,37 +140,52 @@ class MazeSearch:
 
     def load(self) -> float:
         """Value the untried directions in hand, in the paper's measure: 0.0 when there are none."""
-        n = kernel.trim(
-            self._cells, self._offsets, self._position, self._cursor, self._upper, self._state, LOOKS
-        )
+        n = kernel.trim(self._cells, self._offsets, self._position, self._cursor, self._upper, self._state, LOOKS)
         top, bottom = int(self._state[kernel.TOP]), int(self._state[kernel.BOTTOM])
         return 0.0 if top < bottom else top - bottom + max(n, 1) / 8
 
     def split(self) -> bytes | None:
-        """Give away the last untried directions of a shallow record, packed; None when it is all that is left."""
-        part = kernel.divide(
+        """Give away untried directions by the split rule, packed; None when there is one branch only."""
+        n = kernel.deal(self._cells, self._offsets, self._position, self._cursor, self._upper, self._state, self._dealt)
+        if n > 0:
+            levels = self._dealt[:n][::-1]
+            part = np.empty(n, RECORD)
+            part["position"], part["cursor"], part["upper"] = (
+                self._position[levels],
+                self._cursor[levels],
+                self._upper[levels],
+            )
+            self._upper[levels] = -1
+            return GIVER.pack(self.rank) + part.tobytes()
+        record = kernel.divide(
             self._cells, self._offsets, self._position, self._cursor, self._upper, self._state, self._half, LOOKS
         )
-        return None if part[0] < 0 else PART.pack(self.rank, *part)
+        return None if record[0] < 0 else GIVER.pack(self.rank) + np.array([record], RECORD).tobytes()
 
     def absorb(self, payload: bytes) -> None:
         """Take in what another rank's `split` packed; ValueError when it isn't that, or there is work in hand."""
         if self.load() > 0.0:
             raise ValueError(f"absorb on rank {self.rank}: expected no work in hand, load is {self.load()}")
-        if len(payload) != PART.size:
-            raise ValueError(f"payload of {len(payload)} bytes: expected {PART.size}, as packed by split")
-        giver, cell, cursor, upper = PART.unpack(payload)
-        row, column = divmod(cell, self.width)
-        inside = 1 <= row < self.width - 1 and 1 <= column < self.width - 1
-        if not (giver >= 0 and inside and 0 <= cursor <= upper <= LAST_DIRECTION):
-            raise ValueError(f"payload {(giver, cell, cursor, upper)}: expected giver, inner cell, two directions")
-        # The first giver is remembered: a later one may have had the cell from here, and the walk back would go round.
-        # A cell that was given must not be entered afterwards, for the same reason: on another machine the mark may be
-        # still under way.
-        self._givers.setdefault(cell, giver)
-        if self._cells[cell] == FREE:
-            self._cells[cell] = MARKED
-        self._begin(cell, cursor, upper)
+        n, rest = divmod(len(payload) - GIVER.size, RECORD.itemsize)
+        if n < 1 or rest:
+            raise ValueError(f"payload of {len(payload)} bytes: expected {GIVER.size} + n * {RECORD.itemsize}, n >= 1")
+        (giver,) = GIVER.unpack_from(payload)
+        part = np.frombuffer(payload, RECORD, offset=GIVER.size)
+        position, cursor, upper = part["position"].astype(np.int64), part["cursor"], part["upper"]
+        row, column = np.divmod(position, self.width)
+        inside = (np.minimum(row, column) >= 1) & (np.maximum(row, column) < self.width - 1)
+        wrong = np.flatnonzero(~(inside & (0 <= cursor) & (cursor <= upper) & (upper <= LAST_DIRECTION)))
+        if giver < 0 or wrong.size:
+            record = part[wrong[0]] if wrong.size else part[0]
+            raise ValueError(f"payload from rank {giver}, record {record}: expected a rank, inner cell, two directions")
+        # A cell that was given must not be entered afterwards, or the walk back could go round: on another machine the
+        # mark may be still under way.
+        self._cells[position[self._cells[position] == FREE]] = MARKED
+        self._parts.append((giver, position))
+        while self._position.size <= n:
+            self._grow()
+        self._position[:n], self._cursor[:n], self._upper[:n] = position, cursor, upper
+        self._state[:] = n - 1, 0, 0
 
     @property
     def found(self) -> bool:
@@ -192,13 +213,11 @@ class MazeSearch:
         kernel.follow(self._entered, self._offsets, cell, path)
         if self._entered[last] == STAY + 1:
             return Walk(path, NOWHERE, NOBODY)
-        if last not in self._givers:
-            raise ValueError(f"cell {divmod(last, self.width)} was not entered by rank {self.rank}, nor given to it")
-        return Walk(path, last, self._givers[last])
-
-    def _begin(self, cell: int, cursor: int, upper: int) -> None:
-        self._position[0], self._cursor[0], self._upper[0] = cell, cursor, upper
-        self._state[:] = 0
+        # The first giver counts: a later one may have had the cell from here, and the walk back would go round.
+        for giver, cells in self._parts:
+            if last in cells:
+                return Walk(path, last, giver)
+        raise ValueError(f"cell {divmod(last, self.width)} was not entered by rank {self.rank}, nor given to it")
 
     def _grow(self) -> None:
         size = self._position.size
@@ -304,10 +323,7 @@ def random_maze(dim: int, free: float, seed: int, walled: bool = False, out: Cel
 
     Memory beyond the array is a few megabytes.  Errors: ValueError, TypeError that name the argument.
     """
-    dim = _integer("dim", dim, 3 if walled else 1)
-    seed = _integer("seed", seed, 0)
-    if not (math.isfinite(free) and 0 < free <= 1):
-        raise ValueError(f"free = {free!r}: expected a probability with 0 < free <= 1")
+    dim = check_maze_parameters(dim, free, seed, walled)
     cells: Cells
     if out is None:
         cells = np.empty((dim + 2, dim + 2), np.uint8)
@@ -328,17 +344,23 @@ def random_maze(dim: int, free: float, seed: int, walled: bool = False, out: Cel
     return cells
 
 
+def check_maze_parameters(dim: int, free: float, seed: int, walled: bool = False) -> int:
+    """Return dim; ValueError, TypeError for what `random_maze` can't make."""
+    _integer("seed", seed, 0)
+    if not (math.isfinite(free) and 0 < free <= 1):
+        raise ValueError(f"free = {free!r}: expected a probability with 0 < free <= 1")
+    return _integer("dim", dim, 3 if walled else 1)
+
+
 def compile_kernels() -> None:
     """Compile the inner loops (or load them from numba's cache) before anything is timed."""
     cells = random_maze(2, 1.0, 0)
-    searches = [MazeSearch(cells, rank) for rank in range(2)]
-    searches[0].start()
-    searches[0].work(2)
-    searches[0].load()
-    part = searches[0].split()
-    if part is not None:
-        searches[1].absorb(part)
-    searches[0].walk_back(searches[0].entry)
+    search = MazeSearch(cells, 0)
+    search.start()
+    search.work(2)
+    search.load()
+    search.split()
+    search.walk_back(search.entry)
 
 
 def _check_shape(name: str, cells: Cells) -> int:

@@ -171,6 +171,34 @@ def divide(
 
 
 @njit(cache=True)
+def deal(
+    cells: Cells,
+    offsets: Indices,
+    position: Indices,
+    cursor: Directions,
+    upper: Directions,
+    state: Indices,
+    given: Indices,
+) -> int:
+    """Cut every second record that is not exhausted off the top of the stack, whole, among the `given.size` last ones.
+
+    Writes their indices into `given`, from the top down, and returns how many; the top record is kept.  A record that is
+    given stays on the stack (the path leads over it) with its directions closed: the caller copies them first.
+    """
+    top, bottom = state[TOP], state[BOTTOM]
+    n = 0
+    keep = True
+    for level in range(top, max(bottom, top - given.size + 1) - 1, -1):
+        if count(cells, offsets, position[level], cursor[level], upper[level]) == 0:
+            continue
+        if not keep:
+            given[n] = level
+            n += 1
+        keep = not keep
+    return n
+
+
+@njit(cache=True)
 def follow(entered: Cells, offsets: Indices, cell: int, path: Indices) -> tuple[int, int]:
     """Step back from `cell` by the directions in `entered`, writing into `path` the cells that fit.
 

@@ -27,7 +27,16 @@ from lb_mpi.problems.uts_tree import (
     root_state,
 )
 
-__all__ = ["PUBLISHED", "TREES", "Tree", "TreeCount", "UnbalancedTreeSearch", "compile_kernels", "growth", "plain_count"]
+__all__ = [
+    "PUBLISHED",
+    "TREES",
+    "Tree",
+    "TreeCount",
+    "UnbalancedTreeSearch",
+    "compile_kernels",
+    "growth",
+    "plain_count",
+]
 
 SPLIT_RULES = ("half", "one", "alternate")
 NODE_BYTES = 4 * kernel.WIDTH

@@ -1,0 +1,209 @@
+"""What the command lines of the apps have in common: options of the search, errors, progress, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import stat
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi.wait import barrier
+from lb_mpi.searcher import Report
+
+
+class Parser(argparse.ArgumentParser):
+    """Every rank parses the same command line: a mistake is a ValueError on all, help is printed by rank 0."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of exiting."""
+        raise ValueError(f"{message} (see --help)")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print on rank 0 only."""
+        if MPI.COMM_WORLD.rank == 0:
+            super().print_help(file)
+
+
+def numbers(text: str) -> list[float]:
+    """Parse "0.8,0.4,0.2,0.2"."""
+    return [float(part) for part in text.split(",")]
+
+
+def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, split_rules: tuple[str, ...]) -> None:
+    """Add the options that every search has; the first split rule is the default."""
+    group = parser.add_argument_group("balancing")
+    group.add_argument(
+        "--no-balance", action="store_true", help="deal every rank one share, move nothing afterwards (for comparison)"
+    )
+    group.add_argument(
+        "--speeds",
+        type=numbers,
+        metavar="F,F,...",
+        help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank",
+    )
+    group.add_argument(
+        "--threshold",
+        type=float,
+        default=threshold,
+        metavar="J",
+        help="only a load above J is split (default: %(default)s)",
+    )
+    group.add_argument(
+        "--split-rule", choices=split_rules, default=split_rules[0], help="what a victim gives (default: %(default)s)"
+    )
+    group.add_argument(
+        "--quantum", type=int, metavar="UNITS", help="work between two looks at the mailbox (default: adaptive)"
+    )
+    group.add_argument(
+        "--pause",
+        type=numbers,
+        default=[1e-4, 1e-2],
+        metavar="S,S",
+        help="shortest and longest pause in seconds before an idle rank drafts again (default: 1e-4,1e-2)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+
+
+def search(comm: MPI.Comm, problem: lb_mpi.Problem, options: argparse.Namespace, unit: str) -> lb_mpi.SearchResult:
+    """Run `lb_mpi.search` as the command line asks, with progress on a terminal."""
+
+    def speed() -> float:
+        speeds = options.speeds or [1.0] * comm.size
+        if len(speeds) != comm.size:
+            raise ValueError(f"--speeds has {len(speeds)} numbers: expected {comm.size}, one for each rank")
+        for rank, value in enumerate(speeds):
+            if not 0.0 < value <= 1.0:
+                raise ValueError(f"--speeds: {value} for rank {rank}: expected a number above 0 and at most 1")
+        return float(speeds[comm.rank])
+
+    def pause() -> tuple[float, float]:
+        if len(options.pause) != 2:
+            raise ValueError(f"--pause has {len(options.pause)} numbers: expected 2, the shortest and the longest")
+        return options.pause[0], options.pause[1]
+
+    show = Progress(unit) if comm.rank == 0 and on_terminal() else None
+    try:
+        return lb_mpi.search(
+            comm,
+            problem,
+            threshold=options.threshold,
+            balance=not options.no_balance,
+            speed=speed(),
+            quantum=options.quantum,
+            pause_s=pause(),
+            on_report=show,
+        )
+    finally:
+        if show is not None:
+            show.clear()
+
+
+def lines(result: lb_mpi.SearchResult) -> list[str]:
+    """Say for people how the time was spent."""
+    busy = " ".join(f"{rank.busy_fraction:.2f}" for rank in result.ranks)
+    return [
+        f"{result.seconds:.3f} s; lower bound {result.lower_bound_s:.3f} s (CPU seconds of work / sum of speeds)",
+        f"work was moved {result.balances} times, with {result.messages} messages; busy, by rank: {busy}",
+    ]
+
+
+def figures(result: lb_mpi.SearchResult) -> dict[str, Any]:
+    """Say for machines how the time was spent: the JSON keys that all searches have."""
+    return {
+        "ranks": len(result.ranks),
+        "seconds": result.seconds,
+        "lower_bound_seconds": result.lower_bound_s,
+        "cpu_seconds": result.cpu_s,
+        "balances": result.balances,
+        "messages": result.messages,
+        "busy_fraction": [rank.busy_fraction for rank in result.ranks],
+        "poll_fraction": [rank.poll_fraction for rank in result.ranks],
+    }
+
+
+def compile_once(comm: MPI.Comm, compile_kernels: Callable[[], None]) -> None:
+    """Compile on one rank of each machine, then load what it cached on the others: not eight times at once."""
+    machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    if machine.rank == 0:
+        compile_kernels()
+    barrier(machine)
+    if machine.rank != 0:
+        compile_kernels()
+    machine.Free()
+    barrier(comm)
+
+
+class Progress:
+    """One line on the terminal that is written anew."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+
+    def __call__(self, reports: dict[int, Report], seconds: float) -> None:
+        """Show what the ranks have reported."""
+        units = sum(report.units for report in reports.values())
+        balances = sum(report.balances for report in reports.values())
+        loads = " ".join(f"{report.load:.4g}" for _, report in sorted(reports.items()))
+        text = f"{seconds:6.1f} s  {units:,} {self.unit}  balances {balances}  load by rank: {loads}"
+        print(f"\r{text[:150]}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave an empty line for what comes next."""
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def on_terminal() -> bool:
+    """Whether a person looks at stderr.  The ranks' own is a pipe (or a pseudo-terminal) to mpiexec, so where /proc is
+    there, mpiexec is looked up among the ancestors, and its stderr counts.
+    """
+    pid = os.getppid()
+    with contextlib.suppress(OSError, ValueError):
+        while pid > 1:
+            process = pathlib.Path("/proc") / str(pid)
+            name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
+            if name.startswith(("mpiexec", "mpirun", "prterun", "prun")):
+                mode = os.stat(process / "fd" / "2")
+                return stat.S_ISCHR(mode.st_mode) and mode.st_rdev != os.stat(os.devnull).st_rdev
+            pid = int(rest.split()[1])
+    return sys.stderr.isatty()
+
+
+def run(main: Callable[[MPI.Comm], tuple[dict[str, Any], list[str]]], prog: str) -> NoReturn:
+    """Run an app and exit: 0; 2 for a mistake of the user's; 1 when the work has failed; 130 on Ctrl-C.
+
+    `main(comm)` returns (figures for machines, lines for people); an argument --json chooses which are printed.
+    """
+    comm = MPI.COMM_WORLD
+    try:
+        for_machines, for_people = main(comm)
+        if comm.rank == 0:
+            print(json.dumps(for_machines) if "--json" in sys.argv else "\n".join(for_people), flush=True)
+    except (ValueError, TypeError, OSError) as error:
+        # Raised on all ranks alike: they have agreed on it.
+        say(comm, f"{prog}: error: {error}")
+        sys.exit(2)
+    except lb_mpi.SearchError as error:
+        say(comm, f"{prog}: failed: {error}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        comm.Abort(130)
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        comm.Abort(1)
+    sys.exit(0)
+
+
+def say(comm: MPI.Comm, text: str) -> None:
+    """Print on rank 0's stderr."""
+    if comm.rank == 0:
+        print(text, file=sys.stderr, flush=True)

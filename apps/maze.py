@@ -1,0 +1,127 @@
+"""Search a maze on all ranks, depth first, balanced by drafting: any path from corner to corner.
+
+mpiexec -n 4 python -m apps.maze --dim 4096 --free 0.7 --seed 1
+mpiexec -n 4 python -m apps.maze --dim 4096 --walled --speeds 0.8,0.4,0.2,0.2 --json
+mpiexec -n 2 python -m apps.maze maze16.txt
+
+The maze and the marks of visited cells are one array in a shared-memory window, so all ranks are on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
+from lb_mpi.mpi.agree import agree
+from lb_mpi.mpi.shared import shared_bytes
+from lb_mpi.mpi.wait import barrier
+from lb_mpi.problems.maze import (
+    MARKED,
+    MazeResult,
+    MazeSearch,
+    check_maze_parameters,
+    check_path,
+    compile_kernels,
+    random_maze,
+    read_maze,
+)
+
+PROG = "python -m apps.maze"
+
+
+def parser() -> Parser:
+    """Make the command line."""
+    parser = Parser(prog=PROG, description="Search a maze on all ranks, depth first, balanced by drafting.")
+    maze = parser.add_argument_group("maze", "from a file, or random")
+    maze.add_argument("file", nargs="?", help="rows of 0 (free) and 1 (blocked) within a wall of 2")
+    maze.add_argument("--dim", type=int, default=1024, help="random: rows and columns (default: %(default)s)")
+    maze.add_argument("--free", type=float, default=0.7, help="random: chance of a free cell (default: %(default)s)")
+    maze.add_argument("--seed", type=int, default=0, help="random: of the maze (default: %(default)s)")
+    maze.add_argument(
+        "--walled", action="store_true", help="wall the exit in, so that all reachable cells are searched"
+    )
+    add_search_options(parser, threshold=0.125, split_rules=("alternate", "half", "one"))
+    return parser
+
+
+def main(comm: MPI.Comm) -> tuple[dict[str, Any], list[str]]:
+    """Make the maze, search it, verify what was found."""
+    options = parser().parse_args()
+    maze = agree(comm, lambda: read(comm, options))
+    dim = agree(comm, lambda: check_maze_parameters(options.dim, options.free, options.seed, options.walled))
+    if options.file:
+        dim = comm.bcast(None if maze is None else len(maze) - 2)
+    compile_once(comm, compile_kernels)
+    with shared_bytes(comm, (dim + 2, dim + 2)) as cells:
+        if comm.rank == 0:
+            if maze is None:
+                random_maze(dim, options.free, options.seed, options.walled, out=cells)
+            else:
+                cells[:] = maze
+        barrier(comm)
+        problem = agree(comm, lambda: MazeSearch(cells, comm.rank, options.split_rule))
+        result = search(comm, problem, options, "cells")
+        done: MazeResult = result.value
+        path = find_path(comm, problem, done)
+        marked = agree(comm, lambda: verify(cells, path) if comm.rank == 0 else 0)
+    answer = {
+        "dim": dim,
+        "found": result.found,
+        "path_length": len(path),
+        "visited": done.visited,
+        "visited_twice": done.visited - marked,
+        **figures(result),
+    }
+    return answer, [
+        f"path of {len(path):,} cells found" if result.found else "no path: every reachable cell was searched",
+        f"{done.visited:,} cells visited, {answer['visited_twice']:,} of them twice",
+        *lines(result),
+    ]
+
+
+def read(comm: MPI.Comm, options: argparse.Namespace) -> npt.NDArray[np.uint8] | None:
+    """On rank 0, the maze of the file; None without one."""
+    if not options.file:
+        return None
+    if options.walled:
+        raise ValueError("--walled: expected a random maze, not one from a file")
+    return read_maze(options.file) if comm.rank == 0 else None
+
+
+def find_path(comm: MPI.Comm, problem: MazeSearch, done: MazeResult) -> npt.NDArray[np.int64]:
+    """Collective: on rank 0 the path from entry to exit as flat indices, shape (n,); empty when there is none.
+
+    Each rank knows only from where it entered its own cells: the walk back from the exit goes from rank to rank.
+    """
+    stretches: list[npt.NDArray[np.int64]] = []
+    cell, rank = done.found_at, done.finder
+    while rank >= 0:
+        walk = agree(comm, lambda cell=cell, rank=rank: problem.walk_back(cell) if comm.rank == rank else None)
+        here = rank
+        n, cell, rank = comm.bcast(None if walk is None else (len(walk.cells), walk.next_cell, walk.giver), root=here)
+        if comm.rank == here != 0:
+            assert walk is not None
+            comm.Send(walk.cells, 0)
+        elif comm.rank == 0:
+            stretch = np.empty(n, np.int64) if walk is None else walk.cells
+            if walk is None:
+                comm.Recv(stretch, here)
+            stretches.append(stretch)
+    length = comm.bcast(sum(map(len, stretches)))
+    return np.concatenate(stretches)[::-1] if stretches else np.empty(length, np.int64)
+
+
+def verify(cells: npt.NDArray[np.uint8], path: npt.NDArray[np.int64]) -> int:
+    """Check the path, if there is one, and count the cells marked by anybody."""
+    if len(path):
+        check_path(cells, path)
+    return int(np.count_nonzero(cells >= MARKED))
+
+
+if __name__ == "__main__":
+    run(main, PROG)

@@ -1,0 +1,67 @@
+"""Count the nodes of an unbalanced tree (UTS) on all ranks, balanced by drafting.
+
+mpiexec -n 4 python -m apps.uts --tree T1
+mpiexec -n 4 python -m apps.uts --tree T3 --speeds 0.8,0.4,0.2,0.2 --json
+
+The counts are exact: they are the proof that no work is lost or done twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from mpi4py import MPI
+
+from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
+from lb_mpi.mpi.agree import agree
+from lb_mpi.problems.uts import PUBLISHED, TREES, Tree, UnbalancedTreeSearch, compile_kernels
+
+PROG = "python -m apps.uts"
+
+
+def parser() -> Parser:
+    """Make the command line."""
+    parser = Parser(prog=PROG, description="Count the nodes of an unbalanced tree on all ranks, balanced by drafting.")
+    tree = parser.add_argument_group("tree", "a published one, or with other parameters; T1 if nothing is given")
+    tree.add_argument("--tree", choices=sorted(TREES), help="a published tree; the options below change it")
+    tree.add_argument("--type", choices=("geometric", "binomial", "hybrid"))
+    tree.add_argument("--shape", choices=("fixed", "linear", "cyclic"), help="how branching changes with the depth")
+    tree.add_argument("--depth", type=int, help="of a geometric tree")
+    tree.add_argument("--branching", type=float, help="average number of children; of a binomial tree: the root's")
+    tree.add_argument("--seed", type=int, help="of the root")
+    tree.add_argument("--q", type=float, help="binomial: chance of having children")
+    tree.add_argument("--m", type=int, help="binomial: how many")
+    add_search_options(parser, threshold=16.0, split_rules=("alternate", "half", "one"))
+    return parser
+
+
+def main(comm: MPI.Comm) -> tuple[dict[str, Any], list[str]]:
+    """Count, and check the count where it is known."""
+    options = parser().parse_args()
+    changes = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(Tree)
+        if getattr(options, field.name, None) is not None
+    }
+    name = options.tree or ("T1" if not changes else None)
+    tree = dataclasses.replace(TREES[name] if name else Tree(), **changes)
+    problem = agree(comm, lambda: UnbalancedTreeSearch(tree, options.split_rule))
+    compile_once(comm, compile_kernels)
+    result = search(comm, problem, options, "nodes")
+    count = result.value
+    known = next((PUBLISHED[key] for key, published in TREES.items() if published == tree and key in PUBLISHED), None)
+    if known is not None and known != count:
+        raise AssertionError(f"{tree} has {known} as published, but {count} were counted")
+    return (
+        {"tree": name, "nodes": count.nodes, "leaves": count.leaves, "depth": count.depth, **figures(result)},
+        [
+            f"{count.nodes:,} nodes, {count.leaves:,} leaves, depth {count.depth}"
+            + (" (as published)" if known else ""),
+            *lines(result),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    run(main, PROG)
