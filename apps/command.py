@@ -177,7 +177,7 @@ def on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def run(main: Callable[[MPI.Comm], tuple[dict[str, Any], list[str]]], prog: str) -> NoReturn:
+def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog: str) -> NoReturn:
     """Run an app and exit: 0; 2 for a mistake of the user's; 1 when the work has failed; 130 on Ctrl-C.
 
     `main(comm)` returns (figures for machines, lines for people); an argument --json chooses which are printed.

@@ -49,7 +49,7 @@ def parser() -> Parser:
     return parser
 
 
-def main(comm: MPI.Comm) -> tuple[dict[str, Any], list[str]]:
+def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     """Make the maze, search it, verify what was found."""
     options = parser().parse_args()
     maze = agree(comm, lambda: read(comm, options))
@@ -101,8 +101,8 @@ def find_path(comm: MPI.Comm, problem: MazeSearch, done: MazeResult) -> npt.NDAr
     stretches: list[npt.NDArray[np.int64]] = []
     cell, rank = done.found_at, done.finder
     while rank >= 0:
-        walk = agree(comm, lambda cell=cell, rank=rank: problem.walk_back(cell) if comm.rank == rank else None)
         here = rank
+        walk = problem.walk_back(cell) if comm.rank == here else None
         n, cell, rank = comm.bcast(None if walk is None else (len(walk.cells), walk.next_cell, walk.giver), root=here)
         if comm.rank == here != 0:
             assert walk is not None

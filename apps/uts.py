@@ -36,7 +36,7 @@ def parser() -> Parser:
     return parser
 
 
-def main(comm: MPI.Comm) -> tuple[dict[str, Any], list[str]]:
+def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     """Count, and check the count where it is known."""
     options = parser().parse_args()
     changes = {

@@ -109,6 +109,8 @@ class Searcher:
     def wake_at(self) -> float:
         """When a rank that is not `working` has something to do even if no message arrives (inf: never)."""
         at = math.inf
+        if self.over or self._told:
+            return at
         if self.drafting.state is self.drafting.state.IDLE and self.drafting.may_draft:
             at = self.drafting.not_before
         if self.termination.token is not None:

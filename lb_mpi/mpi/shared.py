@@ -17,7 +17,7 @@ _WHERE = "/dev/shm"  # where MPI keeps shared windows on Linux; too little room 
 
 
 @contextlib.contextmanager
-def shared_bytes(comm: MPI.Comm, shape: tuple[int, ...]) -> Iterator[npt.NDArray[np.uint8]]:
+def shared_bytes(comm: MPI.Intracomm, shape: tuple[int, ...]) -> Iterator[npt.NDArray[np.uint8]]:
     """Collective: an array of uint8 in an MPI shared-memory window of `comm`, all of whose ranks are on one machine.
 
     Freed, collectively, at the end of the block, unless that is left by an exception.

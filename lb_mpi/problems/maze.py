@@ -29,6 +29,11 @@ import numpy.typing as npt
 from lb_mpi.problems import maze_kernel as kernel
 from lb_mpi.problems.maze_kernel import BLOCKED, FREE, LAST_DIRECTION, MARKED, STAY, WALL, Cells, Indices
 
+__all__ = [
+    "BLOCKED", "FREE", "MARKED", "WALL", "MazeResult", "MazeSearch", "Walk", "check_cells", "check_maze_parameters",
+    "check_path", "compile_kernels", "random_maze", "read_maze", "trace_path",
+]  # fmt: skip
+
 NOBODY = -1
 NOWHERE = -1
 SPLIT_RULES = ("alternate", "half", "one")
@@ -174,7 +179,7 @@ class MazeSearch:
         position, cursor, upper = part["position"].astype(np.int64), part["cursor"], part["upper"]
         row, column = np.divmod(position, self.width)
         inside = (np.minimum(row, column) >= 1) & (np.maximum(row, column) < self.width - 1)
-        wrong = np.flatnonzero(~(inside & (0 <= cursor) & (cursor <= upper) & (upper <= LAST_DIRECTION)))
+        wrong = np.flatnonzero(~(inside & (cursor >= 0) & (cursor <= upper) & (upper <= LAST_DIRECTION)))
         if giver < 0 or wrong.size:
             record = part[wrong[0]] if wrong.size else part[0]
             raise ValueError(f"payload from rank {giver}, record {record}: expected a rank, inner cell, two directions")
