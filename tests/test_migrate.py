@@ -1,0 +1,223 @@
+"""From flow to items: nothing is lost, nobody gives more than it has, the longest time falls, and no item swings."""
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lb_mpi.diffusion import balance
+from lb_mpi.flow import outflow
+from lb_mpi.graph import Floats, Graph, Ints, from_edges, from_networkx, parse
+from lb_mpi.migrate import Plan, pick, plan
+
+NAMES = ("mesh:1x2", "mesh:1x6", "mesh:2x3", "ring:5", "hypercube:3", "complete:4")
+
+
+def move(graph: Graph, flow: Floats, owner: Ints, costs: Floats, speeds: Floats) -> Ints:
+    """Who owns each item after all ranks have sent theirs."""
+    transfers = plan(graph, flow, np.bincount(owner, costs, graph.n), speeds)
+    after = owner.copy()
+    for rank in range(graph.n):
+        mine = np.flatnonzero(owner == rank)
+        own = transfers.of(rank)
+        picked = pick(costs[mine], own)
+        sent = [item for items in picked.items for item in items.tolist()]
+        assert len(set(sent)) == len(sent)  # no item twice
+        assert own.amounts.sum() == pytest.approx(costs[mine][sent].sum() + picked.unsent, abs=1e-9 * costs.sum())
+        for items, destination in zip(picked.items, own.destinations, strict=True):
+            after[mine[items]] = destination
+    return after
+
+
+def times_of(graph: Graph, owner: Ints, costs: Floats, speeds: Floats) -> Floats:
+    return np.asarray(np.bincount(owner, costs, graph.n) / speeds)
+
+
+# --- plan ---
+
+
+@st.composite
+def flows(draw: st.DrawFn) -> tuple[Graph, Floats, Floats, Floats]:
+    """A graph, any flow on it (cycles, too), loads, speeds."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    n = draw(st.integers(1, 15))
+    graph = from_networkx(nx.gnp_random_graph(n, draw(st.floats(0, 1)), seed=draw(st.integers(0, 10**6))))
+    scale = draw(st.sampled_from([0.0, 0.1, 1.0]))
+    return graph, scale * rng.normal(size=graph.n_edges), rng.exponential(size=n), 10 ** rng.uniform(-1, 1, n)
+
+
+@given(flows())
+def test_a_plan_does_what_the_flow_does(case: tuple[Graph, Floats, Floats, Floats]) -> None:
+    graph, flow, loads, speeds = case
+    transfers = plan(graph, flow, loads, speeds)
+    given_away = np.bincount(transfers.sources, transfers.amounts, graph.n)
+    received = np.bincount(transfers.destinations, transfers.amounts, graph.n)
+    assert (transfers.amounts > 0).all()
+    assert (given_away <= loads + 1e-12).all()  # nobody gives more than it has
+    assert not (set(transfers.sources.tolist()) & set(transfers.destinations.tolist()))  # nobody gives and receives
+    wanted = outflow(graph, flow)
+    if (wanted <= loads).all():
+        assert np.allclose(given_away - received, wanted, atol=1e-9)
+    pairs = list(zip(transfers.sources.tolist(), transfers.destinations.tolist(), strict=True))
+    assert len(set(pairs)) == len(pairs)
+    assert transfers.sources.tolist() == sorted(transfers.sources.tolist())
+
+
+def test_passing_on_more_than_one_holds() -> None:
+    """All work at one end of a chain of ranks that hold nothing: straight to the last stops."""
+    graph = parse("mesh:1x5")
+    loads, speeds = np.array([10.0, 0, 0, 0, 0]), np.ones(5)
+    flow = balance(graph, loads, speeds, "direct", tolerance=1e-9).flow
+    assert np.allclose(flow, [8, 6, 4, 2])
+    transfers = plan(graph, flow, loads, speeds)
+    assert transfers.sources.tolist() == [0] * 4
+    assert sorted(transfers.destinations.tolist()) == [1, 2, 3, 4]
+    assert np.allclose(transfers.amounts, 2)
+
+
+def test_work_that_passes_through_never_stops() -> None:
+    graph = parse("mesh:1x3")
+    transfers = plan(graph, np.array([3.0, 3.0]), [5.0, 9.0, 0.0], [1, 1, 1])
+    assert list(zip(transfers.sources, transfers.destinations, transfers.amounts, strict=True)) == [(0, 2, 3.0)]
+
+
+def test_bad_arguments() -> None:
+    graph = parse("mesh:1x3")
+    for flow in ([1.0], [1.0, math.nan], [[1.0, 2.0]]):
+        with pytest.raises(ValueError, match="expected 2 finite numbers"):
+            plan(graph, np.array(flow), [1, 1, 1], [1, 1, 1])
+    with pytest.raises(ValueError, match=r"loads\[1\]"):
+        plan(graph, np.zeros(2), [1, -1, 1], [1, 1, 1])
+    with pytest.raises(ValueError, match=r"speeds\[2\]"):
+        plan(graph, np.zeros(2), [1, 1, 1], [1, 1, 0])
+    with pytest.raises(ValueError, match=r"costs\[0\]"):
+        pick([-1.0], plan(graph, np.zeros(2), [1, 1, 1], [1, 1, 1]))
+
+
+# --- pick ---
+
+
+def one_transfer(*amounts: float) -> Plan:
+    """From rank 0 to ranks 1, 2, ... of the same speed, which are all planned to end together."""
+    n = len(amounts)
+    return Plan(np.zeros(n, dtype=np.int64), np.arange(n) + 1, np.array(amounts), np.zeros(n), np.ones(n))
+
+
+def picks(costs: list[float], *amounts: float) -> list[list[int]]:
+    return [items.tolist() for items in pick(costs, one_transfer(*amounts)).items]
+
+
+def test_heavy_items_first_and_nearest() -> None:
+    costs = [1.0, 5.0, 2.0, 0.0, 3.0]
+    assert picks(costs, 8.0) == [[1, 4]]
+    assert picks(costs, 6.0, 3.0) == [[0, 1], [4]]
+    assert picks([2.0] * 4, 3.2) == [[0, 3]]  # 4 is nearer to 3.2 than 2
+    assert picks([2.0] * 4, 2.8) == [[0]]
+    assert picks([4.0, 1.0], 0.4) == [[]]
+    assert picks([4.0, 1.0], 0.6) == [[1]]
+
+
+def test_no_items_no_transfers() -> None:
+    assert picks([], 1.0, 2.0) == [[], []]
+    assert picks([0.0, 0.0], 1.0) == [[]]
+    assert picks([1.0, 2.0]) == []
+    assert pick([], one_transfer(1.0, 2.0)).unsent == 3.0
+
+
+def test_rounding_is_carried_to_the_next_transfer() -> None:
+    """Ten receivers lack half an item each: five items go, not none and not ten."""
+    assert sum(len(items) for items in picks([1.0] * 20, *[0.5] * 10)) == 5
+
+
+def test_a_slow_receiver_gets_no_more_than_planned() -> None:
+    """Half an item too much would take a receiver of a tenth of the speed ten times as long."""
+    transfers = Plan(np.array([0]), np.array([1]), np.array([2.6]), np.array([0.0]), np.array([10.0]))
+    assert [items.tolist() for items in pick(np.ones(5), transfers).items] == [[0, 1]]
+
+
+def test_an_item_heavier_than_the_difference_stays() -> None:
+    graph, speeds = parse("mesh:1x2"), np.ones(2)
+    for costs, moves in (([10.0], False), ([10.0, 1.0], True), ([5.0, 5.1], True), ([10.0, 4.0, 9.0], False)):
+        owner = np.array([0] * len(costs)) if moves else np.array([0, 1, 1])[: len(costs)]
+        weights = np.array(costs)
+        for _ in range(3):
+            flow = balance(graph, np.bincount(owner, weights, 2), speeds, "direct", tolerance=1e-9).flow
+            after = move(graph, flow, owner, weights, speeds)
+            assert moves or np.array_equal(after, owner)
+            assert times_of(graph, after, weights, speeds).max() <= times_of(graph, owner, weights, speeds).max()
+            moves = moves and not np.array_equal(after, owner)
+            owner = after
+        assert not moves
+
+
+# --- many migrations ---
+
+
+def random_case(rng: np.random.Generator) -> tuple[Graph, Floats, Floats, Ints]:
+    """A graph, speeds, costs of items, owners."""
+    graph = parse(str(rng.choice(NAMES)))
+    n_items = int(rng.choice([0, 1, 3, 10, 40, 150]))
+    costs = rng.choice([np.ones(n_items), rng.exponential(size=n_items), rng.pareto(1.1, n_items)], axis=0)
+    owner = rng.integers(0, int(rng.choice([1, graph.n])), n_items)
+    return graph, 10 ** rng.uniform(-1, 1, graph.n), costs, owner
+
+
+def test_ten_thousand_migrations_lose_nothing() -> None:
+    """Number, ids and total cost are conserved exactly, nobody ends below nothing, and the longest time never rises."""
+    seed = 2
+    rng = np.random.default_rng(seed)
+    for k in range(10_000):
+        graph, speeds, costs, owner = random_case(rng)
+        scheme, tolerance = (("direct", 1e-9), ("fos", 0.1), ("dimension_exchange", 0.1))[k % 3]
+        loads = np.bincount(owner, costs, graph.n)
+        flow = balance(graph, loads, speeds, scheme, tolerance=tolerance, max_steps=500).flow
+        after = move(graph, flow, owner, costs, speeds)
+        everything = [np.flatnonzero(after == rank) for rank in range(graph.n)]
+        assert sorted(np.concatenate(everything).tolist()) == list(range(len(costs))), (seed, k)
+        assert math.fsum(math.fsum(costs[items]) for items in everything) == pytest.approx(math.fsum(costs), rel=1e-15)
+        assert math.fsum(np.concatenate([costs[items] for items in everything])) == math.fsum(costs), (seed, k)
+        before = times_of(graph, owner, costs, speeds).max()
+        bound = max(before, float(((loads - outflow(graph, flow)) / speeds).max()))  # what the flow itself asks for
+        assert times_of(graph, after, costs, speeds).max() <= bound * (1 + 1e-12), (seed, k)
+
+
+def test_repeated_migrations_come_to_rest() -> None:
+    seed = 3
+    rng = np.random.default_rng(seed)
+    for k in range(500):
+        graph, speeds, costs, owner = random_case(rng)
+        for _ in range(40):
+            flow = balance(graph, np.bincount(owner, costs, graph.n), speeds, "direct", tolerance=1e-9).flow
+            after = move(graph, flow, owner, costs, speeds)
+            if np.array_equal(after, owner):
+                break
+            taking_part = np.unique(np.concatenate([owner[after != owner], after[after != owner]]))
+            longest = times_of(graph, owner, costs, speeds)[taking_part].max()
+            assert times_of(graph, after, costs, speeds)[taking_part].max() < longest * (1 + 1e-12), (seed, k)
+            owner = after
+        else:
+            raise AssertionError(f"seed {seed}, case {k}: items still swing after 40 rounds")
+
+
+@pytest.mark.parametrize("name", ["mesh:2x2", "mesh:4x4"])
+def test_many_items_end_near_the_lower_bound(name: str) -> None:
+    graph = parse(name)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        speeds = rng.uniform(4, 16, graph.n)
+        costs = rng.exponential(size=64 * graph.n)
+        owner = np.arange(len(costs)) // 64
+        flow = balance(graph, np.bincount(owner, costs, graph.n), speeds, "direct", tolerance=1e-9).flow
+        times = times_of(graph, move(graph, flow, owner, costs, speeds), costs, speeds)
+        assert times.max() <= 1.02 * costs.sum() / speeds.sum()
+
+
+def test_more_ranks_than_items() -> None:
+    graph = from_edges(4, [0, 1, 2], [1, 2, 3])
+    owner = np.array([0, 0])
+    flow = balance(graph, [2.0, 0, 0, 0], np.ones(4), "direct", tolerance=1e-9).flow
+    after = move(graph, flow, owner, np.ones(2), np.ones(4))
+    assert sorted(after.tolist()) in ([0, 1], [0, 2], [0, 3])
