@@ -171,7 +171,7 @@ def direct_flow(local: Local, loads: ArrayLike) -> Floats:
     mine = labels == local.component
     balanced = math.fsum(work[mine]) / math.fsum(speeds[mine])
     excess = np.where(mine, work - speeds * balanced, 0.0)
-    own, *others = (math.fsum(row * excess) for row in rows)
+    own, *others = (math.fsum((row * excess).tolist()) for row in rows)
     return local.tau * (own - np.array(others, dtype=float))
 
 

@@ -5,8 +5,8 @@ Law.
   the first rank to the last.  Work that only passes through a rank is never sent there, so it doesn't matter whether that
   rank holds enough; every rank either gives or receives, and nobody gives more than it has.
 - `pick` chooses items for the transfers of one rank, nearest to the planned amounts.  What rounding leaves over is carried
-  to the rank's next transfer.  Beyond its last it stays in the loads, from which the next round's flow is made; there is
-  no other account of it that could run up, and the error stays below an item however many rounds there are.
+  to the rank's next transfer.  Beyond its last it stays in the loads, and the next round's flow is made from them: so it
+  is carried on, but there is no other account of it that could run up.
 - An item goes beyond the planned amount only where the receiver ends earlier than the giver would have ended with it, even
   if all who give to this receiver do the same.  So among the ranks that take part the longest time falls in every round:
   an item that is heavier than the difference stays, and none swings to and fro.
@@ -37,7 +37,7 @@ class Plan:
     sources: Ints  # (R,) ranks
     destinations: Ints  # (R,) ranks
     amounts: Floats  # (R,) > 0, units of work
-    margins: Floats  # (R,) work that the source may keep and still end no later than the destination is planned to
+    margins: Floats  # (R,) work by which the source is planned to end after the destination (< 0: before)
     shares: Floats  # (R,) number of transfers to the destination * speed of source / speed of destination
 
     def of(self, rank: int) -> Plan:
