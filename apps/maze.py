@@ -10,6 +10,7 @@ The maze and the marks of visited cells are one array in a shared-memory window,
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,7 @@ def find_path(comm: MPI.Comm, problem: MazeSearch, done: MazeResult) -> npt.NDAr
     cell, rank = done.found_at, done.finder
     while rank >= 0:
         here = rank
-        walk = problem.walk_back(cell) if comm.rank == here else None
+        walk = agree(comm, partial(problem.walk_back, cell) if comm.rank == here else nothing)
         n, cell, rank = comm.bcast(None if walk is None else (len(walk.cells), walk.next_cell, walk.giver), root=here)
         if comm.rank == here != 0:
             assert walk is not None
@@ -114,6 +115,10 @@ def find_path(comm: MPI.Comm, problem: MazeSearch, done: MazeResult) -> npt.NDAr
             stretches.append(stretch)
     length = comm.bcast(sum(map(len, stretches)))
     return np.concatenate(stretches)[::-1] if stretches else np.empty(length, np.int64)
+
+
+def nothing() -> None:
+    """The part of the other ranks."""
 
 
 def verify(cells: npt.NDArray[np.uint8], path: npt.NDArray[np.int64]) -> int:

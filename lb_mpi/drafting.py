@@ -181,8 +181,6 @@ class Drafting:
         return self.successor != self.rank and not (self.once and self.had_work)
 
     def _pass_or_volunteer(self, message: Message) -> list[Send]:
-        if self.state is State.IDLE and message.pid != NOBODY:
-            self.not_before = 0.0  # there is work somewhere: hearing of it cuts the pause short
         if self.state not in (State.BUSY, State.WAIT_FOR_ADMISSION):
             return [(self.successor, message)]
         load = self.problem.load()

@@ -178,3 +178,12 @@ def search(
         messages=simulation.messages,
         drafts=simulation.drafts,
     )
+
+
+def pause_for(size: int, latency: float) -> tuple[float, float]:
+    """Shortest and longest pause in seconds before an idle rank drafts again: a quarter of a round of the ring, and four.
+
+    The best of those tried on 64 to 1,024 ranks: longer pauses leave ranks idle, shorter ones fill the ring with tokens.
+    """
+    round_s = size * latency
+    return max(round_s / 4, 1e-6), max(4 * round_s, 1e-4)

@@ -157,15 +157,6 @@ def test_any_state_but_busy_passes_anothers_token(state: State) -> None:
     assert drafting.state is state
 
 
-def test_hearing_of_work_cuts_the_pause_short() -> None:
-    drafting = drafted()
-    drafting.receive(draft(ME), 5.0)
-    drafting.receive(draft(OTHER), 5.0)
-    assert drafting.settle(5.0) == []
-    drafting.receive(draft(OTHER, pid=7, load=2.0), 5.0)
-    assert drafting.settle(5.0) == [(NEXT, draft(ME, 2))]
-
-
 def test_nobody_is_skipped_for_ever() -> None:
     """OTHER's token comes by whenever this rank is promised to somebody else; in the end the others must wait for it."""
     drafting = make(8)

