@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lb_mpi import lockstep, simulate
+from lb_mpi import cli_diffusion, lockstep, simulate
 from lb_mpi.graph import ring_order
 from lb_mpi.problems.maze import MazeSearch, read_maze
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
@@ -66,6 +66,10 @@ def parser() -> argparse.ArgumentParser:
     search.add_argument("--split-rule", choices=("alternate", "half", "one"), default="alternate")
     search.add_argument("--pause", type=pair, metavar="S,S", help="shortest and longest before drafting again")
     _finish(search, run_search)
+
+    diffusion = simulations.add_parser("diffusion", help="neighbours level their loads, step by step")
+    cli_diffusion.add_arguments(diffusion)
+    _finish(diffusion, run_diffusion)
     return top
 
 
@@ -96,11 +100,12 @@ def run_search(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Search a tree on virtual ranks; the count is checked where it is published."""
     began = time.perf_counter()
     ring_order(options.ranks)  # a mistake in the number is best found before the ranks are made
+    low, high = simulate.check_latency(options.latency)
     problems = [UnbalancedTreeSearch(TREES[options.tree], options.split_rule) for _ in range(options.ranks)]
-    pause = options.pause or simulate.pause_for(options.ranks, max(options.latency))
+    pause = options.pause or simulate.pause_for(options.ranks, high)
     result = simulate.search(
         problems,
-        latency=options.latency,
+        latency=(low, high),
         unit_s=options.unit_s,
         quantum_s=options.quantum_s,
         seed=options.seed,
@@ -128,6 +133,12 @@ def run_search(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             f"and {result.messages:,} messages",
         ],
     )
+
+
+def run_diffusion(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Balance drawn loads on a process graph."""
+    answer = cli_diffusion.run(options)
+    return answer, [cli_diffusion.summary(answer)]
 
 
 def main(arguments: list[str] | None = None) -> int:

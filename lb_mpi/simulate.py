@@ -54,8 +54,8 @@ class Simulation:
             raise ValueError("problems: expected one per rank, got none")
         options = options or Options(pause=(1e-4, 1e-2), seed=seed)
         options.check()
-        low, high = (latency, latency) if isinstance(latency, int | float) else latency
-        for name, value in (("latency", low), ("latency", high), ("unit_s", unit_s), ("quantum_s", quantum_s)):
+        low, high = check_latency(latency)
+        for name, value in (("unit_s", unit_s), ("quantum_s", quantum_s)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} = {value!r} s: expected a finite number > 0")
         self.speeds = check_speeds([1.0] * size if speeds is None else speeds, size).tolist()
@@ -178,6 +178,14 @@ def search(
         messages=simulation.messages,
         drafts=simulation.drafts,
     )
+
+
+def check_latency(latency: float | tuple[float, float]) -> tuple[float, float]:
+    """Return (low, high) in seconds; ValueError unless 0 < low <= high, both finite."""
+    low, high = (latency, latency) if isinstance(latency, int | float) else latency
+    if not 0 < low <= high < math.inf:
+        raise ValueError(f"latency = {latency!r} s: expected one finite number > 0, or two with low <= high")
+    return low, high
 
 
 def pause_for(size: int, latency: float) -> tuple[float, float]:

@@ -1,0 +1,154 @@
+"""The apps on real MPI, on as many ranks as there are: exact counts, exact marks, verified paths, clear errors."""
+
+import contextlib
+import io
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from scipy import ndimage
+
+from apps import command, maze, uts
+from lb_mpi.problems.maze import FREE, random_maze
+
+COMM = MPI.COMM_WORLD
+PAPER = str(pathlib.Path(__file__).parents[1] / "data" / "maze16.txt")
+SPEEDS = [0.8, 0.4, 0.2, 0.2]
+pytestmark = pytest.mark.mpi
+
+
+def run(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    """Run an app as the command line does; (exit code, stdout, stderr), the outputs as on rank 0."""
+    monkeypatch.setattr(sys, "argv", ["app", *arguments])
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        command.run(app.main, app.PROG)
+    code = ended.value.code
+    assert COMM.allgather(code) == [code] * COMM.size
+    return code, *COMM.bcast((out.getvalue(), err.getvalue()))
+
+
+def answer(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, object]:
+    code, out, err = run(app, monkeypatch, *arguments, "--json")
+    assert (code, err) == (0, "")
+    given = json.loads(out.splitlines()[-1])
+    assert given["ranks"] == COMM.size
+    assert len(given["busy_fraction"]) == COMM.size
+    assert given["seconds"] > 0
+    return given
+
+
+@pytest.mark.parametrize(("tree", "counts"), [("T1", (4130071, 3305118, 10)), ("T3", (4112897, 3599034, 1572))])
+def test_published_trees(monkeypatch: pytest.MonkeyPatch, tree: str, counts: tuple[int, int, int]) -> None:
+    given = answer(uts, monkeypatch, "--tree", tree)
+    assert (given["nodes"], given["leaves"], given["depth"]) == counts
+
+
+@pytest.mark.parametrize(
+    "extra", [["--no-balance"], ["--split-rule", "half"], ["--split-rule", "one", "--threshold", "2"]]
+)
+def test_counts_do_not_depend_on_the_balancing(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
+    tree = ["--type", "geometric", "--shape", "linear", "--depth", "8", "--branching", "4", "--seed", "1"]
+    alone = uts.UnbalancedTreeSearch(uts.Tree("geometric", "linear", depth=8, branching=4, seed=1))
+    alone.start()
+    while alone.work(1000):
+        pass
+    given = answer(uts, monkeypatch, *tree, *extra)
+    assert (given["nodes"], given["leaves"], given["depth"]) == alone.result()
+
+
+def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = [SPEEDS[rank % 4] for rank in range(COMM.size)]
+    given = answer(uts, monkeypatch, "--tree", "T1", "--speeds", ",".join(map(str, speeds)))
+    assert given["nodes"] == 4130071
+    assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / sum(speeds))
+
+
+@pytest.mark.parametrize("extra", [[], ["--no-balance"], ["--split-rule", "half"], ["--quantum", "100"]])
+def test_all_reachable_cells_of_a_walled_maze_are_marked(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
+    given = answer(maze, monkeypatch, "--dim", "700", "--free", "0.6", "--seed", "5", "--walled", *extra)
+    labels, _ = ndimage.label(random_maze(700, 0.6, 5, walled=True) == FREE, structure=np.ones((3, 3)))
+    assert given["visited"] - given["visited_twice"] == np.count_nonzero(labels == labels[1, 1])
+    assert (given["found"], given["path_length"]) == (False, 0)
+    assert given["visited_twice"] >= 0
+
+
+def test_paths_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(5):
+        given = answer(maze, monkeypatch, "--dim", "500", "--seed", str(seed))
+        labels, _ = ndimage.label(random_maze(500, 0.7, seed) == FREE, structure=np.ones((3, 3)))
+        assert given["found"] == (labels[1, 1] == labels[-2, -2])
+        assert (given["path_length"] >= 500) == given["found"]
+
+
+def test_the_maze_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = answer(maze, monkeypatch, PAPER)
+    assert given["found"]
+    assert 16 <= given["path_length"] <= given["visited"] <= 130
+    assert answer(maze, monkeypatch, "--dim", "1")["path_length"] == 1
+
+
+@pytest.mark.parametrize(
+    ("app", "arguments", "says"),
+    [
+        (maze, ["--dim", "0"], "dim = 0"),
+        (maze, ["--dim", "2", "--walled"], "dim = 2"),
+        (maze, ["--dim", "10000000"], "MiB of shared memory"),
+        (maze, ["--free", "nan"], "free = nan"),
+        (maze, ["--seed", "-1"], "seed = -1"),
+        (maze, ["nosuch.txt"], "nosuch.txt"),
+        (maze, [PAPER, "--walled"], "--walled"),
+        (maze, ["--threshold", "-1"], "threshold"),
+        (maze, ["--threshold", "nan"], "threshold"),
+        (maze, ["--quantum", "0"], "quantum = 0"),
+        (maze, ["--speeds", "0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5,0.5"], "--speeds has 9 numbers"),
+        (maze, ["--speeds", ",".join(["nan"] * COMM.size)], "--speeds: nan for rank 0"),
+        (maze, ["--speeds", ",".join(["0"] * COMM.size)], "--speeds: 0.0 for rank 0"),
+        (maze, ["--speeds", "fast"], "--speeds"),
+        (maze, ["--pause", "1"], "--pause has 1 numbers"),
+        (maze, ["--split-rule", "all"], "--split-rule"),
+        (uts, ["--tree", "T99"], "T99"),
+        (uts, ["--type", "binomial", "--q", "0.5", "--m", "2"], "q * m"),
+        (uts, ["--depth", "0"], "depth = 0"),
+        (uts, ["--branching", "nan"], "branching = nan"),
+        (uts, ["--unknown"], "--unknown"),
+    ],
+)
+def test_mistakes(monkeypatch: pytest.MonkeyPatch, app: object, arguments: list[str], says: str) -> None:
+    code, out, err = run(app, monkeypatch, *arguments)
+    assert code == 2
+    assert out == ""
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("222\n202\n22\n", ":3:"),
+        ("222\n2x2\n222\n", "'x'"),
+        ("", "empty"),
+        ("2222\n2102\n2002\n2222\n", "entry"),
+        ("2222\n2002\n2012\n2222\n", "exit"),
+        ("222\n200\n222\n", "wall is broken"),
+    ],
+)
+def test_bad_maze_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory, text: str, says: str
+) -> None:
+    file = COMM.bcast(str(tmp_path_factory.mktemp("maze") / "bad.txt"))
+    if COMM.rank == 0:
+        pathlib.Path(file).write_text(text)
+    COMM.Barrier()
+    code, _, err = run(maze, monkeypatch, file)
+    assert code == 2
+    assert says in err
+
+
+def test_help_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run(uts, monkeypatch, "--help")
+    assert code == 0
+    assert out.count("usage:") == 1

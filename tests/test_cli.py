@@ -1,0 +1,75 @@
+"""python -m lb_mpi, without MPI: words, keys, exit codes."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from lb_mpi.__main__ import main
+
+MAZE = str(pathlib.Path(__file__).parent / "data" / "maze16.txt")
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("ranks", "steps", "balances"), [(1, 67, 0), (2, 47, 10)])
+def test_lockstep_gives_the_figures_of_the_paper(
+    capsys: pytest.CaptureFixture[str], ranks: int, steps: int, balances: int
+) -> None:
+    given = answer(capsys, "simulate", "lockstep", "--maze", MAZE, "--ranks", str(ranks))
+    assert (given["steps"], given["balances"], given["found"]) == (steps, balances, True)
+
+
+def test_lockstep_says_what_is_not_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "lockstep", "--maze", MAZE, "--ranks", "4"]) == 0
+    assert "can't be reproduced" in capsys.readouterr().out
+
+
+def test_simulated_search_is_exact_and_deterministic(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("simulate", "search", "--tree", "T1", "--ranks", "16", "--latency", "5e-6", "--seed", "3")
+    one, two = answer(capsys, *command), answer(capsys, *command)
+    assert (one["nodes"], one["leaves"], one["depth"]) == (4130071, 3305118, 10)
+    assert 0.5 < one["efficiency"] <= 1.0
+    assert set(one) >= {"nodes", "efficiency", "balances", "messages", "virtual_seconds"}
+    assert one | {"seconds": 0} == two | {"seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["lockstep", "--maze", "nosuch.txt"], "nosuch.txt"),
+        (["lockstep", "--maze", MAZE, "--ranks", "0"], "0"),
+        (["lockstep", "--maze", MAZE, "--threshold", "nan"], "nan"),
+        (["lockstep", "--maze", MAZE, "--threshold", "-1"], "-1"),
+        (["search", "--ranks", "0"], "0"),
+        (["search", "--ranks", "-4"], "-4"),
+        (["search", "--latency", "0"], "latency"),
+        (["search", "--latency", "nan"], "latency"),
+        (["search", "--threshold", "-1"], "threshold"),
+        (["search", "--seed", "-1"], "seed"),
+        (["search", "--unit-s", "inf"], "unit_s"),
+        (["search", "--pause", "1,0.5"], "pause"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert main(["simulate", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert says in err
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lb_mpi", "simulate", "search", "--tree", "T9"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "T9" in done.stderr
+    assert "Traceback" not in done.stderr
