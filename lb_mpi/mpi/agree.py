@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mpi4py import MPI
 
@@ -29,6 +29,14 @@ def agree(comm: MPI.Comm, make: Callable[[], T]) -> T:
             kind, text = failure
             raise kind(f"rank {rank}: {text}")
     return value  # type: ignore[return-value]
+
+
+def agree_on(comm: MPI.Comm, **arguments: Any) -> None:
+    """Collective: ValueError on every rank, naming the argument and two ranks, unless all pass equal arguments."""
+    for rank, theirs in enumerate(told := comm.allgather(arguments)):
+        for name, value in theirs.items():
+            if value != told[0][name]:
+                raise ValueError(f"{name} = {value!r} on rank {rank}: expected {told[0][name]!r}, as on rank 0")
 
 
 def _kind(error: Exception) -> type[Exception]:

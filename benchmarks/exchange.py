@@ -1,0 +1,92 @@
+"""How fast is the neighbour exchange?  mpiexec -n 8 python -m benchmarks.exchange
+
+One number to each neighbour in the most square mesh of all ranks: `NeighbourExchange`, by either method, against the same by
+hand with mpi4py: Irecv, Isend, Waitall on buffers built beforehand.  All in turn (A B A B ...); medians over the rounds of
+the slowest rank's microseconds, and the ratio to the one by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
+from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
+
+WANTED = 0.6
+Exchange = Callable[[float], Floats]
+
+
+def by_hand(comm: MPI.Intracomm, graph: Graph) -> Exchange:
+    """As a user of mpi4py would write it, with care."""
+    neighbours = graph.neighbours(comm.rank).tolist()
+    mine, theirs = np.zeros(1), np.zeros(len(neighbours))
+    send = [mine, 1, MPI.DOUBLE]
+    receives = [([theirs[k : k + 1], 1, MPI.DOUBLE], rank) for k, rank in enumerate(neighbours)]
+
+    def exchange(value: float) -> Floats:
+        mine[0] = value
+        requests = [comm.Irecv(receive, rank) for receive, rank in receives]
+        requests += [comm.Isend(send, rank) for rank in neighbours]
+        MPI.Request.Waitall(requests)
+        return theirs
+
+    return exchange
+
+
+def measure(comm: MPI.Intracomm, ways: dict[str, Exchange], rounds: int, exchanges: int) -> dict[str, list[float]]:
+    """Microseconds of an exchange on the slowest rank, by way and round."""
+    us: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, exchange in ways.items():
+            for k in range(10):  # wake up
+                exchange(float(k))
+            began = time.perf_counter()
+            for k in range(exchanges):
+                exchange(float(k))
+            us[name].append(comm.allreduce((time.perf_counter() - began) / exchanges * 1e6, MPI.MAX))
+    return us
+
+
+def main() -> None:
+    """Measure, print the table (or JSON) on rank 0."""
+    comm = MPI.COMM_WORLD
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.exchange", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=25, help="(default: %(default)s)")
+    parser.add_argument("--exchanges", type=int, default=400, help="in each round (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    if min(options.rounds, options.exchanges) < 1:
+        parser.error("expected --rounds and --exchanges >= 1")
+    rows, columns = most_square_mesh(comm.size)
+    graph = mesh(rows, columns)
+    exchanges = {method: NeighbourExchange(comm, graph, method) for method in METHODS}
+    ways = {"by hand": by_hand(comm, graph), **{name: exchange.exchange for name, exchange in exchanges.items()}}
+    us = measure(comm, ways, options.rounds, options.exchanges)
+    for exchange in exchanges.values():
+        exchange.close()
+    if comm.rank:
+        return
+    medians = {name: statistics.median(values) for name, values in us.items()}
+    ratios = {name: medians[name] / medians["by hand"] for name in METHODS}
+    library = MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
+    if options.json:
+        print(json.dumps({"ranks": comm.size, "library": library, "microseconds": medians, "ratio": ratios}))
+        return
+    print(f"{comm.size} ranks as {rows}x{columns}, {library}")
+    for name, median in medians.items():
+        low, high = min(us[name]), max(us[name])
+        wanted = f"  <= {WANTED}" if name == METHODS[0] else ""
+        print(f"{name:15} {median:9.1f} us ({low:.1f} to {high:.1f})  {median / medians['by hand']:6.2f}{wanted}")
+
+
+if __name__ == "__main__":
+    main()
