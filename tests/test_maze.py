@@ -233,14 +233,14 @@ def test_alternate_gives_every_second_open_record_but_not_the_top():
     assert counted(thief) == [before[level] for level in given]
 
 
-def test_alternate_looks_at_a_window_only(monkeypatch):
-    monkeypatch.setattr("lb_mpi.problems.maze.WINDOW", 4)
-    cells = random_maze(40, 1.0, 0)
+def test_alternate_looks_at_few_records(monkeypatch):
+    monkeypatch.setattr("lb_mpi.problems.maze.WINDOW", 8)
+    cells = random_maze(100, 1.0, 0)
     victim = MazeSearch(cells, 0)
     victim.start()
-    victim.work(30)
+    victim.work(90)
     part = victim.split()
-    assert len(part) == 4 + 2 * 10  # of the last four records every second one
+    assert len(part) == 4 + 4 * 10  # every second one of the last four and of four among the others
 
 
 def test_absorb_closes_cells_for_a_rank_that_does_not_see_the_givers_marks():

@@ -44,7 +44,7 @@ COLUMNS = (1, 1, 0, -1, -1, -1, 0, 1, 0)
 
 GIVER = struct.Struct("<i")  # a part of the work that moves: the rank that gives it, then its records
 RECORD = np.dtype([("position", "<i8"), ("cursor", "i1"), ("upper", "i1")])
-WINDOW = 1 << 14  # "alternate" deals out the records that are nearest to the top, so many at most
+WINDOW = 1 << 13  # most records that one part has, and that "alternate" looks at when it splits
 LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
 BLOCK = 1 << 20  # cells that random_maze draws at a time
 
@@ -71,9 +71,9 @@ class MazeSearch:
     cells       (dim + 2, dim + 2) uint8, C-contiguous, shared by all ranks that can share memory; never copied
     rank        this rank's number, >= 0, different for all that search the same maze
     split_rule  what `split` gives: "half": half of the untried directions of the shallowest record that has two or more
-                (the paper's rule); "one": only one of them; "alternate": every second record with untried directions,
-                of those nearest to the top.  The shallow records lead into what the path has left over behind it, a few
-                cells as a rule; the large regions that nobody has visited yet begin near its top
+                (the paper's rule); "one": only one of them; "alternate": every second record with untried directions, of
+                those nearest to the top and of a sample of the others.  The shallow records lead into what the path has
+                left over behind it, a few cells as a rule; large regions that nobody has visited begin near its top
 
     The load is top - level + n(level) / 8, where level is the shallowest record with untried free directions and
     n(level) their number (the paper).  It is exact while no more than `LOOKS` records have been exhausted since the
@@ -98,8 +98,11 @@ class MazeSearch:
         self._offsets = np.array(ROWS, np.int64) * self.width + np.array(COLUMNS, np.int64)
         self._entered: Cells = np.zeros(self._cells.size, np.uint8)  # 1 + direction; pages never touched cost nothing
         self._parts: list[tuple[int, Indices]] = []  # who gave, and the cells where the parts begin, oldest first
-        self._position = np.empty(1024, np.int64)
-        self._cursor, self._upper = np.empty(1024, np.int8), np.empty(1024, np.int8)
+        # Room for the longest path there can be: pages of it that are never touched cost nothing, whereas to copy a
+        # stack of millions of records into a larger one would keep a rank from serving messages for a tenth of a second.
+        room = self._cells.size + WINDOW
+        self._position = np.empty(room, np.int64)
+        self._cursor, self._upper = np.empty(room, np.int8), np.empty(room, np.int8)
         self._state = np.array([-1, 0, 0], np.int64)
         self._visited = 0
         self._found_at = NOWHERE
@@ -119,27 +122,20 @@ class MazeSearch:
             raise ValueError(f"units = {units!r}: expected an integer >= 1")
         if self.found:
             return 0
-        done, looks = 0, units + LOOKS
-        while True:
-            marked, popped = kernel.mark(
-                self._cells,
-                self._entered,
-                self._offsets,
-                self._position,
-                self._cursor,
-                self._upper,
-                self._state,
-                self.exit,
-                units - done,
-                looks,
-            )
-            done, looks = done + marked, looks - popped
-            if self._entered[self.exit] != 0:
-                self._found_at = self.exit
-                break
-            if self._state[kernel.TOP] < self._position.size - 1:  # not for want of room
-                break
-            self._grow()
+        done = kernel.mark(
+            self._cells,
+            self._entered,
+            self._offsets,
+            self._position,
+            self._cursor,
+            self._upper,
+            self._state,
+            self.exit,
+            units,
+            units + LOOKS,
+        )
+        if self._entered[self.exit] != 0:
+            self._found_at = self.exit
         self._visited += done
         return done
 
@@ -172,8 +168,9 @@ class MazeSearch:
         if self.load() > 0.0:
             raise ValueError(f"absorb on rank {self.rank}: expected no work in hand, load is {self.load()}")
         n, rest = divmod(len(payload) - GIVER.size, RECORD.itemsize)
-        if n < 1 or rest:
-            raise ValueError(f"payload of {len(payload)} bytes: expected {GIVER.size} + n * {RECORD.itemsize}, n >= 1")
+        if not 1 <= n <= WINDOW or rest:
+            expected = f"{GIVER.size} + n * {RECORD.itemsize} with 1 <= n <= {WINDOW}"
+            raise ValueError(f"payload of {len(payload)} bytes: expected {expected}")
         (giver,) = GIVER.unpack_from(payload)
         part = np.frombuffer(payload, RECORD, offset=GIVER.size)
         position, cursor, upper = part["position"].astype(np.int64), part["cursor"], part["upper"]
@@ -187,8 +184,6 @@ class MazeSearch:
         # mark may be still under way.
         self._cells[position[self._cells[position] == FREE]] = MARKED
         self._parts.append((giver, position))
-        while self._position.size <= n:
-            self._grow()
         self._position[:n], self._cursor[:n], self._upper[:n] = position, cursor, upper
         self._state[:] = n - 1, 0, 0
 
@@ -223,12 +218,6 @@ class MazeSearch:
             if last in cells:
                 return Walk(path, last, giver)
         raise ValueError(f"cell {divmod(last, self.width)} was not entered by rank {self.rank}, nor given to it")
-
-    def _grow(self) -> None:
-        size = self._position.size
-        position, cursor, upper = np.empty(2 * size, np.int64), np.empty(2 * size, np.int8), np.empty(2 * size, np.int8)
-        position[:size], cursor[:size], upper[:size] = self._position, self._cursor, self._upper
-        self._position, self._cursor, self._upper = position, cursor, upper
 
 
 def trace_path(problems: Sequence[MazeSearch], exit_cell: int) -> Indices:

@@ -52,17 +52,16 @@ def mark(
     exit_cell: int,
     units: int,
     looks: int,
-) -> tuple[int, int]:
-    """Mark up to `units` cells depth first; returns the numbers of cells marked and of exhausted records popped.
+) -> int:
+    """Mark up to `units` cells depth first; returns the number of cells marked.
 
-    Stops early when the exit is marked, nothing is left, the arrays of the stack are full, or `looks` records have been
-    popped.
+    Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
+    for all that are marked.
     """
     top, bottom, wide = state[TOP], state[BOTTOM], state[WIDE]
-    limit = position.size - 1
     done = 0
     popped = 0
-    while done < units and bottom <= top < limit and popped < looks:
+    while done < units and bottom <= top and popped < looks:
         here = position[top]
         last = upper[top]
         direction = cursor[top]
@@ -86,7 +85,7 @@ def mark(
             break
     state[TOP] = top
     state[WIDE] = wide
-    return done, popped
+    return done
 
 
 @njit(cache=True)
@@ -180,21 +179,24 @@ def deal(
     state: Indices,
     given: Indices,
 ) -> int:
-    """Cut every second record that is not exhausted off the top of the stack, whole, among the `given.size` last ones.
+    """Choose every second record that is not exhausted; the top one is kept.
 
-    Writes their indices into `given`, from the top down, and returns how many; the top record is kept.  A record that is
-    given stays on the stack (the path leads over it) with its directions closed: the caller copies them first.
+    Looks at `given.size` records: half of them are those nearest to the top, half are spread evenly over the rest of the
+    stack.  Writes the indices of the chosen ones into `given`, from the top down, and returns how many.  They stay on the
+    stack, because the path leads over them; the caller copies and closes them.
     """
-    top, bottom = state[TOP], state[BOTTOM]
+    level, bottom = state[TOP], state[BOTTOM]
+    dense = level - given.size // 2
+    stride = max(1, (dense - bottom) // max(1, given.size // 2))
     n = 0
     keep = True
-    for level in range(top, max(bottom, top - given.size + 1) - 1, -1):
-        if count(cells, offsets, position[level], cursor[level], upper[level]) == 0:
-            continue
-        if not keep:
-            given[n] = level
-            n += 1
-        keep = not keep
+    while level >= bottom and n < given.size:
+        if count(cells, offsets, position[level], cursor[level], upper[level]) > 0:
+            if not keep:
+                given[n] = level
+                n += 1
+            keep = not keep
+        level -= 1 if level > dense else stride
     return n
 
 
