@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -38,7 +39,8 @@ from lb_mpi.mpi.wait import Nap
 LEND, DONE, FAILED = range(3)  # kinds of parcels
 _TAGS = (1, 2)  # of rows, of results
 LONGEST_NAP_S = 0.2e-3
-ASLEEP = 0.2  # a function that uses less CPU time than this part of its time is waiting for something
+ASLEEP = 0.2  # a function that uses less CPU time than this part of its time is waiting for something,
+MOSTLY = 0.75  # in most of its last calls: on a busy machine it may look so in some
 
 
 class Timed(NamedTuple):
@@ -61,11 +63,11 @@ class Stopwatch:
         self.by_cpu = True
         self.warm = False  # the first call of a function may compile it, and tells nothing about rows
         self.busy_s = self.ticks = 0.0
-        self._cpu_s = self._wall_s = 0.0
+        self._asleep: deque[bool] = deque(maxlen=16)  # for each of the last calls
 
     def begin(self) -> None:
         """A new round."""
-        self.busy_s = self.ticks = self._cpu_s = self._wall_s = 0.0
+        self.busy_s = self.ticks = 0.0
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, float]:
         """The function's result, and the ticks it took (NaN: not to be relied upon)."""
@@ -76,8 +78,7 @@ class Stopwatch:
         if not self.warm:
             self.warm = True
             return result, np.nan
-        self._cpu_s += cpu_s
-        self._wall_s += wall_s
+        self._asleep.append(cpu_s < ASLEEP * wall_s)
         ticks = cpu_s if self.by_cpu else wall_s
         self.busy_s += wall_s
         self.ticks += ticks
@@ -95,7 +96,7 @@ class Stopwatch:
 
     def end(self) -> bool:
         """The round is over; False when its ticks are worth nothing, since the clock had to be changed."""
-        if self.by_cpu and self._wall_s > 1e-3 and self._cpu_s < ASLEEP * self._wall_s:
+        if self.by_cpu and len(self._asleep) >= 4 and sum(self._asleep) >= MOSTLY * len(self._asleep):
             self.by_cpu = False
             return False
         return True
@@ -248,7 +249,12 @@ class Lending:
         return check_result(result, block, spec), ticks
 
     def _fail(self, error: Exception, what: str) -> None:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"({where.filename}:{where.lineno}, in {where.name})"
-        error.add_note(f"rank {self._comm.rank}, {what}: {type(error).__name__}: {error} {place}")
-        self.error = error
+        self.error = blame(error, self._comm.rank, what)
+
+
+def blame(error: Exception, rank: int, what: str) -> Exception:
+    """The error of a user's function with a note that all ranks can be told: where it was, and with which rows."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"({where.filename}:{where.lineno}, in {where.name})"
+    error.add_note(f"rank {rank}, {what}: {type(error).__name__}: {error} {place}")
+    return error

@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.graph import Floats, Ints
+from lb_mpi.mpi.lending import blame
 from lb_mpi.mpi.rows import Buffer, Rows, columns_of, concatenate, empty_parcel, head, in_form
 from lb_mpi.mpi.wait import Nap
 
@@ -43,7 +44,7 @@ def move(
             try:
                 parcel, beside = rows.parcel(index, kind=_KIND), numbers.parcel(index, kind=_KIND)
             except Exception as caught:
-                error = caught
+                error = blame(caught, comm.rank, f"rows for rank {target}")
         for buffer, tag in zip((parcel, beside), _TAGS, strict=True):
             sends.append((comm.Isend([buffer, MPI.BYTE], target, tag), buffer))
     n_bytes = sum(buffer.nbytes for _, buffer in sends)
@@ -60,7 +61,7 @@ def move(
                 blocks.append(columns_of(parcel, rows.spec, rows.unpack))
                 tables.append(columns_of(beside, numbers.spec, None))
             except Exception as caught:
-                error = caught
+                error = blame(caught, comm.rank, f"rows of rank {source}")
     value = in_form(rows.spec, concatenate(rows.spec, blocks))
     return Moved(value, concatenate(numbers.spec, tables)[0], rows.n - len(kept), n_bytes, error)
 

@@ -1,0 +1,506 @@
+"""The Balancer on real MPI: what comes back, whatever is lent, and what happens when something is wrong."""
+
+import json
+import math
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+import lb_mpi
+from lb_mpi.diffusion import SCHEMES
+from lb_mpi.graph import from_edges, parse
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+SPEEDS = [0.8, 0.4, 0.2, 0.2]
+pytestmark = pytest.mark.mpi
+
+PARTICLE = np.dtype([("id", "i4"), ("x", "f8", (2,)), ("alive", "?")])
+
+
+def spin(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def slow_square(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ten microseconds of CPU time a row on rank 0, more on the others (as on slower machines); row by row."""
+    spin(10e-6 * len(rows) * (1 + RANK % 4))
+    return np.sin(rows) * rows
+
+
+@pytest.fixture
+def balancer() -> Iterator[lb_mpi.Balancer]:
+    with lb_mpi.Balancer(COMM, when="always") as made:
+        yield made
+
+
+def numbers(n: int, *shape: int, seed: int = 0) -> NDArray[np.float64]:
+    return np.random.default_rng(1000 * seed + RANK).standard_normal((n, *shape))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_results_are_bit_for_bit_those_without_balancing(scheme: str) -> None:
+    rows = numbers(100 + 37 * RANK, 3)
+    before = rows.copy()
+    expected = np.sin(rows) * rows
+    lent = 0
+    with lb_mpi.Balancer(COMM, scheme=scheme, when="always", tolerance=0.01) as balancer:
+        for _ in range(5):
+            result = balancer.map(slow_square, rows)
+            assert result.tobytes() == expected.tobytes()
+            assert result.dtype == rows.dtype
+            assert rows.tobytes() == before.tobytes()
+            assert not np.shares_memory(result, rows)
+            assert balancer.last is not None
+            lent += balancer.last.rows_moved
+            if SIZE > 1:
+                assert balancer.last.acted
+                assert balancer.last.steps >= (scheme == "direct")
+    assert (lent > 0) == (SIZE > 1)
+
+
+def columns(kind: str, n: int) -> NDArray[np.generic]:
+    base = np.arange(3 * n).reshape(n, 3) + 1000 * RANK
+    if kind == "structured":
+        rows = np.zeros(n, dtype=PARTICLE)
+        rows["id"], rows["x"], rows["alive"] = base[:, 0], base[:, :2] / 7, base[:, 0] % 2 == 0
+        return rows
+    if kind == "flat":
+        return base[:, 0] / 3
+    if kind == "cube":
+        return np.broadcast_to(base[:, :, None], (n, 3, 4)) / 3
+    if kind == "strided":
+        return np.asfortranarray(base / 3)[:, ::2]
+    if kind == "empty":
+        return np.zeros((n, 0))
+    return base.astype(kind)
+
+
+def work_in_place(rows: NDArray[np.generic]) -> NDArray[np.generic]:
+    spin(20e-6 * len(rows) * (1 + RANK % 4))
+    if rows.dtype.names:
+        rows["x"] += 1
+        rows["alive"] ^= True
+        return rows
+    if rows.dtype == bool:
+        return ~rows
+    rows *= rows.dtype.type(2)
+    return rows
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["f8", ">f4", "c8", "i1", "u2", "?", "M8[s]", "S5", "structured", "flat", "cube", "strided", "empty"],
+)
+def test_any_dtype_and_shape(kind: str, balancer: lb_mpi.Balancer) -> None:
+    def function(rows: NDArray[np.generic]) -> NDArray[np.generic]:
+        if rows.dtype.kind in "MS":
+            spin(20e-6 * len(rows) * (1 + RANK % 4))
+            return rows
+        return work_in_place(rows)
+
+    rows = columns(kind, 200)
+    expected = function(rows.copy())
+    before = rows.tobytes()
+    for _ in range(3):
+        result = balancer.map(function, rows)
+        assert result.dtype == rows.dtype
+        assert result.shape == rows.shape
+        assert result.tobytes() == expected.tobytes()
+        assert rows.tobytes() == before
+    assert balancer.last is not None
+    assert (balancer.last.rows_moved > 0) == (SIZE > 1)
+    assert (balancer.last.bytes_moved > 0) == (SIZE > 1)
+
+
+@pytest.mark.parametrize("form", [tuple, list])
+def test_several_arrays_and_more_that_are_only_read(form: type, balancer: lb_mpi.Balancer) -> None:
+    rows = form([numbers(150, 4), np.arange(150, dtype=np.int16), numbers(150) > 0])
+    latitude, weights = numbers(150, seed=1), numbers(150, 2, 2, seed=2).astype("f4")
+
+    def function(block, lat, w):  # type: ignore[no-untyped-def]
+        assert type(block) is form
+        spin(20e-6 * len(lat) * (1 + RANK % 4))
+        a, b, c = block
+        return form([a * lat[:, None] + w.sum(axis=(1, 2))[:, None], b + np.int16(1), c ^ (lat > 0)])
+
+    expected = function(rows, latitude, weights)
+    for _ in range(4):
+        result = balancer.map(function, rows, latitude, weights)
+        assert type(result) is form
+        assert all(mine.tobytes() == right.tobytes() for mine, right in zip(result, expected, strict=True))
+    assert balancer.last is not None
+    assert (balancer.last.rows_moved > 0) == (SIZE > 1)
+
+
+def pack(item: dict[str, int]) -> bytes:
+    return json.dumps(item).encode()
+
+
+def grow(items: list[dict[str, int]]) -> list[dict[str, int]]:
+    spin(20e-6 * len(items) * (1 + RANK % 4))
+    return [{**item, "n": item["n"] + 1, "x" * (item["n"] % 3): 0} for item in items]
+
+
+def test_objects_with_pack_and_unpack(balancer: lb_mpi.Balancer) -> None:
+    rows = [{"id": 1000 * RANK + k, "n": k} for k in range(120)]
+    for _ in range(4):
+        assert balancer.map(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
+    assert balancer.last is not None
+    assert (balancer.last.rows_moved > 0) == (SIZE > 1)
+    owned = balancer.migrate(rows, np.ones(120) * (1 + RANK), pack=pack, unpack=json.loads)
+    everything = sorted(item["id"] for items in COMM.allgather(owned) for item in items)
+    assert everything == sorted(1000 * rank + k for rank in range(SIZE) for k in range(120))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_rows_or_none(n: int, balancer: lb_mpi.Balancer) -> None:
+    for only in (True, False):
+        rows = numbers(n if only else 50 * (RANK == LAST), 2)
+        for _ in range(4):
+            assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+            moved = balancer.migrate(rows)
+            assert COMM.allreduce(len(moved)) == COMM.allreduce(len(rows))
+
+
+def test_numbers_of_rows_that_change(balancer: lb_mpi.Balancer) -> None:
+    for step in range(8):
+        rows = numbers(60 + 25 * ((step + RANK) % 3), 2, seed=step)
+        assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+    assert balancer.last is not None
+    assert (balancer.last.rows_moved > 0) == (SIZE > 1)
+
+
+def test_dtypes_that_change_on_all_ranks_at_once(balancer: lb_mpi.Balancer) -> None:
+    for dtype in ("f8", "f4", "c16", "f8"):
+        rows = numbers(80, 2).astype(dtype)
+        for _ in range(3):
+            assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+
+
+def test_emulated_speeds_make_rows_move() -> None:
+    def function(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        spin(20e-6 * len(rows))
+        return rows + 1
+
+    rows = numbers(200, 2)
+    lent = 0
+    with lb_mpi.Balancer(COMM, speed=SPEEDS[RANK % 4]) as balancer:
+        for _ in range(10):
+            assert np.array_equal(balancer.map(function, rows), rows + 1)
+            assert balancer.last is not None
+            lent += balancer.last.rows_moved
+        assert balancer.last.reason
+        speeds = balancer.speeds
+        assert speeds.shape == (SIZE,)
+        assert speeds.mean() == pytest.approx(1.0)
+    assert (lent > 0) == (SIZE > 1)
+
+
+def test_a_function_that_waits_instead_of_computing() -> None:
+    def function(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        time.sleep(1e-4 * len(rows) * (1 + RANK % 2))
+        return rows + 1
+
+    rows = numbers(60, 2)
+    lent = 0
+    with lb_mpi.Balancer(COMM) as balancer:
+        for _ in range(8):
+            assert np.array_equal(balancer.map(function, rows), rows + 1)
+            assert balancer.last is not None
+            lent += balancer.last.rows_moved
+    assert (lent > 0) == (SIZE > 1)
+
+
+def test_policies() -> None:
+    rows = numbers(100, 2)
+    for when, every, acted in (("always", 1, 6), ("always", 3, 2), (1e9, 1, 0), (1e-9, 2, 3)):
+        with lb_mpi.Balancer(COMM, when=when, every=every) as balancer:
+            count = 0
+            for _ in range(6):
+                balancer.map(slow_square, rows)
+                assert balancer.last is not None
+                count += balancer.last.acted
+                assert balancer.last.acted == balancer.last.reason.startswith("balanced")
+        assert count == (acted if SIZE > 1 else 0)
+
+
+def test_the_record_is_the_same_on_all_ranks(balancer: lb_mpi.Balancer) -> None:
+    rows = numbers(100, 2)
+    assert balancer.last is None
+    for k in range(4):
+        if k < 3:
+            balancer.map(slow_square, rows)
+        else:
+            balancer.migrate(rows)
+        last = balancer.last
+        assert last is not None
+        assert last.seconds >= 0
+        told = COMM.allgather(repr((last.acted, last.reason, last.imbalance_before, last.imbalance_after, last.rows_moved,
+                                    last.bytes_moved, last.steps, last.predicted_gain_s)))  # fmt: skip
+        assert len(set(told)) == 1
+    with pytest.raises(AttributeError):
+        last.acted = True  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_migrate_conserves_rows_and_levels_costs(scheme: str) -> None:
+    rng = np.random.default_rng(RANK)
+    n = 300 if RANK == 0 else 20
+    ids = np.arange(n) + 10_000 * RANK
+    rows = (ids, rng.random((n, 3)), rng.integers(0, 9, n).astype("i1"))
+    everything = COMM.allgather(rows)
+    with lb_mpi.Balancer(COMM, scheme=scheme, when="always", tolerance=0.01) as balancer:
+        owned = balancer.migrate(rows, costs=np.ones(n))
+        last = balancer.last
+    assert last is not None
+    assert type(owned) is tuple
+    right = {key: (x.tobytes(), c) for part in everything for key, x, c in zip(*part, strict=True)}
+    assert all(right[key] == (x.tobytes(), c) for key, x, c in zip(*owned, strict=True))
+    assert sorted(np.concatenate(COMM.allgather(owned[0])).tolist()) == sorted(right)
+    source = owned[0] // 10_000
+    kept = owned[0][source == RANK]
+    assert source.tolist() == [RANK] * len(kept) + sorted(source[len(kept) :].tolist())
+    assert kept.tolist() == sorted(kept.tolist())
+    if SIZE > 1:
+        assert last.rows_moved > 0
+        assert last.imbalance_before > 0.5
+        assert last.imbalance_after < 0.05
+        assert len(owned[0]) == pytest.approx(len(right) / SIZE, rel=0.06)
+
+
+def test_migrate_takes_the_costs_that_map_has_measured() -> None:
+    rows = numbers(100, 2)
+    rows[:, 0] = RANK + 10
+    total = COMM.allreduce(rows.sum(axis=0))
+
+    def function(block: NDArray[np.float64]) -> NDArray[np.float64]:
+        spin(20e-6 * float((block[:, 0] - 9).sum()))  # a row of rank k costs k + 1 times one of rank 0
+        return block
+
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        for _ in range(3):
+            rows = balancer.map(function, rows)
+        rows = balancer.migrate(rows)
+        last = balancer.last
+        assert last is not None
+        for _ in range(3):
+            rows = balancer.map(function, rows)
+        assert COMM.allreduce(rows.sum(axis=0)) == pytest.approx(total, rel=1e-12)
+    if SIZE > 1:
+        assert last.rows_moved > 0
+        assert last.imbalance_after < last.imbalance_before
+
+
+def bad(at: int, how: str):  # type: ignore[no-untyped-def]
+    calls = [0]
+
+    def function(rows: NDArray[np.float64]) -> object:
+        calls[0] += 1
+        spin(10e-6 * len(rows) * (1 + RANK % 4))
+        if RANK != at or calls[0] < 12:
+            return rows * 2
+        if how == "raises":
+            raise ZeroDivisionError("no such column")
+        return {"fewer": rows[1:], "dtype": rows.astype("f4"), "shape": rows[:, :1], "nothing": None}[how]
+
+    return function
+
+
+@pytest.mark.parametrize("at", [0, LAST])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raises", r"ZeroDivisionError: no such column \(.*in function\)"),
+        ("fewer", r"returned an array of float64 \(\d+, 2\): expected an array of float64 \(\d+, 2\)"),
+        ("dtype", r"returned an array of float32 \(\d+, 2\): expected an array of float64"),
+        ("shape", r"returned an array of float64 \(\d+, 1\): expected an array of float64 \(\d+, 2\)"),
+        ("nothing", r"returned NoneType: expected an array of float64"),
+    ],
+)
+def test_a_function_that_fails_on_one_rank(at: int, how: str, words: str, balancer: lb_mpi.Balancer) -> None:
+    function = bad(at, how)
+    rows = numbers(60, 2)
+    before = rows.tobytes()
+    with pytest.raises(lb_mpi.BalanceError, match=rf"^rank {at}, .*rows.*{words}"):
+        for _ in range(100):
+            balancer.map(function, rows)
+    assert rows.tobytes() == before
+    for _ in range(3):  # goes on as if new
+        assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+    assert (balancer.last.rows_moved > 0) == (SIZE > 1)  # type: ignore[union-attr]
+
+
+def test_pack_that_fails_on_one_rank(balancer: lb_mpi.Balancer) -> None:
+    def broken(item: dict[str, int]) -> bytes:
+        if RANK == LAST:
+            raise KeyError("broken")
+        return pack(item)
+
+    rows = [{"n": k} for k in range(80)]
+    if SIZE > 1:
+        with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
+            for _ in range(20):
+                balancer.map(grow, rows, pack=broken, unpack=json.loads)
+        with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
+            balancer.migrate(rows, np.full(80, 10.0**RANK), pack=broken, unpack=json.loads)
+    assert balancer.map(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
+
+
+@pytest.mark.parametrize("other", [np.zeros((5, 2), "f4"), np.zeros((5, 3)), np.zeros(5), (np.zeros((5, 2)),)])
+@pytest.mark.parametrize("after", [0, 3])
+def test_rows_that_differ_between_ranks(other: object, after: int, balancer: lb_mpi.Balancer) -> None:
+    if SIZE == 1:
+        pytest.skip("needs a rank that differs")
+    for _ in range(after):
+        balancer.map(slow_square, numbers(50, 2))
+    rows = other if RANK == LAST else numbers(50, 2)
+
+    def function(block: object) -> object:
+        return block
+
+    with pytest.raises(TypeError, match=rf"^rows of rank {LAST} are .*: expected array of float64 \(2,\), as on rank 0"):
+        balancer.map(function, rows)
+    with pytest.raises(ValueError, match=f"^rows = .* on rank {LAST}: expected 'array of float64"):
+        balancer.migrate(rows)
+    rows = numbers(50, 2)
+    assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+
+
+BAD_ROWS = [
+    ([1.0, 2.0], TypeError, r"rows\[0\] of type float: expected a numpy array"),
+    (np.array([None]), TypeError, "rows of dtype object: expected no Python objects"),
+    (np.float64(3.0), TypeError, "rows of type float64: expected a numpy array"),
+    (np.array(3.0), ValueError, r"rows of shape \(\): expected at least one dimension"),
+    ((np.zeros(3), np.zeros(4)), ValueError, "array 1 has 4 rows, the first 3: expected equal numbers"),
+    ((), TypeError, "rows without arrays: expected at least one"),
+    (np.ma.masked_array([1.0]), TypeError, "expected a numpy array"),
+]
+
+
+@pytest.mark.parametrize(("rows", "kind", "words"), BAD_ROWS)
+def test_bad_rows_on_one_rank(
+    rows: object, kind: type[Exception], words: str, balancer: lb_mpi.Balancer
+) -> None:
+    good = numbers(50)
+    for _ in range(3):
+        balancer.map(slow_square, good)
+    for call in (lambda these: balancer.map(slow_square, these), balancer.migrate):
+        with pytest.raises(kind, match=words):
+            call(rows if RANK == LAST else good)
+    assert np.array_equal(balancer.map(slow_square, good), np.sin(good) * good)
+
+
+@pytest.mark.parametrize("costs", [[1.0], [-1.0] * 20, [math.nan] * 20, "text"])
+def test_bad_costs_on_one_rank(costs: object, balancer: lb_mpi.Balancer) -> None:
+    with pytest.raises(ValueError, match="costs"):
+        balancer.migrate(numbers(20), costs if RANK == LAST else np.ones(20))  # type: ignore[arg-type]
+
+
+def test_not_a_function_and_pack_alone(balancer: lb_mpi.Balancer) -> None:
+    with pytest.raises(TypeError, match="function = 3: expected a function"):
+        balancer.map(3 if RANK == LAST else slow_square, numbers(5))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="pack and unpack: expected both or neither"):
+        balancer.map(grow, [{"n": 1}], pack=pack, unpack=None if RANK == LAST else json.loads)
+
+
+BAD = [
+    ({"speed": math.nan}, "speed", ValueError),
+    ({"speed": 0.0}, "speed", ValueError),
+    ({"speed": -1.0}, "speed", ValueError),
+    ({"scheme": "magic"}, "scheme", ValueError),
+    ({"tau": "magic"}, "tau", ValueError),
+    ({"tolerance": 0.0}, "tolerance", ValueError),
+    ({"tolerance": math.nan}, "tolerance", ValueError),
+    ({"when": "never"}, "when", ValueError),
+    ({"when": math.nan}, "when", ValueError),
+    ({"when": -1.0}, "when", ValueError),
+    ({"every": 0}, "every", ValueError),
+    ({"every": 1.5}, "every", ValueError),
+    ({"graph": "mesh"}, "graph", TypeError),
+    ({"graph": parse("ring:99")}, "graph", ValueError),
+]
+
+
+@pytest.mark.parametrize(("options", "name", "kind"), BAD)
+def test_a_bad_argument_on_one_rank_is_an_error_on_all(options: dict[str, object], name: str, kind: type) -> None:
+    where = "" if RANK == LAST else f"rank {LAST}: "
+    with pytest.raises(kind, match=f"^{where}{name}.*expected"):
+        lb_mpi.Balancer(COMM, **(options if RANK == LAST else {}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"scheme": "cg"}, {"every": 2}, {"when": 0.1}, {"tolerance": 0.1}])
+def test_arguments_that_differ_between_ranks(options: dict[str, object]) -> None:
+    if SIZE == 1:
+        pytest.skip("needs a rank that differs")
+    with pytest.raises(ValueError, match=f"on rank {LAST}: expected .* as on rank 0"):
+        lb_mpi.Balancer(COMM, **(options if RANK == LAST else {}))  # type: ignore[arg-type]
+
+
+def test_not_a_communicator_and_closed() -> None:
+    with pytest.raises(TypeError, match="communicator"):
+        lb_mpi.Balancer("COMM_WORLD")  # type: ignore[arg-type]
+    balancer = lb_mpi.Balancer(COMM)
+    balancer.close()
+    balancer.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        balancer.map(slow_square, numbers(5))
+
+
+def test_process_graphs() -> None:
+    with lb_mpi.Balancer(COMM) as balancer:
+        assert balancer.graph.n == SIZE
+    with lb_mpi.Balancer(COMM, graph=parse(f"complete:{SIZE}")) as balancer:
+        assert balancer.graph.n_edges == SIZE * (SIZE - 1) // 2
+    dims = MPI.Compute_dims(SIZE, 3)
+    cart = COMM.Create_cart(dims, periods=[True, False, True])
+    try:
+        with lb_mpi.Balancer(cart, scheme="cg", when="always") as balancer:
+            neighbours = set()
+            for axis in range(3):
+                neighbours |= set(cart.Shift(axis, 1)) - {MPI.PROC_NULL, cart.rank}
+            assert set(balancer.graph.neighbours(cart.rank).tolist()) == neighbours
+            rows = numbers(50, 2)
+            for _ in range(3):
+                assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+    finally:
+        cart.Free()
+
+
+def test_components_are_balanced_by_themselves() -> None:
+    if SIZE < 4:
+        pytest.skip("needs two pairs of ranks")
+    pairs = from_edges(SIZE, [0, 2], [1, 3])
+    with pytest.warns(UserWarning, match=f"the graph has {SIZE - 2} components"):
+        balancer = lb_mpi.Balancer(COMM, graph=pairs, when="always")
+    with balancer:
+        rows = numbers(100 if RANK in (0, 3) else 10)
+        owned = balancer.migrate(rows, np.ones(len(rows)))
+    counts = COMM.allgather(len(owned))
+    assert counts[:4] == [55, 55, 55, 55]
+    assert all(count == 10 for count in counts[4:])
+
+
+def test_traffic_of_the_user_is_not_disturbed(balancer: lb_mpi.Balancer) -> None:
+    if SIZE == 1:
+        pytest.skip("needs somebody to talk to")
+    right, left = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    buffer = bytearray(8)
+    request = COMM.Irecv([buffer, MPI.BYTE], MPI.ANY_SOURCE, MPI.ANY_TAG)
+    rows = numbers(100, 2)
+    for _ in range(3):
+        balancer.map(slow_square, rows)
+    balancer.migrate(rows)
+    taken = request.Test()
+    COMM.Barrier()  # a faster rank must not send before that test
+    assert not taken
+    COMM.Send([b"%08d" % RANK, MPI.BYTE], right)
+    request.Wait()
+    assert int(buffer) == left
