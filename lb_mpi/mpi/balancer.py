@@ -94,7 +94,9 @@ class Balancer:
     ) -> None:
         if not isinstance(comm, MPI.Intracomm):
             raise TypeError(f"comm = {comm!r}: expected an mpi4py intracommunicator")
-        self._comm: MPI.Intracomm = comm.Dup()
+        # A duplicate has the topology, too, and Open MPI dies when it's asked to make another one from that.
+        plain = comm.Get_topology() == MPI.UNDEFINED
+        self._comm = comm.Dup() if plain else MPI.Intracomm(comm.Split(0, comm.rank))
         try:
             self.graph = agree(self._comm, lambda: _graph(comm, graph))
             self._watch = agree(self._comm, lambda: Stopwatch(speed))

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -299,13 +299,18 @@ def test_migrate_takes_the_costs_that_map_has_measured() -> None:
         assert last.imbalance_after < last.imbalance_before
 
 
+def again_and_again(call: Callable[[], object]) -> None:
+    for _ in range(100):
+        call()
+
+
 def bad(at: int, how: str):  # type: ignore[no-untyped-def]
     calls = [0]
 
     def function(rows: NDArray[np.float64]) -> object:
         calls[0] += 1
         spin(10e-6 * len(rows) * (1 + RANK % 4))
-        if RANK != at or calls[0] < 12:
+        if at != RANK or calls[0] < 12:
             return rows * 2
         if how == "raises":
             raise ZeroDivisionError("no such column")
@@ -330,8 +335,7 @@ def test_a_function_that_fails_on_one_rank(at: int, how: str, words: str, balanc
     rows = numbers(60, 2)
     before = rows.tobytes()
     with pytest.raises(lb_mpi.BalanceError, match=rf"^rank {at}, .*rows.*{words}"):
-        for _ in range(100):
-            balancer.map(function, rows)
+        again_and_again(lambda: balancer.map(function, rows))
     assert rows.tobytes() == before
     for _ in range(3):  # goes on as if new
         assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
@@ -347,8 +351,7 @@ def test_pack_that_fails_on_one_rank(balancer: lb_mpi.Balancer) -> None:
     rows = [{"n": k} for k in range(80)]
     if SIZE > 1:
         with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
-            for _ in range(20):
-                balancer.map(grow, rows, pack=broken, unpack=json.loads)
+            again_and_again(lambda: balancer.map(grow, rows, pack=broken, unpack=json.loads))
         with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
             balancer.migrate(rows, np.full(80, 10.0**RANK), pack=broken, unpack=json.loads)
     assert balancer.map(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
