@@ -22,6 +22,7 @@ tau_ij (l_i - l_j) units of work flow over the edge ij, so l' = M l with M = I -
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import NamedTuple
 
@@ -148,6 +149,12 @@ class RankDiffusion:
         self._ends.heard = neighbour_values
         self._scheme.step()
         return self.value
+
+    def snapshot(self) -> RankDiffusion:
+        """The state of now, for reading it and for its `flow`, whatever steps follow; it can't step itself."""
+        taken = copy.copy(self)
+        taken._scheme = copy.copy(self._scheme)  # a scheme never writes into its arrays, but makes new ones
+        return taken
 
     def flow(self, neighbour_potentials: Floats) -> Floats:
         """(deg,) net flow to each neighbour so far, work away from the rank.

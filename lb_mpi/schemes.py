@@ -188,7 +188,7 @@ class DimensionExchange:
         if self._n_colours:
             flows = self._ends.flows(self.time)
             flows[self._colours != self._steps % self._n_colours] = 0.0
-            self._flow += flows
+            self._flow = self._flow + flows
             self.value = self.time = self.time - self._ends.outflow(flows) / self._speed
         self._steps += 1
 

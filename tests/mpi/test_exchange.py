@@ -1,0 +1,201 @@
+"""Neighbour exchange and diffusion on real ranks: the same numbers as on a whole graph."""
+
+import math
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from lb_mpi.diffusion import SCHEMES, balance
+from lb_mpi.flow import outflow
+from lb_mpi.graph import Floats, Graph, from_edges, mesh, most_square_mesh, parse
+from lb_mpi.metrics import imbalance
+from lb_mpi.mpi import exchange as exchange_module
+from lb_mpi.mpi.diffuse import Diffuser, diffuse
+from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+pytestmark = pytest.mark.mpi
+
+
+def graphs() -> list[Graph]:
+    return [mesh(*most_square_mesh(SIZE)), parse(f"ring:{SIZE}"), parse(f"complete:{SIZE}"), mesh(1, SIZE)]
+
+
+def refused(action: Callable[[], object]) -> list[str]:
+    """What every rank is told."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        action()
+    return COMM.allgather(str(caught.value))
+
+
+@pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize("method", [None, *METHODS])
+def test_neighbours_values_arrive_in_order(method: str | None, patient: bool) -> None:
+    for graph in graphs():
+        neighbours = graph.neighbours(RANK)
+        with NeighbourExchange(COMM, graph, method, patient=patient) as exchange:
+            assert exchange.method == (method or "neighbourhood")
+            for turn in range(20):
+                np.testing.assert_array_equal(exchange.exchange(100.0 * turn + RANK), 100.0 * turn + neighbours)
+            ints = exchange.exchange(RANK)
+            assert ints.dtype == np.float64
+            np.testing.assert_array_equal(ints, neighbours)
+            table = np.arange(6.0).reshape(2, 3)
+            theirs = exchange.exchange(table.T + 10 * RANK)
+            kept = theirs.copy()
+            np.testing.assert_array_equal(theirs, table.T + 10.0 * neighbours[:, None, None])
+            exchange.exchange(-table.T)
+            np.testing.assert_array_equal(theirs, kept)  # a result is the caller's
+            assert exchange.exchange(np.zeros((0, 2))).shape == (len(neighbours), 0, 2)
+            exchange.exchange(float(RANK))
+        exchange.close()
+
+
+def test_an_mpi_without_persistent_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Older(MPI.Distgraphcomm):
+        def Neighbor_allgather_init(self, *_: object, **__: object) -> MPI.Prequest:
+            raise NotImplementedError
+
+    graph = mesh(*most_square_mesh(SIZE))
+    ranks = graph.neighbours(RANK).tolist()
+    older = Older(COMM.Create_dist_graph_adjacent(ranks, ranks))
+    for patient in (False, True):
+        plan = exchange_module._neighbourhood(older, ranks, (), patient)
+        np.testing.assert_array_equal(plan.exchange(RANK + 0.5), graph.neighbours(RANK) + 0.5)
+    older.Free()
+
+
+def test_traffic_of_the_caller_is_not_disturbed() -> None:
+    graph = mesh(1, SIZE)
+    request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
+    with NeighbourExchange(COMM, graph, "paper") as exchange:
+        exchange.exchange(1.0)
+        assert not request.Test()
+        COMM.Send(np.array([7.0]), RANK)
+        request.Wait()
+    assert received[0] == 7.0
+
+
+def test_mistakes_are_told_to_all() -> None:
+    last = SIZE - 1
+    graph = mesh(1, SIZE)
+    assert all("one for each rank" in text for text in refused(lambda: NeighbourExchange(COMM, mesh(1, SIZE + 1))))
+    assert all("fast" in text for text in refused(lambda: NeighbourExchange(COMM, graph, "fast")))
+    assert all(
+        "method = 'x'" in text
+        for text in refused(lambda: NeighbourExchange(COMM, graph, "x" if last == RANK else None))
+    )
+    if SIZE > 2:
+        odd = graph if RANK else parse(f"ring:{SIZE}")
+        assert all("edges_of_graph" in text for text in refused(lambda: NeighbourExchange(COMM, odd)))
+    for arguments, says in [
+        ({"speed": -1.0 if last == RANK else 1.0}, "speed"),
+        ({"scheme": "best"}, "scheme = 'best'"),
+        ({"tau": "mine"}, "tau = 'mine'"),
+        ({"tolerance": math.nan}, "tolerance = nan"),
+        ({"max_steps": -1}, "max_steps = -1"),
+        ({"lag": -1}, "lag = -1"),
+        ({"tolerance": 0.05 + 0.01 * RANK} if SIZE > 1 else {"tolerance": 0.0}, "tolerance"),
+    ]:
+        options = {"speed": 1.0, **arguments}
+        assert all(says in text for text in refused(lambda o=options: Diffuser(COMM, graph, **o)))  # type: ignore[misc]
+    with Diffuser(COMM, graph, 1.0) as diffuser:
+        for bad in (math.nan, -1.0, math.inf, "much"):
+            told = refused(lambda bad=bad: diffuser.diffuse(bad if last == RANK else 1.0))  # type: ignore[misc]
+            assert all(f"loads[{last}]" in text for text in told)
+        assert diffuser.diffuse(1.0).converged  # and goes on
+
+
+def spread(seed: int, decades: float) -> tuple[Floats, Floats]:
+    """Loads and speeds."""
+    rng = np.random.default_rng(seed)
+    speeds = 10.0 ** rng.uniform(-decades / 2, decades / 2, SIZE)
+    return speeds * rng.uniform(5, 15, SIZE), speeds
+
+
+CASES = [(scheme, None) for scheme in SCHEMES] + [("fos", "scaled"), ("fos", "uniform"), ("cg", "paper")]
+
+
+@pytest.mark.parametrize(("scheme", "tau"), CASES)
+def test_steps_and_flows_are_those_of_the_whole_graph(scheme: str, tau: str | None) -> None:
+    for seed, graph in enumerate(graphs()):
+        loads, speeds = spread(seed, 1.0)
+        tails, heads = graph.edges()
+        for tolerance in (0.05, 1e-6):
+            whole = balance(graph, loads, speeds, scheme, tau, tolerance=tolerance)
+            for lag in (None, 0, 1, 7):
+                with Diffuser(COMM, graph, float(speeds[RANK]), scheme, tau, tolerance=tolerance, lag=lag) as diffuser:
+                    found = diffuser.diffuse(float(loads[RANK]))
+                assert (found.steps, found.converged) == (whole.steps, whole.converged)
+                for here, there in zip(found.imbalance, whole.imbalance, strict=True):
+                    assert math.isinf(here) or here == pytest.approx(there, rel=1e-15, abs=1e-12)
+                flow = np.concatenate(COMM.allgather(found.flow[graph.neighbours(RANK) > RANK]))
+                back = [
+                    COMM.allgather(dict(zip(graph.neighbours(RANK).tolist(), found.flow.tolist(), strict=True)))[head][
+                        tail
+                    ]
+                    for tail, head in zip(tails.tolist(), heads.tolist(), strict=True)
+                ]
+                np.testing.assert_array_equal(flow, -np.array(back))  # both ends agree
+                if scheme == "direct":
+                    np.testing.assert_allclose(flow, whole.flow, rtol=1e-9, atol=1e-10 * loads.max())
+                else:
+                    np.testing.assert_array_equal(flow, whole.flow)
+                after = loads - outflow(graph, flow)
+                assert after.sum() == pytest.approx(loads.sum(), rel=1e-12)
+                assert imbalance(np.maximum(after, 0), speeds) <= (
+                    1e-12 if scheme == "direct" and whole.steps else tolerance + 1e-12
+                )
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_max_steps(scheme: str) -> None:
+    graph = mesh(1, SIZE)
+    loads, speeds = spread(3, 1.0)
+    for max_steps in (0, 1, 5):
+        whole = balance(graph, loads, speeds, scheme, tolerance=1e-14, max_steps=max_steps)
+        with Diffuser(COMM, graph, float(speeds[RANK]), scheme, tolerance=1e-14, max_steps=max_steps) as diffuser:
+            found = diffuser.diffuse(float(loads[RANK]))
+        if scheme != "direct":
+            assert (found.steps, found.converged) == (whole.steps, whole.converged)
+        if scheme not in ("direct", "dimension_exchange"):
+            mine = dict(zip(zip(*(ends.tolist() for ends in graph.edges()), strict=True), whole.flow, strict=True))
+            expected = [mine[RANK, k] if k > RANK else -mine[k, RANK] for k in graph.neighbours(RANK).tolist()]
+            np.testing.assert_array_equal(found.flow, expected)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_nothing_to_do_and_nothing_at_all(scheme: str) -> None:
+    graph = mesh(*most_square_mesh(SIZE))
+    for load in (0.0, 3.0):
+        found = diffuse(COMM, graph, load, 1.0, scheme)
+        assert (found.steps, found.converged, found.imbalance) == (0, True, [0.0])
+        assert not found.flow.any()
+    if SIZE > 1:  # all of it on one rank
+        found = diffuse(COMM, graph, float(RANK == 0), 1.0, scheme)
+        assert found.converged
+        own = float(RANK == 0) - found.flow.sum()
+        assert COMM.allreduce(own, MPI.MAX) * SIZE <= 1.05 + 1e-12
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_components_are_balanced_by_themselves(scheme: str) -> None:
+    apart = from_edges(SIZE, np.arange(0, SIZE - 1, 2), np.arange(1, SIZE, 2))
+    loads, speeds = spread(5, 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        whole = balance(apart, loads, speeds, scheme, tolerance=1e-6)
+        found = diffuse(COMM, apart, float(loads[RANK]), float(speeds[RANK]), scheme, tolerance=1e-6)
+    assert (found.steps, found.converged) == (whole.steps, True)
+
+
+def test_a_graph_that_is_not_connected_is_named() -> None:
+    if SIZE > 1:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            diffuse(COMM, from_edges(SIZE, [], []), 1.0, 1.0)
+        assert any("components" in str(warning.message) for warning in caught) == (RANK == 0)
