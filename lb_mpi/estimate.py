@@ -21,7 +21,7 @@ import numpy as np
 
 from lb_mpi.graph import Floats, Ints
 
-UP = 0.4  # weight of a measurement that is larger than what was known
+UP = 0.7  # weight of a measurement that is larger than what was known
 FORGET = 0.9  # weight of an observation after one more call
 PRIOR = 1e-3  # of the heaviest observation: how strongly ticks of unrelated ranks are taken for alike
 FEWEST = 2.0**-60  # seconds; no measured time is 0

@@ -1,7 +1,8 @@
 """What the root makes of the reports of all ranks: speeds, imbalance, and whether to balance.   (pure)
 
-All times here are those of the last round: what each rank really took for what it really computed.  The work that it did is
-that time * its speed, so the balanced time follows without any estimate of the costs of rows.
+Law.  The ticks of a round tell what each rank computed, be it its own rows or others'.  Ticks * (seconds per tick) is the
+time that it needs for that: the smoothed seconds per tick, so that who was held up once needs no balancing.  That time * its
+speed is the work that it did; so the balanced time follows without any estimate of the costs of rows.
 """
 
 from __future__ import annotations
@@ -63,31 +64,25 @@ class Judge:
         self.lending = False
         self._worths = Worths(size)
         self._tick_s = np.full(size, np.nan)  # seconds per tick
-        self._busy_before: Floats | None = None
-        self._plain_s, self._moving_s = math.nan, 0.0  # spent in a round without lending; and by lending
+        self._rounds = 0  # since all rows are known
+        self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more by lending
         self._settling = False
 
-    def forget_round(self) -> None:
-        """What comes is another distribution: times so far are no measure of it."""
-        self._busy_before = None
-
     def balanced(self, lending: bool) -> None:
-        """The next round has another distribution, made by balancing (or everything stays at home)."""
-        self.lending = lending
-        self._settling = lending
-        self.forget_round()
+        """The next round has another distribution."""
+        self.lending = self._settling = lending
 
     def hear(self, reports: Floats) -> Verdict:
         """What comes of the (P, WIDTH) reports of a round."""
         n = len(Report._fields)
         column = dict(zip(Report._fields, reports[:, :n].T, strict=True))
         if column["failed"].any() or (column["mark"] != column["mark"][0]).any():
-            self.forget_round()
+            self._rounds = 0
             return Verdict(1.0 if column["failed"].any() else 2.0, UNMEASURED, 0.0, 0.0, 0.0, 0.0, 0.0)
         self._learn(reports[:, n:].reshape(len(reports), N_TOLD, 3), column["busy_s"], column["ticks"])
         before = _imbalance(column["work"], self.speeds)
         after = _imbalance(column["busy_s"] * self.speeds, self.speeds)
-        decision = self._decide(column["work"], column["busy_s"], float(column["spent_s"].max()))
+        decision = self._decide(column["work"], column["ticks"], float(column["spent_s"].max()))
         rows, n_bytes = float(column["rows"].sum()), float(column["bytes"].sum())
         return Verdict(0.0, decision.reason, decision.gain_s, before, after, rows, n_bytes)
 
@@ -104,32 +99,29 @@ class Judge:
         usual = float(np.median(known)) if len(known) else 1.0
         self.speeds = self.worth / np.where(np.isnan(self._tick_s), usual, self._tick_s)
 
-    def _decide(self, work: Floats, busy_s: Floats, spent_s: float) -> Decision:
+    def _decide(self, work: Floats, ticks: Floats, spent_s: float) -> Decision:
         if len(work) == 1:
             return Decision(ALONE)
-        if np.isnan(work).any():
-            self.forget_round()
+        self._rounds = 0 if np.isnan(work).any() else self._rounds + 1
+        auto = self.trigger.when == "auto"
+        if self._rounds < 1 + auto:
             return self.trigger.decide(math.nan, math.nan, math.nan)
         if self.lending:
-            self._moving_s = smooth(self._moving_s, spent_s - (0.0 if math.isnan(self._plain_s) else self._plain_s))
+            self._moving_s = smooth(self._moving_s, max(0.0, spent_s - self._plain_s))
         else:
             self._plain_s = smooth(self._plain_s, spent_s)
-        first = self._busy_before is None
-        least_s = busy_s if self._busy_before is None else np.minimum(busy_s, self._busy_before)
-        self._busy_before = busy_s
-        now_s = float(least_s.max())
-        balanced_s = float((least_s * self.speeds).sum() / self.speeds.sum())
-        if first and self.trigger.when == "auto":
-            return self.trigger.decide(math.nan, math.nan, math.nan)
+        done = ticks * self.worth  # work
+        now_s = float((done / self.speeds).max())
+        balanced_s = float(done.sum() / self.speeds.sum())
         if self._settling:
-            self.trigger.settle(now_s, balanced_s)
+            self.trigger.settle(now_s)
             self._settling = False
-        if self.lending and self.trigger.when == "auto":
+        if self.lending and auto:
             at_home_s = float((work / self.speeds).max())
             if at_home_s < now_s + self._moving_s:
                 return Decision(HOME, now_s + self._moving_s - at_home_s)
         moving_s = 0.0 if self.lending else self._moving_s
-        return self.trigger.decide(_imbalance(least_s * self.speeds, self.speeds), now_s, balanced_s, moving_s)
+        return self.trigger.decide(_imbalance(done, self.speeds), now_s, balanced_s, moving_s)
 
 
 def _imbalance(work: Floats, speeds: Floats) -> float:

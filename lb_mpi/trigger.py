@@ -1,10 +1,11 @@
 """When to balance.   (pure)
 
 Law ("auto").  Balance when the time that it is expected to save until the next chance exceeds what it costs:
-    gain = (seconds of the slowest rank now - seconds expected after) * calls until the next chance  >  cost in seconds
-- "Now" is the better of the last two calls with the same distribution: a rank that was held up once needs no balancing.
-- "After" is the balanced time, or what balancing has reached so far relative to that: what items that can't be divided or
-  a busy machine put out of reach is not tried for again and again.
+    (seconds of the slowest rank now - seconds after) * calls until the next chance + losses so far  >  cost in seconds
+- Losses are what chances that were let pass would have saved: small ones add up (as one rents skis until the rents have
+  added up to their price: that never costs more than twice what would have been best).
+- "After" is the balanced time.  How much of the expected saving has come true so far is remembered, and as much is expected
+  of the next: what items that can't be divided put out of reach is not tried for again and again, but again some time.
 - What the last balancing cost is measured: the time to decide, and to move rows in each call.
 """
 
@@ -15,7 +16,8 @@ from typing import NamedTuple
 
 When = str | float
 
-KEEP = 0.5  # weight of what was reached before
+KEEP = 0.5  # weight of what has come true before
+HOPE = 0.01  # per call, of what has not
 UNMEASURED, WITHIN, CHANCE, ALWAYS, BOUND, GAIN, NO_GAIN, BELOW, ALONE, HOME = range(10)
 _REASONS = {
     UNMEASURED: "nothing done: not all rows have been timed twice",
@@ -68,29 +70,40 @@ class Trigger:
         check_when(when, every)
         self.when, self.every, self.tolerance = when, every, tolerance
         self.cost_s = 0.0  # what the last balancing cost, once
-        self.reached = 1.0  # seconds of the slowest rank / balanced time after the last balancings, >= 1
+        self.trust = 1.0  # 0..1: part of the expected savings that has come true
         self._calls = 0
+        self._lost_s = 0.0  # since the last balancing, by not balancing
+        self._expected: tuple[float, float] | None = None  # of the last balancing: seconds of the slowest rank, saving
 
-    def settle(self, now_s: float, balanced_s: float) -> None:
-        """What the last balancing has led to, once it can be told."""
-        ratio = max(1.0, now_s / balanced_s) if balanced_s > 0.0 else 1.0
-        self.reached = KEEP * self.reached + (1.0 - KEEP) * ratio
+    def settle(self, now_s: float) -> None:
+        """The seconds of the slowest rank after the last balancing."""
+        if self._expected is not None:
+            before_s, saving_s = self._expected
+            true = min(1.0, max(0.0, (before_s - now_s) / saving_s))
+            self.trust = KEEP * self.trust + (1.0 - KEEP) * true
+            self._expected = None
 
     def decide(self, imbalance: float, now_s: float, balanced_s: float, moving_s: float = 0.0) -> Decision:
         """From the imbalance as it is, the seconds of the slowest rank, those that perfect balance would take, and those
         that moving rows is going to cost in each call more than now; one number may be NaN: not known yet.
         """
         self._calls += 1
+        self.trust += HOPE * (1.0 - self.trust)
         if self._calls % self.every:
             return Decision(CHANCE)
         if math.isnan(imbalance) or math.isnan(balanced_s):
             return Decision(UNMEASURED)
-        after_s = balanced_s * self.reached if self.when == "auto" else balanced_s
-        gain_s = max(0.0, now_s - after_s - moving_s) * self.every
+        saving_s = now_s - balanced_s
+        gain_s = max(0.0, self.trust * saving_s - moving_s) * self.every
         if self.when == "always":
             return Decision(ALWAYS, gain_s)
         if not isinstance(self.when, str):
             return Decision(BOUND if imbalance > self.when else BELOW, gain_s)
         if imbalance <= self.tolerance:
             return Decision(WITHIN, gain_s)
-        return Decision(GAIN if gain_s > self.cost_s else NO_GAIN, gain_s)
+        if gain_s + self._lost_s <= self.cost_s:
+            self._lost_s += gain_s
+            return Decision(NO_GAIN, gain_s)
+        self._lost_s = 0.0
+        self._expected = now_s, saving_s
+        return Decision(GAIN, gain_s)

@@ -45,20 +45,27 @@ class Flows:
 
     def plan(self, work: float, speeds: Floats) -> Planned:
         """Collective: from this rank's `work`, and the (P,) speeds, which only the root (rank 0) has to know."""
-        loads = np.zeros(self._comm.size)
-        self._comm.Gather(np.array([work]), loads, 0)
-        fresh = agree(self._comm, lambda: self._prepare(speeds) if self._comm.rank == 0 else False)
-        if self._exchange is None:
-            flow, steps = np.zeros(0), 1
-        else:
+        comm, root = self._comm, self._comm.rank == 0
+        loads = np.zeros(comm.size)
+        comm.Gather(np.array([work]), loads, 0)
+        flow, steps = np.zeros(0), 1
+        if self._exchange is not None:
+            fresh = agree(comm, lambda: root and self._prepare(speeds))
             flow, steps = self._diffuse(self._exchange, work, loads, fresh)
-        made = agree(self._comm, lambda: self._make(flow, loads) if self._comm.rank == 0 else None)
-        shape = np.array([0 if made is None else len(made.amounts)])
-        self._comm.Bcast(shape, 0)
-        table = np.empty((5, shape[0]))
+        made, error = None, None
+        if root:
+            try:
+                made = self._make(flow, loads, speeds)
+            except Exception as caught:
+                error = caught
+        length = np.array([-1 if made is None else len(made.amounts)])
+        comm.Bcast(length, 0)
+        if length[0] < 0:
+            agree(comm, lambda: _raise(error))
+        table = np.empty((5, length[0]))
         if made is not None:
             table[:] = made.sources, made.destinations, made.amounts, made.margins, made.shares
-        self._comm.Bcast(table, 0)
+        comm.Bcast(table, 0)
         sources, destinations, amounts, margins, shares = table
         transfers = Plan(sources.astype(np.int64), destinations.astype(np.int64), amounts, margins, shares)
         return Planned(transfers, steps)
@@ -71,7 +78,9 @@ class Flows:
             self._setup = prepare(self._graph, speeds, self._scheme, self._tau)
         return True
 
-    def _make(self, flow: Floats, loads: Floats) -> Plan:
+    def _make(self, flow: Floats, loads: Floats, speeds: Floats) -> Plan:
+        if self._scheme == "direct":
+            self._prepare(speeds)
         assert self._setup is not None
         if self._scheme == "direct":
             diffusion = Diffusion(self._setup, loads)
@@ -107,3 +116,8 @@ class Flows:
         sums = np.empty_like(numbers)
         self._comm.Allreduce(numbers, sums)
         return sums
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
