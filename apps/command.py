@@ -44,12 +44,7 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
     group.add_argument(
         "--no-balance", action="store_true", help="deal every rank one share, move nothing afterwards (for comparison)"
     )
-    group.add_argument(
-        "--speeds",
-        type=numbers,
-        metavar="F,F,...",
-        help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank",
-    )
+    add_speeds(group)
     group.add_argument(
         "--threshold",
         type=float,
@@ -73,17 +68,29 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
 
 
+def add_speeds(group: Any) -> None:
+    """Add --speeds."""
+    group.add_argument(
+        "--speeds",
+        type=numbers,
+        metavar="F,F,...",
+        help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank",
+    )
+
+
+def own_speed(comm: MPI.Comm, speeds: list[float] | None) -> float:
+    """This rank's speed; ValueError on all ranks alike for speeds that won't do."""
+    speeds = speeds or [1.0] * comm.size
+    if len(speeds) != comm.size:
+        raise ValueError(f"--speeds has {len(speeds)} numbers: expected {comm.size}, one for each rank")
+    for rank, value in enumerate(speeds):
+        if not 0.0 < value <= 1.0:
+            raise ValueError(f"--speeds: {value} for rank {rank}: expected a number above 0 and at most 1")
+    return float(speeds[comm.rank])
+
+
 def search(comm: MPI.Comm, problem: lb_mpi.Problem, options: argparse.Namespace, unit: str) -> lb_mpi.SearchResult:
     """Run `lb_mpi.search` as the command line asks, with progress on a terminal."""
-
-    def speed() -> float:
-        speeds = options.speeds or [1.0] * comm.size
-        if len(speeds) != comm.size:
-            raise ValueError(f"--speeds has {len(speeds)} numbers: expected {comm.size}, one for each rank")
-        for rank, value in enumerate(speeds):
-            if not 0.0 < value <= 1.0:
-                raise ValueError(f"--speeds: {value} for rank {rank}: expected a number above 0 and at most 1")
-        return float(speeds[comm.rank])
 
     def pause() -> tuple[float, float]:
         if len(options.pause) != 2:
@@ -97,7 +104,7 @@ def search(comm: MPI.Comm, problem: lb_mpi.Problem, options: argparse.Namespace,
             problem,
             threshold=options.threshold,
             balance=not options.no_balance,
-            speed=speed(),
+            speed=own_speed(comm, options.speeds),
             quantum=options.quantum,
             pause_s=pause(),
             on_report=show,

@@ -1,0 +1,230 @@
+"""Weather on a latitude-longitude grid: a stencil on a fixed mesh of ranks, and physics that is balanced by diffusion.
+
+mpiexec -n 4 python -m apps.weather --speeds 0.8,0.4,0.2,0.2
+mpiexec -n 4 python -m apps.weather --speeds 0.8,0.4,0.2,0.2 --balance none
+mpiexec -n 8 python -m apps.weather --shape 64x128 --steps 10 --balance sos --json
+
+Wind couples neighbouring columns of air, so every rank keeps its block of the grid, and swaps margins with four neighbours.
+Physics takes nearly all the time.  It happens within a column, costs more by day and most in a storm, and so it moves: its
+columns are lent to where they are computed soonest.  The last field is the same to the last bit with any balancing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+import lb_mpi
+from apps.command import Parser, add_speeds, compile_once, own_speed, run
+from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
+from lb_mpi.graph import most_square_mesh
+from lb_mpi.metrics import imbalance
+from lb_mpi.mpi.agree import agree
+from lb_mpi.mpi.wait import barrier, wait
+
+PROG = "python -m apps.weather"
+MOST_CELLS = 10**8  # rank 0 holds all of them in the end
+BOUND = 0.03  # imbalance that is good enough
+SCHEMES = ("none", "fos", "sos", "chebyshev", "cg", "direct", "dimension_exchange")
+
+
+def parser() -> Parser:
+    """Make the command line."""
+    parser = Parser(
+        prog=PROG, description="Weather on a grid: a stencil on a fixed mesh of ranks, and balanced physics."
+    )
+    parser.add_argument(
+        "--shape", type=grid_shape, default=(128, 256), metavar="RxC", help="latitudes x longitudes (default: 128x256)"
+    )
+    parser.add_argument("--levels", type=int, default=32, help="of the air (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=50, help="of time (default: %(default)s)")
+    add_speeds(parser)
+    parser.add_argument(
+        "--balance", choices=SCHEMES, default="direct", help="scheme of diffusion, or none (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    return parser
+
+
+def grid_shape(text: str) -> tuple[int, int]:
+    """Parse "128x256"."""
+    rows, columns = text.split("x")
+    return int(rows), int(columns)
+
+
+class Block:
+    """This rank's part of the grid: (lon + 2, lat + 2, levels) temperatures with a margin of the neighbours' cells.
+
+    Longitude comes first, so that neighbours in memory have the same hour, and cost about the same.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, shape: tuple[int, int], levels: int) -> None:
+        latitudes, longitudes = shape
+        rows, columns = most_square_mesh(comm.size)
+        if not 1 <= levels <= MOST_CELLS:
+            raise ValueError(f"levels = {levels}: expected 1 to {MOST_CELLS}")
+        if latitudes < 1 or longitudes < 1 or latitudes % rows or longitudes % columns:
+            raise ValueError(
+                f"shape = {latitudes}x{longitudes}: expected multiples of the {rows}x{columns} mesh of ranks"
+            )
+        if latitudes * longitudes * levels > MOST_CELLS:
+            raise ValueError(
+                f"shape = {latitudes}x{longitudes} with {levels} levels: expected at most {MOST_CELLS} cells"
+            )
+        self.n_lat, self.n_lon = latitudes // rows, longitudes // columns
+        row, column = divmod(comm.rank, columns)
+        lat, lon = row * self.n_lat, column * self.n_lon
+        self.climate = Climate(shape, slice(lon, lon + self.n_lon), slice(lat, lat + self.n_lat))
+        self.air = np.zeros((self.n_lon + 2, self.n_lat + 2, levels))
+        self.spare = self.air.copy()
+        self.air[1:-1, 1:-1] = self.climate.begin(levels)
+        self._comm = comm
+        self._west, self._east = (row * columns + (column + side) % columns for side in (-1, 1))
+        self._south, self._north = (
+            comm.rank + side * columns if 0 <= row + side < rows else MPI.PROC_NULL for side in (-1, 1)
+        )
+
+    @property
+    def columns(self) -> Floats:
+        """(lon * lat, levels) the inner cells, copied."""
+        return self.air[1:-1, 1:-1].reshape(-1, self.air.shape[2])
+
+    @columns.setter
+    def columns(self, columns: Floats) -> None:
+        self.air[1:-1, 1:-1] = columns.reshape(self.n_lon, self.n_lat, -1)
+
+    def fill_margins(self) -> None:
+        """Swap margins with the neighbours; the grid is closed from east to west, and ends at the poles."""
+        air = self.air
+        air[1:-1, 0], air[1:-1, -1] = air[1:-1, 1], air[1:-1, -2]  # at the poles; elsewhere the neighbours' come
+        swaps = [
+            (self._west, 0, air[1, 1:-1], air[-1, 1:-1], self._east),
+            (self._east, 1, air[-2, 1:-1], air[0, 1:-1], self._west),
+            (self._south, 2, air[1:-1, 1], air[1:-1, -1], self._north),
+            (self._north, 3, air[1:-1, -2], air[1:-1, 0], self._south),
+        ]
+        arrived = [(margin, margin.copy()) for _, _, _, margin, _ in swaps]
+        requests = [
+            self._comm.Irecv(buffer, source, tag)
+            for (_, tag, _, _, source), (_, buffer) in zip(swaps, arrived, strict=True)
+        ]
+        requests += [self._comm.Isend(edge.copy(), target, tag) for target, tag, edge, _, _ in swaps]
+        for request in requests:
+            wait(request)
+        for margin, buffer in arrived:
+            margin[...] = buffer
+
+    def blow(self) -> None:
+        """The stencil."""
+        wind(self.air, self.spare)
+        self.air, self.spare = self.spare, self.air
+
+    def checksum(self) -> str | None:
+        """On rank 0: of all temperatures, longitude by longitude."""
+        blocks = self._comm.gather(self.columns)
+        if blocks is None:
+            return None
+        rows, columns = most_square_mesh(self._comm.size)
+        whole = np.array(blocks).reshape(rows, columns, self.n_lon, self.n_lat, -1)
+        return hashlib.sha256(np.ascontiguousarray(whole.transpose(1, 2, 0, 3, 4)).astype("<f8").tobytes()).hexdigest()
+
+
+class Step(NamedTuple):
+    """What one step took on one rank."""
+
+    cpu_s: float  # of wind and physics
+    rows_moved: int = 0  # on all ranks
+    bytes_moved: int = 0  # on all ranks
+    balancer_s: float = 0.0
+
+
+def simulate(block: Block, steps: int, speed: float, balancer: lb_mpi.Balancer | None) -> list[Step]:
+    """The weather: all there is to see of the balancing is the line with `balancer.map`."""
+    slow = lb_mpi.throttle(speed)
+    done = []
+    cpu_s = 0.0
+
+    def timed_physics(columns: Floats, sun: Floats, storm: Floats) -> Floats:
+        nonlocal cpu_s
+        began = time.thread_time()
+        after: Floats = physics(columns, sun, storm)
+        cpu_s += time.thread_time() - began
+        return after
+
+    for step in range(steps):
+        cpu_s = 0.0
+        block.fill_margins()
+        with slow:
+            block.blow()
+            sun, storm = block.climate.sun(step), block.climate.storm(step)
+        wind_s, slow.cpu_s = slow.cpu_s, 0.0
+        if balancer is None:
+            with slow:
+                block.columns = timed_physics(block.columns, sun, storm)
+            slow.cpu_s = 0.0
+            done.append(Step(wind_s + cpu_s))
+        else:
+            block.columns = balancer.map(timed_physics, block.columns, sun, storm)
+            last = balancer.last
+            assert last is not None
+            done.append(Step(wind_s + cpu_s, last.rows_moved, last.bytes_moved, last.seconds))
+    return done
+
+
+def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+    """Simulate, and say how the time was spent."""
+    options = parser().parse_args()
+    speed = own_speed(comm, options.speeds)
+    if options.steps < 1:
+        raise ValueError(f"steps = {options.steps}: expected at least 1")
+    own = comm.Dup()
+    block = agree(own, lambda: Block(own, options.shape, options.levels))
+    compile_once(comm, compile_kernels)
+    balancer = None
+    if options.balance != "none":
+        balancer = lb_mpi.Balancer(comm, scheme=options.balance, when=BOUND, tolerance=BOUND, speed=speed)
+    barrier(own)
+    began = time.perf_counter()
+    mine = simulate(block, options.steps, speed, balancer)
+    barrier(own)
+    seconds = time.perf_counter() - began
+    if balancer is not None:
+        balancer.close()
+    checksum = block.checksum()
+    everyone = own.gather((mine, speed))
+    own.Free()
+    if everyone is None:
+        return {}, []
+    cpu_s = np.array([[step.cpu_s for step in steps] for steps, _ in everyone])  # (P, steps)
+    speeds = [speed for _, speed in everyone]
+    answer = {
+        "shape": list(options.shape),
+        "levels": options.levels,
+        "steps": options.steps,
+        "balance": options.balance,
+        "ranks": comm.size,
+        "seconds": seconds,
+        "lower_bound_seconds": cpu_s.sum() / sum(speeds),
+        "cpu_seconds": cpu_s.sum(),
+        "imbalance": [imbalance(work, speeds) for work in cpu_s.T],
+        "rows_moved": sum(step.rows_moved for step in mine),
+        "bytes_moved": sum(step.bytes_moved for step in mine),
+        "balancer_seconds": max(sum(step.balancer_s for step in steps) for steps, _ in everyone),
+        "checksum": checksum,
+    }
+    imbalances = answer["imbalance"]
+    return answer, [
+        f"{seconds:.3f} s; lower bound {answer['lower_bound_seconds']:.3f} s (CPU seconds of work / sum of speeds)",
+        f"imbalance: {imbalances[0]:.1%} in the first step, {np.median(imbalances):.1%} in the median",
+        f"{answer['rows_moved']:,} columns moved, {answer['bytes_moved'] / 1e6:,.1f} MB; "
+        f"{answer['balancer_seconds']:.3f} s for balancing on the busiest rank",
+        f"checksum {checksum}",
+    ]
+
+
+if __name__ == "__main__":
+    run(main, PROG)

@@ -1,0 +1,122 @@
+"""The weather app on real MPI: the same bits with any balancing, on any number of ranks; clear errors."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from apps import weather
+from apps.command import compile_once
+from apps.weather_physics import Climate, compile_kernels, physics, wind
+from tests.mpi.test_apps import run
+
+COMM = MPI.COMM_WORLD
+SMALL = ["--shape", "24x48", "--levels", "6", "--steps", "6"]
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, object]:
+    """What one rank finds without balancing."""
+    compile_once(COMM, compile_kernels)
+    given = sys.argv
+    sys.argv = ["app", *SMALL, "--balance", "none"]
+    answer, _ = weather.main(MPI.COMM_SELF)
+    sys.argv = given
+    return answer
+
+
+@pytest.mark.parametrize("speeds", [False, True])
+@pytest.mark.parametrize("scheme", weather.SCHEMES)
+def test_the_last_bit_does_not_depend_on_the_balancing(
+    monkeypatch: pytest.MonkeyPatch, alone: dict[str, object], scheme: str, speeds: bool
+) -> None:
+    extra = ["--speeds", ",".join(str(0.8 / (1 + rank % 4)) for rank in range(COMM.size))] if speeds else []
+    code, out, err = run(weather, monkeypatch, *SMALL, "--balance", scheme, *extra, "--json")
+    assert (code, err) == (0, "")
+    given = json.loads(out.splitlines()[-1])
+    assert given["checksum"] == alone["checksum"]
+    assert given["ranks"] == COMM.size
+    assert len(given["imbalance"]) == 6
+    assert 0 < given["lower_bound_seconds"] <= 1.05 * given["seconds"]
+    assert given["balancer_seconds"] >= 0
+    if scheme == "none" or COMM.size == 1:
+        assert given["rows_moved"] == given["bytes_moved"] == 0
+
+
+def test_checksums_tell_fields_apart(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:
+    code, out, _ = run(weather, monkeypatch, *SMALL[:-1], "7", "--json")
+    assert code == 0
+    assert json.loads(out)["checksum"] != alone["checksum"]
+
+
+def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = ",".join(["1"] + ["0.3"] * (COMM.size - 1))
+    size = ["--shape", "24x48", "--levels", "24", "--steps", "12", "--speeds", speeds, "--json"]
+    code, out, _ = run(weather, monkeypatch, *size)
+    given = json.loads(out)
+    assert code == 0
+    if COMM.size in (2, 3):  # more than there are cores, and the emulated speeds are not what is measured
+        assert given["rows_moved"] > 0
+        assert given["bytes_moved"] > given["rows_moved"] * 24 * 8
+    assert len(given["imbalance"]) == 12
+
+
+def test_margins_are_the_neighbours_cells() -> None:
+    block = weather.Block(COMM, (24, 48), 3)
+    whole = Climate((24, 48), slice(0, 48), slice(0, 24)).begin(3)
+    whole += np.arange(24 * 48).reshape(48, 24, 1)
+    rows, columns = weather.most_square_mesh(COMM.size)
+    row, column = divmod(COMM.rank, columns)
+    lat, lon = row * block.n_lat, column * block.n_lon
+    block.columns = whole[lon : lon + block.n_lon, lat : lat + block.n_lat].reshape(-1, 3)
+    block.fill_margins()
+    padded = np.pad(np.pad(whole, ((1, 1), (0, 0), (0, 0)), mode="wrap"), ((0, 0), (1, 1), (0, 0)), mode="edge")
+    part = padded[lon : lon + block.n_lon + 2, lat : lat + block.n_lat + 2]
+    np.testing.assert_array_equal(block.air[1:-1], part[1:-1])
+    np.testing.assert_array_equal(block.air[:, 1:-1], part[:, 1:-1])
+    assert rows * block.n_lat == 24
+
+
+def test_kernels_against_plain_python() -> None:
+    rng = np.random.default_rng(1)
+    air = rng.uniform(220, 300, (5, 4, 7))
+    after = air.copy()
+    wind(air, after)
+    mixed = air[:-2, 1:-1] + air[2:, 1:-1] + air[1:-1, :-2] + air[1:-1, 2:] - 4 * air[1:-1, 1:-1]
+    expected = air[1:-1, 1:-1] + 0.1 * (air[:-2, 1:-1] - air[1:-1, 1:-1]) + 0.04 * mixed
+    np.testing.assert_allclose(after[1:-1, 1:-1], expected, rtol=1e-14)
+    columns, sun, storm = rng.uniform(220, 300, (9, 7)), rng.uniform(-1, 1, 9).clip(0), rng.uniform(0, 1, 9)
+    together = physics(columns, sun, storm)
+    for k in range(9):  # a column doesn't depend on the others in the block
+        np.testing.assert_array_equal(physics(columns[k : k + 1], sun[k : k + 1], storm[k : k + 1])[0], together[k])
+        np.testing.assert_allclose(
+            physics.py_func(columns[k : k + 1], sun[k : k + 1], storm[k : k + 1])[0], together[k]
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--shape", "25x47"] if COMM.size > 1 else ["--shape", "0x4"], "shape = "),
+        (["--shape", "128"], "--shape"),
+        (["--shape", "axb"], "--shape"),
+        (["--shape", "-4x8"], "shape"),
+        (["--levels", "0"], "levels = 0"),
+        (["--levels", "many"], "--levels"),
+        (["--steps", "0"], "steps = 0"),
+        (["--steps", "-3"], "steps = -3"),
+        (["--balance", "best"], "--balance"),
+        (["--speeds", ",".join(["2"] * COMM.size)], "--speeds: 2.0 for rank 0"),
+        (["--speeds", ",".join(["1"] * (COMM.size + 1))], f"--speeds has {COMM.size + 1} numbers"),
+        (["--shape", "100000000x100000000"], "shape"),
+        (["--unknown"], "--unknown"),
+    ],
+)
+def test_mistakes(monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str) -> None:
+    code, out, err = run(weather, monkeypatch, *arguments)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
