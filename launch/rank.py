@@ -26,6 +26,7 @@ def main(folder: Path, limit_s: float, arguments: list[str]) -> int:
                 f"--junitxml={folder / f'{rank}.xml'}",
                 *("-p", "no:cacheprovider"),  # one folder for all ranks
                 f"--basetemp={folder / f'tmp{rank}'}",  # or all ranks clean up one folder at the same time
+                "--maxfail=1",  # after a failure on one rank, the ranks are out of step
                 *("-o", f"faulthandler_timeout={limit_s / 2:g}"),  # shows where a rank hangs
                 *arguments,
             ]
