@@ -1,13 +1,15 @@
 """What the root makes of the reports of all ranks: speeds, imbalance, and whether to balance.   (pure)
 
 Law.  The ticks of a round tell what each rank computed, be it its own rows or others'.  Ticks * (seconds per tick) is the
-time that it needs for that: the smoothed seconds per tick, so that who was held up once needs no balancing.  That time * its
+time that it needs for that: the usual seconds per tick, so that who was held up once needs no balancing.  That time * its
 speed is the work that it did; so the balanced time follows without any estimate of the costs of rows.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
+from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from lb_mpi.graph import Floats
 from lb_mpi.metrics import imbalance
 from lb_mpi.trigger import ALONE, HOME, UNMEASURED, Decision, Trigger
 
+USUAL = 5  # rounds of which the median seconds per tick is taken
 N_TOLD = 4  # observations in one report; of more, the heaviest are told
 
 
@@ -63,7 +66,7 @@ class Judge:
         self.worth = np.ones(size)
         self.lending = False
         self._worths = Worths(size)
-        self._tick_s = np.full(size, np.nan)  # seconds per tick
+        self._tick_s: list[deque[float]] = [deque(maxlen=USUAL) for _ in range(size)]  # seconds per tick
         self._rounds = 0  # since all rows are known
         self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more by lending
         self._settling = False
@@ -94,10 +97,10 @@ class Judge:
                     self._worths.tell(rank, Observation(int(other), weight, log_ratio))
             self.worth = self._worths.fit()
         for rank in np.flatnonzero(ticks > 0.0).tolist():
-            self._tick_s[rank] = smooth(float(self._tick_s[rank]), float(busy_s[rank] / ticks[rank]), up=0.3)
-        known = self._tick_s[~np.isnan(self._tick_s)]
-        usual = float(np.median(known)) if len(known) else 1.0
-        self.speeds = self.worth / np.where(np.isnan(self._tick_s), usual, self._tick_s)
+            self._tick_s[rank].append(float(busy_s[rank] / ticks[rank]))
+        known = [median_low(seen) for seen in self._tick_s if seen]
+        usual = median_low(known) if known else 1.0
+        self.speeds = self.worth / np.array([median_low(seen) if seen else usual for seen in self._tick_s])
 
     def _decide(self, work: Floats, ticks: Floats, spent_s: float) -> Decision:
         if len(work) == 1:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from lb_mpi.estimate import smooth
+
 When = str | float
 
 KEEP = 0.5  # weight of what has come true before
@@ -74,6 +76,10 @@ class Trigger:
         self._calls = 0
         self._lost_s = 0.0  # since the last balancing, by not balancing
         self._expected: tuple[float, float] | None = None  # of the last balancing: seconds of the slowest rank, saving
+
+    def paid(self, seconds: float) -> None:
+        """What a balancing has cost; a smaller cost than before is believed at once."""
+        self.cost_s = smooth(self.cost_s or math.nan, seconds)
 
     def settle(self, now_s: float) -> None:
         """The seconds of the slowest rank after the last balancing."""

@@ -29,7 +29,7 @@ from lb_mpi.mpi.wait import barrier, wait
 from lb_mpi.trigger import HOME, Decision, Trigger, When, check_when
 
 MOST_BLOCKS = 8  # in which a rank times its own rows
-LONGEST_WAIT_S = 0.2e-3  # between two looks whether the others are done
+LONGEST_WAIT_S = 0.5e-3  # between two looks whether the others are done
 BLOCK_S = 2e-3  # and no shorter than this, so that timing costs nothing
 
 
@@ -208,7 +208,7 @@ class Balancer:
             began = time.perf_counter()
             steps = self._rebalance(home=decision.reason == HOME)
             judging_s += time.perf_counter() - began
-            self._judge.trigger.cost_s = judging_s
+            self._judge.trigger.paid(judging_s)
         self.last = Balanced(
             acted=decision.act,
             reason=decision.words,

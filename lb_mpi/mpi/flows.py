@@ -13,6 +13,7 @@ from lb_mpi.graph import Floats, Graph
 from lb_mpi.migrate import Plan, plan
 from lb_mpi.mpi.agree import agree
 from lb_mpi.mpi.exchange import NeighbourExchange
+from lb_mpi.mpi.wait import wait
 
 MAX_STEPS = 10_000
 STALE = 0.01  # relative change of a speed after which the scheme is prepared anew
@@ -47,7 +48,7 @@ class Flows:
         """Collective: from this rank's `work`, and the (P,) speeds, which only the root (rank 0) has to know."""
         comm, root = self._comm, self._comm.rank == 0
         loads = np.zeros(comm.size)
-        comm.Gather(np.array([work]), loads, 0)
+        wait(comm.Igather(np.array([work]), loads, 0))
         flow, steps = np.zeros(0), 1
         if self._exchange is not None:
             fresh = agree(comm, lambda: root and self._prepare(speeds))
@@ -59,13 +60,13 @@ class Flows:
             except Exception as caught:
                 error = caught
         length = np.array([-1 if made is None else len(made.amounts)])
-        comm.Bcast(length, 0)
+        wait(comm.Ibcast(length, 0))
         if length[0] < 0:
             agree(comm, lambda: _raise(error))
         table = np.empty((5, length[0]))
         if made is not None:
             table[:] = made.sources, made.destinations, made.amounts, made.margins, made.shares
-        comm.Bcast(table, 0)
+        wait(comm.Ibcast(table, 0))
         sources, destinations, amounts, margins, shares = table
         transfers = Plan(sources.astype(np.int64), destinations.astype(np.int64), amounts, margins, shares)
         return Planned(transfers, steps)

@@ -38,7 +38,7 @@ from lb_mpi.mpi.wait import Nap
 
 LEND, DONE, FAILED = range(3)  # kinds of parcels
 _TAGS = (1, 2)  # of rows, of results
-LONGEST_NAP_S = 0.2e-3
+LONGEST_NAP_S = 0.5e-3
 ASLEEP = 0.2  # a function that uses less CPU time than this part of its time is waiting for something,
 MOSTLY = 0.75  # in most of its last calls: on a busy machine it may look so in some
 
