@@ -1,4 +1,4 @@
-"""Steps to convergence of the diffusion schemes, in simulation: the experiments of Jin & Wang, and what came after them.
+"""Steps to convergence of the diffusion schemes: the experiments of Jin & Wang, and what came after them.
 
     python -m benchmarks.convergence [--out out] [--seeds 20] [--no-plots]
 
@@ -8,6 +8,11 @@ know their neighbours overtake the one that gathers all loads; and draws, with t
     diffusion_5x5.png        as the paper's figure 2: times, speeds and net flow on a 5x5 mesh, before and after
     diffusion_curves.png     as the paper's figure 3: imbalance against steps, meshes of 16 to 1024 nodes
     diffusion_schemes.png    imbalance against steps for every scheme on the 16x16 mesh
+
+    mpiexec -n 25 python -m benchmarks.convergence --real [--seeds 3]
+
+compares the steps on real ranks, more of them than cores if need be, with those in simulation, and measures which scheme is
+balanced first.
 
 Speeds are uniform in 4..16 and drawn before the times, which are uniform in 5..15.
 """
@@ -216,12 +221,18 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the pictures (%(default)s)")
     parser.add_argument("--seeds", type=int, default=20, help="(%(default)s)")
+    parser.add_argument("--real", action="store_true", help="under mpiexec: steps and time on real ranks")
     parser.add_argument("--no-plots", action="store_true", help="tables only; needs no matplotlib")
     parser.add_argument("--latency", type=float, default=5e-6, help="seconds, of the model (%(default)s)")
     parser.add_argument("--bandwidth", type=float, default=1e10, help="bytes per second, of the model (%(default)s)")
     args = parser.parse_args()
     if args.seeds < 1 or not args.latency > 0 or not args.bandwidth > 0:
         parser.error("expected --seeds >= 1, --latency > 0, --bandwidth > 0")
+    if args.real:
+        from benchmarks import convergence_ranks
+
+        convergence_ranks.main(args.seeds)
+        return
     lines, medians = table_of_steps(args.seeds)
     print("\n".join([*lines, "", *table_of_cost(medians, args.latency, args.bandwidth)]), flush=True)
     if args.no_plots:

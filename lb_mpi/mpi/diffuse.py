@@ -118,17 +118,18 @@ class Diffuser:
 
         Infinite is the imbalance of a rank that is asked for more than it has.
         """
-        asked: deque[tuple[MPI.Request, Floats, RankDiffusion]] = deque()
+        asked: deque[tuple[MPI.Request, Floats, Floats, RankDiffusion]] = deque()
         heard: list[float] = []
         for step in range(self._max_steps + 1):
-            worst = np.zeros(1)
-            asked.append((self._comm.Iallreduce(np.array([one.imbalance]), worst, MPI.MAX), worst, one.snapshot()))
+            mine, worst = np.array([one.imbalance]), np.zeros(1)
+            request = self._comm.Iallreduce(mine, worst, MPI.MAX)
+            asked.append((request, mine, worst, one.snapshot()))  # mpi4py doesn't keep the buffers of this one alive
             while len(asked) > (self._lag if step < self._max_steps else 0):
-                request, worst, state = asked.popleft()
+                request, mine, worst, state = asked.popleft()
                 request.Wait()
                 heard.append(max(0.0, float(worst[0])))
                 if heard[-1] <= self._tolerance:
-                    for request, _, _ in asked:
+                    for request, *_ in asked:
                         request.Wait()
                     return state, heard
             if step < self._max_steps:
