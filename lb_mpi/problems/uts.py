@@ -55,7 +55,7 @@ class UnbalancedTreeSearch:
     Errors: TypeError, ValueError for what is no tree or no split rule.
     """
 
-    def __init__(self, tree: Tree, split_rule: str = "half") -> None:
+    def __init__(self, tree: Tree, split_rule: str = "alternate") -> None:
         if not isinstance(tree, Tree):
             raise TypeError(f"tree = {tree!r}: expected a Tree")
         check_name("split_rule", split_rule, SPLIT_RULES)
