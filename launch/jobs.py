@@ -22,11 +22,13 @@ class Job(NamedTuple):
 
     name: str
     argv: tuple[str, ...]
+    unbalanced: tuple[str, ...] = ("--no-balance",)  # what turns the balancing off
 
 
 JOBS = [
     Job("maze 7000 x 7000, no way out", ("apps.maze", "--dim", "7000", "--walled", "--seed", "1")),
     Job("UTS tree T1L, 102 million nodes", ("apps.uts", "--tree", "T1L")),
+    Job("weather 128 x 256, 32 levels", ("apps.weather",), ("--balance", "none")),
 ]
 
 
@@ -37,7 +39,7 @@ class JobError(Exception):
 def run(environment: Environment, job: Job, *, balance: bool) -> dict[str, Any]:
     """Run `job`; return what it measured (its last line, a JSON object)."""
     argv = [str(environment.python), "-m", *job.argv, "--json"]
-    argv += ["--speeds", ",".join(map(str, SPEEDS))] + ([] if balance else ["--no-balance"])
+    argv += ["--speeds", ",".join(map(str, SPEEDS))] + ([] if balance else list(job.unbalanced))
     with tempfile.TemporaryFile() as output:
         code = environment.mpiexec(len(SPEEDS), argv, LIMIT_S, stdout=output)
         output.seek(0)
