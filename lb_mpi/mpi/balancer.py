@@ -30,7 +30,7 @@ from lb_mpi.trigger import HOME, Decision, Trigger, When, check_when
 
 MOST_BLOCKS = 8  # in which a rank times its own rows
 LONGEST_WAIT_S = 0.5e-3  # between two looks whether the others are done
-BLOCK_S = 2e-3  # and no shorter than this, so that timing costs nothing
+BLOCK_S = 5e-3  # and no shorter than this, so that timing costs nothing
 
 
 class BalanceError(RuntimeError):
