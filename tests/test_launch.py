@@ -83,16 +83,18 @@ def test_what_a_finished_command_left_behind_is_ended(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_everything_within_a_second(tmp_path: Path, number: signal.Signals) -> None:
     script = f"""
-import sys
+import signal, sys
 from launch import limit
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
 with limit.interruptible():
     limit.run([sys.executable, "-c", {FAMILY!r}, {str(tmp_path)!r}], 60.0, env={HERE!r})
 """
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    pids = wait_for_family(tmp_path)
-    started = time.monotonic()
-    process.send_signal(number)
-    _, said = process.communicate(timeout=20)
+    with process:
+        pids = wait_for_family(tmp_path)
+        started = time.monotonic()
+        process.send_signal(number)
+        _, said = process.communicate(timeout=20)
     assert time.monotonic() - started < 2.0  # 0.5 s on a quiet machine
     assert process.returncode == 128 + number
     assert "Traceback" not in said

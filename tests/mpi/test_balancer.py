@@ -1,5 +1,6 @@
 """The Balancer on real MPI: what comes back, whatever is lent, and what happens when something is wrong."""
 
+import itertools
 import json
 import math
 import time
@@ -41,6 +42,18 @@ def balancer() -> Iterator[lb_mpi.Balancer]:
         yield made
 
 
+def until_rows_move(balancer: lb_mpi.Balancer, call: Callable[[], object]) -> None:
+    """Call until rows are lent: on a busy machine the ranks may seem equal for some calls."""
+    moved = 0
+    for _ in range(50):
+        call()
+        assert balancer.last is not None
+        moved += balancer.last.rows_moved
+        if moved or SIZE == 1:
+            break
+    assert (moved > 0) == (SIZE > 1)
+
+
 def numbers(n: int, *shape: int, seed: int = 0) -> NDArray[np.float64]:
     return np.random.default_rng(1000 * seed + RANK).standard_normal((n, *shape))
 
@@ -50,20 +63,22 @@ def test_results_are_bit_for_bit_those_without_balancing(scheme: str) -> None:
     rows = numbers(100 + 37 * RANK, 3)
     before = rows.copy()
     expected = np.sin(rows) * rows
-    lent = 0
+
+    def call() -> None:
+        result = balancer.map(slow_square, rows)
+        assert result.tobytes() == expected.tobytes()
+        assert result.dtype == rows.dtype
+        assert rows.tobytes() == before.tobytes()
+        assert not np.shares_memory(result, rows)
+        assert balancer.last is not None
+        if SIZE > 1:
+            assert balancer.last.acted
+            assert balancer.last.steps >= (scheme == "direct")
+
     with lb_mpi.Balancer(COMM, scheme=scheme, when="always", tolerance=0.01) as balancer:
         for _ in range(5):
-            result = balancer.map(slow_square, rows)
-            assert result.tobytes() == expected.tobytes()
-            assert result.dtype == rows.dtype
-            assert rows.tobytes() == before.tobytes()
-            assert not np.shares_memory(result, rows)
-            assert balancer.last is not None
-            lent += balancer.last.rows_moved
-            if SIZE > 1:
-                assert balancer.last.acted
-                assert balancer.last.steps >= (scheme == "direct")
-    assert (lent > 0) == (SIZE > 1)
+            call()
+        until_rows_move(balancer, call)
 
 
 def columns(kind: str, n: int) -> NDArray[np.generic]:
@@ -109,14 +124,16 @@ def test_any_dtype_and_shape(kind: str, balancer: lb_mpi.Balancer) -> None:
     rows = columns(kind, 200)
     expected = function(rows.copy())
     before = rows.tobytes()
-    for _ in range(3):
+
+    def call() -> None:
         result = balancer.map(function, rows)
         assert result.dtype == rows.dtype
         assert result.shape == rows.shape
         assert result.tobytes() == expected.tobytes()
         assert rows.tobytes() == before
+
+    until_rows_move(balancer, call)
     assert balancer.last is not None
-    assert (balancer.last.rows_moved > 0) == (SIZE > 1)
     assert (balancer.last.bytes_moved > 0) == (SIZE > 1)
 
 
@@ -132,12 +149,13 @@ def test_several_arrays_and_more_that_are_only_read(form: type, balancer: lb_mpi
         return form([a * lat[:, None] + w.sum(axis=(1, 2))[:, None], b + np.int16(1), c ^ (lat > 0)])
 
     expected = function(rows, latitude, weights)
-    for _ in range(4):
+
+    def call() -> None:
         result = balancer.map(function, rows, latitude, weights)
         assert type(result) is form
         assert all(mine.tobytes() == right.tobytes() for mine, right in zip(result, expected, strict=True))
-    assert balancer.last is not None
-    assert (balancer.last.rows_moved > 0) == (SIZE > 1)
+
+    until_rows_move(balancer, call)
 
 
 def pack(item: dict[str, int]) -> bytes:
@@ -151,10 +169,11 @@ def grow(items: list[dict[str, int]]) -> list[dict[str, int]]:
 
 def test_objects_with_pack_and_unpack(balancer: lb_mpi.Balancer) -> None:
     rows = [{"id": 1000 * RANK + k, "n": k} for k in range(120)]
-    for _ in range(4):
+
+    def call() -> None:
         assert balancer.map(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
-    assert balancer.last is not None
-    assert (balancer.last.rows_moved > 0) == (SIZE > 1)
+
+    until_rows_move(balancer, call)
     owned = balancer.migrate(rows, np.ones(120) * (1 + RANK), pack=pack, unpack=json.loads)
     everything = sorted(item["id"] for items in COMM.allgather(owned) for item in items)
     assert everything == sorted(1000 * rank + k for rank in range(SIZE) for k in range(120))
@@ -171,13 +190,16 @@ def test_few_rows_or_none(n: int, balancer: lb_mpi.Balancer) -> None:
 
 
 def test_numbers_of_rows_that_change(balancer: lb_mpi.Balancer) -> None:
-    lent = 0
-    for step in range(8):
+    steps = itertools.count()
+
+    def call() -> None:
+        step = next(steps)
         rows = numbers(60 + 25 * ((step + RANK) % 3), 2, seed=step)
         assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
-        assert balancer.last is not None
-        lent += balancer.last.rows_moved
-    assert (lent > 0) == (SIZE > 1)
+
+    for _ in range(8):
+        call()
+    until_rows_move(balancer, call)
 
 
 def test_dtypes_that_change_on_all_ranks_at_once(balancer: lb_mpi.Balancer) -> None:
@@ -193,17 +215,17 @@ def test_emulated_speeds_make_rows_move() -> None:
         return rows + 1
 
     rows = numbers(200, 2)
-    lent = 0
+
+    def call() -> None:
+        assert np.array_equal(balancer.map(function, rows), rows + 1)
+
     with lb_mpi.Balancer(COMM, speed=SPEEDS[RANK % 4]) as balancer:
-        for _ in range(10):
-            assert np.array_equal(balancer.map(function, rows), rows + 1)
-            assert balancer.last is not None
-            lent += balancer.last.rows_moved
+        until_rows_move(balancer, call)
+        assert balancer.last is not None
         assert balancer.last.reason
         speeds = balancer.speeds
         assert speeds.shape == (SIZE,)
         assert speeds.mean() == pytest.approx(1.0)
-    assert (lent > 0) == (SIZE > 1)
 
 
 def test_a_function_that_waits_instead_of_computing() -> None:
@@ -212,13 +234,12 @@ def test_a_function_that_waits_instead_of_computing() -> None:
         return rows + 1
 
     rows = numbers(60, 2)
-    lent = 0
+
+    def call() -> None:
+        assert np.array_equal(balancer.map(function, rows), rows + 1)
+
     with lb_mpi.Balancer(COMM) as balancer:
-        for _ in range(8):
-            assert np.array_equal(balancer.map(function, rows), rows + 1)
-            assert balancer.last is not None
-            lent += balancer.last.rows_moved
-    assert (lent > 0) == (SIZE > 1)
+        until_rows_move(balancer, call)
 
 
 def test_policies() -> None:
@@ -288,11 +309,14 @@ def test_migrate_takes_the_costs_that_map_has_measured() -> None:
         return block
 
     with lb_mpi.Balancer(COMM, when="always") as balancer:
-        for _ in range(3):
-            rows = balancer.map(function, rows)
-        rows = balancer.migrate(rows)
-        last = balancer.last
-        assert last is not None
+        for _ in range(20):  # as above
+            for _ in range(3):
+                rows = balancer.map(function, rows)
+            rows = balancer.migrate(rows)
+            last = balancer.last
+            assert last is not None
+            if last.rows_moved or SIZE == 1:
+                break
         for _ in range(3):
             rows = balancer.map(function, rows)
         assert COMM.allreduce(rows.sum(axis=0)) == pytest.approx(total, rel=1e-12)
@@ -339,9 +363,11 @@ def test_a_function_that_fails_on_one_rank(at: int, how: str, words: str, balanc
     with pytest.raises(lb_mpi.BalanceError, match=rf"^rank {at}, .*rows.*{words}"):
         again_and_again(lambda: balancer.map(function, rows))
     assert rows.tobytes() == before
-    for _ in range(3):  # goes on as if new
+
+    def call() -> None:  # goes on as if new
         assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
-    assert (balancer.last.rows_moved > 0) == (SIZE > 1)  # type: ignore[union-attr]
+
+    until_rows_move(balancer, call)
 
 
 def test_pack_that_fails_on_one_rank(balancer: lb_mpi.Balancer) -> None:
