@@ -28,7 +28,7 @@ class Job(NamedTuple):
 JOBS = [
     Job("maze 7000 x 7000, no way out", ("apps.maze", "--dim", "7000", "--walled", "--seed", "1")),
     Job("UTS tree T1L, 102 million nodes", ("apps.uts", "--tree", "T1L")),
-    Job("weather 128 x 256, 32 levels", ("apps.weather",), ("--balance", "none")),
+    Job("weather 128 x 256, 32 levels", ("apps.weather", "--steps", "30"), ("--balance", "none")),
 ]
 
 
