@@ -1,0 +1,206 @@
+"""Coarsening: vertices that are strongly tied become one, level by level, until the graph is small.   (pure)
+
+An edge is rated by weight^2 / (product of its ends' vertex weights), "expansion^2" of Holtgrewe, Sanders & Schulz,
+"Engineering a scalable high quality graph partitioner" (IPDPS 2010): heavy edges between light vertices go first, so
+that the coarse vertices stay alike.  Each vertex, in random order, is matched with its best neighbour that is still
+single.  Who finds none joins the best group beside it; stars and isolated vertices, where neither helps, are paired with
+a vertex that hangs on the same neighbour ("two-hop matching", LaSalle et al. 2015).  Groups respect a largest weight.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from lb_mpi.graph import Floats, Graph, Ints
+
+SHRINK = 0.95  # a level that keeps more of its vertices than this is not worth while: coarsening has stalled
+
+
+class Csr(NamedTuple):
+    """The arrays of a `Graph`, writeable and unchecked: what the kernels work on.  Neighbours are in any order."""
+
+    indptr: Ints  # (n+1,)
+    indices: Ints  # (2E,)
+    weights: Floats  # (2E,)
+    vertex_weights: Floats  # (n,)
+
+    @property
+    def n(self) -> int:
+        """The number of vertices."""
+        return len(self.vertex_weights)
+
+
+def csr(graph: Graph) -> Csr:
+    """The arrays of `graph`, copied: numba compiles anew for arrays that can't be written to."""
+    return Csr(graph.indptr.copy(), graph.indices.copy(), graph.weights.copy(), graph.vertex_weights.copy())
+
+
+class Level(NamedTuple):
+    """A graph of the hierarchy and where the vertices of the finer one went."""
+
+    csr: Csr
+    group: Ints  # (n of the finer graph,) vertex of this graph
+
+
+@njit(cache=True)
+def next_random(state, below):  # type: ignore[no-untyped-def]
+    """A random integer in 0..below-1 from state (1,) uint64, which moves on: xorshift64* (Vigna 2016)."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return np.int64(((x * np.uint64(2685821657736338717)) >> np.uint64(33)) % np.uint64(below))
+
+
+def random_state(seed: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """The (1,) uint64 state that `next_random` moves on; any integer is a seed."""
+    return np.random.SeedSequence(abs(int(seed)), spawn_key=(int(seed < 0),)).generate_state(1, np.uint64) | np.uint64(1)
+
+
+@njit(cache=True)
+def shuffle(values, n, state):  # type: ignore[no-untyped-def]
+    """Put values[:n] into random order."""
+    for i in range(n - 1, 0, -1):
+        j = next_random(state, i + 1)
+        values[i], values[j] = values[j], values[i]
+
+
+@njit(cache=True)
+def match(indptr, indices, weights, vertex_weights, largest, block, state):  # type: ignore[no-untyped-def]
+    """Group the vertices: (n,) number of each vertex's group, and the number of groups.
+
+    No group is heavier than `largest`, or crosses two blocks; block (n,) is any labelling of the vertices.
+    """
+    n = len(vertex_weights)
+    total = 0.0
+    for v in range(n):
+        total += vertex_weights[v]
+    least = 1e-6 * total / n + 1e-300  # so that weights of 0 can be divided by
+    leader = np.full(n, -1)
+    weight = np.zeros(n)  # of the group, at its leader
+    order = np.arange(n)
+    shuffle(order, n, state)
+    single = 0
+    for i in range(n):
+        v = order[i]
+        if leader[v] >= 0:
+            continue
+        best, best_rating = -1, -1.0
+        room = largest - vertex_weights[v]
+        for e in range(indptr[v], indptr[v + 1]):
+            u = indices[e]
+            if leader[u] < 0 and block[u] == block[v] and vertex_weights[u] <= room:
+                rating = weights[e] * weights[e] / (vertex_weights[u] + least)
+                if rating > best_rating:
+                    best, best_rating = u, rating
+        if best >= 0:
+            leader[v] = leader[best] = v
+            weight[v] = vertex_weights[v] + vertex_weights[best]
+        else:
+            order[single] = v  # looked at again below
+            single += 1
+    left = 0
+    for i in range(single):
+        v = order[i]
+        if leader[v] >= 0:
+            continue
+        best, best_rating = -1, -1.0
+        for e in range(indptr[v], indptr[v + 1]):
+            g = leader[indices[e]]
+            if g >= 0 and block[g] == block[v] and weight[g] + vertex_weights[v] <= largest:
+                rating = weights[e] * weights[e] / (weight[g] + least)
+                if rating > best_rating:
+                    best, best_rating = g, rating
+        if best >= 0:
+            leader[v] = best
+            weight[best] += vertex_weights[v]
+        else:
+            order[left] = v
+            left += 1
+    if left > n // 20:
+        waiting = np.full(n + 1, -1)  # at each vertex: who hangs on it and is single; at n: who hangs on none
+        for i in range(left):
+            v = order[i]
+            hub, heaviest = n, -1.0
+            for e in range(indptr[v], indptr[v + 1]):
+                if weights[e] > heaviest:
+                    hub, heaviest = indices[e], weights[e]
+            other = waiting[hub]
+            if other < 0 or block[other] != block[v] or vertex_weights[other] + vertex_weights[v] > largest:
+                waiting[hub] = v
+            else:
+                leader[v] = leader[other] = v
+                waiting[hub] = -1
+    number = np.full(n, -1)
+    group = np.empty(n, np.int64)
+    count = 0
+    for v in range(n):  # in the order of the vertices: neighbours stay near to each other in memory
+        g = leader[v] if leader[v] >= 0 else v
+        if number[g] < 0:
+            number[g] = count
+            count += 1
+        group[v] = number[g]
+    return group, count
+
+
+@njit(cache=True)
+def contract(indptr, indices, weights, vertex_weights, group, count):  # type: ignore[no-untyped-def]
+    """The graph whose vertices are the groups: weights add up, parallel edges merge, edges within a group vanish."""
+    n = len(vertex_weights)
+    first = np.zeros(count + 1, np.int64)
+    new_vertex_weights = np.zeros(count)
+    for v in range(n):
+        first[group[v] + 1] += 1
+        new_vertex_weights[group[v]] += vertex_weights[v]
+    for g in range(count):
+        first[g + 1] += first[g]
+    members = np.empty(n, np.int64)
+    filled = first[:-1].copy()
+    for v in range(n):
+        members[filled[group[v]]] = v
+        filled[group[v]] += 1
+    new_indptr = np.zeros(count + 1, np.int64)
+    new_indices = np.empty(len(indices), np.int64)
+    new_weights = np.empty(len(indices))
+    place = np.full(count, -1)
+    end = 0
+    for g in range(count):
+        start = end
+        for m in range(first[g], first[g + 1]):
+            v = members[m]
+            for e in range(indptr[v], indptr[v + 1]):
+                h = group[indices[e]]
+                if h == g:
+                    continue
+                if place[h] < start:
+                    place[h] = end
+                    new_indices[end] = h
+                    new_weights[end] = weights[e]
+                    end += 1
+                else:
+                    new_weights[place[h]] += weights[e]
+        new_indptr[g + 1] = end
+    return new_indptr, new_indices[:end].copy(), new_weights[:end].copy(), new_vertex_weights
+
+
+def coarsen(fine: Csr, until: int, largest: float, state: np.ndarray, block: Ints | None = None) -> list[Level]:  # type: ignore[type-arg]
+    """The levels from the first coarser than `fine` to the coarsest, of at most `until` vertices if that can be.
+
+    `largest` : the largest weight of a coarse vertex; heavier fine ones stay alone.  `block` (n,): a labelling whose
+    blocks are not mixed, for instance a partition.
+    """
+    levels: list[Level] = []
+    blocks = np.zeros(fine.n, np.int64) if block is None else block
+    while fine.n > until:
+        group, count = match(*fine, largest, blocks, state)
+        if count > SHRINK * fine.n:
+            break
+        next_blocks = np.zeros(count, np.int64)
+        next_blocks[group] = blocks
+        fine, blocks = Csr(*contract(*fine, group, count)), next_blocks
+        levels.append(Level(fine, group))
+    return levels
