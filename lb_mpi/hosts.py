@@ -1,0 +1,123 @@
+"""Host lists: which machines there are, how many ranks each runs, and how fast it is.
+
+A host a line, `#` begins a comment, and blank lines are skipped:
+
+    # name     slots (ranks)   speed, in any unit that all hosts share
+    fast       slots=4         speed=2.5
+    slow1      slots=2
+    slow2:2                                  # MPICH's way to write slots
+
+Slots and speed are 1 if left out.  What a list says ends up in the arguments of mpiexec and ssh, so a name can't be
+taken for an option, and holds nothing that a shell would read as anything but a name.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_SLOTS = 1_000_000
+_NAME = re.compile(r"(?!-)[A-Za-z0-9._:-]+")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One line of a host list; ValueError, naming the field, for what can't be."""
+
+    name: str  # letters, digits, ".", "_", "-" and, in an IPv6 address, ":"; doesn't begin with "-"
+    slots: int = 1  # how many ranks it runs, at least 1
+    speed: float = 1.0  # of one rank there, relative to the other hosts' ranks, above 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name) or self.name.count(":") == 1:
+            raise ValueError(
+                f"host name {self.name!r}: expected letters, digits, '.', '_', '-', not beginning with '-', "
+                "or an IPv6 address"
+            )
+        if not isinstance(self.slots, int) or isinstance(self.slots, bool) or not 1 <= self.slots <= MAX_SLOTS:
+            raise ValueError(f"host {self.name}: slots = {self.slots!r}: expected an integer, 1 to {MAX_SLOTS}")
+        if not isinstance(self.speed, int | float) or not 0.0 < self.speed < math.inf:
+            raise ValueError(f"host {self.name}: speed = {self.speed!r}: expected a finite number above 0")
+        object.__setattr__(self, "speed", float(self.speed))
+
+
+def parse_hosts(text: str, where: str) -> list[Host]:
+    """The hosts in `text`, in its order; `where` names it in errors.
+
+    ValueError, beginning with where:line, for what is no host, a host that is there twice, or no host at all.
+    """
+    hosts: list[Host] = []
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            host = _host(words)
+        except ValueError as error:
+            raise ValueError(f"{where}:{number}: {error}") from None
+        name = host.name.lower()  # as in the domain name system
+        if name in lines:
+            raise ValueError(f"{where}:{number}: host {host.name} is in line {lines[name]} already: expected it once")
+        lines[name] = number
+        hosts.append(host)
+    if not hosts:
+        raise ValueError(f"{where}:1: no host in this list: expected at least one")
+    return hosts
+
+
+def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
+    """The hosts in the file `path`; OSError when it can't be read, otherwise errors as for `parse_hosts`."""
+    where = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{where}:{line}: not UTF-8 text: expected a host list") from None
+    return parse_hosts(text, where)
+
+
+def format_hosts(hosts: Iterable[Host]) -> str:
+    """The host list that `parse_hosts` reads as `hosts`."""
+    return "".join(f"{host.name} slots={host.slots} speed={host.speed!r}\n" for host in hosts)
+
+
+def _host(words: list[str]) -> Host:
+    name, options = words[0], words[1:]
+    slots, speed = None, None
+    if name.count(":") == 1:  # an IPv6 address has two at least
+        name, _, slots = name.partition(":")
+        if not slots.isascii() or not slots.isdigit():
+            raise ValueError(f"{words[0]!r}: expected a name, or name:slots")
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or key not in ("slots", "speed"):
+            raise ValueError(f"{option!r}: expected slots=N or speed=X")
+        if (slots if key == "slots" else speed) is not None:
+            raise ValueError(f"{option!r}: {key} is given twice")
+        if key == "slots":
+            slots = value
+        else:
+            speed = value
+    return Host(name, _slots(name, slots), _speed(name, speed))
+
+
+def _slots(name: str, text: str | None) -> int:
+    if text is None:
+        return 1
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise ValueError(f"host {name}: slots = {text!r}: expected an integer, 1 to {MAX_SLOTS}")
+    return int(text)
+
+
+def _speed(name: str, text: str | None) -> float:
+    if text is None:
+        return 1.0
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"host {name}: speed = {text!r}: expected a finite number above 0") from None

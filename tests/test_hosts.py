@@ -1,0 +1,113 @@
+"""Host lists: what is read, what is refused and where, and that what is written is read again."""
+
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lb_mpi.hosts import MAX_SLOTS, Host, format_hosts, parse_hosts, read_hosts
+
+LETTERS = string.ascii_letters + string.digits + "._-"
+names = st.text(LETTERS, min_size=1, max_size=12).filter(lambda name: not name.startswith("-"))
+hosts = st.builds(
+    Host,
+    st.one_of(names, st.sampled_from(["::1", "fe80::2:3", "2001:db8:0:0:0:0:0:7"])),
+    st.integers(1, MAX_SLOTS),
+    st.floats(0, exclude_min=True, allow_infinity=False),
+)
+
+
+def test_all_ways_to_write_a_host() -> None:
+    text = """
+# our lab
+fast   slots=4 speed=2.5   # new
+slow-1 speed=.5
+slow_2:2\t
+10.77.0.3 speed=1e-1 slots=8
+fe80::1
+::1 slots=2
+n5:3 speed=2\r
+"""
+    assert parse_hosts(text, "lab") == [
+        Host("fast", 4, 2.5),
+        Host("slow-1", 1, 0.5),
+        Host("slow_2", 2, 1.0),
+        Host("10.77.0.3", 8, 0.1),
+        Host("fe80::1", 1, 1.0),
+        Host("::1", 2, 1.0),
+        Host("n5", 3, 2.0),
+    ]
+
+
+@given(st.lists(hosts, min_size=1, max_size=6, unique_by=lambda host: host.name.lower()))
+def test_what_is_written_is_read_again(some: list[Host]) -> None:
+    assert parse_hosts(format_hosts(some), "written") == some
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("-oProxyCommand=x", "host name '-oProxyCommand=x'"),
+        ("a;b", "host name 'a;b'"),
+        ("$(reboot)", "host name"),
+        ("user@host", "host name 'user@host'"),
+        ("a/b", "host name 'a/b'"),
+        ("a,b", "host name 'a,b'"),
+        ("h\u00f6st", "host name"),
+        ("h1\x00", "host name"),
+        ("-", "host name '-'"),
+        ("a:b", "'a:b': expected a name, or name:slots"),
+        ("a:", "'a:': expected a name, or name:slots"),
+        (":4", "host name ''"),
+        ("-h:4", "host name '-h'"),
+        ("h1:0", "slots = 0"),
+        ("h1:2 slots=2", "slots is given twice"),
+        ("h1 speed=1 speed=1", "speed is given twice"),
+        ("h1 slots=0", "slots = 0"),
+        ("h1 slots=-1", "slots = '-1'"),
+        ("h1 slots=1.5", "slots = '1.5'"),
+        ("h1 slots=\u0664", "slots = "),
+        ("h1 slots=9999999", "slots = 9999999"),
+        (f"h1 slots={'9' * 5000}", "slots = "),
+        ("h1 speed=0", "speed = 0.0"),
+        ("h1 speed=-1", "speed = -1.0"),
+        ("h1 speed=nan", "speed = nan"),
+        ("h1 speed=inf", "speed = inf"),
+        ("h1 speed=fast", "speed = 'fast'"),
+        ("h1 h2", "'h2': expected slots=N or speed=X"),
+        ("h1 max_slots=4", "'max_slots=4': expected slots=N or speed=X"),
+        ("H0", "host H0 is in line 1 already"),
+    ],
+)
+def test_mistakes_name_the_line(line: str, says: str) -> None:
+    with pytest.raises(ValueError) as error:
+        parse_hosts(f"h0\n\n{line}\nh9\n", "some/hosts.txt")
+    assert str(error.value).startswith("some/hosts.txt:3: ")
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "\n \n", "# nobody\n"])
+def test_a_list_of_nobody(text: str) -> None:
+    with pytest.raises(ValueError, match="lab:1: no host in this list"):
+        parse_hosts(text, "lab")
+
+
+@pytest.mark.parametrize(
+    "fields", [("a b",), ("-a",), ("a:b",), ("",), ("a\n",), ("a", 0), ("a", True), ("a", 1.5), ("a", 1, 0.0), ("a", 1, "2")]
+)
+def test_a_host_that_cannot_be(fields: tuple[object, ...]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Host(*fields)
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.txt"
+    path.write_bytes(b"\xef\xbb\xbfh1:2\n")
+    assert read_hosts(path) == [Host("h1", 2)]
+    path.write_bytes(b"h1\nh\xff\n")
+    with pytest.raises(ValueError, match=r"hosts\.txt:2: not UTF-8 text"):
+        read_hosts(path)
+    with pytest.raises(OSError, match=r"nosuch\.txt"):
+        read_hosts(tmp_path / "nosuch.txt")
