@@ -24,10 +24,12 @@ from lb_mpi.emulate import throttle
 from lb_mpi.problem import Problem
 
 if TYPE_CHECKING:
+    from lb_mpi.allocation import Allocation, allocate
     from lb_mpi.mpi.balancer import Balanced, BalanceError, Balancer
     from lb_mpi.mpi.search import RankStats, SearchError, SearchResult, search
 
 __all__ = [
+    "Allocation",
     "BalanceError",
     "Balanced",
     "Balancer",
@@ -35,21 +37,23 @@ __all__ = [
     "RankStats",
     "SearchError",
     "SearchResult",
+    "allocate",
     "search",
     "throttle",
 ]
 __version__ = "0.1.0"
 
-_WITH_MPI = {
+_LATER = {
+    **dict.fromkeys(("allocate", "Allocation"), "lb_mpi.allocation"),
     **dict.fromkeys(("search", "SearchError", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),
     **dict.fromkeys(("Balancer", "Balanced", "BalanceError"), "lb_mpi.mpi.balancer"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs mpi4py only when it is asked for."""
-    if name not in _WITH_MPI:
+    """Import what needs mpi4py or scipy only when it is asked for."""
+    if name not in _LATER:
         raise AttributeError(f"module 'lb_mpi' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_WITH_MPI[name]), name)
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -1,0 +1,248 @@
+"""How many of n tasks that talk to each other each of m unequal nodes should run.   (pure)
+
+A node with x of the n tasks is expected to need
+
+    T_i(x) = t_i x + k_i x (n - x),    k_i = e (D_i + q Q)                       computing + talking and waiting
+
+seconds: t_i for a task, and with chance e for each pair of tasks, one here and one elsewhere, D_i for the exchange and
+with chance q a wait of Q.  T_i is concave.  It rises to its peak at (t_i/k_i + n)/2, which is beyond n/2, and falls from
+there on, because tasks that sit together don't talk over the network.  Wanted: whole numbers 0 <= x_i <= h_i that add up to
+n, with the least max_i T_i(x_i); h_i is the smaller one of n and what the node can hold.
+
+Let g_i(y) be the most tasks up to the peak with T_i <= y (h_i, if the peak is no higher than y).  At most one node is past
+its peak, and it had better go all the way to h_u: its own time falls, and the others have less to do.  So a level y can be
+kept exactly when
+
+    G = sum_i g_i(y) >= n,    or some node u has T_u(h_u) <= y and h_u + G - g_u(y) >= n.
+
+Bisection over all floating point numbers finds the lowest such level in 63 probes of O(m).
+
+Chen, Shi, Huang, Chen, "Distribution of Random Workloads in Parallel and Distributed Computing".  Their method solves the
+problem for real numbers and rounds; it is method="paper".
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.metrics import check_loads, check_speeds
+
+METHODS = ("exact", "paper")
+MAX_TASKS = 1 << 52  # up to twice as many are counted exactly in floating point
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """What `allocate` found; no allocation at all takes less than `lower_bound`, up to rounding."""
+
+    counts: Ints  # (m,) tasks of each node
+    makespan: float  # seconds until the last node is done: max_i T_i(counts_i)
+    lower_bound: float  # seconds of the best allocation in whole tasks; "exact" attains it, "paper" not always
+    method: str
+
+
+def allocate(
+    tasks: int,
+    time: ArrayLike,
+    edge_probability: float = 0.0,
+    exchange: ArrayLike = 0.0,
+    wait_probability: ArrayLike = 0.0,
+    wait: ArrayLike = 0.0,
+    cap: ArrayLike | None = None,
+    method: str = "exact",
+) -> Allocation:
+    """How many of the `tasks` each of m nodes should run, to be done as early as possible.
+
+    time (m,): expected seconds of one task on each node.  edge_probability: expected chance that two tasks exchange data
+    (of a graph of n tasks: 2E / (n (n-1))).  exchange (m,): expected seconds that one exchange with a task elsewhere costs
+    the node.  wait_probability, wait (m,): chance that such an exchange makes the node wait, and for how many seconds.
+    cap (m,): the most tasks that each node can hold, rounded down; infinity and None: no limit.  One number stands for the
+    same on all nodes, but one array at least says how many nodes there are, or else it is one.
+
+    method: "exact" gives the least makespan of all allocations in whole tasks, in O(m) numpy work and memory; "paper" is
+    that of Chen et al., never better.  ValueError, naming the node, for numbers out of range, for caps that add up to less
+    than the tasks and for times beyond floating point.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method = {method!r}: expected one of {', '.join(METHODS)}")
+    nodes = _check(tasks, time, edge_probability, exchange, wait_probability, wait, cap)
+    best = _exact(nodes)
+    counts = best if method == "exact" else _paper(nodes)
+    makespan, least = (float(nodes.needed(x).max()) for x in (counts, best))
+    return Allocation(counts.astype(np.int64), makespan, min(makespan, least), method)
+
+
+class _Nodes:
+    """The nodes of the model; counts of tasks are whole numbers kept as floats."""
+
+    def __init__(self, n: float, time: Floats, talk: Floats, limit: Floats) -> None:
+        self.n, self.time, self.talk, self.limit = n, time, talk, limit
+        self.slope = time + talk * n  # T_i(x) = slope_i x - talk_i x^2
+        self.bend = 4.0 * (talk / self.slope)
+        with np.errstate(divide="ignore", over="ignore"):
+            summit = 0.5 * self.slope / talk  # infinite without talk
+        self.peak = np.minimum(limit, np.floor(summit + 0.5))  # T_i is largest here
+        self.past = limit > summit  # the paper's R2: a node that can be filled beyond its peak
+        self.highest, self.full = self.needed(self.peak), self.needed(limit)
+
+    def needed(self, counts: Floats) -> Floats:
+        """T_i(counts_i), seconds."""
+        return counts * (self.time + self.talk * (self.n - counts))
+
+    def root(self, level: float) -> Floats:
+        """The smaller root of T_i(x) = level; the peak where T_i stays below it."""
+        height = level / self.slope
+        return 2.0 * height / (1.0 + np.sqrt(np.maximum(0.0, 1.0 - self.bend * height)))
+
+    def most(self, level: float) -> Floats:
+        """g_i(level).  The root is within rounding, so that its neighbours are looked at, too."""
+        low = np.minimum(np.floor(self.root(level)), self.peak)
+        high = np.minimum(low + 1.0, self.peak)
+        low -= self.needed(low) > level
+        most: Floats = np.where(self.needed(high) <= level, high, low)
+        return np.where(self.highest <= level, self.limit, most)
+
+    def without(self, node: int) -> _Nodes:
+        """The same nodes, but that one can't hold a task."""
+        limit = self.limit.copy()
+        limit[node] = 0.0
+        return _Nodes(self.n, self.time, self.talk, limit)
+
+
+def _exact(nodes: _Nodes) -> Floats:
+    """(m,) counts of least makespan."""
+    candidates = np.flatnonzero(nodes.past)
+
+    def gains(most: Floats, level: float) -> Floats:
+        """How many more tasks than `most` each of the candidates could do, filled up."""
+        return np.where(nodes.full[candidates] <= level, nodes.limit[candidates] - most[candidates], 0.0)
+
+    def holds(level: float) -> bool:
+        most = nodes.most(level)
+        missing = nodes.n - most.sum()
+        return bool(missing <= 0.0 or (gains(most, level) >= missing).any())
+
+    level = _lowest(holds, float(nodes.highest.max()))
+    most = nodes.most(level)
+    if most.sum() >= nodes.n:
+        return _deal(nodes, nodes.n, level)
+    one = int(candidates[gains(most, level).argmax()])
+    rest, others = nodes.n - nodes.limit[one], nodes.without(one)
+    counts = _deal(others, rest, _lowest(lambda y: bool(others.most(y).sum() >= rest), level))
+    counts[one] = nodes.limit[one]
+    return counts
+
+
+def _deal(nodes: _Nodes, tasks: float, level: float, least: Floats | None = None) -> Floats:
+    """(m,) counts that add up to `tasks`, at least `least` and otherwise none above `level`, the lowest that allows it.
+
+    Everyone gets what is possible just below the level, and the first nodes what is missing then.
+    """
+    counts, most = nodes.most(float(np.nextafter(level, 0.0))), nodes.most(level)
+    if least is not None:
+        counts, most = np.maximum(counts, least), np.maximum(most, least)
+    room = np.maximum(most - counts, 0.0)
+    before = np.cumsum(room) - room
+    dealt: Floats = counts + np.clip(tasks - counts.sum() - before, 0.0, room)
+    return dealt
+
+
+def _paper(nodes: _Nodes) -> Floats:
+    """(m,) counts by the method of Chen et al.: the best real numbers, rounded down, and what is missing to the
+    nodes that have it done first.
+
+    When n lies within a jump of S(y), the node of the jump is filled and the others share the rest at the lowest level.
+    That one is above the jump, against the paper's wish, when two nodes can be past their peaks and the rest fits neither.
+    """
+
+    def rising(nodes: _Nodes, level: float) -> Floats:
+        roots: Floats = np.where(nodes.highest <= level, nodes.limit, np.minimum(nodes.root(level), nodes.limit))
+        return roots
+
+    def shares(level: float) -> Floats:  # the paper's G_i
+        roots: Floats = np.where(nodes.past & (nodes.full < level), nodes.limit, rising(nodes, level))
+        return roots
+
+    top = float(nodes.highest.max())
+    below = float(np.nextafter(_lowest(lambda y: bool(shares(y).sum() >= nodes.n), top), 0.0))
+    jumping = np.flatnonzero(nodes.past & (nodes.full == below))
+    if len(jumping):
+        one = int(jumping[0])
+        rest, others = nodes.n - nodes.limit[one], nodes.without(one)
+        level = _lowest(lambda y: bool(rising(others, y).sum() >= rest), top)
+        counts = np.floor(rising(others, float(np.nextafter(level, 0.0))))
+        counts[one] = nodes.limit[one]
+    else:
+        counts = np.floor(shares(below))
+    # Each task that is missing goes where it is done first; T_i rises there, so that this is sharing out up to a level.
+    level = _lowest(lambda y: bool(np.maximum(nodes.most(y), counts).sum() >= nodes.n), top)
+    return _deal(nodes, nodes.n, level, counts)
+
+
+def _lowest(holds: Callable[[float], bool], top: float) -> float:
+    """The smallest floating point number in 0..top for which `holds`; it does for `top`, and above any for which it does."""
+    if holds(0.0):
+        return 0.0
+    low, high = 0, _to_bits(top)  # the bits of numbers >= 0 are in the numbers' order
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(_from_bits(middle)) else (middle, high)
+    return _from_bits(high)
+
+
+def _to_bits(number: float) -> int:
+    return int(struct.unpack("q", struct.pack("d", number))[0])
+
+
+def _from_bits(bits: int) -> float:
+    return float(struct.unpack("d", struct.pack("q", bits))[0])
+
+
+def _check(
+    tasks: int,
+    time: ArrayLike,
+    edge_probability: float,
+    exchange: ArrayLike,
+    wait_probability: ArrayLike,
+    wait: ArrayLike,
+    cap: ArrayLike | None,
+) -> _Nodes:
+    try:
+        n = operator.index(tasks)
+    except TypeError:
+        raise ValueError(f"tasks = {tasks!r}: expected a whole number") from None
+    if not 0 <= n <= MAX_TASKS:
+        raise ValueError(f"tasks = {n}: expected 0..2^52")
+    limits = np.asarray(np.inf if cap is None else cap, dtype=float)
+    limits = np.where(limits < n, np.floor(limits), np.where(np.isnan(limits), np.nan, float(n)))
+    given = {"time": time, "exchange": exchange, "wait_probability": wait_probability, "wait": wait, "cap": limits}
+    m = next((len(np.asarray(values)) for values in given.values() if np.ndim(values)), 1)
+    nodes = {name: _per_node(name, values, m) for name, values in given.items()}
+    check_speeds(nodes["time"], name="time")
+    chance = check_loads([edge_probability], name="edge_probability")
+    for name, values in (("edge_probability", chance), ("wait_probability", nodes["wait_probability"])):
+        if (values > 1.0).any():
+            node = int((values > 1.0).argmax())
+            raise ValueError(f"{name}[{node}] = {values[node]}: expected 0..1")
+    room = nodes["cap"].sum()
+    if room < n:
+        raise ValueError(f"cap adds up to {room:.0f}: {n - room:.0f} short of tasks = {n}")
+    with np.errstate(over="ignore"):
+        talk = chance * (nodes["exchange"] + nodes["wait_probability"] * nodes["wait"])
+        beyond = ~np.isfinite(nodes["cap"] * (nodes["time"] + talk * n))
+    if beyond.any():
+        raise ValueError(f"node {int(beyond.argmax())} would take longer than floating point can tell")
+    return _Nodes(float(n), nodes["time"], talk, nodes["cap"])
+
+
+def _per_node(name: str, values: ArrayLike, m: int) -> Floats:
+    if np.ndim(values) == 0:
+        return np.repeat(check_loads(np.atleast_1d(values), name=name), m)
+    return check_loads(values, m, name=name)
