@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lb_mpi import cli_diffusion, lockstep, simulate
+from lb_mpi import cli_allocate, cli_diffusion, lockstep, simulate
 from lb_mpi.graph import ring_order
 from lb_mpi.problems.maze import MazeSearch, read_maze
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
@@ -70,6 +70,10 @@ def parser() -> argparse.ArgumentParser:
     diffusion = simulations.add_parser("diffusion", help="neighbours level their loads, step by step")
     cli_diffusion.add_arguments(diffusion)
     _finish(diffusion, run_diffusion)
+
+    allocation = commands.add_parser("allocate", help="how many tasks each of some unequal nodes should run")
+    cli_allocate.add_arguments(allocation)
+    _finish(allocation, run_allocate)
     return top
 
 
@@ -139,6 +143,12 @@ def run_diffusion(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
     """Balance drawn loads on a process graph."""
     answer = cli_diffusion.run(options)
     return answer, [cli_diffusion.summary(answer)]
+
+
+def run_allocate(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """How many tasks for each node."""
+    answer = cli_allocate.run(options)
+    return answer, [cli_allocate.summary(answer)]
 
 
 def main(arguments: list[str] | None = None) -> int:

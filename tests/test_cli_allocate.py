@@ -1,0 +1,51 @@
+"""The command `allocate`."""
+
+import json
+
+import pytest
+
+from lb_mpi.__main__ import main
+from lb_mpi.allocation import allocate
+
+LINE = "--tasks 1000 --time 1,2,4 --edge-probability 0.1 --exchange 0.01,0.01,0.02"
+
+
+def test_the_documented_line(capsys: pytest.CaptureFixture[str]) -> None:
+    more = " --wait-probability 0.1 --wait 0.05 --cap 500,500,500"
+    for method in ("exact", "paper"):
+        assert main(["allocate", *(LINE + more).split(), "--method", method, "--json"]) == 0
+        given = json.loads(capsys.readouterr().out)
+        expected = allocate(1000, [1, 2, 4], 0.1, [0.01, 0.01, 0.02], 0.1, 0.05, [500] * 3, method)
+        assert {"counts", "makespan", "lower_bound", "seconds"} <= set(given)
+        assert given["counts"] == expected.counts.tolist()
+        assert (given["makespan"], given["lower_bound"]) == (expected.makespan, expected.lower_bound)
+        assert given["method"] == method
+
+
+def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["allocate", *LINE.split()]) == 0
+    assert "none is better" in capsys.readouterr().out
+    line = "--tasks 3 --time 1,2,2,3 --edge-probability 1 --exchange 2.2,2.3,3.1,2.5 --cap 1,3,inf,3 --method paper"
+    assert main(["allocate", *line.split()]) == 0
+    out = capsys.readouterr().out
+    assert "1, 1, 0, 1" in out
+    assert "33.33% above the best, 6 s" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--tasks 10 --time 1,0", "time[1] = 0.0"),
+        ("--tasks 10 --time 1,,2", "time = '1,,2': expected numbers with commas between"),
+        ("--tasks 10 --time 1,2 --exchange 1,2,3", "exchange of shape (3,): expected 2 numbers"),
+        ("--tasks 10 --time 1,2 --edge-probability 2", "= 2.0: expected 0..1"),
+        ("--tasks 10 --time 1,2 --cap 4,5", "1 short of tasks = 10"),
+        ("--tasks -1 --time 1,2", "tasks = -1"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str], line: str, message: str) -> None:
+    assert main(["allocate", *line.split(), "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
