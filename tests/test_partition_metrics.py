@@ -1,0 +1,137 @@
+"""Figures of partitions, each against its definition, written out with loops over networkx graphs."""
+
+import math
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lb_mpi.graph import Graph, from_edges, from_networkx, mesh
+from lb_mpi.partition_metrics import (
+    check_parts,
+    connected,
+    cut,
+    mapping_cost,
+    part_weights,
+    quality,
+    volume,
+)
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> tuple[nx.Graph, Graph, list[int], int, np.random.Generator]:
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    expected = nx.gnp_random_graph(int(rng.integers(1, 20)), draw(st.floats(0, 1)), seed=int(rng.integers(10**6)))
+    for *_, data in expected.edges(data=True):
+        data["weight"] = int(rng.integers(0, 5))
+    for _, data in expected.nodes(data=True):
+        data["weight"] = int(rng.integers(0, 5))
+    k = draw(st.integers(1, 6))
+    parts = rng.integers(0, k, len(expected)).tolist()
+    return expected, from_networkx(expected), parts, k, rng
+
+
+@given(partitions())
+def test_cut_volume_and_weights(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Generator]) -> None:
+    expected, graph, parts, k, _ = drawn
+    assert cut(graph, parts, k) == sum(w for i, j, w in expected.edges(data="weight") if parts[i] != parts[j])
+    others = [{parts[j] for j in expected[i]} - {parts[i]} for i in expected]
+    assert volume(graph, parts, k) == sum(map(len, others))
+    weights = [sum(expected.nodes[i]["weight"] for i in expected if parts[i] == part) for part in range(k)]
+    assert part_weights(graph, parts, k).tolist() == weights
+
+
+@given(partitions())
+def test_connected(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Generator]) -> None:
+    expected, graph, parts, k, _ = drawn
+    for part, whole in enumerate(connected(graph, parts, k)):
+        members = expected.subgraph(i for i in expected if parts[i] == part)
+        assert whole == (len(members) == 0 or nx.is_connected(members))
+
+
+@given(partitions(), st.booleans(), st.booleans())
+def test_mapping_cost(
+    drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Generator], startup: bool, arrays: bool
+) -> None:
+    expected, graph, parts, k, rng = drawn
+    speeds = rng.uniform(0.5, 2, k)
+    alpha, beta = (rng.uniform(0, 1, (k, k)) if arrays else np.full((k, k), rng.uniform()) for _ in range(2))
+    cost = mapping_cost(graph, parts, speeds, *((a if arrays else a[0, 0]) for a in (alpha, beta)), startup=startup)
+    seconds = []
+    for j in range(k):
+        computing = sum(expected.nodes[i]["weight"] for i in expected if parts[i] == j) / speeds[j]
+        talking = [
+            (parts[b], w) for i, b, w in expected.to_directed().edges(data="weight") if parts[i] == j != parts[b]
+        ]
+        communication = sum(w * beta[j, part] for part, w in talking)
+        if startup:
+            communication += sum(alpha[j, part] for part in {part for part, w in talking if w})
+        assert cost.computing[j] == pytest.approx(computing)
+        assert cost.communication[j] == pytest.approx(communication)
+        seconds.append(computing + communication)
+    assert cost.objective == pytest.approx(max(seconds))
+    assert cost.lower_bound <= cost.objective * (1 + 1e-12)
+
+
+def test_worked_example() -> None:
+    """Two rows of a 2 x 4 mesh, on nodes of performance 1 and 3."""
+    graph, parts = mesh(2, 4), [0, 0, 0, 0, 1, 1, 1, 1]
+    figures = quality(graph, parts, [1, 3])
+    assert (figures.cut, figures.volume) == (4.0, 8)
+    assert figures.imbalance == pytest.approx(1.0)  # part 0 should have two of the eight vertices
+    assert (figures.sizes.tolist(), figures.weights.tolist()) == ([4, 4], [4.0, 4.0])
+    assert figures.connected.tolist() == [True, True]
+    cost = mapping_cost(graph, parts, [1, 3], alpha=0.5, beta=[[99, 0.25], [0.125, math.nan]])
+    assert cost.communication.tolist() == [1.0, 0.5]
+    assert (cost.objective, cost.lower_bound) == (5.0, 2.0)
+    assert mapping_cost(graph, parts, [1, 3], 0.5, 0.25, startup=True).objective == 5.5
+    assert quality(graph, parts, [25, 25]).imbalance == 0.0
+
+
+def test_the_heaviest_task_bounds_too() -> None:
+    graph = from_edges(3, [0], [1], vertex_weights=[10, 1, 1])
+    assert mapping_cost(graph, [0, 1, 1], [1, 2]).lower_bound == 5.0
+    assert mapping_cost(graph, [1, 0, 0], [1, 2]).objective == 5.0
+
+
+def test_many_more_parts_than_vertices() -> None:
+    graph = mesh(3, 3)
+    parts = np.arange(9) * 100_000
+    assert volume(graph, parts, 1_000_000) == 24
+    assert connected(graph, parts, 1_000_000).all()
+    assert mapping_cost(graph, parts, np.ones(1_000_000), beta=1.0).objective == 5.0
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([0, 1], "parts of shape"),
+        ([0.0, 1.0, 0.0], "expected 3 integers"),
+        ([0, 2, 0], r"parts\[1\] = 2: expected 0..1"),
+        ([0, 1, -1], r"parts\[2\] = -1"),
+        ([[0, 1, 0]], "parts of shape"),
+    ],
+)
+def test_odd_parts(parts: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_parts(parts, 3, 2)
+    for figure in (cut, volume, connected, part_weights):
+        with pytest.raises(ValueError, match=message):
+            figure(mesh(1, 3), parts, 2)
+
+
+def test_other_odd_values() -> None:
+    graph, parts = mesh(1, 3), [0, 1, 0]
+    with pytest.raises(ValueError, match=r"targets\[1\] = 0.0"):
+        quality(graph, parts, [1, 0])
+    with pytest.raises(ValueError, match=r"performance\[0\] = nan"):
+        mapping_cost(graph, parts, [math.nan, 1])
+    with pytest.raises(ValueError, match=r"alpha\[0\] = -1.0"):
+        mapping_cost(graph, parts, [1, 1], alpha=-1)
+    with pytest.raises(ValueError, match=r"beta\[1, 0\] = inf"):
+        mapping_cost(graph, parts, [1, 1], beta=[[0, 0], [math.inf, 0]])
+    with pytest.raises(ValueError, match=r"beta of shape \(2,\)"):
+        mapping_cost(graph, parts, [1, 1], beta=[0, 1])
