@@ -16,6 +16,7 @@ from numba import njit
 
 from lb_mpi.graph import Floats, Graph, Ints
 
+FASTEST = 0.4  # of its vertices, at least, a level keeps: more levels refine more
 SHRINK = 0.95  # a level that keeps more of its vertices than this is not worth while: coarsening has stalled
 
 
@@ -70,76 +71,74 @@ def shuffle(values, n, state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def match(indptr, indices, weights, vertex_weights, largest, block, state):  # type: ignore[no-untyped-def]
+def cluster(indptr, indices, weights, vertex_weights, largest, block, state):  # type: ignore[no-untyped-def]
     """Group the vertices: (n,) number of each vertex's group, and the number of groups.
 
     No group is heavier than `largest`, or crosses two blocks; block (n,) is any labelling of the vertices.
     """
     n = len(vertex_weights)
-    total = 0.0
-    for v in range(n):
-        total += vertex_weights[v]
-    least = 1e-6 * total / n + 1e-300  # so that weights of 0 can be divided by
-    leader = np.full(n, -1)
-    weight = np.zeros(n)  # of the group, at its leader
+    group = np.arange(n)
+    weight = vertex_weights.copy()
+    least = 1e-6 * vertex_weights.sum() / n + 1e-300  # so that weights of 0 can be divided by
+    alone = np.ones(n, np.bool_)
+    tied = np.zeros(n)  # to each group
+    groups = np.empty(n, np.int64)
     order = np.arange(n)
     shuffle(order, n, state)
-    single = 0
+    count = n
     for i in range(n):
         v = order[i]
-        if leader[v] >= 0:
+        if not alone[v]:
             continue
-        best, best_rating = -1, -1.0
-        room = largest - vertex_weights[v]
+        size = 0
         for e in range(indptr[v], indptr[v + 1]):
             u = indices[e]
-            if leader[u] < 0 and block[u] == block[v] and vertex_weights[u] <= room:
-                rating = weights[e] * weights[e] / (vertex_weights[u] + least)
+            if block[u] == block[v]:
+                g = group[u]
+                if tied[g] == 0.0:
+                    groups[size] = g
+                    size += 1
+                tied[g] += weights[e]
+        best, best_rating, equal = -1, 0.0, 1
+        for j in range(size):
+            g = groups[j]
+            if weight[g] + vertex_weights[v] <= largest and g != v:
+                rating = tied[g] * tied[g] / (weight[g] + least)
                 if rating > best_rating:
-                    best, best_rating = u, rating
+                    best, best_rating, equal = g, rating, 1
+                elif rating == best_rating:
+                    equal += 1
+                    if next_random(state, equal) == 0:
+                        best = g
+            tied[g] = 0.0
         if best >= 0:
-            leader[v] = leader[best] = v
-            weight[v] = vertex_weights[v] + vertex_weights[best]
-        else:
-            order[single] = v  # looked at again below
-            single += 1
-    left = 0
-    for i in range(single):
-        v = order[i]
-        if leader[v] >= 0:
-            continue
-        best, best_rating = -1, -1.0
-        for e in range(indptr[v], indptr[v + 1]):
-            g = leader[indices[e]]
-            if g >= 0 and block[g] == block[v] and weight[g] + vertex_weights[v] <= largest:
-                rating = weights[e] * weights[e] / (weight[g] + least)
-                if rating > best_rating:
-                    best, best_rating = g, rating
-        if best >= 0:
-            leader[v] = best
+            group[v] = best
             weight[best] += vertex_weights[v]
-        else:
-            order[left] = v
-            left += 1
-    if left > n // 20:
-        waiting = np.full(n + 1, -1)  # at each vertex: who hangs on it and is single; at n: who hangs on none
-        for i in range(left):
+            alone[v] = alone[best] = False
+            count -= 1
+            if count < FASTEST * n:
+                break
+    if count > 0.7 * n:
+        waiting = np.full(n + 1, -1)  # at each vertex: who hangs on it and is alone; at n: who hangs on none
+        for i in range(n):
             v = order[i]
+            if not alone[v]:
+                continue
             hub, heaviest = n, -1.0
             for e in range(indptr[v], indptr[v + 1]):
                 if weights[e] > heaviest:
                     hub, heaviest = indices[e], weights[e]
             other = waiting[hub]
-            if other < 0 or block[other] != block[v] or vertex_weights[other] + vertex_weights[v] > largest:
+            if other < 0 or block[other] != block[v] or weight[other] + vertex_weights[v] > largest:
                 waiting[hub] = v
             else:
-                leader[v] = leader[other] = v
+                group[v] = other
+                alone[v] = alone[other] = False
                 waiting[hub] = -1
     number = np.full(n, -1)
-    group = np.empty(n, np.int64)
     count = 0
     for v in range(n):  # in the order of the vertices: neighbours stay near to each other in memory
-        g = leader[v] if leader[v] >= 0 else v
+        g = group[v]
         if number[g] < 0:
             number[g] = count
             count += 1
@@ -196,7 +195,7 @@ def coarsen(fine: Csr, until: int, largest: float, state: np.ndarray, block: Int
     levels: list[Level] = []
     blocks = np.zeros(fine.n, np.int64) if block is None else block
     while fine.n > until:
-        group, count = match(*fine, largest, blocks, state)
+        group, count = cluster(*fine, largest, blocks, state)
         if count > SHRINK * fine.n:
             break
         next_blocks = np.zeros(count, np.int64)

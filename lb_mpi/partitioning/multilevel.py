@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.bisect import bisect_recursively
-from lb_mpi.partitioning.coarsen import coarsen, csr, random_state
+from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, random_state
 from lb_mpi.partitioning.refine_fm import refine
+
+
+class Effort(NamedTuple):
+    tries: int
+    cycles: int
+    rounds: int
+    patience: float
+    seeds_at_once: int
+
+
+EFFORTS = {
+    "fast": Effort(8, 0, 3, 1.0, 0),
+    "good": Effort(16, 2, 5, 1.0, 0),
+    "best": Effort(30, 6, 10, 1.0, 0),
+}
+
+
+def cycle(fine: Csr, targets: Floats, bounds: Floats, part: Ints | None, effort: Effort, state) -> Ints:
+    k = len(targets)
+    total = float(fine.vertex_weights.sum())
+    coarsest = max(60 * k, 200)
+    levels = coarsen(fine, coarsest, 1.5 * total / coarsest, state, part)
+    finer = [fine, *(level.csr for level in levels)]
+    if part is None:
+        part = bisect_recursively(finer[-1], targets, bounds, effort.tries, state)
+    else:
+        for level in levels:
+            coarse = np.zeros(level.csr.n, np.int64)
+            coarse[level.group] = part
+            part = coarse
+    refine(*finer[-1], part, bounds, effort.rounds, effort.patience, effort.seeds_at_once, state)
+    for level, csr_ in zip(reversed(levels), reversed(finer[:-1]), strict=True):
+        part = part[level.group]
+        refine(*csr_, part, bounds, effort.rounds, effort.patience, effort.seeds_at_once, state)
+    return part
 
 
 def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, seed: int) -> Ints:
     """(n,) part of each vertex, 0..k-1."""
-    k = len(targets)
     state = random_state(seed)
     fine = csr(graph)
     total = float(fine.vertex_weights.sum())
     bounds = (1 + imbalance) * targets * total * (1 + 1e-12)
-    coarsest = max(20 * k, 100)
-    levels = coarsen(fine, coarsest, 1.5 * total / coarsest, state)
-    finer = [fine, *(level.csr for level in levels)]
-    part = bisect_recursively(finer[-1], targets, bounds, 8, state)
-    refine(*finer[-1], part, bounds, 3, 1.0, 1, state)
-    for level, csr_ in zip(reversed(levels), reversed(finer[:-1]), strict=True):
-        part = part[level.group]
-        refine(*csr_, part, bounds, 3, 1.0, 1, state)
+    settings = EFFORTS[effort]
+    part = cycle(fine, targets, bounds, None, settings, state)
+    for _ in range(settings.cycles):
+        part = cycle(fine, targets, bounds, part, settings, state)
     return part

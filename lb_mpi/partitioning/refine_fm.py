@@ -22,6 +22,8 @@ from lb_mpi.graph import Floats, Ints
 from lb_mpi.partitioning.coarsen import Csr, next_random, shuffle
 
 
+LIFO = 1e-7
+
 class Ties(NamedTuple):
     """The weights between vertices and parts (see the top of the file)."""
 
@@ -162,6 +164,8 @@ def search(  # type: ignore[no-untyped-def]
     """
     n = len(vertex_weights)
     key = np.zeros(n)
+    exact = np.zeros(n)
+    tick = 0.0
     heap = np.empty(n, np.int64)
     place = np.full(n, -1)  # in the heap; -1: not in it, -2: has moved in this round
     moved = np.empty(n, np.int64)
@@ -180,7 +184,9 @@ def search(  # type: ignore[no-untyped-def]
                 best = -np.inf
                 for e in range(indptr[v], indptr[v] + n_ties[v]):
                     best = max(best, tie[e])
-                key[v] = best - own[v]
+                exact[v] = best - own[v]
+                tick += LIFO
+                key[v] = exact[v] + tick
                 heap[size] = v
                 place[v] = size
                 size += 1
@@ -197,8 +203,9 @@ def search(  # type: ignore[no-untyped-def]
                     if tie[e] > best or part_weights[p] * bounds[target] < part_weights[target] * bounds[p]:
                         target, best = p, tie[e]
             best -= own[v]
-            if target >= 0 and best < key[v]:  # its best part is full
-                key[v] = best
+            if target >= 0 and best < exact[v]:  # its best part is full
+                exact[v] = best
+                key[v] = best + tick
                 sift_down(0, size, heap, place, key)
                 if heap[0] != v:
                     continue
@@ -248,16 +255,17 @@ def search(  # type: ignore[no-untyped-def]
                 for f in range(indptr[u], indptr[u] + n_ties[u]):
                     best = max(best, tie[f])
                 best -= own[u]
+                tick += LIFO
+                old = key[u]
+                exact[u] = best
+                key[u] = best + tick
                 if place[u] < 0:
-                    key[u] = best
                     heap[size] = u
                     size += 1
                     sift_up(size - 1, heap, place, key)
-                elif best > key[u]:
-                    key[u] = best
+                elif key[u] > old:
                     sift_up(place[u], heap, place, key)
-                elif best < key[u]:
-                    key[u] = best
+                elif key[u] < old:
                     sift_down(place[u], size, heap, place, key)
             if since > 2:
                 mean = sum_gain / since
