@@ -10,6 +10,7 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.bisect import bisect_recursively
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, random_state
 from lb_mpi.partitioning.refine_fm import refine
+from lb_mpi.partitioning.refine_flow import refine_by_flow
 
 
 class Effort(NamedTuple):
@@ -18,6 +19,8 @@ class Effort(NamedTuple):
     rounds: int
     patience: float
     seeds_at_once: int
+    flow: int = 0
+    layers: int = 8
 
 
 EFFORTS = {
@@ -44,6 +47,8 @@ def cycle(fine: Csr, targets: Floats, bounds: Floats, part: Ints | None, effort:
     for level, csr_ in zip(reversed(levels), reversed(finer[:-1]), strict=True):
         part = part[level.group]
         refine(*csr_, part, bounds, effort.rounds, effort.patience, effort.seeds_at_once, state)
+        if effort.flow:
+            refine_by_flow(*csr_, part, bounds, effort.flow, effort.layers, state)
     return part
 
 
