@@ -25,26 +25,34 @@ from lb_mpi.problem import Problem
 
 if TYPE_CHECKING:
     from lb_mpi.allocation import Allocation, allocate
+    from lb_mpi.machine import Machine, read_machine, write_machine
     from lb_mpi.mpi.balancer import Balanced, BalanceError, Balancer
     from lb_mpi.mpi.search import RankStats, SearchError, SearchResult, search
+    from lb_mpi.mpi.speed import measure
 
 __all__ = [
     "Allocation",
     "BalanceError",
     "Balanced",
     "Balancer",
+    "Machine",
     "Problem",
     "RankStats",
     "SearchError",
     "SearchResult",
     "allocate",
+    "measure",
+    "read_machine",
     "search",
     "throttle",
+    "write_machine",
 ]
 __version__ = "0.1.0"
 
 _LATER = {
     **dict.fromkeys(("allocate", "Allocation"), "lb_mpi.allocation"),
+    **dict.fromkeys(("Machine", "read_machine", "write_machine"), "lb_mpi.machine"),
+    "measure": "lb_mpi.mpi.speed",
     **dict.fromkeys(("search", "SearchError", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),
     **dict.fromkeys(("Balancer", "Balanced", "BalanceError"), "lb_mpi.mpi.balancer"),
 }

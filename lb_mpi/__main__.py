@@ -1,4 +1,4 @@
-"""python -m lb_mpi: what needs no MPI.  Exit codes: 0; 2 for a mistake of the user's, in one line."""
+"""python -m lb_mpi: what needs no MPI, and info.  Exit codes: 0; 2 for a mistake of the user's, in one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lb_mpi import cli_allocate, cli_diffusion, lockstep, simulate
+from lb_mpi import cli_allocate, cli_diffusion, cli_info, lockstep, simulate
 from lb_mpi.graph import ring_order
 from lb_mpi.problems.maze import MazeSearch, read_maze
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
@@ -74,6 +74,10 @@ def parser() -> argparse.ArgumentParser:
     allocation = commands.add_parser("allocate", help="how many tasks each of some unequal nodes should run")
     cli_allocate.add_arguments(allocation)
     _finish(allocation, run_allocate)
+
+    info = commands.add_parser("info", help="versions, MPI, hosts, ranks; with --measure, speeds and costs of messages")
+    cli_info.add_arguments(info)
+    _finish(info, cli_info.run)
     return top
 
 
@@ -153,7 +157,8 @@ def run_allocate(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    options = parser().parse_args(arguments)
+    with cli_info.one_rank_speaks():
+        options = parser().parse_args(arguments)
     try:
         for_machines, for_people = options.run(options)
     except (ValueError, OSError) as error:
@@ -161,7 +166,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    print(json.dumps(for_machines) if options.json else "\n".join(for_people))
+    if for_people:
+        print(json.dumps(for_machines) if options.json else "\n".join(for_people))
     return 0
 
 

@@ -1,0 +1,225 @@
+"""The machine as it was measured: where ranks are, how fast they compute, what a message costs.   (pure, but for its file)
+
+A message of b bytes from rank k to rank l takes `latency_s[k, l] + s_per_byte[k, l] * b` seconds.  A machine is kept in a
+JSON file, so that it's measured once and read by many runs:
+
+    {"format": "lb_mpi machine", "version": 1, "hosts": ["a", "a"], "speeds": [9.1, 9.0],
+     "latency_s": [[0, 4e-7], [4e-7, 0]], "s_per_byte": [[0, 1e-10], [1e-10, 0]]}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lb_mpi.graph import Floats
+from lb_mpi.graph_files import PathLike
+from lb_mpi.metrics import check_speeds
+
+FORMAT, VERSION = "lb_mpi machine", 1
+ALIKE = 1.4  # cores of one host whose speeds differ by less than this factor are of one kind
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """P ranks; the arrays are its own and can't be written to.
+
+    ValueError, naming the field and the rank, for speeds that aren't finite and > 0, costs that aren't finite and >= 0 or
+    are not 0 on the diagonal (a rank needs no message to itself), hosts that are no names, and for wrong shapes.
+    """
+
+    hosts: tuple[str, ...]  # (P,) the host of each rank
+    speeds: Floats  # (P,) units of work per second, of whatever kernel was measured
+    latency_s: Floats  # (P, P) seconds that the shortest message takes
+    s_per_byte: Floats  # (P, P) seconds for each further byte
+
+    def __post_init__(self) -> None:
+        hosts = self.hosts
+        if not isinstance(hosts, list | tuple) or not all(isinstance(host, str) and host for host in hosts):
+            raise ValueError(f"hosts = {hosts!r}: expected a name for each rank")
+        object.__setattr__(self, "hosts", tuple(hosts))
+        object.__setattr__(self, "speeds", check_speeds(self.speeds, len(hosts)))
+        for name in ("latency_s", "s_per_byte"):
+            object.__setattr__(self, name, _check_costs(getattr(self, name), len(hosts), name))
+        for array in (self.speeds, self.latency_s, self.s_per_byte):
+            array.flags.writeable = False
+
+    @property
+    def size(self) -> int:
+        """The number of ranks P."""
+        return len(self.hosts)
+
+    def message_s(self, payload_bytes: float) -> Floats:
+        """(P, P) seconds that a message of so many bytes takes; 0 on the diagonal."""
+        seconds: Floats = self.latency_s + self.s_per_byte * payload_bytes
+        return seconds
+
+    def between(self, one: str, other: str) -> tuple[float, float] | None:
+        """Medians of latency_s and s_per_byte of messages from a rank on host `one` to a rank on host `other`.
+
+        None if there are no two such ranks.
+        """
+        hosts = np.array(self.hosts)
+        pairs = (hosts[:, None] == one) & (hosts[None, :] == other) & ~np.eye(self.size, dtype=bool)
+        if not pairs.any():
+            return None
+        return float(np.median(self.latency_s[pairs])), float(np.median(self.s_per_byte[pairs]))
+
+
+def _check_costs(values: ArrayLike, size: int, name: str) -> Floats:
+    try:
+        array = np.array(values, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name}: expected {size} lists of {size} numbers") from None
+    if array.shape != (size, size):
+        raise ValueError(f"{name} of shape {array.shape}: expected {(size, size)}, a number for each pair of ranks")
+    for bad, expected in ((~(np.isfinite(array) & (array >= 0)), "a finite number >= 0"), (_own(array) != 0, "0")):
+        if bad.any():
+            k, other = divmod(int(bad.argmax()), size)
+            raise ValueError(f"{name}[{k}][{other}] = {array[k, other]}: expected {expected}")
+    return array
+
+
+def _own(array: Floats) -> Floats:
+    """The diagonal alone."""
+    return np.diag(np.diag(array))
+
+
+def read_machine(path: PathLike) -> Machine:
+    """The machine in a file; whatever is wrong with it is a ValueError that begins with the file's name."""
+    where = os.fspath(path)
+    with open(path, encoding="utf-8") as file:
+        try:
+            given = json.load(file)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{where}:{error.lineno}: {error.msg}: expected JSON") from None
+        except (UnicodeDecodeError, RecursionError):
+            raise ValueError(f"{where}: expected JSON") from None
+    if not isinstance(given, dict) or given.get("format") != FORMAT:
+        raise ValueError(f'{where}: expected a JSON object with "format": "{FORMAT}"')
+    if given.get("version") != VERSION:
+        raise ValueError(f"{where}: version = {given.get('version')!r}: expected {VERSION}")
+    fields = ("hosts", "speeds", "latency_s", "s_per_byte")
+    for name in fields:
+        if name not in given:
+            raise ValueError(f"{where}: {name} is missing")
+        if any(isinstance(number, bool | str) for number in _leaves(given[name])) and name != "hosts":
+            raise ValueError(f"{where}: {name}: expected numbers")
+    try:
+        return Machine(**{name: given[name] for name in fields})
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def as_json(machine: Machine) -> dict[str, Any]:
+    """The machine as it stands in its file."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "hosts": list(machine.hosts),
+        "speeds": machine.speeds.tolist(),
+        "latency_s": machine.latency_s.tolist(),
+        "s_per_byte": machine.s_per_byte.tolist(),
+    }
+
+
+def write_machine(machine: Machine, path: PathLike) -> None:
+    """Write the file; it's there as a whole or not at all."""
+    folder, name = os.path.split(os.path.abspath(path))
+    try:
+        descriptor, draft = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(as_json(machine), indent=1) + "\n")
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(draft, 0o666 & ~mask)  # mkstemp's is for the owner alone
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
+
+# --- from measurements ------------------------------------------------------------------------------------------------
+
+
+def fit_message(sizes: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
+    """(latency_s, s_per_byte) of messages of (K,) `sizes` in bytes that took (K,) `seconds`: both >= 0.
+
+    Least squares of the relative errors, so that a microsecond counts in a message of one byte, and not in one of a million.
+    """
+    from scipy.optimize import nnls  # takes long to import, and few need it
+
+    size, time = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    largest = float(size.max(initial=1.0))  # so that the two columns are of one order
+    (latency, per_largest), _ = nnls(np.stack([1.0 / time, size / largest / time], axis=1), np.ones(len(time)))
+    return float(latency), float(per_largest) / largest
+
+
+def speeds_of(hosts: Sequence[str], rates: ArrayLike, wanted: ArrayLike, got: ArrayLike) -> Floats:
+    """(P,) units per second when all ranks compute, with what is mere luck taken out.
+
+    rates (P,): units per second in which a rank has a core; wanted (P,): the fraction of the time for which it would have
+    one if it never had to wait for it (below 1: it is stopped now and then, or rests); got (P,): for which it had one.
+
+    The speed is rate * wanted, if a rank never waits.  More ranks than cores are a matter of luck for each, and the luck of
+    the next second will be another: so the ranks of a host are slowed down by one factor, sum got / sum wanted.  Rates are
+    leveled (see `level`).
+    """
+    on, speeds = np.array(hosts), level(hosts, rates)
+    asks, has = check_speeds(wanted, len(hosts), name="wanted"), check_speeds(got, len(hosts), name="got")
+    speeds *= asks
+    for host in np.unique(on):
+        ranks = on == host
+        speeds[ranks] *= min(1.0, has[ranks].sum() / asks[ranks].sum())
+    return speeds
+
+
+def level(hosts: Sequence[str], rates: ArrayLike) -> Floats:
+    """(P,) rates in which ranks of one host that are nearly alike (by a factor of 1.4) have their mean.
+
+    The cores of one machine are of few kinds; small differences come from whatever else they do just now.  The fastest
+    ranks of a host are put together first.
+    """
+    leveled, on = check_speeds(rates, len(hosts), name="rates"), np.array(hosts)
+    for host in np.unique(on):
+        ranks = np.flatnonzero(on == host)
+        ranks = ranks[np.argsort(-leveled[ranks], kind="stable")]
+        while len(ranks):
+            n_alike = int(np.count_nonzero(leveled[ranks] * ALIKE >= leveled[ranks[0]]))
+            leveled[ranks[:n_alike]] = math.fsum(leveled[ranks[:n_alike]]) / n_alike
+            ranks = ranks[n_alike:]
+    return leveled
+
+
+def pairings(size: int) -> list[list[tuple[int, int]]]:
+    """Rounds of disjoint pairs (k, l), k < l, in which each two of `size` ranks meet once: at most `size` rounds.
+
+    As at a tournament: all but the first sit around a table, and move on by one seat a round.
+    """
+    seats = list(range(size + size % 2))  # an odd one out meets nobody
+    rounds = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        opposite = zip(seats[:half], reversed(seats[half:]), strict=True)
+        rounds.append([(min(pair), max(pair)) for pair in opposite if max(pair) < size])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return [pairs for pairs in rounds if pairs]

@@ -1,0 +1,172 @@
+"""The machine as measured on real ranks, and the command that tells it; never how fast this machine is."""
+
+import io
+import json
+import pathlib
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from lb_mpi.__main__ import main
+from lb_mpi.machine import read_machine
+from lb_mpi.mpi.speed import _calibrate, measure, multiply_add
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+pytestmark = pytest.mark.mpi
+
+
+def refused(action: Callable[[], object]) -> list[str]:
+    """What every rank is told."""
+    with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
+        action()
+    return COMM.allgather(str(caught.value))
+
+
+def test_a_machine_is_measured() -> None:
+    machine = measure(COMM, rounds=1, round_s=0.02)
+    assert machine.hosts == tuple(COMM.allgather(MPI.Get_processor_name()))
+    assert machine.speeds.min() > 0
+    off = ~np.eye(SIZE, dtype=bool)
+    assert np.all(machine.message_s(1 << 20)[off] > 0)
+    np.testing.assert_array_equal(machine.latency_s, machine.latency_s.T)
+    for field in (machine.speeds, machine.latency_s, machine.s_per_byte):
+        np.testing.assert_array_equal(field, COMM.bcast(field))  # the same on all ranks
+
+
+def test_messages_can_be_left_out() -> None:
+    machine = measure(COMM, messages=False, rounds=1, round_s=0.01)
+    assert not machine.message_s(1000).any()
+
+
+def test_emulated_speeds_are_found() -> None:
+    """A rank that rests three times as long as it computes is measured as one, whatever else this machine does."""
+    machine = measure(COMM, messages=False, rounds=3, round_s=0.1, speed=1.0 if RANK % 2 == 0 else 0.25)
+    if SIZE == 2:  # on more ranks than cores the emulation itself may be late
+        assert machine.speeds[1] < 0.6 * machine.speeds[0]
+    assert len(machine.speeds) == SIZE
+
+
+def test_speeds_are_in_units_of_the_users_kernel() -> None:
+    asked: list[int] = []
+
+    def kernel(n: int) -> None:
+        asked.append(n)
+        multiply_add(3 * n)
+
+    ours = measure(COMM, messages=False, rounds=3, round_s=0.05)
+    theirs = measure(COMM, kernel, messages=False, rounds=3, round_s=0.05)
+    assert asked[0] == 1
+    assert set(asked[-3:]) == {asked[-1]}  # calibrated, then always as many
+    assert np.all(theirs.speeds < ours.speeds)
+
+
+def test_a_unit_that_takes_long_is_one() -> None:
+    assert _calibrate(lambda n: multiply_add(20 * n)) == 1
+
+
+def test_mistakes_are_told_to_all() -> None:
+    last = SIZE - 1
+
+    def bad(n: int) -> None:
+        if last == RANK:
+            raise RuntimeError("no such unit")
+
+    def works(n: int) -> None:
+        multiply_add(n)
+
+    cases: list[tuple[dict[str, object], str]] = [
+        ({"speed": 2.0 if last == RANK else 1.0}, "speed = 2.0"),
+        ({"kernel": 3}, "kernel = 3"),
+        ({"rounds": 0}, "rounds = 0"),
+        ({"rounds": True}, "rounds = True"),
+        ({"round_s": float("nan")}, "round_s = nan"),
+        ({"round_s": 0}, "round_s = 0"),
+        ({"kernel": bad if last == RANK else works}, "no such unit"),
+        ({"kernel": lambda n: None}, "expected some work"),
+    ]
+    for options, says in cases:
+        told = refused(lambda o=options: measure(COMM, **{"rounds": 1, "round_s": 0.01, **o}))  # type: ignore[misc]
+        assert all(says in text for text in told)
+        assert all(f"rank {last}: " in text for text in told[:-1] if "no such unit" in text)
+    with pytest.raises(TypeError, match="comm"):
+        measure(None)  # type: ignore[arg-type]
+
+
+def test_traffic_of_the_caller_is_not_disturbed() -> None:
+    request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
+    measure(COMM, rounds=1, round_s=0.01)
+    assert not request.Test()
+    COMM.Send(np.array([7.0]), RANK)
+    request.Wait()
+    assert received[0] == 7.0
+
+
+# --- python -m lb_mpi info ---
+
+
+def info(*arguments: str) -> tuple[int, str, str]:
+    """Exit code (the same on all ranks), and what all ranks together have printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main(["info", *arguments])
+        except SystemExit as ended:
+            code = int(str(ended.code))
+    assert COMM.allgather(code) == [code] * SIZE
+    return code, "".join(COMM.allgather(out.getvalue())), "".join(COMM.allgather(err.getvalue()))
+
+
+def test_info() -> None:
+    code, out, err = info()
+    assert (code, err) == (0, "")
+    assert f"{SIZE} rank" in out
+    assert "mpi4py" in out
+    given = json.loads(info("--json")[1])
+    assert given["ranks"] == len(given["hosts"]) == SIZE
+    assert given["versions"]["python"] == sys.version.split()[0]
+    assert given["thread_level"] in ("single", "funneled", "serialized", "multiple")
+
+
+def test_info_measures_and_writes_a_file(tmp_path: pathlib.Path) -> None:
+    path = COMM.bcast(tmp_path / "machine.json")
+    code, out, err = info("--measure", "-o", str(path), "--json")
+    assert (code, err) == (0, "")
+    given = json.loads(out)
+    machine = read_machine(path)
+    assert given["machine"]["speeds"] == machine.speeds.tolist()
+    assert given["output"] == str(path)
+    assert machine.size == SIZE
+    speeds = ",".join(["0.5"] * SIZE)
+    code, out, err = info("--measure", "--speeds", speeds)
+    assert (code, err) == (0, "")
+    assert "mult-adds" in out
+    assert ("messages within" in out) == (SIZE > 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--speeds", "1"], "--speeds without --measure"),
+        (["-o", "m.json"], "-o without --measure"),
+        (["--measure", "--speeds", ",".join(["1"] * (SIZE + 1))], f"--speeds has {SIZE + 1} numbers"),
+        (["--measure", "--speeds", ",".join(["2"] * SIZE)], "speed = 2.0"),
+        (["--measure", "--speeds", "fast"], "--speeds fast"),
+        (["--measure", "-o", "nosuch/folder/m.json"], "nosuch/folder/m.json"),
+    ],
+)
+def test_info_says_what_is_wrong_once(arguments: list[str], says: str) -> None:
+    code, out, err = info(*arguments)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_only_one_rank_speaks_of_unknown_options() -> None:
+    code, out, err = info("--unknown")
+    assert (code, out) == (2, "")
+    assert err.count("unrecognized arguments") == 1

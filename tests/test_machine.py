@@ -1,0 +1,228 @@
+"""The machine in figures: its file, the fit of messages, what is luck in speeds, who meets whom."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lb_mpi.machine import (
+    ALIKE,
+    Machine,
+    as_json,
+    fit_message,
+    level,
+    pairings,
+    read_machine,
+    speeds_of,
+    write_machine,
+)
+
+
+def machine(**changes: Any) -> Machine:
+    fields: dict[str, Any] = {
+        "hosts": ("a", "a", "b"),
+        "speeds": [2.0, 1.0, 0.5],
+        "latency_s": [[0, 1e-6, 4e-5], [1e-6, 0, 5e-5], [4e-5, 5e-5, 0]],
+        "s_per_byte": [[0, 1e-10, 8e-9], [1e-10, 0, 9e-9], [8e-9, 9e-9, 0]],
+    }
+    return Machine(**{**fields, **changes})
+
+
+def test_messages() -> None:
+    made = machine()
+    assert made.size == 3
+    assert made.message_s(1000)[0, 2] == pytest.approx(4e-5 + 8e-6)
+    assert not np.diag(made.message_s(1000)).any()
+    assert made.between("a", "a") == pytest.approx((1e-6, 1e-10))
+    assert made.between("a", "b") == pytest.approx((4.5e-5, 8.5e-9))
+    assert made.between("b", "b") is None
+
+
+def test_arrays_are_its_own() -> None:
+    speeds = np.ones(3)
+    made = machine(speeds=speeds)
+    speeds[0] = 7.0
+    assert made.speeds[0] == 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        made.speeds[0] = 7.0
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"hosts": ["a", "a"]}, "speeds"),
+    ({"hosts": ["a", "", "b"]}, "hosts"),
+    ({"hosts": ["a", 1, "b"]}, "hosts"),
+    ({"hosts": "aab"}, "hosts"),
+    ({"hosts": []}, "speeds"),
+    ({"speeds": [1, 0, 1]}, r"speeds\[1\] = 0.0"),
+    ({"speeds": [1, math.nan, 1]}, r"speeds\[1\] = nan"),
+    ({"speeds": [1, math.inf, 1]}, r"speeds\[1\] = inf"),
+    ({"speeds": "fast"}, "speeds"),
+    ({"latency_s": [0, 0, 0]}, "latency_s of shape"),
+    ({"latency_s": [[0, 1], [1, 0]]}, "latency_s of shape"),
+    ({"latency_s": [[0, 1], [1]]}, "latency_s"),
+    ({"latency_s": [[0, 1, 1], [1, 0, -1], [1, 1, 0]]}, r"latency_s\[1\]\[2\] = -1.0"),
+    ({"s_per_byte": [[0, 1, 1], [1, 0, math.nan], [1, 1, 0]]}, r"s_per_byte\[1\]\[2\] = nan"),
+    ({"s_per_byte": [[0, 1, 1], [1, 3, 1], [1, 1, 0]]}, r"s_per_byte\[1\]\[1\] = 3.0: expected 0"),
+]
+
+
+@pytest.mark.parametrize(("changes", "says"), BAD)
+def test_bad_machines(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        machine(**changes)
+
+
+# --- the file ---
+
+
+@given(st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=5), st.data())
+def test_a_file_holds_every_bit(tmp_path_factory: pytest.TempPathFactory, speeds: list[float], data: st.DataObject) -> None:
+    size = len(speeds)
+    costs = [
+        [[0.0 if k == to else data.draw(st.floats(0, 1e300)) for to in range(size)] for k in range(size)]
+        for _ in range(2)
+    ]
+    made = Machine(tuple(data.draw(st.text(min_size=1)) for _ in speeds), speeds, *costs)  # type: ignore[arg-type]
+    path = tmp_path_factory.mktemp("machine") / "m.json"
+    write_machine(made, path)
+    read = read_machine(path)
+    assert read.hosts == made.hosts
+    for name in ("speeds", "latency_s", "s_per_byte"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(made, name))
+    assert [file.name for file in path.parent.iterdir()] == ["m.json"]
+
+
+@pytest.mark.parametrize(("changes", "says"), BAD)
+def test_bad_files(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({**as_json(machine()), **changes}))
+    with pytest.raises(ValueError, match=f"m.json: {says}"):
+        read_machine(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "m.json:1: "),
+        ('{"format":\n "lb', "m.json:2: "),
+        ("[1, 2]", 'expected a JSON object with "format"'),
+        ("\xff\xfe", "m.json"),
+        ("[" * 100_000, "m.json: expected JSON"),
+        (json.dumps({**as_json(machine()), "format": "other"}), "format"),
+        (json.dumps({**as_json(machine()), "version": 2}), "version = 2: expected 1"),
+        (json.dumps({**as_json(machine()), "speeds": [True, 1, 1]}), "speeds: expected numbers"),
+        (json.dumps({**as_json(machine()), "speeds": ["1", 1, 1]}), "speeds: expected numbers"),
+        (json.dumps({**as_json(machine()), "speeds": [10**400, 1, 1]}), "m.json: "),
+        (json.dumps({**as_json(machine()), "latency_s": 10**400}), "m.json: latency_s"),
+    ],
+)
+def test_files_that_are_none(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "m.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError) as caught:
+        read_machine(path)
+    assert says in str(caught.value)
+
+
+def test_missing_keys_are_named(tmp_path: Path) -> None:
+    for name in ("hosts", "speeds", "latency_s", "s_per_byte"):
+        whole = as_json(machine())
+        del whole[name]
+        (tmp_path / "m.json").write_text(json.dumps(whole))
+        with pytest.raises(ValueError, match=f"m.json: {name} is missing"):
+            read_machine(tmp_path / "m.json")
+
+
+def test_no_file_and_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"m\.json"):
+        read_machine(tmp_path / "m.json")
+    with pytest.raises(OSError, match=r"nowhere/m.json"):
+        write_machine(machine(), tmp_path / "nowhere" / "m.json")
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.json"
+    write_machine(machine(), path)
+    before = path.read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            write_machine(machine(speeds=[1, 1, 1]), path)
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# --- from measurements ---
+
+
+@given(st.floats(0, 1e-2), st.floats(1e-12, 1e-6))
+def test_the_fit_finds_what_was_put_in(latency_s: float, s_per_byte: float) -> None:
+    sizes = np.array([1, 4096, 65536, 1 << 20])
+    found = fit_message(sizes, latency_s + s_per_byte * sizes)
+    assert found[0] == pytest.approx(latency_s, rel=1e-5, abs=1e-5 * s_per_byte)
+    assert found[1] == pytest.approx(s_per_byte, rel=1e-5)
+
+
+@given(st.lists(st.floats(1e-7, 1e-1), min_size=4, max_size=4))
+def test_costs_are_never_negative(seconds: list[float]) -> None:
+    latency_s, s_per_byte = fit_message([1, 4096, 65536, 1 << 20], seconds)
+    assert latency_s >= 0
+    assert s_per_byte >= 0
+    assert latency_s + s_per_byte > 0
+
+
+def test_short_messages_count_in_the_fit() -> None:
+    latency_s, s_per_byte = fit_message([1, 1 << 10, 1 << 16, 1 << 20], [1.02e-6, 2e-6, 70e-6, 1.15e-3])
+    assert latency_s == pytest.approx(1e-6, rel=0.1)  # unweighted: less than 0
+    assert s_per_byte == pytest.approx(1e-9, rel=0.1)
+
+
+def test_rates_that_are_nearly_alike_are_equal() -> None:
+    np.testing.assert_allclose(level(["a"] * 4, [10, 9, 8, 4]), [9, 9, 9, 4])
+    np.testing.assert_allclose(level(["a", "b", "a", "b"], [10, 9, 8, 4]), [9, 9, 9, 4])
+    np.testing.assert_allclose(level(["a"] * 3, [1, 2.1, 4.3]), [1, 2.1, 4.3])
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0.01, 100)), min_size=1, max_size=12))
+def test_leveling(ranks: list[tuple[str, float]]) -> None:
+    hosts, rates = [host for host, _ in ranks], np.array([rate for _, rate in ranks])
+    leveled = level(hosts, rates)
+    assert leveled.sum() == pytest.approx(rates.sum())
+    assert np.all(leveled <= rates * ALIKE * (1 + 1e-12))
+    assert np.all(leveled * ALIKE >= rates * (1 - 1e-12))
+    for k, host in enumerate(hosts):
+        for other in range(k):
+            if hosts[other] == host:  # the order is kept
+                assert (rates[k] - rates[other]) * (leveled[k] - leveled[other]) >= -1e-9
+
+
+def test_ranks_that_are_stopped_are_slow() -> None:
+    """Four ranks on two cores, held at 0.8, 0.4, 0.2, 0.2: nobody waits, or all wait the same."""
+    wanted = np.array([0.8, 0.4, 0.2, 0.2])
+    np.testing.assert_allclose(speeds_of(["a"] * 4, [100, 110, 95, 90], wanted, wanted), 98.75 * wanted)
+    np.testing.assert_allclose(speeds_of(["a"] * 4, [100] * 4, wanted, wanted / 2), 50 * wanted)
+
+
+def test_luck_with_cores_is_shared_within_a_host() -> None:
+    """Three ranks on two cores, one of which had a core for itself; and a rank on another host that had its own."""
+    found = speeds_of(["a", "a", "b", "a"], [100] * 4, [1, 1, 1, 1], [1, 0.4, 1, 0.6])
+    np.testing.assert_allclose(found, [200 / 3, 200 / 3, 100, 200 / 3])
+
+
+# --- who meets whom ---
+
+
+@given(st.integers(1, 40))
+def test_each_two_meet_once_in_few_rounds(size: int) -> None:
+    rounds = pairings(size)
+    assert len(rounds) <= size
+    for pairs in rounds:
+        ranks = [rank for pair in pairs for rank in pair]
+        assert len(set(ranks)) == len(ranks)
+    met = [pair for pairs in rounds for pair in pairs]
+    assert sorted(met) == [(k, other) for k in range(size) for other in range(k + 1, size)]
