@@ -5,15 +5,14 @@ The sizes that a header claims are held against the size of the file before any 
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from array import array
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
-import scipy.io
 from scipy import sparse
 
 from lb_mpi.graph import Floats, Graph, Ints, from_edges, from_scipy
@@ -145,50 +144,70 @@ def _check_both_ends(path: PathLike, n: int, tail: Ints, head: Ints, weight: Flo
 def read_matrix_market(path: PathLike) -> Graph:
     """The graph of a symmetric matrix in a Matrix Market file: an edge for every entry off the diagonal, of its weight.
 
-    Coordinate format; pattern (weights 1), integer or real; symmetric, or general with equal entries on both sides.
+    Coordinate format; pattern (weights 1), integer or real; symmetric (the lower triangle is stored), or general with
+    equal entries on both sides.  Entries of the same place add up.
     """
-    _check_matrix_header(path)
-    try:
-        matrix = sparse.coo_array(scipy.io.mmread(path))
-    except (ValueError, OverflowError) as error:
-        named = re.fullmatch(r"Line (\d+): (.*)", str(error))
-        if named:
-            _fail(path, int(named[1]), named[2])
-        _fail(path, Path(path).read_bytes().count(b"\n") + 1, str(error))
-    off = matrix.row != matrix.col
-    bad = off & ~((matrix.data >= 0) & np.isfinite(matrix.data))
-    if bad.any():
-        k = int(bad.argmax())
-        i, j = int(matrix.row[k]), int(matrix.col[k])
-        _fail(path, _line_of_entry(path, i, j), f"weight {matrix.data[k]}: expected a finite number >= 0")
-    csr = sparse.csr_array(matrix)
-    rows, columns = abs(csr - csr.T).nonzero()
-    if len(rows):
-        i, j = int(rows[0]), int(columns[0])
-        _fail(path, _line_of_entry(path, i, j), f"entry ({i + 1}, {j + 1}) is not equal to ({j + 1}, {i + 1})")
-    try:
-        return from_scipy(matrix)
-    except ValueError as error:  # a stored zero on one side only
-        raise ValueError(f"{os.fspath(path)}: {error}") from None
-
-
-def _check_matrix_header(path: PathLike) -> None:
     with open(path, "rb") as file:
-        words = file.readline().lower().split()
-        if len(words) != 5 or words[:2] != [b"%%matrixmarket", b"matrix"]:
-            _fail(path, 1, "expected %%MatrixMarket matrix coordinate FIELD SYMMETRY")
-        for word, allowed in (
-            (words[2], ["coordinate"]),
-            (words[3], ["real", "double", "integer", "unsigned-integer", "pattern"]),
-            (words[4], ["general", "symmetric"]),
-        ):
-            if word.decode("ascii", "replace") not in allowed:
-                _fail(path, 1, f"a {word.decode('ascii', 'replace')} matrix: expected {' or '.join(allowed)}")
-        line, text = 2, file.readline()
-        while text.startswith(b"%") or text.isspace():
-            line, text = line + 1, file.readline()
+        header = _matrix_header(path, file)
+        rows, columns, values, line_of = array("q"), array("q"), array("d"), array("q")  # per entry
+        line = header.line
+        for text in file:
+            line += 1
+            words = text.split()
+            if not words or words[0].startswith(b"%"):
+                continue
+            if len(line_of) == header.entries:
+                _fail(path, line, f"a line after the last of {header.entries} entries")
+            row, column, value = _matrix_entry(path, line, words, header)
+            rows.append(row)
+            columns.append(column)
+            values.append(value)
+            line_of.append(line)
+    if len(line_of) < header.entries:
+        _fail(path, line, f"the file ends after {len(line_of)} entries: the line of sizes says {header.entries}")
+    row_of, column_of = np.array(rows, dtype=np.int64) - 1, np.array(columns, dtype=np.int64) - 1
+    off = (row_of != column_of) & header.symmetric  # these stand for two
+    ends = (np.concatenate([row_of, column_of[off]]), np.concatenate([column_of, row_of[off]]))
+    weights, shape = np.array(values, dtype=float), (header.n, header.n)
+    matrix = sparse.csr_array((np.concatenate([weights, weights[off]]), ends), shape=shape)
+    stored = sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=shape)
+    infinite = sparse.csr_array((~np.isfinite(matrix.data), matrix.indices, matrix.indptr), shape=shape)
+    one_sided = (abs(matrix - matrix.T), abs(stored - stored.T))  # zeros can be stored, too
+    for wrong in (infinite, *one_sided):
+        one, other = wrong.nonzero()
+        if len(one):
+            i, j = int(one[0]), int(other[0])
+            here = np.flatnonzero((row_of == i) & (column_of == j))
+            there = np.flatnonzero((row_of == j) & (column_of == i))
+            what = "adds up to infinity" if wrong is infinite else f"is not equal to ({j + 1}, {i + 1})"
+            _fail(path, line_of[int([*here, *there][0])], f"entry ({i + 1}, {j + 1}) {what}")
+    return from_scipy(matrix)
+
+
+class _MatrixHeader(NamedTuple):
+    line: int  # of the sizes
+    n: int
+    entries: int
+    field: bytes
+    symmetric: bool
+
+
+def _matrix_header(path: PathLike, file: BinaryIO) -> _MatrixHeader:
+    words = file.readline().lower().split()
+    if len(words) != 5 or words[:2] != [b"%%matrixmarket", b"matrix"]:
+        _fail(path, 1, "expected %%MatrixMarket matrix coordinate FIELD SYMMETRY")
+    for word, allowed in (
+        (words[2], ["coordinate"]),
+        (words[3], ["real", "double", "integer", "unsigned-integer", "pattern"]),
+        (words[4], ["general", "symmetric"]),
+    ):
+        if word.decode("ascii", "replace") not in allowed:
+            _fail(path, 1, f"a {word[:60].decode('ascii', 'replace')} matrix: expected {' or '.join(allowed)}")
+    line, text = 2, file.readline()
+    while text.startswith(b"%") or text.isspace():
+        line, text = line + 1, file.readline()
     sizes = text.split()
-    if len(sizes) != 3 or not all(re.fullmatch(b"[0-9]{1,18}", size) for size in sizes):
+    if len(sizes) != 3 or not all(size.isdigit() and len(size) <= 18 for size in sizes):
         _fail(path, line, "expected the line of sizes: rows, columns, entries")
     rows, columns, entries = map(int, sizes)
     if rows != columns or rows < 1:
@@ -196,16 +215,28 @@ def _check_matrix_header(path: PathLike) -> None:
     n_bytes = os.path.getsize(path)
     if rows > n_bytes or 4 * entries > n_bytes:  # an entry takes two digits, a space and an end of line
         _fail(path, line, f"{rows} rows, {entries} entries: more than fits into a file of {n_bytes} bytes")
+    return _MatrixHeader(line, rows, entries, words[3], words[4] == b"symmetric")
 
 
-def _line_of_entry(path: PathLike, i: int, j: int) -> int:
-    """The line of entry (i, j), or else of (j, i), counted from 0 in the matrix and from 1 in the file."""
-    found = 0
-    with open(path, "rb") as file:
-        for number, text in enumerate(file, start=1):
-            ends = [int(token) - 1 for token in text.split()[:2] if token.isdigit()]
-            if ends == [i, j]:
-                return number
-            if ends == [j, i]:
-                found = number
-    return found
+def _matrix_entry(path: PathLike, line: int, words: list[bytes], header: _MatrixHeader) -> tuple[int, int, float]:
+    """Row, column (from 1) and value on this line."""
+    text = b" ".join(words)[:60].decode("ascii", "replace")
+    if len(words) != (2 if header.field == b"pattern" else 3):
+        _fail(path, line, f"{text!r}: expected row, column{'' if header.field == b'pattern' else ' and value'}")
+    for word in words[:2]:
+        if not (word.isdigit() and len(word) <= 18 and 1 <= int(word) <= header.n):
+            _fail(path, line, f"{text!r}: expected row and column in 1..{header.n}")
+    row, column = int(words[0]), int(words[1])
+    if header.symmetric and row < column:
+        _fail(path, line, f"{text!r}: above the diagonal, but a symmetric matrix is stored as its lower triangle")
+    if header.field == b"pattern":
+        return row, column, 1.0
+    try:
+        if b"_" in words[2]:  # float() takes 1_000
+            raise ValueError
+        value = float(words[2])
+    except ValueError:
+        _fail(path, line, f"{text!r}: expected a number as value")
+    if row != column and not 0 <= value < math.inf:
+        _fail(path, line, f"weight {value}: expected a finite number >= 0")
+    return row, column, 0.0 if row == column else value

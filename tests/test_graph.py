@@ -309,6 +309,7 @@ def test_matrix_market_pattern_diagonal_and_duplicates(tmp_path: Path) -> None:
 
 
 REAL = "%%MatrixMarket matrix coordinate real general\n"
+PATTERN = "%%MatrixMarket matrix coordinate pattern symmetric\n"
 
 
 @pytest.mark.parametrize(
@@ -327,17 +328,26 @@ REAL = "%%MatrixMarket matrix coordinate real general\n"
         (REAL + "0 0 0\n", 2, "0 x 0"),
         (REAL + "999999999 999999999 1\n1 2 1\n", 2, "more than fits"),
         (REAL + "2 2 999999999\n1 2 1\n", 2, "more than fits"),
-        (REAL + "2 2 3\n1 2 1\n2 1 1\n", 5, "Truncated"),
-        (REAL + "2 2 1\n1 2 1\n2 1 1\n", 4, "Too many lines"),
-        (REAL + "2 2 2\n1 2 1\n3 1 1\n", 4, "out of bounds"),
-        (REAL + "2 2 2\n0 2 1\n2 1 1\n", 3, "out of bounds"),
-        (REAL + "2 2 2\n1 2 x\n2 1 1\n", 3, "nvalid"),
-        (REAL + "2 2 2\n1 2\n2 1 1\n", 3, "nvalid"),
+        (REAL + "2 2 3\n1 2 1\n2 1 1\n", 4, "ends after 2 entries: .* says 3"),
+        (REAL + "2 2 1\n1 2 1\n2 1 1\n", 4, "a line after the last of 1 entries"),
+        (REAL + "2 2 2\n1 2 1\n3 1 1\n", 4, "expected row and column in 1..2"),
+        (REAL + "2 2 2\n0 2 1\n2 1 1\n", 3, "expected row and column in 1..2"),
+        (REAL + "2 2 2\n1 2 x\n2 1 1\n", 3, "expected a number as value"),
+        (REAL + "2 2 2\n1 2\n2 1 1\n", 3, "expected row, column and value"),
         (REAL + "% c\n2 2 2\n1 2 1\n2 1 nan\n", 5, "weight nan"),
         (REAL + "2 2 2\n1 2 inf\n2 1 inf\n", 3, "weight inf"),
         (REAL + "2 2 2\n1 2 -1\n2 1 -1\n", 3, "weight -1.0"),
         (REAL + "2 2 2\n1 2 1\n2 1 4\n", 3, r"\(1, 2\) is not equal to \(2, 1\)"),
         (REAL + "3 3 3\n1 2 1\n2 1 1\n3 2 1\n", 5, "is not equal to"),
+        (REAL + "2 2 1\n1 2 0\n", 3, r"\(1, 2\) is not equal to"),
+        (REAL + "2 2 2\n1 2 1_0\n2 1 10\n", 3, "expected a number as value"),
+        (REAL + "2 2 2\n1 2 1\n2 1 1real", 4, "expected a number as value"),
+        (REAL + "2 2 2\n1 2 1\n2\0 1 1\n", 4, "expected row and column"),
+        (REAL + "2 2 2\n1 2 1\n+2 1 1\n", 4, "expected row and column"),
+        (REAL + "2 2 4\n1 2 1e308\n2 1 1e308\n1 2 1e308\n2 1 1e308\n", 3, "adds up to infinity"),
+        (PATTERN + "3 3 2\n2 1\n3 2-\n", 4, "expected row and column in 1..3"),
+        (PATTERN + "3 3 2\n2 1\n3 2 1\n", 4, "expected row, column$"),
+        (PATTERN + "3 3 2\n2 1\n1 3\n", 4, "above the diagonal"),
     ],
 )
 def test_malformed_matrix_market(tmp_path: Path, text: str, line: int, message: str) -> None:
