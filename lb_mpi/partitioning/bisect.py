@@ -11,8 +11,9 @@ from lb_mpi.graph import Floats, Ints
 from lb_mpi.partitioning.coarsen import Csr, coarsen
 from lb_mpi.partitioning.grow import best_grown
 from lb_mpi.partitioning.refine_fm import refine
+from lb_mpi.partitioning.refine_flow import refine_by_flow
 
-SMALL = 100  # vertices: grown and refined many times, not coarsened further
+SMALL = 150  # vertices: grown and refined many times, not coarsened further
 
 
 @njit(cache=True)
@@ -43,7 +44,7 @@ def side_of(indptr, indices, weights, vertex_weights, part, side):  # type: igno
     return new_indptr, new_indices[:end].copy(), new_weights[:end].copy(), vertex_weights[vertices], vertices
 
 
-def bisect(graph: Csr, target: float, bounds: Floats, tries: int, state: np.ndarray) -> Ints:  # type: ignore[type-arg]
+def bisect(graph: Csr, target: float, bounds: Floats, tries: int, state: np.ndarray, flow: int = 0) -> Ints:  # type: ignore[type-arg]
     """(n,) 0 or 1: a light cut with side 0 of weight near `target` and both within bounds (2,), if that can be."""
     levels = coarsen(graph, SMALL, 1.5 * float(graph.vertex_weights.sum()) / SMALL, state)
     finer = [graph, *(level.csr for level in levels)]
@@ -52,10 +53,12 @@ def bisect(graph: Csr, target: float, bounds: Floats, tries: int, state: np.ndar
     for level, fine in zip(reversed(levels), reversed(finer[:-1]), strict=True):
         part = part[level.group]
         refine(*fine, part, bounds, 3, 1.0, 0, state)
+        if flow:
+            refine_by_flow(*fine, part, bounds, flow, 8, state)
     return part
 
 
-def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, tries: int, state: np.ndarray) -> Ints:  # type: ignore[type-arg]
+def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, tries: int, state: np.ndarray, flow: int = 0) -> Ints:  # type: ignore[type-arg]
     """(n,) part of each vertex, 0..k-1; targets (k,) fractions, bounds (k,) the largest weights of the parts."""
     k = len(targets)
     part = np.zeros(graph.n, np.int64)
@@ -69,12 +72,12 @@ def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, tries: int, 
     limits = np.array([share, 1 - share]) * total * slack
     if k == 2:
         limits = bounds
-    part = bisect(graph, share * total, limits, tries, state)
+    part = bisect(graph, share * total, limits, tries, state, flow)
     if k == 2:
         return part
     result = np.empty(graph.n, np.int64)
     for side, chosen, offset in ((0, slice(0, half), 0), (1, slice(half, k), half)):
         *arrays, vertices = side_of(*graph, part, side)
         if len(vertices):
-            result[vertices] = offset + bisect_recursively(Csr(*arrays), targets[chosen], bounds[chosen], tries, state)
+            result[vertices] = offset + bisect_recursively(Csr(*arrays), targets[chosen], bounds[chosen], tries, state, flow)
     return result

@@ -9,6 +9,7 @@ import numpy as np
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.bisect import bisect_recursively
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, random_state
+from lb_mpi.partitioning.grow import cut_and_excess
 from lb_mpi.partitioning.refine_fm import refine
 from lb_mpi.partitioning.refine_flow import refine_by_flow
 
@@ -21,23 +22,34 @@ class Effort(NamedTuple):
     seeds_at_once: int
     flow: int = 0
     layers: int = 8
+    starts: int = 1
+    coarse: int = 60
+    bisect_flow: int = 0
 
 
 EFFORTS = {
-    "fast": Effort(8, 0, 3, 1.0, 0),
-    "good": Effort(16, 2, 5, 1.0, 0),
-    "best": Effort(30, 6, 10, 1.0, 0),
+    "fast": Effort(8, 0, 3, 0.3, 10, 1, 4, 1, 30, 0),
+    "good": Effort(8, 2, 3, 0.3, 10, 1, 6, 6, 60, 0),
+    "best": Effort(16, 10, 5, 1.0, 5, 3, 10, 10, 60, 0),
 }
 
 
 def cycle(fine: Csr, targets: Floats, bounds: Floats, part: Ints | None, effort: Effort, state) -> Ints:
     k = len(targets)
     total = float(fine.vertex_weights.sum())
-    coarsest = max(60 * k, 200)
+    coarsest = max(effort.coarse * k, 200)
     levels = coarsen(fine, coarsest, 1.5 * total / coarsest, state, part)
     finer = [fine, *(level.csr for level in levels)]
     if part is None:
-        part = bisect_recursively(finer[-1], targets, bounds, effort.tries, state)
+        best = (np.inf, np.inf)
+        for _ in range(effort.starts):
+            candidate = bisect_recursively(finer[-1], targets, bounds, effort.tries, state, effort.bisect_flow)
+            refine(*finer[-1], candidate, bounds, effort.rounds, effort.patience, effort.seeds_at_once, state)
+            if effort.flow:
+                refine_by_flow(*finer[-1], candidate, bounds, effort.flow, effort.layers, state)
+            cut, excess = cut_and_excess(*finer[-1], candidate, bounds)
+            if (excess, cut) < best:
+                best, part = (excess, cut), candidate
     else:
         for level in levels:
             coarse = np.zeros(level.csr.n, np.int64)
