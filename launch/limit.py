@@ -41,9 +41,7 @@ def run(
 
     It gets a session and a TMPDIR of its own.  On any way out, Ctrl-C too, all processes that it has started are ended.
     """
-    global _runs
-    _runs += 1
-    mark = f"{os.getpid()}-{time.monotonic_ns()}-{_runs}"
+    mark, env = marked(env)
     process = None
     with tempfile.TemporaryDirectory(prefix="lb_mpi-", ignore_cleanup_errors=True) as scratch:
         try:
@@ -52,7 +50,7 @@ def run(
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env={**env, _MARK: f"{env.get(_MARK, '')}:{mark}", "TMPDIR": scratch},  # runs may be nested
+                env={**env, "TMPDIR": scratch},
                 cwd=cwd,
                 start_new_session=True,
             )
@@ -66,10 +64,18 @@ def run(
                 stderr.flush()
             return HUNG
         finally:
-            _end(mark, process)
+            end(mark, process)
 
 
-def _end(mark: str, process: subprocess.Popen[bytes] | None) -> None:
+def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """A mark that nothing bears yet, and `env` with it, to start with what `end` shall find."""
+    global _runs
+    _runs += 1
+    mark = f"{os.getpid()}-{time.monotonic_ns()}-{_runs}"
+    return mark, {**env, _MARK: f"{env.get(_MARK, '')}:{mark}"}  # runs may be nested
+
+
+def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
     """End what bears `mark`, or is in the session of `process`: SIGTERM, a moment, SIGKILL."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
