@@ -28,7 +28,7 @@ class Effort(NamedTuple):
 
 
 EFFORTS = {
-    "fast": Effort(8, 0, 3, 0.3, 10, 1, 4, 1, 30, 0),
+    "fast": Effort(8, 0, 2, 0.3, 10, 1, 4, 2, 40, 0),
     "good": Effort(8, 2, 3, 0.3, 10, 1, 6, 6, 60, 0),
     "best": Effort(16, 10, 5, 1.0, 5, 3, 10, 10, 60, 0),
 }
