@@ -3,6 +3,10 @@
 Law.  The ticks of a round tell what each rank computed, be it its own rows or others'.  Ticks * (seconds per tick) is the
 time that it needs for that: the usual seconds per tick, so that who was held up once needs no balancing.  That time * its
 speed is the work that it did; so the balanced time follows without any estimate of the costs of rows.
+- What a rank did for others at the end of the round, because it was dry and they weren't, was not planned: it is counted
+  where it was planned to be done.
+- Who comes late to a round, because what it does in between takes it longer, has so much less time for rows: as if it had
+  had rows for as long.  Who comes later than all could be done counts as if it came just then.
 """
 
 from __future__ import annotations
@@ -34,6 +38,8 @@ class Report(NamedTuple):
     spent_s: float  # seconds for packing, sending, putting together
     rows: float  # lent
     bytes: float  # sent
+    helped: float = 0.0  # work of rows that others computed because they were dry, less what it computed so for others
+    began_s: float = math.nan  # from the end of the last round to the begin of this one; NaN: there was none
 
     def numbers(self, told: list[Observation]) -> Floats:
         """As an array (WIDTH,)."""
@@ -46,7 +52,7 @@ WIDTH = len(Report._fields) + 3 * N_TOLD
 
 
 class Verdict(NamedTuple):
-    """What all ranks are told: the numbers of this tuple, then P worths."""
+    """What all ranks are told; P worths, P speeds and P late loads go with it."""
 
     error: float  # 1.0: a rank has failed; 2.0: the ranks' rows differ
     reason: float
@@ -64,9 +70,11 @@ class Judge:
         self.trigger = trigger
         self.speeds = np.ones(size)
         self.worth = np.ones(size)
+        self.late = np.zeros(size)  # work that a rank could have done before it came
         self.lending = False
         self._worths = Worths(size)
         self._tick_s: list[deque[float]] = [deque(maxlen=USUAL) for _ in range(size)]  # seconds per tick
+        self._began_s: deque[Floats] = deque(maxlen=USUAL)
         self._rounds = 0  # since all rows are known
         self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more by lending
         self._settling = False
@@ -83,9 +91,11 @@ class Judge:
             self._rounds = 0
             return Verdict(1.0 if column["failed"].any() else 2.0, UNMEASURED, 0.0, 0.0, 0.0, 0.0, 0.0)
         self._learn(reports[:, n:].reshape(len(reports), N_TOLD, 3), column["busy_s"], column["ticks"])
-        before = _imbalance(column["work"], self.speeds)
-        after = _imbalance(column["busy_s"] * self.speeds, self.speeds)
-        decision = self._decide(column["work"], column["ticks"], float(column["spent_s"].max()))
+        done = column["ticks"] * self.worth + column["helped"]  # as planned
+        self._wait_for(column["began_s"], float(done.sum()))
+        before = _imbalance(column["work"] + self.late, self.speeds)
+        after = _imbalance(column["busy_s"] * self.speeds + self.late, self.speeds)
+        decision = self._decide(column["work"], np.maximum(done, 0.0), float(column["spent_s"].max()))
         rows, n_bytes = float(column["rows"].sum()), float(column["bytes"].sum())
         return Verdict(0.0, decision.reason, decision.gain_s, before, after, rows, n_bytes)
 
@@ -102,7 +112,14 @@ class Judge:
         usual = median_low(known) if known else 1.0
         self.speeds = self.worth / np.array([median_low(seen) if seen else usual for seen in self._tick_s])
 
-    def _decide(self, work: Floats, ticks: Floats, spent_s: float) -> Decision:
+    def _wait_for(self, began_s: Floats, work: float) -> None:
+        if not np.isnan(began_s).any():
+            self._began_s.append(began_s - began_s.min())
+        if self._began_s:
+            late_s = np.median(self._began_s, axis=0)
+            self.late = self.speeds * np.minimum(late_s, end_s(work, self.speeds, late_s))
+
+    def _decide(self, work: Floats, done: Floats, spent_s: float) -> Decision:
         if len(work) == 1:
             return Decision(ALONE)
         self._rounds = 0 if np.isnan(work).any() else self._rounds + 1
@@ -113,18 +130,26 @@ class Judge:
             self._moving_s = smooth(self._moving_s, max(0.0, spent_s - self._plain_s))
         else:
             self._plain_s = smooth(self._plain_s, spent_s)
-        done = ticks * self.worth  # work
+        done = done + self.late
         now_s = float((done / self.speeds).max())
         balanced_s = float(done.sum() / self.speeds.sum())
         if self._settling:
             self.trigger.settle(now_s)
             self._settling = False
         if self.lending and auto:
-            at_home_s = float((work / self.speeds).max())
+            at_home_s = float(((work + self.late) / self.speeds).max())
             if at_home_s < now_s + self._moving_s:
                 return Decision(HOME, now_s + self._moving_s - at_home_s)
         moving_s = 0.0 if self.lending else self._moving_s
         return self.trigger.decide(_imbalance(done, self.speeds), now_s, balanced_s, moving_s)
+
+
+def end_s(work: float, speeds: Floats, late_s: Floats) -> float:
+    """When `work`, divided at will, can be done by ranks of (P,) speeds that begin at (P,) late_s >= 0."""
+    order = np.argsort(late_s)
+    s, late = speeds[order], late_s[order]
+    ends = (work + np.cumsum(s * late)) / np.cumsum(s)  # by the first 1, 2, .. of them
+    return float(ends.min())
 
 
 def _imbalance(work: Floats, speeds: Floats) -> float:

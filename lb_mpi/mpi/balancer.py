@@ -22,13 +22,14 @@ from lb_mpi.migrate import Plan, pick
 from lb_mpi.mpi.agree import agree, agree_on
 from lb_mpi.mpi.exchange import fingerprint
 from lb_mpi.mpi.flows import Flows
-from lb_mpi.mpi.lending import Lending, Stopwatch
+from lb_mpi.mpi.lending import Lending
 from lb_mpi.mpi.moving import move
 from lb_mpi.mpi.rows import Pack, Rows, Rowset, Spec, Unpack
+from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.wait import barrier, wait
 from lb_mpi.trigger import HOME, Decision, Trigger, When, check_when
 
-MOST_BLOCKS = 8  # in which a rank times its own rows
+MOST_BLOCKS = 64  # in which a rank times its own rows
 LONGEST_WAIT_S = 0.5e-3  # between two looks whether the others are done
 BLOCK_S = 5e-3  # and no shorter than this, so that timing costs nothing
 
@@ -118,8 +119,11 @@ class Balancer:
         self._leaving = Trigger(when, every, tolerance)  # when rows change their owner
         self._leaving_s = 0.0  # what that took the last time
         self._worth = np.ones(self._comm.size)
+        self._speeds = np.ones(self._comm.size)
+        self._late = np.zeros(self._comm.size)  # see judge
+        self._neighbours = self.graph.neighbours(self._comm.rank).tolist()
+        self._ended = math.nan  # when the last call of map came to its end
         self._spec: Spec | None = None  # of the rows of the last call, the same on all ranks
-        self._unpacked: tuple[Pack | None, Unpack | None] = (None, None)
         self._costs: RowCosts | None = None
         self._home_s = 0.0  # time of this rank's own rows in the last call
         self._turn = 0
@@ -131,10 +135,8 @@ class Balancer:
 
     @property
     def speeds(self) -> Floats:
-        """(P,) speeds as known by now, relative to their mean; collective."""
-        speeds: Floats = self._judge.speeds / self._judge.speeds.mean()
-        self._open().Bcast(speeds, 0)
-        return speeds
+        """(P,) speeds as known by now, relative to their mean; the same on all ranks."""
+        return np.asarray(self._speeds / self._speeds.mean())
 
     def map(
         self,
@@ -161,6 +163,7 @@ class Balancer:
         the rows are no good on any, or differ between ranks.
         """
         comm = self._open()
+        began_s = time.perf_counter() - self._ended
         mine: Rows | None = None
         error: Exception | None = None
         try:
@@ -174,10 +177,11 @@ class Balancer:
             comm,
             function,
             mine,
-            foreign=(self._spec, *self._unpacked),
             away=self._away,
-            home=self._blocks(mine.n) if mine is not None else [],
             sources=self._sources,
+            home=self._blocks(mine.n) if mine is not None else [],
+            neighbours=self._neighbours,
+            speeds=self._speeds,
             stopwatch=self._watch,
             error=error,
         )
@@ -193,6 +197,8 @@ class Balancer:
             spent_s=lending.spent_s,
             rows=lending.rows_lent,
             bytes=lending.bytes_moved,
+            helped=self._helped(lending),
+            began_s=began_s,
         )
         spent_s = lending.spent_s + time.perf_counter() - began
         verdict, judging_s = self._settle(report.numbers(told))
@@ -200,7 +206,7 @@ class Balancer:
             self._forget()
             self._raise(lending.error, mine)
         assert mine is not None
-        self._spec, self._unpacked = mine.spec, (mine.pack, mine.unpack)
+        self._spec = mine.spec
         self._calls_since += 1
         decision = Decision(int(verdict.reason), verdict.gain_s)
         steps = 0
@@ -220,6 +226,7 @@ class Balancer:
             seconds=spent_s + judging_s,
             predicted_gain_s=verdict.gain_s,
         )
+        self._ended = time.perf_counter()
         return lending.value
 
     def migrate(
@@ -242,8 +249,7 @@ class Balancer:
         timed = bool(comm.allreduce(known, MPI.LAND))
         work = self._costs.work(self._worth) if self._costs is not None and timed else np.ones(mine.n)
         table = np.column_stack([work if given is None else given, work])
-        speeds = self._judge.speeds.copy()
-        comm.Bcast(speeds, 0)
+        speeds = self._speeds
         before, after_s, balanced_s = self._levels(float(table[:, 0].sum()), speeds)
         seconds = timed and given is None  # otherwise the costs are in a unit of their own, not to be set against time
         chances = max(1, self._calls_since) if seconds else 1
@@ -308,8 +314,6 @@ class Balancer:
             self._costs = RowCosts(self._comm.rank, rows.n)
             self._costs.ticks[:] = mean / self._worth[self._comm.rank]
             self._pick()
-        if alike:
-            self._unpacked = rows.pack, rows.unpack
 
     def _blocks(self, n: int) -> list[Rowset]:
         """The rows that stay at home, in blocks."""
@@ -352,20 +356,25 @@ class Balancer:
         costs.fill()
         return told, float(costs.work(self._worth).sum())
 
+    def _helped(self, lending: Lending) -> float:
+        """Work of this rank's rows that others did beyond the plan, less what it did so for others."""
+        given = sum(ticks * float(self._worth[by]) for _, by, ticks in lending.helped)
+        return given - lending.help_ticks * float(self._worth[self._comm.rank])
+
     def _settle(self, numbers: Floats) -> tuple[Verdict, float]:
         """The root hears everybody and decides; the verdict, and the seconds that deciding took."""
         comm = self._comm
         reports = np.empty((comm.size, WIDTH))
-        answer = np.empty(len(Verdict._fields) + comm.size)
+        answer = np.empty(len(Verdict._fields) + 3 * comm.size)
         wait(comm.Igather(numbers, reports, 0), LONGEST_WAIT_S)
         began = time.perf_counter()
         if comm.rank == 0:
-            answer[:] = [*self._judge.hear(reports), *self._judge.worth]
+            verdict = self._judge.hear(reports)
+            answer[:] = np.concatenate([verdict, self._judge.worth, self._judge.speeds, self._judge.late])
         judging_s = time.perf_counter() - began
         wait(comm.Ibcast(answer, 0), LONGEST_WAIT_S)
-        verdict = Verdict(*answer[: -comm.size].tolist())
-        self._worth = answer[-comm.size :].copy()
-        return verdict, judging_s
+        self._worth, self._speeds, self._late = answer[len(Verdict._fields) :].reshape(3, comm.size)
+        return Verdict(*answer[: len(Verdict._fields)].tolist()), judging_s
 
     def _rebalance(self, *, home: bool) -> int:
         """Another distribution for the calls to come; the number of steps."""
@@ -373,8 +382,8 @@ class Balancer:
         self._plan = None
         if not home:
             assert self._costs is not None
-            work = float(self._costs.work(self._worth).sum())
-            self._plan, steps = self._flows.plan(work, self._judge.speeds)
+            work = float(self._costs.work(self._worth).sum() + self._late[self._comm.rank])
+            self._plan, steps = self._flows.plan(work, self._speeds)
         self._pick()
         self._judge.balanced(lending=self._plan is not None and len(self._plan.amounts) > 0)
         return steps

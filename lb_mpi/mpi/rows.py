@@ -32,7 +32,7 @@ class Head(NamedTuple):
 
     n: int  # rows
     kind: int  # the protocol's
-    ticks: float
+    ticks: float  # that results took; of rows: the mark of their Spec
 
 
 class Spec(NamedTuple):
@@ -100,8 +100,8 @@ class Rows:
     def parcel(self, index: Ints, *, kind: int) -> Buffer:
         """Some rows of all columns as one buffer."""
         if self.pack is not None:
-            return _pack_objects([self.pack(item) for item in self._objects(index)], kind, 0.0)
-        buffer, views = _allocate(self.spec.dtypes, self.spec.shapes, Head(len(index), kind, 0.0))
+            return _pack_objects([self.pack(item) for item in self._objects(index)], kind, self.spec.mark)
+        buffer, views = _allocate(self.spec.dtypes, self.spec.shapes, Head(len(index), kind, self.spec.mark))
         for column, view in zip(self.columns, views, strict=True):
             np.take(column, index, axis=0, out=view, mode="clip")
         return buffer

@@ -1,0 +1,87 @@
+"""What does the Balancer cost where there is nothing to balance?  mpiexec -n 2 python -m benchmarks.overhead
+
+Equal rows on equal ranks, the physics of apps/weather under one sun: `physics(rows)` and a barrier against
+`balancer.map(physics, rows)`, in turn (A B A B ...); medians of the seconds of a step on the slowest rank, and their ratio.
+Use no more ranks than cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import lb_mpi
+from apps.weather_physics import Floats, compile_kernels, physics
+from lb_mpi.mpi.wait import barrier
+
+WANTED = 1.02
+LEVELS = 32
+
+
+def compute(rows: Floats, sun: Floats, storm: Floats) -> Floats:
+    """New rows from the old; the old ones stay as they are."""
+    after: Floats = physics(rows, sun, storm)
+    return after
+
+
+def measure(comm: MPI.Intracomm, ways: dict[str, Callable[[], Any]], steps: int) -> dict[str, list[float]]:
+    """Seconds of a step on the slowest rank, by way."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(steps):
+        for name, step in ways.items():
+            barrier(comm)
+            began = time.perf_counter()
+            step()
+            seconds[name].append(comm.allreduce(time.perf_counter() - began, MPI.MAX))
+    return seconds
+
+
+def main() -> None:
+    """Measure, print the table (or JSON) on rank 0."""
+    comm = MPI.COMM_WORLD
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.overhead", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=16384, help="on each rank (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=40, help="by each way (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    if min(options.rows, options.steps) < 1:
+        parser.error("expected --rows and --steps >= 1")
+    compile_kernels()
+    rows = np.full((options.rows, LEVELS), 250.0) + np.arange(LEVELS)
+    sun, storm = np.ones(options.rows), np.zeros(options.rows)
+    with lb_mpi.Balancer(comm) as balancer:
+
+        def alone() -> None:
+            compute(rows, sun, storm)
+            barrier(comm)
+
+        ways: dict[str, Callable[[], Any]] = {
+            "without": alone,
+            "with": lambda: balancer.map(compute, rows, sun, storm),
+        }
+        measure(comm, ways, 5)  # to get to know rows and ranks
+        seconds = measure(comm, ways, options.steps)
+    if comm.rank:
+        return
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    ratio = medians["with"] / medians["without"]
+    if options.json:
+        print(json.dumps({"ranks": comm.size, "seconds": medians, "ratio": ratio}))
+        return
+    print(f"{comm.size} ranks, {options.rows:,} equal rows on each")
+    for name, median in medians.items():
+        print(f"{name:8} {1e3 * median:9.2f} ms a step ({1e3 * min(seconds[name]):.2f} at least)")
+    print(f"ratio    {ratio:9.3f}  <= {WANTED}")
+
+
+if __name__ == "__main__":
+    main()
