@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lb_mpi import cli_allocate, cli_diffusion, cli_info, lockstep, simulate
+from lb_mpi import cli_allocate, cli_diffusion, cli_info, cli_partition, lockstep, simulate
 from lb_mpi.graph import ring_order
 from lb_mpi.problems.maze import MazeSearch, read_maze
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
@@ -74,6 +74,10 @@ def parser() -> argparse.ArgumentParser:
     allocation = commands.add_parser("allocate", help="how many tasks each of some unequal nodes should run")
     cli_allocate.add_arguments(allocation)
     _finish(allocation, run_allocate)
+
+    partition = commands.add_parser("partition", help="which tasks of a graph go to which of some nodes")
+    cli_partition.add_arguments(partition)
+    _finish(partition, run_partition)
 
     info = commands.add_parser("info", help="versions, MPI, hosts, ranks; with --measure, speeds and costs of messages")
     cli_info.add_arguments(info)
@@ -153,6 +157,12 @@ def run_allocate(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]
     """How many tasks for each node."""
     answer = cli_allocate.run(options)
     return answer, [cli_allocate.summary(answer)]
+
+
+def run_partition(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Which tasks go to which node."""
+    answer = cli_partition.run(options)
+    return answer, [cli_partition.summary(answer)]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,6 @@
-"""Graphs from METIS and Matrix Market files; whatever is wrong with a file is a ValueError that begins with file:line.
+"""Graphs and partitions in files; whatever is wrong with a file is a ValueError that begins with file:line.
+
+METIS .graph and Matrix Market files hold graphs, METIS .part files partitions.
 
 The sizes that a header claims are held against the size of the file before any memory is taken for them.
 """
@@ -10,13 +12,17 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
-from lb_mpi.graph import Floats, Graph, Ints, from_edges, from_scipy
+from lb_mpi.graph import Floats, Graph, Ints, from_edges, from_scipy, parse
+from lb_mpi.partition_metrics import check_parts
 
+_MATRIX_MARKET = b"%%matrixmarket"
 _MAX_WEIGHT = 1 << 53  # up to here a float holds every integer exactly
 
 PathLike = str | os.PathLike[str]
@@ -24,6 +30,45 @@ PathLike = str | os.PathLike[str]
 
 def _fail(path: PathLike, line: int, what: str) -> NoReturn:
     raise ValueError(f"{os.fspath(path)}:{line}: {what}")
+
+
+def read_graph(name: PathLike) -> Graph:
+    """The named graph "mesh:RxC", "torus:RxC", ... (see `graph.parse`), or the one in the METIS or Matrix Market file."""
+    if isinstance(name, str) and re.match("(mesh|torus|hypercube|ring|complete):", name):
+        return parse(name)
+    with open(name, "rb") as file:
+        begin = file.read(len(_MATRIX_MARKET))
+    if begin.lower() == _MATRIX_MARKET or os.fspath(name).endswith(".mtx"):
+        return read_matrix_market(name)
+    return read_metis(name)
+
+
+# --- partitions ------------------------------------------------------------------------------------------------------
+
+
+def write_parts(path: PathLike, parts: ArrayLike) -> None:
+    """Write the (n,) parts as METIS does: the number of one vertex's part on each line."""
+    numbers = check_parts(parts, np.size(parts), 1 << 62)
+    text = "".join(f"{part}\n" for part in numbers.tolist())
+    Path(path).write_text(text, encoding="ascii")
+
+
+def read_parts(path: PathLike, n: int | None = None) -> Ints:
+    """(n,) parts from a METIS .part file; ValueError with file:line for other text, and unless there are `n`."""
+    parts, line = array("q"), 1
+    with open(path, "rb") as file:
+        for line, text in enumerate(file, start=1):
+            word = text.strip()
+            if not (word.isdigit() and len(word) <= 18):
+                _fail(
+                    path, line, f"expected the number of a part, got {text[:60].decode('ascii', 'replace').strip()!r}"
+                )
+            parts.append(int(word))
+            if n is not None and len(parts) > n:
+                _fail(path, line, f"a line after the last of n = {n} vertices")
+    if n is not None and len(parts) < n:
+        _fail(path, line, f"the file ends after {len(parts)} vertices: expected n = {n}")
+    return np.array(parts, dtype=np.int64)
 
 
 # --- METIS -----------------------------------------------------------------------------------------------------------
@@ -194,7 +239,7 @@ class _MatrixHeader(NamedTuple):
 
 def _matrix_header(path: PathLike, file: BinaryIO) -> _MatrixHeader:
     words = file.readline().lower().split()
-    if len(words) != 5 or words[:2] != [b"%%matrixmarket", b"matrix"]:
+    if len(words) != 5 or words[:2] != [_MATRIX_MARKET, b"matrix"]:
         _fail(path, 1, "expected %%MatrixMarket matrix coordinate FIELD SYMMETRY")
     for word, allowed in (
         (words[2], ["coordinate"]),

@@ -1,0 +1,156 @@
+"""Other partitioners behind the same call, to compare with: METIS, KaHIP, and plain spectral bisection.   (pure)
+
+METIS and KaHIP want whole numbers as weights.  Weights that are none, or too many, are scaled; edges of weight 0 are left
+out, since both programs crash on graphs with nothing but them.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh
+from scipy.sparse import csgraph
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+
+from lb_mpi.graph import Floats, Graph, Ints
+
+_DENSE = 300  # vertices: below, all of a matrix is looked at
+_TOTAL = 1 << 28  # of all weights: what they are scaled to; sums of them fit into 32 bits
+KAHIP_MODES = {"fast": "FAST", "good": "ECO", "best": "STRONG"}
+
+
+def partition(graph: Graph, targets: Floats, imbalance: float, effort: str, seed: int, method: str) -> Ints:
+    """(n,) part of each vertex by "metis", "kahip" or "spectral"; targets (k,) are fractions."""
+    k = len(targets)
+    if k == 1:
+        return np.zeros(graph.n, dtype=np.int64)
+    used = np.sort(np.argsort(-targets, kind="stable")[: graph.n])  # METIS gets lost with more parts than vertices
+    share = targets[used] / targets[used].sum()
+    if len(used) == 1:
+        part = np.zeros(graph.n, dtype=np.int64)
+    elif method == "metis":
+        part = metis(graph, share, imbalance, seed)
+    elif method == "kahip":
+        if targets.min() < targets.max() * (1.0 - 1e-9):
+            raise ValueError("method = 'kahip' with unequal targets: expected equal ones, it knows no others")
+        part = kahip(graph, len(used), imbalance, seed, KAHIP_MODES[effort])
+    else:
+        part = spectral(graph, share, seed)
+    return used[part]
+
+
+def metis(graph: Graph, targets: Floats, imbalance: float, seed: int, *, recursive: bool = False) -> Ints:
+    """(n,) part of each vertex by METIS, directly into k parts or by recursive bisection."""
+    pymetis = _imported("pymetis")
+    whole = _whole_numbers(graph)
+    options = pymetis.Options(ufactor=max(1, round(min(imbalance, 1e3) * 1000)), seed=seed % (1 << 31))
+    _, part = pymetis.part_graph(
+        len(targets),
+        pymetis.CSRAdjacency(whole.indptr, whole.indices),
+        vweights=whole.vertex_weights,
+        eweights=whole.weights,
+        tpwgts=targets.tolist(),
+        recursive=recursive,
+        options=options,
+    )
+    return np.array(part, dtype=np.int64)
+
+
+def kahip(graph: Graph, k: int, imbalance: float, seed: int, mode: str) -> Ints:
+    """(n,) part of each vertex by KaHIP in its mode "FAST", "ECO" or "STRONG"."""
+    module = _imported("kahip")
+    whole = _whole_numbers(graph)
+    arrays = (whole.vertex_weights, whole.indptr, whole.weights, whole.indices)
+    quiet = True
+    _, part = module.kaffpa(
+        *(array.tolist() for array in arrays), k, imbalance, quiet, seed % (1 << 31), getattr(module, mode)
+    )
+    return np.array(part, dtype=np.int64)
+
+
+def spectral(graph: Graph, targets: Floats, seed: int) -> Ints:
+    """(n,) part of each vertex by recursive bisection at the weighted quantile of the second eigenvector of L = B - A.
+
+    No levels, no refinement: the textbook's method, as a yardstick.  A graph in pieces is cut in the order of its pieces.
+    """
+    weights = graph.vertex_weights if graph.vertex_weights.any() else np.ones(graph.n)
+    adjacency = graph.to_scipy() / (graph.weights.max(initial=0.0) or 1.0)
+    adjacency.eliminate_zeros()
+    start = np.random.default_rng(seed).uniform(-1.0, 1.0, graph.n)  # ARPACK's own would be another one in every run
+    part = np.zeros(graph.n, dtype=np.int64)
+    todo = [(np.arange(graph.n), 0, len(targets))]  # vertices, and the parts they are for
+    while todo:
+        vertices, first, end = todo.pop()
+        middle = (first + end) // 2
+        part[vertices] = first
+        if middle == first or len(vertices) < 2:
+            continue
+        order = vertices[_spectral_order(adjacency[vertices][:, vertices], start[vertices])]
+        done = np.cumsum(weights[order])
+        share = targets[first:middle].sum() / targets[first:end].sum()
+        cut = int(np.searchsorted(done - 0.5 * weights[order], share * done[-1]))
+        todo += [(order[:cut], first, middle), (order[cut:], middle, end)]
+    return part
+
+
+def _spectral_order(adjacency: Any, start: Floats) -> Ints:
+    """(n,) vertices in the order of their pieces, and within a piece of its second eigenvector."""
+    count, piece = csgraph.connected_components(adjacency, directed=False)
+    height = np.zeros(len(piece))
+    for one in range(count):
+        members = np.flatnonzero(piece == one)
+        if len(members) > 2:
+            height[members] = _second_eigenvector(adjacency[members][:, members], start[members])
+    return np.lexsort((height, piece)).astype(np.int64)
+
+
+def _second_eigenvector(adjacency: Any, start: Floats) -> Floats:
+    laplacian: Any = csgraph.laplacian(adjacency)
+    vector: Floats
+    if len(start) <= _DENSE:
+        vector = eigh(laplacian.toarray(), subset_by_index=[1, 1])[1][:, 0]
+        return vector
+    shift = -1e-5 * float(laplacian.diagonal().mean())  # off 0, where L can't be inverted
+    try:
+        values, vectors = eigsh(laplacian.tocsc(), 2, sigma=shift, v0=start, tol=1e-6)
+    except ArpackNoConvergence as error:
+        values, vectors = error.eigenvalues, error.eigenvectors
+    vector = vectors[:, values.argmax()] if len(values) > 1 else start
+    return vector
+
+
+class _WholeNumbers(NamedTuple):
+    indptr: Ints
+    indices: Ints
+    weights: Ints  # >= 1
+    vertex_weights: Ints
+
+
+def _whole_numbers(graph: Graph) -> _WholeNumbers:
+    kept = graph.weights > 0.0
+    indptr = np.concatenate([[0], np.cumsum(kept)])[graph.indptr].astype(np.int64)
+    weights = np.maximum(_scaled(graph.weights[kept]), 1)
+    vertex_weights = _scaled(graph.vertex_weights)
+    if not vertex_weights.any():
+        vertex_weights = np.ones(graph.n, dtype=np.int64)
+    return _WholeNumbers(indptr, graph.indices[kept], weights, vertex_weights)
+
+
+def _scaled(weights: Floats) -> Ints:
+    largest = float(weights.max(initial=0.0))
+    total = float((weights / largest).sum()) if largest else 0.0  # in units of the largest: it can't overflow
+    if total * largest > _TOTAL or (weights != np.floor(weights)).any():
+        weights = weights / largest * (_TOTAL / total)
+    return np.rint(weights).astype(np.int64)
+
+
+def _imported(name: str) -> ModuleType:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        method = {"pymetis": "metis"}.get(name, name)
+        raise ValueError(f"method = {method!r} needs {name}: pip install {name} ({error})") from None

@@ -1,0 +1,87 @@
+"""The command `partition`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lb_mpi.__main__ import main
+from lb_mpi.graph import mesh
+from lb_mpi.graph_files import read_parts
+from lb_mpi.partition_metrics import quality
+from lb_mpi.partitioning import partition
+
+
+def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    output = tmp_path / "mesh.part"
+    line = "mesh:12x12 -k 4 --targets 4,2,1,1 --imbalance 0.05 --effort fast --seed 3 --json -o"
+    assert main(["partition", *line.split(), str(output)]) == 0
+    given = json.loads(capsys.readouterr().out)
+    parts = read_parts(output, 144)
+    figures = quality(mesh(12, 12), parts, [4, 2, 1, 1])
+    assert (parts == partition("mesh:12x12", 4, [4, 2, 1, 1], 0.05, "fast", 3)).all()
+    assert {"cut", "imbalance", "sizes", "connected", "seconds"} <= set(given)
+    assert (given["cut"], given["volume"], given["imbalance"]) == (figures.cut, figures.volume, figures.imbalance)
+    assert given["sizes"] == np.bincount(parts, minlength=4).tolist()
+    assert given["connected"] == (given["disconnected"] == []) == bool(figures.connected.all())
+    assert given["seconds"] > 0
+
+
+def test_a_graph_in_pieces(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "pieces.graph"
+    path.write_text("3 0\n\n\n\n")
+    assert main(["partition", str(path), "-k", "2", "--json"]) == 0
+    given = json.loads(capsys.readouterr().out)
+    assert (given["cut"], sorted(given["sizes"])) == (0.0, [1, 2])
+    assert not given["connected"]
+    assert [given["sizes"][part] for part in given["disconnected"]] == [2]
+    assert main(["partition", str(path), "-k", "2"]) == 0
+    assert "1 parts are in several pieces" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("2 2\n2\n1\n", 1, "m = 2 edges"),
+        ("2 1\n3\n1\n", 2, "neighbour 3"),
+        ("2 1\n1\n\n", 2, "self-loop"),
+        ("2 1\n2\n\n", 2, "one-sided"),
+        ("2 1 1\n2 -1\n1 -1\n", 2, "weight -1"),
+        ("999999999999 1\n2\n1\n", 1, "more than fits"),
+        ("%%MatrixMarket matrix coordinate real general\n2 3 0\n", 2, "2 x 3"),
+    ],
+)
+def test_malformed_files(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, line: int, message: str
+) -> None:
+    path = tmp_path / "bad.graph"
+    path.write_text(text)
+    assert main(["partition", str(path), "-k", "2", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert f"error: {path}:{line}: " in err
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("nosuch.graph -k 2", "nosuch.graph"),
+        ("mesh:0x2 -k 2", "mesh:0x2"),
+        ("mesh:2x2 -k 0", "k = 0"),
+        ("mesh:2x2 -k 999999999999", "k = 999999999999"),
+        ("mesh:2x2 -k 2 --targets 1", "targets of shape"),
+        ("mesh:2x2 -k 2 --targets 1,x", "targets = '1,x'"),
+        ("mesh:2x2 -k 2 --targets 1,0", "targets[1] = 0.0"),
+        ("mesh:2x2 -k 2 --imbalance nan", "imbalance = nan"),
+        ("mesh:2x2 -k 2 --seed -1", "seed = -1"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str], line: str, message: str) -> None:
+    assert main(["partition", *line.split(), "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err

@@ -1,0 +1,192 @@
+"""The door to the partitioners: what goes in, what is refused, and what any method must keep to."""
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from scipy import sparse
+
+import lb_mpi
+from lb_mpi.graph import Graph, from_edges, from_networkx, mesh, parse
+from lb_mpi.graph_files import read_graph, read_parts, write_parts
+from lb_mpi.partition_metrics import quality
+from lb_mpi.partitioning import METHODS, partition
+from lb_mpi.partitioning.peers import metis
+
+MODULES = {"metis": "pymetis", "kahip": "kahip"}
+
+
+def or_skip(method: str) -> str:
+    if method in MODULES:
+        pytest.importorskip(MODULES[method])
+    return method
+
+
+def graphs() -> dict[str, Graph]:
+    """The awkward ones."""
+    rng = np.random.default_rng(0)
+    weighted = nx.gnp_random_graph(60, 0.1, seed=1)
+    for *_, data in weighted.edges(data=True):
+        data["weight"] = float(rng.choice([0.0, 1e-3, 2.5, 1e6]))
+    for _, data in weighted.nodes(data=True):
+        data["weight"] = float(rng.choice([0.0, 0.1, 7.0]))
+    return {
+        "one vertex": from_networkx(nx.empty_graph(1)),
+        "isolated": from_networkx(nx.empty_graph(9)),
+        "star": from_networkx(nx.star_graph(20)),
+        "path": mesh(1, 30),
+        "complete": parse("complete:12"),
+        "grid": mesh(12, 12),
+        "two pieces": from_networkx(nx.disjoint_union(nx.grid_2d_graph(6, 6), nx.cycle_graph(15))),
+        "weighted": from_networkx(weighted),
+        "zero weights": from_edges(8, [0, 1, 2], [1, 2, 3], [0, 0, 0], np.zeros(8)),
+        "huge weights": from_edges(4, [0, 1, 2], [1, 2, 3], [1e300, 1e-300, 1e300], [1e307, 1e307, 1e-300, 0]),
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", graphs())
+def test_awkward_graphs(name: str, method: str) -> None:
+    or_skip(method)
+    graph = graphs()[name]
+    for k in (1, 2, 3, 7, 40):
+        parts = partition(graph, k, effort="fast", method=method)
+        assert parts.shape == (graph.n,)
+        assert parts.dtype == np.int64
+        assert ((parts >= 0) & (parts < k)).all()
+        assert (parts == partition(graph, k, effort="fast", method=method)).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_grid_is_cut_well_and_evenly(method: str) -> None:
+    graph = mesh(20, 32)
+    figures = quality(graph, partition(graph, 4, method=or_skip(method)), np.ones(4))
+    assert figures.cut <= 64  # quarters cut 52, stripes 60, METIS 62
+    assert figures.imbalance <= 0.04
+    if method != "kahip":
+        targets = [4, 2, 1, 1]  # in stripes of whole columns and a stripe cut in two: 48
+        figures = quality(graph, partition(graph, 4, targets, method=method), targets)
+        assert figures.cut <= 64
+        assert figures.imbalance <= 0.04
+
+
+def test_every_way_to_give_a_graph(tmp_path: Path) -> None:
+    graph = mesh(8, 8)
+    matrix = graph.to_scipy()
+    lines = (" ".join(str(j + 1) for j in graph.neighbours(k)) for k in range(graph.n))
+    (tmp_path / "a.graph").write_text(f"{graph.n} {graph.n_edges}\n" + "\n".join(lines) + "\n")
+    tails, heads = graph.edges()
+    entries = "".join(f"{j + 1} {i + 1}\n" for i, j in zip(tails, heads, strict=True))
+    header = f"%%MatrixMarket matrix coordinate pattern symmetric\n{graph.n} {graph.n} {graph.n_edges}\n"
+    for name in ("a.mtx", "b.txt"):
+        (tmp_path / name).write_text(header + entries)
+    expected = partition(graph, 3)
+    for given in (
+        nx.convert_node_labels_to_integers(nx.grid_2d_graph(8, 8)),
+        matrix,
+        sparse.coo_matrix(matrix),
+        "mesh:8x8",
+        tmp_path / "a.graph",
+        str(tmp_path / "a.mtx"),
+        tmp_path / "b.txt",
+    ):
+        assert (partition(given, 3) == expected).all()
+    assert lb_mpi.partition is partition
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"k": 0}, "k = 0: expected at least 1"),
+        ({"k": 2.5}, "k = 2.5"),
+        ({"seed": -1}, "seed = -1"),
+        ({"seed": 0.5}, "seed = 0.5"),
+        ({"targets": [1, 2, 3]}, "targets of shape"),
+        ({"targets": [1, 0]}, r"targets\[1\] = 0.0"),
+        ({"targets": [1, math.nan]}, r"targets\[1\] = nan"),
+        ({"targets": [1, math.inf]}, r"targets\[1\] = inf"),
+        ({"targets": [1e-320, 1e300]}, r"targets\[0\] = 1e-320: next to nothing"),
+        ({"imbalance": -0.1}, "imbalance = -0.1"),
+        ({"imbalance": math.nan}, "imbalance = nan"),
+        ({"imbalance": math.inf}, "imbalance = inf"),
+        ({"imbalance": "little"}, "imbalance = 'little'"),
+        ({"effort": "great"}, "effort = 'great': expected one of fast, good, best"),
+        ({"method": "magic"}, "method = 'magic': expected one of multilevel, metis, kahip, spectral"),
+        ({"graph": "mesh:0x3"}, "graph = 'mesh:0x3'"),
+        ({"graph": sparse.csr_array([[0.0, 1.0], [0.0, 0.0]])}, "one-sided"),
+        ({"graph": from_edges(2, [0], [1], [1e308])}, "add up to more than floating point can tell"),
+        ({"graph": nx.DiGraph([(0, 1)])}, "directed"),
+    ],
+)
+def test_odd_values(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        partition(**({"graph": "mesh:3x3", "k": 2} | wrong))
+
+
+def test_odd_graphs() -> None:
+    with pytest.raises(TypeError, match="graph of type ndarray"):
+        partition(np.eye(3), 2)
+    with pytest.raises(OSError, match=r"nosuch\.graph"):
+        partition("nosuch.graph", 2)
+
+
+@pytest.mark.parametrize("method", MODULES)
+def test_what_is_not_installed_is_said(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, MODULES[method], None)
+    with pytest.raises(ValueError, match=f"method = '{method}' needs {MODULES[method]}: pip install {MODULES[method]}"):
+        partition("mesh:3x3", 2, method=method)
+
+
+def test_kahip_knows_no_targets() -> None:
+    with pytest.raises(ValueError, match="expected equal ones"):
+        partition("mesh:3x3", 2, [1, 2], method="kahip")
+
+
+def test_metis_by_recursive_bisection() -> None:
+    or_skip("metis")
+    figures = quality(mesh(16, 16), metis(mesh(16, 16), np.full(8, 1 / 8), 0.03, 0, recursive=True), np.ones(8))
+    assert figures.cut <= 112
+    assert figures.imbalance <= 0.07
+
+
+# --- .part files ---
+
+
+def test_parts_go_round(tmp_path: Path) -> None:
+    path = tmp_path / "a.part"
+    for parts in ([0, 3, 1, 1], [7]):
+        write_parts(path, parts)
+        assert path.read_text() == "".join(f"{part}\n" for part in parts)
+        assert read_parts(path).tolist() == read_parts(path, len(parts)).tolist() == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("0\n-1\n", 2, "expected the number of a part, got '-1'"),
+        ("0\n1 2\n", 2, "got '1 2'"),
+        ("0\n\n1\n", 2, "got ''"),
+        ("x\n", 1, "got 'x'"),
+        ("9999999999999999999999\n", 1, "got '9999"),
+        ("0\n1\n", 2, "ends after 2 vertices: expected n = 3"),
+        ("", 1, "ends after 0 vertices"),
+        ("0\n1\n2\n3\n", 4, "a line after the last of n = 3"),
+    ],
+)
+def test_malformed_parts(tmp_path: Path, text: str, line: int, message: str) -> None:
+    path = tmp_path / "bad.part"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"bad\.part:{line}: .*{message}"):
+        read_parts(path, 3)
+
+
+def test_odd_parts_are_not_written(tmp_path: Path) -> None:
+    for parts in ([0, -1], [0.5], [[0, 1]]):
+        with pytest.raises(ValueError, match="parts"):
+            write_parts(tmp_path / "a.part", parts)
+    assert not (tmp_path / "a.part").exists()
+    assert read_graph("mesh:2x2").n == 4
