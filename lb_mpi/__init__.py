@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.balancer import Balanced, BalanceError, Balancer
     from lb_mpi.mpi.search import RankStats, SearchError, SearchResult, search
     from lb_mpi.mpi.speed import measure
+    from lb_mpi.partitioning import partition
 
 __all__ = [
     "Allocation",
@@ -42,6 +43,7 @@ __all__ = [
     "SearchResult",
     "allocate",
     "measure",
+    "partition",
     "read_machine",
     "search",
     "throttle",
@@ -53,6 +55,7 @@ _LATER = {
     **dict.fromkeys(("allocate", "Allocation"), "lb_mpi.allocation"),
     **dict.fromkeys(("Machine", "read_machine", "write_machine"), "lb_mpi.machine"),
     "measure": "lb_mpi.mpi.speed",
+    "partition": "lb_mpi.partitioning",
     **dict.fromkeys(("search", "SearchError", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),
     **dict.fromkeys(("Balancer", "Balanced", "BalanceError"), "lb_mpi.mpi.balancer"),
 }
