@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from lb_mpi.allocation import Allocation, allocate
     from lb_mpi.machine import Machine, read_machine, write_machine
     from lb_mpi.mpi.balancer import Balanced, BalanceError, Balancer
+    from lb_mpi.mpi.distribute import distribute
+    from lb_mpi.mpi.halo import HaloPlan
     from lb_mpi.mpi.search import RankStats, SearchError, SearchResult, search
     from lb_mpi.mpi.speed import measure
     from lb_mpi.partitioning import partition
@@ -36,12 +38,14 @@ __all__ = [
     "BalanceError",
     "Balanced",
     "Balancer",
+    "HaloPlan",
     "Machine",
     "Problem",
     "RankStats",
     "SearchError",
     "SearchResult",
     "allocate",
+    "distribute",
     "measure",
     "partition",
     "read_machine",
@@ -56,6 +60,8 @@ _LATER = {
     **dict.fromkeys(("Machine", "read_machine", "write_machine"), "lb_mpi.machine"),
     "measure": "lb_mpi.mpi.speed",
     "partition": "lb_mpi.partitioning",
+    "distribute": "lb_mpi.mpi.distribute",
+    "HaloPlan": "lb_mpi.mpi.halo",
     **dict.fromkeys(("search", "SearchError", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),
     **dict.fromkeys(("Balancer", "Balanced", "BalanceError"), "lb_mpi.mpi.balancer"),
 }

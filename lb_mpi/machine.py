@@ -25,7 +25,7 @@ from lb_mpi.graph_files import PathLike
 from lb_mpi.metrics import check_speeds
 
 FORMAT, VERSION = "lb_mpi machine", 1
-ALIKE = 1.4  # cores of one host whose speeds differ by less than this factor are of one kind
+ALIKE = 1.5  # cores of one host whose speeds differ by less than this factor are of one kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ def speeds_of(hosts: Sequence[str], rates: ArrayLike, wanted: ArrayLike, got: Ar
 
 
 def level(hosts: Sequence[str], rates: ArrayLike) -> Floats:
-    """(P,) rates in which ranks of one host that are nearly alike (by a factor of 1.4) have their mean.
+    """(P,) rates in which ranks of one host that are nearly alike (by a factor of 1.5) have their mean.
 
     The cores of one machine are of few kinds; small differences come from whatever else they do just now.  The fastest
     ranks of a host are put together first.

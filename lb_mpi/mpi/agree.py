@@ -7,13 +7,17 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
+from lb_mpi.mpi.wait import barrier
+
 T = TypeVar("T")
 
 
-def agree(comm: MPI.Comm, make: Callable[[], T]) -> T:
+def agree(comm: MPI.Comm, make: Callable[[], T], *, patient: bool = False) -> T:
     """Collective: the value of `make()`, which runs on every rank by itself; when it raises an Exception on some, every
     rank raises: the failing ones their own, the others one of the same type (of ValueError, TypeError, OSError; otherwise
     RuntimeError) with the message of the lowest failing rank, and its rank.
+
+    `patient`: who waits, sleeps, since it takes long on some ranks.
     """
     error: Exception | None = None
     value: T | None = None
@@ -21,6 +25,8 @@ def agree(comm: MPI.Comm, make: Callable[[], T]) -> T:
         value = make()
     except Exception as caught:
         error = caught
+    if patient:
+        barrier(comm)
     told = comm.allgather(None if error is None else (_kind(error), str(error)))
     if error is not None:
         raise error

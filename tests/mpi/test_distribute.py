@@ -1,0 +1,318 @@
+"""Parts of a graph on real ranks: everybody has what the whole graph says, and gets its ghosts; mistakes reach all."""
+
+from collections.abc import Callable
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from mpi4py import MPI
+from scipy import sparse
+
+import lb_mpi
+from lb_mpi.graph import Graph, Ints, from_edges, mesh, parse
+from lb_mpi.machine import Machine
+from lb_mpi.mpi.distribute import METHODS, allocation_of
+from lb_mpi.mpi.halo import HaloPlan
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+EVEN = [1.0] * SIZE  # so that nothing is measured
+pytestmark = pytest.mark.mpi
+
+
+def refused(action: Callable[[], object]) -> list[str]:
+    """What every rank is told."""
+    with pytest.raises((ValueError, TypeError, OSError, RuntimeError)) as caught:
+        action()
+    return COMM.allgather(str(caught.value))
+
+
+def on_root(graph: Any, root: int = 0) -> Any:
+    return graph if root == RANK else None
+
+
+def weighted(n: int, seed: int) -> Graph:
+    """A random graph with weights, some of its vertices alone."""
+    rng = np.random.default_rng(seed)
+    tails, heads = np.array(list(nx.gnm_random_graph(n, 2 * n, seed).edges)).reshape(-1, 2).T
+    return from_edges(n, tails, heads, rng.integers(0, 9, len(tails)).astype(float), rng.integers(0, 9, n).astype(float))
+
+
+def check(plan: HaloPlan, graph: Graph, parts: Ints | None = None) -> None:
+    """The plan is a part of `graph`, and those of all ranks together are all of it."""
+    owned = COMM.allgather(plan.vertices)
+    np.testing.assert_array_equal(np.sort(np.concatenate(owned)), np.arange(graph.n))
+    owner = np.empty(graph.n, dtype=np.int64)
+    for rank, vertices in enumerate(owned):
+        owner[vertices] = rank
+    if parts is not None:
+        np.testing.assert_array_equal(owner, parts)
+    numbers = np.concatenate([plan.vertices, plan.ghosts])
+    for k, vertex in enumerate(plan.vertices.tolist()):
+        mine = slice(plan.indptr[k], plan.indptr[k + 1])
+        row = slice(graph.indptr[vertex], graph.indptr[vertex + 1])
+        np.testing.assert_array_equal(numbers[plan.indices[mine]], graph.indices[row])
+        np.testing.assert_array_equal(plan.weights[mine], graph.weights[row])
+    np.testing.assert_array_equal(plan.vertex_weights, graph.vertex_weights[plan.vertices])
+    tails, heads = graph.edges()
+    assert plan.cut == graph.edge_weights()[owner[tails] != owner[heads]].sum()
+    assert plan.halo_bytes == 8 * COMM.allreduce(len(plan.ghosts))
+    around = plan.exchange(numbers[: len(plan.vertices)] * 10.0)
+    np.testing.assert_array_equal(around, numbers * 10.0)
+
+
+@pytest.mark.parametrize("root", sorted({0, LAST}))
+def test_given_parts(root: int) -> None:
+    for seed, graph in enumerate([mesh(6, 7), weighted(40, 1), mesh(1, 1), parse("complete:9"), from_edges(5, [], [])]):
+        rng = np.random.default_rng(seed)
+        for parts in (
+            rng.integers(0, SIZE, graph.n),
+            np.zeros(graph.n, dtype=np.int32),  # the others have nothing
+            np.full(graph.n, LAST),
+            np.arange(graph.n) % SIZE,
+        ):
+            given = on_root(graph, root)
+            with lb_mpi.distribute(COMM, given, root=root, parts=on_root(parts, root)) as plan:
+                check(plan, graph, parts)
+                assert plan.allocation is None
+                assert (plan.parts is not None) == (root == RANK)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods(method: str) -> None:
+    for graph in (mesh(12, 20), weighted(60, 2), parse("ring:3"), mesh(1, 1)):
+        with lb_mpi.distribute(COMM, on_root(graph), method=method, speeds=on_root(EVEN), seed=5) as plan:
+            check(plan, graph)
+            assert (plan.allocation is not None) == (method == "static")
+            sizes = COMM.allgather(len(plan.vertices))
+            if method != "static":
+                assert max(sizes) - min(sizes) <= 1
+
+
+def test_static_follows_the_speeds() -> None:
+    graph = mesh(30, 40)
+    speeds = [1.0 + rank for rank in range(SIZE)]
+    with lb_mpi.distribute(COMM, on_root(graph), speeds=speeds, imbalance=0.05) as plan:
+        check(plan, graph)
+        assert plan.allocation is not None
+        assert plan.allocation.counts.sum() == graph.n
+        share = graph.n * speeds[RANK] / sum(speeds)
+        assert abs(plan.allocation.counts[RANK] - share) <= 1
+        assert len(plan.vertices) <= 1.06 * share + 1
+    with lb_mpi.distribute(COMM, on_root(graph), method="random") as dealt:
+        assert SIZE == 1 or plan.cut < dealt.cut / 2
+
+
+def test_a_rank_too_slow_for_a_single_task_gets_none() -> None:
+    speeds = [1.0] * LAST + [1e-6] if SIZE > 1 else [1.0]
+    graph = mesh(4, 5)
+    with lb_mpi.distribute(COMM, on_root(graph), speeds=speeds) as plan:
+        check(plan, graph)
+        assert SIZE == 1 or len(COMM.bcast(plan.vertices, LAST)) == 0
+
+
+def test_speeds_are_measured() -> None:
+    graph = mesh(20, 30)
+    asked: list[int] = []
+
+    def kernel(n: int) -> None:
+        asked.append(n)
+        sum(range(1000 * n))
+
+    with lb_mpi.distribute(COMM, on_root(graph), kernel=kernel, unit_s=1e-6) as plan:
+        check(plan, graph)
+        assert plan.allocation is not None
+    assert asked
+
+
+def test_costs_of_messages_count_only_with_a_unit() -> None:
+    """Where talking is dear, the model puts all tasks on one rank."""
+    off = 1.0 - np.eye(3)
+    machine = Machine(("a",) * 3, np.array([4.0, 2.0, 2.0]), off * 1e-3, off * 1e-3)
+    graph = parse("complete:40")
+    assert allocation_of(graph, 3, None, machine, None).counts.tolist() == [20, 10, 10]
+    assert allocation_of(graph, 3, None, machine, 1e-9).counts.tolist() == [40, 0, 0]
+    assert allocation_of(graph, 3, None, machine, 1e3).counts.tolist() == [20, 10, 10]
+    assert allocation_of(graph, 3, [1.0, 1.0, 2.0], machine, None).counts.tolist() == [10, 10, 20]
+    assert allocation_of(mesh(1, 1), 3, None, machine, 1.0).counts.tolist() == [1, 0, 0]
+    assert allocation_of(from_edges(4, [], [], None, [0.0] * 4), 1, [1.0], None, 1.0).counts.tolist() == [4]
+
+
+def test_a_machine_counts_on_its_own_hosts() -> None:
+    hosts = tuple(COMM.allgather(MPI.Get_processor_name()))
+    none = np.zeros((SIZE, SIZE))
+    graph = mesh(8, 8)
+    with lb_mpi.distribute(COMM, on_root(graph), machine=Machine(hosts, np.ones(SIZE), none, none), unit_s=1.0) as plan:
+        check(plan, graph)
+    elsewhere = Machine((*hosts[:-1], "elsewhere"), np.ones(SIZE), none, none)
+    told = refused(lambda: lb_mpi.distribute(COMM, on_root(graph), machine=elsewhere))
+    assert all(f"rank {LAST} on host elsewhere" in text for text in told)
+
+
+def test_other_libraries_graphs() -> None:
+    graph = mesh(5, 6)
+    other = nx.convert_node_labels_to_integers(nx.grid_2d_graph(5, 6), ordering="sorted")
+    for same in (other, graph.to_scipy(), "mesh:5x6"):
+        with lb_mpi.distribute(COMM, on_root(same), method="block") as plan:
+            check(plan, graph)
+
+
+# --- the exchange ---
+
+
+def shape_of_one(n: int) -> np.ndarray:
+    return np.zeros(n, dtype=[("id", "i8"), ("on", "?"), ("at", "f4", (2,))])
+
+
+def test_any_dtype_and_shape() -> None:
+    graph = weighted(50, 3)
+    with lb_mpi.distribute(COMM, on_root(graph), method="random", seed=1) as plan:
+        numbers = np.concatenate([plan.vertices, plan.ghosts])
+        n = len(plan.vertices)
+        for dtype in (np.int8, np.uint16, np.float32, np.complex128, bool, "U7", ">f8", "M8[s]"):
+            for shape in ((), (3,), (2, 2), (0,), (1, 0, 2)):
+                whole = np.empty((len(numbers), *shape), dtype)
+                whole[...] = (numbers % 251 if dtype != "M8[s]" else numbers).reshape(-1, *[1] * len(shape)).astype(dtype)
+                for _ in range(2):  # made, then started anew
+                    around = plan.exchange(whole[:n])
+                    assert around.dtype == whole.dtype
+                    np.testing.assert_array_equal(around, whole)
+        records = shape_of_one(n)
+        records["id"], records["at"] = plan.vertices, plan.vertices[:, None]
+        around = plan.exchange(records)
+        np.testing.assert_array_equal(around["id"], numbers)
+        np.testing.assert_array_equal(around["at"][:, 1], numbers)
+        np.testing.assert_array_equal(plan.exchange(plan.vertices.tolist()), numbers)
+        fortran = np.asfortranarray(np.stack([numbers, -numbers, numbers], axis=1)[:n])
+        np.testing.assert_array_equal(plan.exchange(fortran[:, ::2])[:, 1], numbers)
+
+
+def test_in_place_and_copied() -> None:
+    graph = mesh(9, 9)
+    with lb_mpi.distribute(COMM, on_root(graph), method="block") as plan:
+        n, n_all = len(plan.vertices), len(plan.vertices) + len(plan.ghosts)
+        heat = np.full(n_all, -1.0)
+        for turn in range(5):
+            heat[:n] = plan.vertices + 1000.0 * turn
+            assert plan.exchange(heat) is heat
+            np.testing.assert_array_equal(heat[n:], plan.ghosts + 1000.0 * turn)
+        alone = plan.vertices * 1.0
+        around = plan.exchange(alone)
+        kept = around.copy()
+        plan.exchange(-alone)
+        np.testing.assert_array_equal(around, kept)  # a result is the caller's
+        np.testing.assert_array_equal(alone, plan.vertices)
+
+
+def test_large_messages() -> None:
+    """Longer than what the MPI sends without being asked for."""
+    graph = parse(f"complete:{SIZE}")
+    with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(np.arange(SIZE))) as plan:
+        values = np.full((1, 300_000), float(RANK))
+        np.testing.assert_array_equal(plan.exchange(values)[:, -1], [RANK, *plan.ghosts])
+
+
+def test_traffic_of_the_caller_is_not_disturbed() -> None:
+    request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
+    with lb_mpi.distribute(COMM, on_root(mesh(5, 5)), method="random") as plan:
+        plan.exchange(plan.vertices * 1.0)
+    assert not request.Test()
+    COMM.Send(np.array([7.0]), RANK)
+    request.Wait()
+    assert received[0] == 7.0
+
+
+def test_many_plans_are_freed() -> None:
+    """More than there are communicators in some MPI."""
+    graph = mesh(4, 4)
+    for _ in range(300):
+        plan = lb_mpi.distribute(COMM, on_root(graph), method="block")
+        plan.exchange(plan.vertices)
+        plan.close()
+        plan.close()
+    told = refused(lambda: plan.exchange(plan.vertices))
+    assert all("closed" in text for text in told)
+
+
+# --- mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"graph": None}, "graph of type NoneType"),
+        ({"graph": "nosuch.graph"}, "nosuch.graph"),
+        ({"graph": sparse.eye_array(4).tocsr()[:3]}, "square"),
+        ({"root": SIZE}, f"root = {SIZE}"),
+        ({"root": None}, "root = None"),
+        ({"method": "best"}, "method = 'best'"),
+        ({"speeds": [1.0] * (SIZE + 1)}, "speeds of shape"),
+        ({"speeds": [0.0] * SIZE}, "speeds[0] = 0.0"),
+        ({"speeds": [float("nan")] * SIZE}, "speeds[0] = nan"),
+        ({"machine": "m.json"}, "machine = 'm.json'"),
+        ({"machine": Machine(("a",) * 9, np.ones(9), np.zeros((9, 9)), np.zeros((9, 9)))}, "machine of 9 ranks"),
+        ({"unit_s": 0.0}, "unit_s = 0.0"),
+        ({"unit_s": float("inf")}, "unit_s = inf"),
+        ({"imbalance": -0.1}, "imbalance = -0.1"),
+        ({"imbalance": "3%"}, "imbalance = '3%'"),
+        ({"effort": "none", "speeds": EVEN}, "effort = 'none'"),
+        ({"parts": [0, 1]}, "parts of shape"),
+        ({"parts": [SIZE] * 12}, f"parts[0] = {SIZE}"),
+        ({"parts": [-1] * 12}, "parts[0] = -1"),
+        ({"parts": [0.5] * 12}, "float64"),
+        ({"speed": 2.0 if LAST == RANK else 1.0}, "speed = 2.0"),
+        ({"kernel": 5}, "kernel = 5"),
+    ],
+)
+def test_mistakes_are_told_to_all(arguments: dict[str, Any], says: str) -> None:
+    options = {"graph": mesh(3, 4), **arguments}
+    graph = on_root(options.pop("graph"))
+    told = refused(lambda: lb_mpi.distribute(COMM, graph, **options))
+    assert all(says in text for text in told)
+
+
+def test_bad_communicator() -> None:
+    with pytest.raises(TypeError, match="comm"):
+        lb_mpi.distribute(None, mesh(2, 2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["length", "objects", "scalar", "masked", "read-only"])
+def test_one_ranks_bad_values_stop_all(what: str) -> None:
+    """Nobody waits for ever, not even a rank that doesn't talk to the one that failed."""
+    graph = mesh(1, 4 * SIZE)
+    plan = lb_mpi.distribute(COMM, on_root(graph), method="block")
+    n, n_all = len(plan.vertices), len(plan.vertices) + len(plan.ghosts)
+    frozen = np.zeros(n_all)
+    frozen.flags.writeable = False
+    bad = {
+        "length": np.zeros(n_all + 7),
+        "objects": np.array([None] * n),
+        "scalar": np.float64(3.0),
+        "masked": np.ma.masked_array(np.zeros(n)),
+        "read-only": frozen if n_all > n else np.zeros(99),
+    }[what]
+
+    def run() -> None:
+        for turn in range(2 * SIZE + 2):  # the news is quicker than the ranks along the line
+            plan.exchange(bad if LAST == RANK and turn == 1 else np.zeros(n))
+
+    told = refused(run)
+    assert all("values" in text for text in told)
+    assert all(text.startswith(f"rank {LAST}: ") for text in told[:-1])
+    again = refused(lambda: plan.exchange(np.zeros(n)))
+    assert all("after a failure" in text for text in again)
+    plan.close()
+    with lb_mpi.distribute(COMM, on_root(graph), method="block") as other:
+        check(other, graph)  # nothing of the failure is left
+
+
+def test_different_values_on_ranks_are_told() -> None:
+    if SIZE == 1:
+        return
+    plan = lb_mpi.distribute(COMM, on_root(mesh(1, 4 * SIZE)), method="block")
+    plan.exchange(np.zeros(4))
+    told = refused(lambda: [plan.exchange(np.zeros(4, np.float32 if RANK == 0 else np.float64)) for _ in range(9)])
+    assert all("another dtype or shape" in text for text in told)
+    plan.close()
