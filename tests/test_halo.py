@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi.graph import Graph, Ints, from_edges, mesh, parse
@@ -71,12 +71,14 @@ def check(graph: Graph, owners: Ints, parts: list[Part]) -> None:
     assert sum(part.n_ghosts for part in parts) == volume(graph, owners, len(parts))
 
 
+@settings(deadline=None)
 @given(distributions())
 def test_the_law_of_parts(case: tuple[Graph, Ints, int]) -> None:
     graph, owners, size = case
     check(graph, owners, all_parts(graph, owners, size))
 
 
+@settings(deadline=None)
 @given(distributions())
 def test_sizes_are_known_beforehand(case: tuple[Graph, Ints, int]) -> None:
     pieces = Pieces(*case)
@@ -135,6 +137,7 @@ def test_wrong_parts_are_found(wrong: Callable[[Part], Part]) -> None:
         check(graph, owners, parts)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 9))
 def test_simple_splits_are_equal_up_to_one(n: int, size: int, seed: int) -> None:
     block, dealt = block_parts(n, size), random_parts(n, size, seed)

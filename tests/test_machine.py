@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi.machine import (
@@ -80,6 +80,7 @@ def test_bad_machines(changes: dict[str, Any], says: str) -> None:
 # --- the file ---
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=5), st.data())
 def test_a_file_holds_every_bit(tmp_path_factory: pytest.TempPathFactory, speeds: list[float], data: st.DataObject) -> None:
     size = len(speeds)
@@ -160,6 +161,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
 # --- from measurements ---
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e-2), st.floats(1e-12, 1e-6))
 def test_the_fit_finds_what_was_put_in(latency_s: float, s_per_byte: float) -> None:
     sizes = np.array([1, 4096, 65536, 1 << 20])
@@ -168,6 +170,7 @@ def test_the_fit_finds_what_was_put_in(latency_s: float, s_per_byte: float) -> N
     assert found[1] == pytest.approx(s_per_byte, rel=1e-5)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(1e-7, 1e-1), min_size=4, max_size=4))
 def test_costs_are_never_negative(seconds: list[float]) -> None:
     latency_s, s_per_byte = fit_message([1, 4096, 65536, 1 << 20], seconds)
@@ -188,6 +191,7 @@ def test_rates_that_are_nearly_alike_are_equal() -> None:
     np.testing.assert_allclose(level(["a"] * 3, [1, 2.1, 4.3]), [1, 2.1, 4.3])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0.01, 100)), min_size=1, max_size=12))
 def test_leveling(ranks: list[tuple[str, float]]) -> None:
     hosts, rates = [host for host, _ in ranks], np.array([rate for _, rate in ranks])
@@ -217,6 +221,7 @@ def test_luck_with_cores_is_shared_within_a_host() -> None:
 # --- who meets whom ---
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40))
 def test_each_two_meet_once_in_few_rounds(size: int) -> None:
     rounds = pairings(size)

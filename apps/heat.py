@@ -1,0 +1,209 @@
+"""Heat on an unstructured graph, explicitly in time: tasks that are dealt out once, before the run starts.
+
+mpiexec -n 4 python -m apps.heat mesh:200x300 --speeds 0.8,0.4,0.2,0.2
+mpiexec -n 4 python -m apps.heat mesh:200x300 --speeds 0.8,0.4,0.2,0.2 --balance block
+mpiexec -n 8 python -m apps.heat FILE.graph --machine machine.json --json
+
+Vertices are small bodies; heat flows along edges, in proportion to their weights.  In every step a body also radiates, by
+the fourth power of its temperature, which is integrated in --work substeps and takes most of the time.  The rank that owns a
+vertex computes it; neighbours' temperatures come in a halo exchange.  The last field is the same to the last bit on any
+number of ranks with any distribution, for a vertex adds up its neighbours in the order of their numbers in the graph.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numba
+import numpy as np
+from mpi4py import MPI
+
+import lb_mpi
+from apps.command import Parser, add_speeds, compile_once, own_speed, run
+from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph_files import read_graph
+from lb_mpi.machine import read_machine
+from lb_mpi.metrics import imbalance
+from lb_mpi.mpi.agree import agree
+from lb_mpi.mpi.distribute import METHODS
+from lb_mpi.mpi.halo import HaloPlan
+from lb_mpi.mpi.wait import barrier
+
+PROG = "python -m apps.heat"
+AIR, HOTTEST = 0.25, 1.0  # temperatures
+RADIATION = 0.01  # of the fourth power of a temperature, in a step
+BLOCK_SUBSTEPS = 200_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
+
+
+def parser() -> Parser:
+    """Make the command line."""
+    parser = Parser(prog=PROG, description="Heat on an unstructured graph, whose vertices are dealt out to the ranks.")
+    parser.add_argument(
+        "graph",
+        nargs="?",
+        default="mesh:200x300",
+        metavar="GRAPH",
+        help="a METIS or Matrix Market file, or mesh:RxC, torus:RxC, ... (default: %(default)s)",
+    )
+    parser.add_argument("--steps", type=int, default=50, help="of time (default: %(default)s)")
+    parser.add_argument("--work", type=int, default=200, help="substeps of radiation in a step (default: %(default)s)")
+    group = parser.add_argument_group("balancing")
+    group.add_argument(
+        "--balance",
+        choices=METHODS,
+        default="static",
+        help="static: by speed, with few edges cut; for comparison: equal blocks, or dealt at random (default: static)",
+    )
+    group.add_argument("--imbalance", type=float, default=0.03, help="of the partition (default: %(default)s)")
+    group.add_argument("--effort", choices=("fast", "good", "best"), default="good", help="(default: %(default)s)")
+    group.add_argument("--seed", type=int, default=0, help="of the partition (default: %(default)s)")
+    group.add_argument("--machine", metavar="FILE", help="speeds from a file of `info --measure`; otherwise: measured")
+    add_speeds(group)
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    return parser
+
+
+def tasks(graph: Graph, work: int) -> Graph:
+    """The same graph, in which a vertex weighs what its step costs: a substep takes about as long as an edge."""
+    return Graph(graph.indptr, graph.indices, graph.weights, (graph.degrees + work).astype(float))
+
+
+@numba.njit(cache=True)
+def step(
+    heat: Floats, after: Floats, indptr: Ints, indices: Ints, weights: Floats, dt: float, work: int, first: int, end: int
+) -> None:
+    """One step of the owned vertices first..end-1: `heat` (n + ghosts,) of now, `after` of which these are written.
+
+    Every vertex is computed by the same operations in the same order, whatever vertices are computed together.
+    """
+    for v in range(first, end):
+        here = heat[v]
+        flow = 0.0
+        for e in range(indptr[v], indptr[v + 1]):
+            flow += weights[e] * (heat[indices[e]] - here)
+        here += dt * flow
+        for _ in range(work):
+            square = here * here
+            here += (RADIATION / work) * (AIR**4 - square * square)
+        after[v] = here
+
+
+def begin(vertices: Ints) -> Floats:
+    """(n,) temperatures that depend on the vertex alone: one in a hundred is hot, the others are nearly as cold as air."""
+    dice = scramble(vertices.astype(np.uint64))
+    spread = (dice >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return np.where(dice % np.uint64(100) == 0, HOTTEST, AIR * (1.0 + 0.1 * spread))
+
+
+def scramble(bits: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """A one-to-one mapping of 64 bits in which every bit depends on all (the finaliser of splitmix64)."""
+    mixed = bits + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def checksum(comm: MPI.Comm, vertices: Ints, heat: Floats) -> str:
+    """Of all temperatures to the last bit: the sum mod 2^64 of hashes of (vertex, temperature), in whatever order."""
+    hashes = scramble(heat.view(np.uint64) ^ scramble(vertices.astype(np.uint64)))
+    total = np.zeros(1, dtype=np.uint64)
+    comm.Allreduce(hashes.sum(dtype=np.uint64, keepdims=True), total)
+    return f"{int(total[0]):016x}"
+
+
+def time_step(comm: MPI.Comm, plan: HaloPlan) -> float:
+    """The longest step that is stable for certain: half of 1 / the greatest sum of a vertex's conductances."""
+    n = len(plan.vertices)
+    sums = np.bincount(np.repeat(np.arange(n), np.diff(plan.indptr)), plan.weights, n)
+    greatest = comm.allreduce(float(sums.max(initial=0.0)), MPI.MAX)
+    return 0.5 / greatest if greatest > 0.0 else 0.0
+
+
+def simulate(plan: HaloPlan, dt: float, steps: int, work: int, speed: float) -> tuple[Floats, float]:
+    """The heat: (n_local,) temperatures after the last step, and the CPU seconds of computing."""
+    n = len(plan.vertices)
+    heat, after = np.zeros((2, n + len(plan.ghosts)))
+    heat[:n] = begin(plan.vertices)
+    slow = lb_mpi.throttle(speed)
+    block = max(1, BLOCK_SUBSTEPS // work)
+    for _ in range(steps):
+        plan.exchange(heat)
+        for first in range(0, n, block):
+            with slow:
+                step(heat, after, plan.indptr, plan.indices, plan.weights, dt, work, first, min(first + block, n))
+        heat, after = after, heat
+    return heat[:n], slow.cpu_s
+
+
+def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
+    """Deal out the graph, simulate, and say how the time was spent."""
+    options = parser().parse_args()
+    speed = own_speed(comm, options.speeds)
+    for name, least in (("steps", 1), ("work", 1), ("seed", 0)):
+        if getattr(options, name) < least:
+            raise ValueError(f"{name} = {getattr(options, name)}: expected at least {least}")
+    own = comm.Dup()
+    machine = agree(own, lambda: read_machine(options.machine) if options.machine and own.rank == 0 else None)
+    graph = agree(own, lambda: read_graph(options.graph) if own.rank == 0 else None, patient=True)
+    compile_once(own, compile_kernels)
+    barrier(own)
+    began = time.perf_counter()
+    plan = lb_mpi.distribute(
+        own,
+        tasks(graph, options.work) if graph is not None else None,
+        method=options.balance,
+        machine=machine,
+        imbalance=options.imbalance,
+        effort=options.effort,
+        seed=options.seed,
+        speed=speed,
+    )
+    setup_s = time.perf_counter() - began
+    with plan:
+        dt = time_step(own, plan)
+        barrier(own)
+        began = time.perf_counter()
+        heat, cpu_s = simulate(plan, dt, options.steps, options.work, speed)
+        barrier(own)
+        seconds = time.perf_counter() - began
+        total = checksum(own, plan.vertices, heat)
+        everyone = own.gather((cpu_s, speed, len(plan.vertices)))
+    own.Free()
+    if everyone is None:
+        return {}, []
+    cpu = np.array([cpu_s for cpu_s, _, _ in everyone])
+    speeds = [speed for _, speed, _ in everyone]
+    answer = {
+        "graph": options.graph,
+        "steps": options.steps,
+        "work": options.work,
+        "balance": options.balance,
+        "ranks": comm.size,
+        "vertices": [n for _, _, n in everyone],
+        "setup_seconds": setup_s,
+        "seconds": seconds,
+        "lower_bound_seconds": cpu.sum() / sum(speeds),
+        "cpu_seconds": cpu.sum(),
+        "imbalance": imbalance(cpu, speeds),
+        "cut": plan.cut,
+        "halo_bytes": plan.halo_bytes,
+        "checksum": total,
+    }
+    return answer, [
+        f"{seconds:.3f} s; lower bound {answer['lower_bound_seconds']:.3f} s (CPU seconds of work / sum of speeds)",
+        f"{setup_s:.3f} s before that to measure, to partition, and to deal out",
+        f"vertices by rank: {' '.join(map(str, answer['vertices']))}; imbalance {answer['imbalance']:.1%}",
+        f"edges cut: weight {plan.cut:g}; {plan.halo_bytes:,} bytes in a halo exchange",
+        f"checksum {total}",
+    ]
+
+
+def compile_kernels() -> None:
+    """Compile the step (or load it from the cache)."""
+    none = np.zeros(0, dtype=np.int64)
+    step(np.zeros(1), np.zeros(1), np.zeros(2, dtype=np.int64), none, np.zeros(0), 0.0, 1, 0, 1)
+
+
+if __name__ == "__main__":
+    run(main, PROG)

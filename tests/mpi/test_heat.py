@@ -1,0 +1,175 @@
+"""The heat app on real MPI: the same bits on any number of ranks and for any distribution; clear errors."""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from apps import heat
+from apps.command import compile_once
+from lb_mpi.graph import from_edges, parse
+from lb_mpi.machine import Machine, write_machine
+from tests.mpi.test_apps import run
+
+COMM = MPI.COMM_WORLD
+SMALL = ["mesh:17x23", "--steps", "6", "--work", "5"]
+METIS = "4 4 011\n1 2 3 4 1\n2 1 3 3 2\n1 2 2 4 9\n1 3 9 1 1\n"  # weights of vertices and edges
+MATRIX = "%%MatrixMarket matrix coordinate real symmetric\n5 5 5\n2 1 0.5\n3 2 1e-3\n4 4 7\n4 3 2\n5 1 0.25\n"
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder that all ranks see, with graphs and a measured machine."""
+    folder: pathlib.Path = COMM.bcast(tmp_path_factory.mktemp("heat"))
+    hosts = tuple(COMM.allgather(MPI.Get_processor_name()))
+    if COMM.rank == 0:
+        (folder / "small.graph").write_text(METIS)
+        (folder / "small.mtx").write_text(MATRIX)
+        (folder / "one-sided.graph").write_text("3 2\n2\n1 3\n\n")
+        none = np.zeros((COMM.size, COMM.size))
+        write_machine(Machine(hosts, np.arange(1.0, COMM.size + 1), none, none), folder / "machine.json")
+        bigger = np.zeros((COMM.size + 1, COMM.size + 1))
+        write_machine(Machine((*hosts, "x"), np.ones(COMM.size + 1), bigger, bigger), folder / "bigger.json")
+        (folder / "broken.json").write_text('{"format": "lb_mpi machine",\n "version": 1,\n "hosts": }')
+    COMM.Barrier()
+    return folder
+
+
+def alone(*arguments: str) -> dict[str, object]:
+    """What one rank finds."""
+    compile_once(COMM, heat.compile_kernels)
+    given, sys.argv = sys.argv, ["app", *arguments, "--balance", "block"]
+    try:
+        return heat.main(MPI.COMM_SELF)[0]
+    finally:
+        sys.argv = given
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, object]:
+    code, out, err = run(heat, monkeypatch, *arguments, "--json")
+    assert (code, err) == (0, "")
+    given: dict[str, object] = json.loads(out.splitlines()[-1])
+    assert given["ranks"] == COMM.size
+    return given
+
+
+@pytest.mark.parametrize("extra", [["block"], ["random"], ["random", "--seed", "3"], ["static", "--effort", "fast"]])
+def test_the_last_bit_does_not_depend_on_the_distribution(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
+    expected = alone(*SMALL)
+    given = answer(monkeypatch, *SMALL, "--balance", *extra)
+    assert given["checksum"] == expected["checksum"]
+    assert sum(given["vertices"]) == 17 * 23
+    assert 0 < given["lower_bound_seconds"] <= 1.05 * given["seconds"]
+    assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / COMM.size)
+    assert (given["cut"] > 0) == (given["halo_bytes"] > 0) == (COMM.size > 1)
+    assert given["halo_bytes"] % 8 == 0
+    assert alone(*SMALL, "--work", "6")["checksum"] != expected["checksum"]
+    assert alone(*SMALL, "--steps", "7")["checksum"] != expected["checksum"]
+
+
+def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
+    speeds = [0.8 / (1 + rank % 4) for rank in range(COMM.size)]
+    given = answer(monkeypatch, *SMALL, "--speeds", ",".join(map(str, speeds)))
+    assert given["checksum"] == alone(*SMALL)["checksum"]
+    assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / sum(speeds))
+
+
+def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
+    given = answer(monkeypatch, *SMALL, "--machine", str(files / "machine.json"))
+    assert given["checksum"] == alone(*SMALL)["checksum"]
+    if COMM.size > 1:  # speeds 1, 2, ...
+        assert given["vertices"][-1] > 1.5 * given["vertices"][0]
+
+
+@pytest.mark.parametrize("name", ["small.graph", "small.mtx", "ring:3", "mesh:1x1", "complete:8"])
+def test_graphs(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, name: str) -> None:
+    graph = str(files / name) if "." in name else name
+    expected = alone(graph, "--steps", "20", "--work", "3")
+    for balance in ("static", "block", "random"):
+        given = answer(monkeypatch, graph, "--steps", "20", "--work", "3", "--balance", balance)
+        assert given["checksum"] == expected["checksum"]
+
+
+def test_the_step_against_numpy() -> None:
+    """A step of a whole random graph, against the matrix form of the same law."""
+    rng = np.random.default_rng(1)
+    pairs = rng.integers(0, 40, (90, 2))
+    tails, heads = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0).T
+    graph = from_edges(40, tails, heads, rng.uniform(0, 3, len(tails)))
+    before = rng.uniform(0.2, 1.0, 40)
+    after = np.empty(40)
+    dt = 0.01
+    for work in (1, 4):
+        heat.step(before, after, graph.indptr, graph.indices, graph.weights, dt, work, 0, 40)
+        dense = graph.to_scipy().toarray()
+        expected = before + dt * (dense @ before - dense.sum(axis=1) * before)
+        for _ in range(work):
+            expected += heat.RADIATION / work * (heat.AIR**4 - expected**4)
+        np.testing.assert_allclose(after, expected, rtol=1e-13)
+    parts = np.full(40, np.nan)
+    for first, end in ((0, 13), (13, 14), (14, 40)):
+        heat.step(before, parts, graph.indptr, graph.indices, graph.weights, dt, 4, first, end)
+    np.testing.assert_array_equal(parts, after)
+
+
+def test_heat_flows_and_is_lost() -> None:
+    with lb_mpi.distribute(COMM, parse("ring:60") if COMM.rank == 0 else None, method="block") as plan:
+        dt = heat.time_step(COMM, plan)
+        assert dt == 0.25
+        begun = heat.begin(plan.vertices)
+        ended, cpu_s = heat.simulate(plan, dt, 50, 2, 1.0)
+    assert cpu_s > 0
+    assert COMM.allreduce(float(begun.sum())) > COMM.allreduce(float(ended.sum())) > 60 * heat.AIR
+    assert COMM.allreduce(float(begun.max()), MPI.MAX) == heat.HOTTEST
+    assert COMM.allreduce(float(ended.max()), MPI.MAX) < heat.HOTTEST
+
+
+def test_checksums_tell_what_is_where() -> None:
+    """Of a field in two pieces, swapped values, one bit, and what is on which vertex."""
+    vertices, field = np.arange(10), np.linspace(0, 1, 10)
+    mine = slice(COMM.rank * 10 // COMM.size, (COMM.rank + 1) * 10 // COMM.size)
+    whole = heat.checksum(MPI.COMM_SELF, vertices, field)
+    assert heat.checksum(COMM, vertices[mine], field[mine]) == whole
+    assert heat.checksum(MPI.COMM_SELF, vertices[::-1], np.ascontiguousarray(field[::-1])) == whole
+    nearly = np.nextafter(field, 2)
+    others = [field[::-1].copy(), nearly, np.where(vertices == 3, nearly, field), field * 1.0]
+    sums = {heat.checksum(MPI.COMM_SELF, vertices, other) for other in others}
+    assert len(sums) == 4
+    assert whole in sums
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["mesh:0x4"], "mesh:0x4"),
+        (["mesh:4"], "mesh:4"),
+        (["nosuch.graph"], "nosuch.graph"),
+        (["{files}"], "{files}"),
+        (["{files}/one-sided.graph"], "one-sided.graph:"),
+        (["--steps", "0"], "steps = 0"),
+        (["--work", "0"], "work = 0"),
+        (["--work", "much"], "--work"),
+        (["--seed", "-1"], "seed = -1"),
+        (["--balance", "best"], "--balance"),
+        (["--effort", "most"], "--effort"),
+        (["--imbalance", "nan"], "imbalance = nan"),
+        (["--imbalance", "-1"], "imbalance = -1.0"),
+        (["--machine", "nosuch.json"], "nosuch.json"),
+        (["--machine", "{files}/broken.json"], "broken.json:3:"),
+        (["--machine", "{files}/bigger.json"], f"machine of {COMM.size + 1} ranks: expected {COMM.size}"),
+        (["--speeds", ",".join(["2"] * COMM.size)], "--speeds: 2.0 for rank 0"),
+        (["--speeds", ",".join(["1"] * (COMM.size + 1))], f"--speeds has {COMM.size + 1} numbers"),
+        (["--unknown"], "--unknown"),
+    ],
+)
+def test_mistakes(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, arguments: list[str], says: str) -> None:
+    named = [text.replace("{files}", str(files)) for text in arguments]
+    code, out, err = run(heat, monkeypatch, *named)
+    assert (code, out) == (2, "")
+    assert says.replace("{files}", str(files)) in err
+    assert err.count("\n") == 1
