@@ -15,7 +15,7 @@ from lb_mpi.graph import Graph, from_edges, from_networkx, mesh, parse
 from lb_mpi.graph_files import read_graph, read_parts, write_parts
 from lb_mpi.partition_metrics import quality
 from lb_mpi.partitioning import METHODS, partition
-from lb_mpi.partitioning.peers import metis
+from lb_mpi.partitioning.peers import metis, whole_numbers
 
 MODULES = {"metis": "pymetis", "kahip": "kahip"}
 
@@ -148,9 +148,21 @@ def test_kahip_knows_no_targets() -> None:
 
 def test_metis_by_recursive_bisection() -> None:
     or_skip("metis")
-    figures = quality(mesh(16, 16), metis(mesh(16, 16), np.full(8, 1 / 8), 0.03, 0, recursive=True), np.ones(8))
+    graph = mesh(16, 16)
+    figures = quality(graph, metis(whole_numbers(graph), np.full(8, 1 / 8), 0.03, 0, recursive=True), np.ones(8))
     assert figures.cut <= 112
     assert figures.imbalance <= 0.07
+
+
+def test_whole_numbers() -> None:
+    whole = whole_numbers(from_edges(4, [0, 1, 2, 0], [1, 2, 3, 3], [2, 0, 7, 1], [0, 1, 2, 3]))
+    assert whole.indptr.tolist() == [0, 2, 3, 4, 6]
+    assert whole.indices.tolist() == [1, 3, 0, 3, 0, 2]
+    assert whole.weights.tolist() == [2, 1, 2, 7, 1, 7]
+    assert whole.vertex_weights.tolist() == [0, 1, 2, 3]
+    scaled = whole_numbers(from_edges(3, [0, 1], [1, 2], [1e-9, 0.5], [1e200, 2e200, 0]))
+    assert scaled.weights.tolist() == [1, 1, (1 << 27), (1 << 27)]  # the light edge keeps a weight
+    assert scaled.vertex_weights.tolist() == [89478485, 178956971, 0]  # a third and two of 2^28
 
 
 # --- .part files ---

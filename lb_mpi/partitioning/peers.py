@@ -31,20 +31,39 @@ def partition(graph: Graph, targets: Floats, imbalance: float, effort: str, seed
     if len(used) == 1:
         part = np.zeros(graph.n, dtype=np.int64)
     elif method == "metis":
-        part = metis(graph, share, imbalance, seed)
+        part = metis(whole_numbers(graph), share, imbalance, seed)
     elif method == "kahip":
         if targets.min() < targets.max() * (1.0 - 1e-9):
             raise ValueError("method = 'kahip' with unequal targets: expected equal ones, it knows no others")
-        part = kahip(graph, len(used), imbalance, seed, KAHIP_MODES[effort])
+        part = kahip(whole_numbers(graph), len(used), imbalance, seed, KAHIP_MODES[effort])
     else:
         part = spectral(graph, share, seed)
     return used[part]
 
 
-def metis(graph: Graph, targets: Floats, imbalance: float, seed: int, *, recursive: bool = False) -> Ints:
+class WholeNumbers(NamedTuple):
+    """A graph as METIS and KaHIP take it; the names are those of `Graph`."""
+
+    indptr: Ints
+    indices: Ints
+    weights: Ints  # >= 1
+    vertex_weights: Ints
+
+
+def whole_numbers(graph: Graph) -> WholeNumbers:
+    """The graph without its edges of weight 0, all weights of vertices (>= 0) and edges (>= 1) whole numbers."""
+    kept = graph.weights > 0.0
+    indptr = np.concatenate([[0], np.cumsum(kept)])[graph.indptr].astype(np.int64)
+    weights = np.maximum(_scaled(graph.weights[kept]), 1)
+    vertex_weights = _scaled(graph.vertex_weights)
+    if not vertex_weights.any():
+        vertex_weights = np.ones(graph.n, dtype=np.int64)
+    return WholeNumbers(indptr, graph.indices[kept], weights, vertex_weights)
+
+
+def metis(whole: WholeNumbers, targets: Floats, imbalance: float, seed: int, *, recursive: bool = False) -> Ints:
     """(n,) part of each vertex by METIS, directly into k parts or by recursive bisection."""
     pymetis = _imported("pymetis")
-    whole = _whole_numbers(graph)
     options = pymetis.Options(ufactor=max(1, round(min(imbalance, 1e3) * 1000)), seed=seed % (1 << 31))
     _, part = pymetis.part_graph(
         len(targets),
@@ -58,10 +77,9 @@ def metis(graph: Graph, targets: Floats, imbalance: float, seed: int, *, recursi
     return np.array(part, dtype=np.int64)
 
 
-def kahip(graph: Graph, k: int, imbalance: float, seed: int, mode: str) -> Ints:
+def kahip(whole: WholeNumbers, k: int, imbalance: float, seed: int, mode: str) -> Ints:
     """(n,) part of each vertex by KaHIP in its mode "FAST", "ECO" or "STRONG"."""
     module = _imported("kahip")
-    whole = _whole_numbers(graph)
     arrays = (whole.vertex_weights, whole.indptr, whole.weights, whole.indices)
     quiet = True
     _, part = module.kaffpa(
@@ -119,23 +137,6 @@ def _second_eigenvector(adjacency: Any, start: Floats) -> Floats:
         values, vectors = error.eigenvalues, error.eigenvectors
     vector = vectors[:, values.argmax()] if len(values) > 1 else start
     return vector
-
-
-class _WholeNumbers(NamedTuple):
-    indptr: Ints
-    indices: Ints
-    weights: Ints  # >= 1
-    vertex_weights: Ints
-
-
-def _whole_numbers(graph: Graph) -> _WholeNumbers:
-    kept = graph.weights > 0.0
-    indptr = np.concatenate([[0], np.cumsum(kept)])[graph.indptr].astype(np.int64)
-    weights = np.maximum(_scaled(graph.weights[kept]), 1)
-    vertex_weights = _scaled(graph.vertex_weights)
-    if not vertex_weights.any():
-        vertex_weights = np.ones(graph.n, dtype=np.int64)
-    return _WholeNumbers(indptr, graph.indices[kept], weights, vertex_weights)
 
 
 def _scaled(weights: Floats) -> Ints:
