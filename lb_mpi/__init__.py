@@ -11,6 +11,7 @@ The path of the data, for a search:
 and for rows of data:
 
     your rows  --map-->  mpi.lending    rows go out, are computed, come home; everything is timed
+                         loans          who owes whom rows, and who helps whom                        (pure)
                          estimate       times -> costs of rows, speeds of ranks                        (pure)
                          judge, trigger is it worth while to balance?                                  (pure)
                          mpi.flows      diffusion.* on MPI: loads -> flow; migrate -> who lends what to whom
@@ -26,7 +27,9 @@ from lb_mpi.problem import Problem
 if TYPE_CHECKING:
     from lb_mpi.allocation import Allocation, allocate
     from lb_mpi.machine import Machine, read_machine, write_machine
-    from lb_mpi.mpi.balancer import Balanced, BalanceError, Balancer
+    from lb_mpi.mpi.balanced import Balanced
+    from lb_mpi.mpi.balancer import Balancer
+    from lb_mpi.mpi.blame import BalanceError
     from lb_mpi.mpi.distribute import distribute
     from lb_mpi.mpi.halo import HaloPlan
     from lb_mpi.mpi.search import RankStats, SearchError, SearchResult, search
@@ -63,7 +66,9 @@ _LATER = {
     "distribute": "lb_mpi.mpi.distribute",
     "HaloPlan": "lb_mpi.mpi.halo",
     **dict.fromkeys(("search", "SearchError", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),
-    **dict.fromkeys(("Balancer", "Balanced", "BalanceError"), "lb_mpi.mpi.balancer"),
+    "Balancer": "lb_mpi.mpi.balancer",
+    "Balanced": "lb_mpi.mpi.balanced",
+    "BalanceError": "lb_mpi.mpi.blame",
 }
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -15,42 +14,26 @@ from numpy.typing import ArrayLike
 
 from lb_mpi.diffusion import prepare
 from lb_mpi.estimate import RowCosts, blocks
-from lb_mpi.graph import Floats, Graph, Ints, from_edges, mesh, most_square_mesh
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.judge import WIDTH, Judge, Report, Verdict
-from lb_mpi.metrics import check_loads, imbalance, lower_bound
+from lb_mpi.metrics import check_loads
 from lb_mpi.migrate import Plan, pick
 from lb_mpi.mpi.agree import agree, agree_on
+from lb_mpi.mpi.balanced import Balanced
+from lb_mpi.mpi.blame import raise_everywhere
 from lb_mpi.mpi.exchange import fingerprint
 from lb_mpi.mpi.flows import Flows
 from lb_mpi.mpi.lending import Lending
-from lb_mpi.mpi.moving import move
+from lb_mpi.mpi.owning import Owners
+from lb_mpi.mpi.process_graph import process_graph
 from lb_mpi.mpi.rows import Pack, Rows, Rowset, Spec, Unpack
 from lb_mpi.mpi.stopwatch import Stopwatch
-from lb_mpi.mpi.wait import barrier, wait
+from lb_mpi.mpi.wait import wait
 from lb_mpi.trigger import HOME, Decision, Trigger, When, check_when
 
 MOST_BLOCKS = 64  # in which a rank times its own rows
 LONGEST_WAIT_S = 0.5e-3  # between two looks whether the others are done
 BLOCK_S = 5e-3  # and no shorter than this, so that timing costs nothing
-
-
-class BalanceError(RuntimeError):
-    """The user's function (or pack, unpack) has failed on some rank; the message, the same on all ranks, names it."""
-
-
-@dataclass(frozen=True)
-class Balanced:
-    """What a call of the Balancer did, and why; the same on all ranks but for `seconds`."""
-
-    acted: bool  # whether the distribution was changed (map: for the calls after this one)
-    reason: str  # in words
-    imbalance_before: float  # with all rows at home; NaN: not known yet
-    imbalance_after: float  # map: as it was in this call; migrate: as planned
-    rows_moved: int  # in this call, on all ranks: lent, or given away
-    bytes_moved: int  # in this call, on all ranks, in messages with rows and results
-    steps: int  # exchanges between neighbours to find the flow; scheme direct: 1
-    seconds: float  # that this rank spent for balancing: not computing, and not waiting for others
-    predicted_gain_s: float  # seconds expected to be saved until the next chance
 
 
 class Balancer:
@@ -99,7 +82,7 @@ class Balancer:
         plain = comm.Get_topology() == MPI.UNDEFINED
         self._comm = comm.Dup() if plain else MPI.Intracomm(comm.Split(0, comm.rank))
         try:
-            self.graph = agree(self._comm, lambda: _graph(comm, graph))
+            self.graph = agree(self._comm, lambda: process_graph(comm, graph))
             self._watch = agree(self._comm, lambda: Stopwatch(speed))
             agree(self._comm, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
             agree_on(
@@ -116,8 +99,7 @@ class Balancer:
             self._comm.Free()
             raise
         self._judge = Judge(self._comm.size, Trigger(when, every, tolerance))
-        self._leaving = Trigger(when, every, tolerance)  # when rows change their owner
-        self._leaving_s = 0.0  # what that took the last time
+        self._owners = Owners(self._comm, self._flows, Trigger(when, every, tolerance))
         self._worth = np.ones(self._comm.size)
         self._speeds = np.ones(self._comm.size)
         self._late = np.zeros(self._comm.size)  # see judge
@@ -204,7 +186,7 @@ class Balancer:
         verdict, judging_s = self._settle(report.numbers(told))
         if verdict.error:
             self._forget()
-            self._raise(lending.error, mine)
+            raise_everywhere(comm, lending.error, mine)
         assert mine is not None
         self._spec = mine.spec
         self._calls_since += 1
@@ -241,47 +223,17 @@ class Balancer:
         Errors as for `map`; no rank has lost or got a row then.
         """
         comm = self._open()
-        began = time.perf_counter()
         mine = agree(comm, lambda: _rows(None, rows, (), pack, unpack))
         given = agree(comm, lambda: None if costs is None else _check_costs(costs, mine.n))
         agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
         known = self._costs is not None and len(self._costs) == mine.n and self._costs.known
-        timed = bool(comm.allreduce(known, MPI.LAND))
-        work = self._costs.work(self._worth) if self._costs is not None and timed else np.ones(mine.n)
-        table = np.column_stack([work if given is None else given, work])
-        speeds = self._speeds
-        before, after_s, balanced_s = self._levels(float(table[:, 0].sum()), speeds)
-        seconds = timed and given is None  # otherwise the costs are in a unit of their own, not to be set against time
-        chances = max(1, self._calls_since) if seconds else 1
-        self._leaving.cost_s = self._leaving_s if seconds else 0.0
-        decision = self._leaving.decide(before, chances * after_s, chances * balanced_s)
-        after, value = before, rows
-        steps = n_rows = n_bytes = 0
-        if decision.act:
-            transfers, steps = self._flows.plan(float(table[:, 0].sum()), speeds)
-            items = pick(table[:, 0], transfers.of(comm.rank)).items
-            targets = transfers.destinations[transfers.sources == comm.rank].tolist()
-            sources = transfers.sources[transfers.destinations == comm.rank].tolist()
-            moved = move(comm, mine, table, dict(zip(targets, items, strict=True)), sources)
-            if comm.allreduce(moved.error is not None, MPI.LOR):
-                self._raise(moved.error, mine)
-            n_rows, n_bytes = comm.allreduce(moved.rows), comm.allreduce(moved.bytes)
-            value, table = moved.value, moved.table
-            after = self._levels(float(table[:, 0].sum()), speeds)[0]
-            self._owned(table[:, 1], known=timed)
-            self._leaving_s = max(comm.allgather(time.perf_counter() - began))
-        self.last = Balanced(
-            acted=decision.act,
-            reason=decision.words,
-            imbalance_before=before,
-            imbalance_after=after,
-            rows_moved=n_rows,
-            bytes_moved=n_bytes,
-            steps=steps,
-            seconds=time.perf_counter() - began,
-            predicted_gain_s=decision.gain_s if seconds else math.nan,
-        )
-        return value
+        work = self._costs.work(self._worth) if self._costs is not None and known else None
+        moved = self._owners.move(mine, given, work, self._speeds, max(1, self._calls_since))
+        self.last = moved.last
+        if not moved.last.acted:
+            return rows
+        self._owned(moved.work)
+        return moved.value
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
@@ -407,47 +359,18 @@ class Balancer:
         self._away, self._sources = {}, []
         self._judge.balanced(lending=False)
 
-    def _owned(self, work: Floats, *, known: bool) -> None:
-        """Rows have changed their owner: this rank's new ones cost `work`."""
+    def _owned(self, work: Floats | None) -> None:
+        """Rows have changed their owner: this rank's new ones cost `work`, if that is known."""
         self._forget_plan()
-        self._costs = RowCosts(self._comm.rank, len(work))
-        if known:
+        self._costs = None
+        if work is not None:
+            self._costs = RowCosts(self._comm.rank, len(work))
             self._costs.ticks[:] = work / self._worth[self._comm.rank]
 
     def _forget_plan(self) -> None:
         self._plan, self._calls_since = None, 0
         self._away, self._sources = {}, []
         self._judge.balanced(lending=False)
-
-    def _levels(self, load: float, speeds: Floats) -> tuple[float, float, float]:
-        """Imbalance, seconds of the slowest rank, balanced seconds, the same on all ranks to the last bit; collective."""
-        loads = np.zeros(self._comm.size)
-        self._comm.Gather(np.array([load]), loads, 0)
-        levels = np.zeros(3)
-        if self._comm.rank == 0:
-            levels[:] = [imbalance(loads, speeds), (loads / speeds).max(), lower_bound(loads, speeds)]
-        self._comm.Bcast(levels, 0)
-        before, most_s, balanced_s = levels.tolist()
-        return before, most_s, balanced_s
-
-    def _raise(self, error: Exception | None, rows: Rows | None) -> NoReturn:
-        """Collective: the same error on all ranks; the lowest failing rank's is told."""
-        barrier(self._comm)
-        note = getattr(error, "__notes__", [""])[-1] if error is not None else ""
-        users = bool(note) or not isinstance(error, ValueError | TypeError)
-        name = "BalanceError" if users else "ValueError" if isinstance(error, ValueError) else "TypeError"
-        mine = None if error is None else (name, note or f"{error}")
-        told = self._comm.allgather((mine, rows.spec.words if rows is not None else None))
-        for rank, (failure, _) in enumerate(told):
-            if failure is not None:
-                name, text = failure
-                kinds: dict[str, type[Exception]] = {"ValueError": ValueError, "TypeError": TypeError}
-                kind = kinds.get(name, BalanceError)
-                raise kind(text if text.startswith("rank ") else f"rank {rank}: {text}") from error
-        for rank, (_, words) in enumerate(told):
-            if words != told[0][1]:
-                raise TypeError(f"rows of rank {rank} are {words}: expected {told[0][1]}, as on rank 0")
-        raise TypeError("rows differ between ranks")
 
 
 def _rows(
@@ -467,29 +390,3 @@ def _check(graph: Graph, scheme: str, tau: str | None, tolerance: float, when: W
         raise ValueError(f"tolerance = {tolerance!r}: expected a finite number > 0")
     check_when(when, every)
     prepare(graph, np.ones(graph.n), scheme, tau)
-
-
-def _graph(comm: MPI.Intracomm, graph: Graph | None) -> Graph:
-    if graph is None:
-        if isinstance(comm, MPI.Cartcomm) and comm.dim > 0:
-            return grid(comm.dims, comm.periods)
-        return mesh(*most_square_mesh(comm.size))
-    if not isinstance(graph, Graph):
-        raise TypeError(f"graph = {graph!r}: expected an lb_mpi.graph.Graph")
-    if graph.n != comm.size:
-        raise ValueError(f"graph of {graph.n} vertices: expected {comm.size}, one for each rank")
-    return graph
-
-
-def grid(dims: Sequence[int], periods: Sequence[int]) -> Graph:
-    """The process graph of a Cartesian communicator; ranks in row-major order, as the MPI has them."""
-    ranks = np.arange(math.prod(dims)).reshape(dims)
-    tails, heads = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for axis, (length, periodic) in enumerate(zip(dims, periods, strict=True)):
-        along = np.moveaxis(ranks, axis, 0)
-        tails.append(along[:-1].ravel())
-        heads.append(along[1:].ravel())
-        if periodic and length > 2:
-            tails.append(along[-1].ravel())
-            heads.append(along[0].ravel())
-    return from_edges(ranks.size, np.concatenate(tails), np.concatenate(heads))

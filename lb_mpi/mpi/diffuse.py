@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple
 
@@ -60,7 +61,7 @@ class Diffuser:
         self._exchange = NeighbourExchange(comm, graph)
         self._comm = own = self._exchange.comm
         self._tolerance, self._max_steps = tolerance, max_steps
-        self._lag = (own.size - 1).bit_length() if lag is None else lag
+        self._lag = lag
         try:
             mine = agree(own, lambda: _check(speed, tolerance, max_steps, lag))
             agree_on(own, scheme=scheme, tau=tau, tolerance=tolerance, max_steps=max_steps, lag=lag)
@@ -94,8 +95,8 @@ class Diffuser:
             return Diffused(flow, 0, before <= self._tolerance, [max(0.0, before)])
         if self._local.direct is not None:  # what is left is rounding; to measure that would take another collective
             return Diffused(direct_flow(self._local, loads), 1, True, [before, 0.0])
-        one = RankDiffusion(self._local, float(loads[comm.rank]), float(balanced[comm.rank]), self._total)
-        stopped, imbalance = self._step(one)
+        one = RankDiffusion(self._local, float(loads[comm.rank]), float(balanced[comm.rank]), partial(total, comm))
+        stopped, imbalance = level(comm, self._exchange, one, self._tolerance, self._max_steps, self._lag)
         flow = stopped.flow(self._exchange.exchange(stopped.potential))
         if self._local.scheme == "dimension_exchange":
             flow = self._without_cycles(flow)
@@ -113,35 +114,6 @@ class Diffuser:
     ) -> None:
         self.close()
 
-    def _step(self, one: RankDiffusion) -> tuple[RankDiffusion, list[float]]:
-        """The state after the first step that balances all ranks (or after the last), and the greatest imbalances up to it.
-
-        Infinite is the imbalance of a rank that is asked for more than it has.
-        """
-        asked: deque[tuple[MPI.Request, Floats, Floats, RankDiffusion]] = deque()
-        heard: list[float] = []
-        for step in range(self._max_steps + 1):
-            mine, worst = np.array([one.imbalance]), np.zeros(1)
-            request = self._comm.Iallreduce(mine, worst, MPI.MAX)
-            asked.append((request, mine, worst, one.snapshot()))  # mpi4py doesn't keep the buffers of this one alive
-            while len(asked) > (self._lag if step < self._max_steps else 0):
-                request, mine, worst, state = asked.popleft()
-                request.Wait()
-                heard.append(max(0.0, float(worst[0])))
-                if heard[-1] <= self._tolerance:
-                    for request, *_ in asked:
-                        request.Wait()
-                    return state, heard
-            if step < self._max_steps:
-                one.step(self._exchange.exchange(one.value))
-        return one, heard
-
-    def _total(self, numbers: Floats) -> Floats:
-        # Everybody's numbers, added up in the order in which a whole graph adds them: the same bits with every MPI.
-        everyone = np.empty((self._comm.size, len(numbers)))
-        self._comm.Allgather(numbers, everyone)
-        return np.asarray(np.ascontiguousarray(everyone.T).sum(axis=1))
-
     def _without_cycles(self, flow: Floats) -> Floats:
         # Circles are long: only the root can see them all.
         comm, setup = self._comm, self._setup
@@ -157,6 +129,46 @@ class Diffuser:
                 edges = (tails == rank) | (heads == rank)
                 given.append(np.where(tails[edges] == rank, whole[edges], -whole[edges]))
         return np.asarray(comm.scatter(given))
+
+
+def level(
+    comm: MPI.Intracomm,
+    exchange: NeighbourExchange,
+    one: RankDiffusion,
+    tolerance: float,
+    max_steps: int,
+    lag: int | None = None,
+) -> tuple[RankDiffusion, list[float]]:
+    """Collective: step until all ranks are balanced, or max_steps times; the stopping test runs beside the steps.
+
+    Returns the state after the first step that balances all ranks (or after the last), and the greatest imbalances up to it,
+    the same on all ranks; that of a rank that is asked for more than it has is infinite.  `lag` as for `Diffuser`.
+    """
+    lag = (comm.size - 1).bit_length() if lag is None else lag
+    asked: deque[tuple[MPI.Request, Floats, Floats, RankDiffusion]] = deque()
+    heard: list[float] = []
+    for step in range(max_steps + 1):
+        mine, worst = np.array([one.imbalance]), np.zeros(1)
+        request = comm.Iallreduce(mine, worst, MPI.MAX)
+        asked.append((request, mine, worst, one.snapshot()))  # mpi4py doesn't keep the buffers of this one alive
+        while len(asked) > (lag if step < max_steps else 0):
+            request, mine, worst, state = asked.popleft()
+            request.Wait()
+            heard.append(max(0.0, float(worst[0])))
+            if heard[-1] <= tolerance:
+                for request, *_ in asked:
+                    request.Wait()
+                return state, heard
+        if step < max_steps:
+            one.step(exchange.exchange(one.value))
+    return one, heard
+
+
+def total(comm: MPI.Intracomm, numbers: Floats) -> Floats:
+    """Everybody's numbers, added up in the order in which a whole graph adds them: the same bits with every MPI."""
+    everyone = np.empty((comm.size, len(numbers)))
+    comm.Allgather(numbers, everyone)
+    return np.asarray(np.ascontiguousarray(everyone.T).sum(axis=1))
 
 
 def diffuse(

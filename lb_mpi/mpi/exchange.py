@@ -22,6 +22,7 @@ from lb_mpi.mpi.agree import agree, agree_on
 from lb_mpi.mpi.wait import wait
 
 METHODS = ("neighbourhood", "paper")
+LOOKS = 8  # before waiting: MPICH gives the processor away in every wait, which takes longer than a message does
 _TAG = 1
 
 
@@ -59,9 +60,9 @@ class NeighbourExchange:
     def exchange(self, values: float | ArrayLike) -> Floats:
         """Collective: tell all neighbours `values`, a number or an array of any shape, the same shape on all ranks.
 
-        Returns theirs: a new (deg, ...) array.
+        Returns theirs: a (deg, ...) array, read-only, which the next exchange of this shape overwrites.
         """
-        if isinstance(values, float):  # the usual case has to be quick
+        if type(values) is float:  # the usual case has to be quick
             return self._exchange_number(values)
         return self._plan(np.shape(values)).exchange(values)
 
@@ -99,23 +100,27 @@ def _neighbourhood(comm: MPI.Intracomm, neighbours: list[int], shape: tuple[int,
     """A collective over the communicator's own graph."""
     assert isinstance(comm, MPI.Topocomm)
     topology, mine, theirs = comm, np.zeros(shape), np.zeros((len(neighbours), *shape))
+    put, seen = _writer(mine), _read_only(theirs)
     try:
         request = topology.Neighbor_allgather_init(mine, theirs)
     except NotImplementedError:  # by an MPI older than MPI 4
 
         def exchange_anew(values: ArrayLike) -> Floats:
-            mine[()] = values
+            put(values)
             _complete(topology.Ineighbor_allgather(mine, theirs), patient)
-            return theirs.copy()
+            return seen
 
         return _Plan(exchange_anew, lambda: None)
-    start, complete = request.Start, partial(wait, request) if patient else request.Wait
+    start, done, complete = request.Start, request.Test, partial(wait, request) if patient else request.Wait
 
-    def exchange(values: ArrayLike) -> Floats:  # the parts are looked up beforehand: each takes as long as a message
-        mine[()] = values
+    def exchange(values: ArrayLike) -> Floats:  # look-ups and copies would take as long as a message
+        put(values)
         start()
+        for _ in range(LOOKS):
+            if done():
+                return seen
         complete()
-        return theirs.copy()
+        return seen
 
     return _Plan(exchange, request.Free)
 
@@ -123,17 +128,29 @@ def _neighbourhood(comm: MPI.Intracomm, neighbours: list[int], shape: tuple[int,
 def _paper(comm: MPI.Intracomm, neighbours: list[int], shape: tuple[int, ...], patient: bool) -> _Plan:
     """Non-blocking sends, then one receive after the other."""
     mine, theirs = np.zeros(shape), np.zeros((len(neighbours), *shape))
+    put, seen = _writer(mine), _read_only(theirs)
 
     def exchange(values: ArrayLike) -> Floats:
-        mine[()] = values
+        put(values)
         sends = [comm.Isend(mine, neighbour, _TAG) for neighbour in neighbours]
         for k, neighbour in enumerate(neighbours):
             _complete(comm.Irecv(theirs[k : k + 1], neighbour, _TAG), patient)
         for send in sends:
             _complete(send, patient)
-        return theirs.copy()
+        return seen
 
     return _Plan(exchange, lambda: None)
+
+
+def _writer(array: Floats) -> Callable[[ArrayLike], None]:
+    """What writes values into the array; one number the quick way."""
+    return partial((array.data if array.ndim == 0 else array).__setitem__, ())
+
+
+def _read_only(array: Floats) -> Floats:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _complete(request: MPI.Request, patient: bool) -> None:

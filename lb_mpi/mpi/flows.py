@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from lb_mpi.diffusion import Diffusion, Local, RankDiffusion, Setup, prepare
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.migrate import Plan, plan
 from lb_mpi.mpi.agree import agree
+from lb_mpi.mpi.diffuse import level, total
 from lb_mpi.mpi.exchange import NeighbourExchange
 from lb_mpi.mpi.wait import wait
 
@@ -101,22 +103,14 @@ class Flows:
             self._local = comm.scatter(parts)
         comm.Bcast(levels, 0)
         assert self._local is not None
-        one = RankDiffusion(self._local, work, float(levels[comm.rank]), self._total)
-        steps = 0
-        while comm.allreduce(one.imbalance, MPI.MAX) > self._tolerance and steps < MAX_STEPS:
-            one.step(exchange.exchange(one.value))
-            steps += 1
+        one = RankDiffusion(self._local, work, float(levels[comm.rank]), partial(total, comm))
+        one, heard = level(comm, exchange, one, self._tolerance, MAX_STEPS)
         flow = one.flow(exchange.exchange(one.potential))
         upper = flow[self._graph.neighbours(comm.rank) > comm.rank]  # one after the other: the order of Graph.edges
         tails, _ = self._graph.edges()
         whole = np.zeros(len(tails))
         comm.Gatherv(upper, [whole, np.bincount(tails, minlength=comm.size)], 0)
-        return whole, steps
-
-    def _total(self, numbers: Floats) -> Floats:
-        sums = np.empty_like(numbers)
-        self._comm.Allreduce(numbers, sums)
-        return sums
+        return whole, len(heard) - 1
 
 
 def _raise(error: Exception | None) -> None:

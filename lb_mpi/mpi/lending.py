@@ -12,7 +12,6 @@ answers parcels with an empty one, so nobody waits for it; the error is told aft
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from mpi4py import MPI
 
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.loans import Kind, Loans, share
+from lb_mpi.mpi.blame import blame
 from lb_mpi.mpi.rows import (
     Buffer,
     Results,
@@ -251,11 +251,3 @@ class Lending:
 
     def _fail(self, error: Exception, what: str) -> None:
         self.error = blame(error, self._comm.rank, what)
-
-
-def blame(error: Exception, rank: int, what: str) -> Exception:
-    """The error of a user's function with a note that all ranks can be told: where it was, and with which rows."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"({where.filename}:{where.lineno}, in {where.name})"
-    error.add_note(f"rank {rank}, {what}: {type(error).__name__}: {error} {place}")
-    return error

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.mpi.lending import blame
+from lb_mpi.mpi.blame import blame
 from lb_mpi.mpi.rows import Buffer, Rows, columns_of, concatenate, empty_parcel, head, in_form
 from lb_mpi.mpi.wait import Nap
 
