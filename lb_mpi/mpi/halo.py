@@ -10,6 +10,7 @@ that goes well this costs nothing: only a rank that has waited for a while looks
 from __future__ import annotations
 
 import math
+import os
 import time
 import zlib
 from types import TracebackType
@@ -25,7 +26,7 @@ from lb_mpi.halo import Part
 from lb_mpi.mpi.wait import Nap
 
 LONGEST_NAP_S = 0.5e-3
-QUICK_TESTS = 50  # before the first nap: balanced ranks are done at nearly the same time
+QUICK_S = 0.2e-3  # without a nap, since balanced ranks are done at nearly the same time; others may have the core
 NEWS_AFTER_S = 5e-3  # of waiting
 STRAY_AFTER_S = 1.0  # of waiting: does a neighbour exchange something else?
 _BAD_NEWS, _FIRST_TAG, _TAGS = 1, 2, 32_000  # MPI promises tags up to 32,767
@@ -168,10 +169,12 @@ class HaloPlan:
         return channel
 
     def _complete(self, channel: _Channel) -> None:
-        for _ in range(QUICK_TESTS):
+        began = time.perf_counter()
+        while time.perf_counter() - began < QUICK_S:
             if MPI.Prequest.Testall(channel.requests):
                 return
-        nap, began = Nap(LONGEST_NAP_S), time.perf_counter()
+            os.sched_yield()
+        nap = Nap(LONGEST_NAP_S)
         while not MPI.Prequest.Testall(channel.requests):
             nap.take()
             waited_s = time.perf_counter() - began
