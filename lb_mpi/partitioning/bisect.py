@@ -3,22 +3,76 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.partitioning.coarsen import Csr, coarsen
+from lb_mpi.partitioning.connect import connected
 from lb_mpi.partitioning.grow import best_grown
 from lb_mpi.partitioning.refine_fm import refine
-from lb_mpi.partitioning.refine_flow import refine_by_flow
+from lb_mpi.partitioning.spectral_bisection import fiedler_of, split
 
-SMALL = 150  # vertices: grown and refined many times, not coarsened further
+SMALL = 150  # vertices: bisected many times, not coarsened further
+ROUNDS, PATIENCE = 3, 1.0  # of the refinement; searches start from the whole boundary at once
+
+
+class Starts(NamedTuple):
+    """How hard a bisection is tried."""
+
+    tries: int  # bisections grown from random vertices
+    spectral: int  # spectral bisections, too, in so many uppermost levels of the recursion
+
+
+def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: Any) -> Ints:
+    """(n,) 0 or 1: a light cut, side 0 with `share` of the weight, both within bounds (2,) if that can be."""
+    total = float(graph.vertex_weights.sum())
+    levels = coarsen(graph, SMALL, 1.5 * total / SMALL, state)
+    finer = [graph, *(level.csr for level in levels)]
+    coarsest = finer[-1]
+    first = np.zeros(0, np.int64)
+    if starts.spectral > 0 and coarsest.n <= 4 * SMALL:
+        first = split(-fiedler_of(coarsest).vector, coarsest.vertex_weights, share)
+    arguments = (*coarsest, share * total, bounds, first, starts.tries, ROUNDS, PATIENCE, state)
+    part: Ints = best_grown(*arguments)
+    for level, fine in zip(reversed(levels), reversed(finer[:-1]), strict=True):
+        part = part[level.group]
+        refine(*fine, part, bounds, ROUNDS, PATIENCE, 0, state)
+    return part
+
+
+def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, starts: Starts, state: Any) -> Ints:
+    """(n,) part of each vertex, 0..k-1; targets (k,) fractions, bounds (k,) the largest weights of the parts.
+
+    Where a side is not connected, virtual edges hold it together while it is bisected itself.
+    """
+    k = len(targets)
+    if k == 1 or graph.n <= 1:
+        return np.full(graph.n, targets.argmax(), dtype=np.int64)
+    half = k // 2
+    total = float(graph.vertex_weights.sum())
+    share = float(targets[:half].sum() / targets.sum())
+    limits = bounds
+    if k > 2:  # the slack is shared evenly among the bisections still to come
+        slack = max(1.0, float(bounds.sum()) / total if total else 1.0) ** (1 / math.ceil(math.log2(k)))
+        limits = np.array([share, 1 - share]) * total * slack
+    part = bisect(connected(graph), share, limits, starts, state)
+    if k == 2:
+        return part
+    result = np.empty(graph.n, np.int64)
+    below = starts._replace(spectral=starts.spectral - 1)
+    for side, chosen, offset in ((0, slice(0, half), 0), (1, slice(half, k), half)):
+        *arrays, vertices = side_of(*graph, part, side)
+        if len(vertices):
+            result[vertices] = offset + bisect_recursively(Csr(*arrays), targets[chosen], bounds[chosen], below, state)
+    return result
 
 
 @njit(cache=True)
 def side_of(indptr, indices, weights, vertex_weights, part, side):  # type: ignore[no-untyped-def]
-    """The subgraph of the vertices with part[v] == side, and their numbers."""
+    """The arrays of the subgraph of the vertices with part[v] == side, and these vertices, ascending."""
     n = len(vertex_weights)
     number = np.full(n, -1)
     count, size = 0, 0
@@ -42,42 +96,3 @@ def side_of(indptr, indices, weights, vertex_weights, part, side):  # type: igno
                     end += 1
             new_indptr[number[v] + 1] = end
     return new_indptr, new_indices[:end].copy(), new_weights[:end].copy(), vertex_weights[vertices], vertices
-
-
-def bisect(graph: Csr, target: float, bounds: Floats, tries: int, state: np.ndarray, flow: int = 0) -> Ints:  # type: ignore[type-arg]
-    """(n,) 0 or 1: a light cut with side 0 of weight near `target` and both within bounds (2,), if that can be."""
-    levels = coarsen(graph, SMALL, 1.5 * float(graph.vertex_weights.sum()) / SMALL, state)
-    finer = [graph, *(level.csr for level in levels)]
-    part = np.ones(finer[-1].n, np.int64)
-    part = best_grown(*finer[-1], target, bounds, part, tries, 3, 1.0, state)
-    for level, fine in zip(reversed(levels), reversed(finer[:-1]), strict=True):
-        part = part[level.group]
-        refine(*fine, part, bounds, 3, 1.0, 0, state)
-        if flow:
-            refine_by_flow(*fine, part, bounds, flow, 8, state)
-    return part
-
-
-def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, tries: int, state: np.ndarray, flow: int = 0) -> Ints:  # type: ignore[type-arg]
-    """(n,) part of each vertex, 0..k-1; targets (k,) fractions, bounds (k,) the largest weights of the parts."""
-    k = len(targets)
-    part = np.zeros(graph.n, np.int64)
-    if k == 1:
-        return part
-    half = k // 2
-    total = float(graph.vertex_weights.sum())
-    share = float(targets[:half].sum() / targets.sum())
-    # What may be too much in the end is shared among the bisections still to come.
-    slack = max(1.0, float(bounds.sum()) / total if total else 1.0) ** (1 / math.ceil(math.log2(k)))
-    limits = np.array([share, 1 - share]) * total * slack
-    if k == 2:
-        limits = bounds
-    part = bisect(graph, share * total, limits, tries, state, flow)
-    if k == 2:
-        return part
-    result = np.empty(graph.n, np.int64)
-    for side, chosen, offset in ((0, slice(0, half), 0), (1, slice(half, k), half)):
-        *arrays, vertices = side_of(*graph, part, side)
-        if len(vertices):
-            result[vertices] = offset + bisect_recursively(Csr(*arrays), targets[chosen], bounds[chosen], tries, state, flow)
-    return result

@@ -2,19 +2,21 @@
 
 An edge is rated by weight^2 / (product of its ends' vertex weights), "expansion^2" of Holtgrewe, Sanders & Schulz,
 "Engineering a scalable high quality graph partitioner" (IPDPS 2010): heavy edges between light vertices go first, so
-that the coarse vertices stay alike.  Each vertex, in random order, is matched with its best neighbour that is still
-single.  Who finds none joins the best group beside it; stars and isolated vertices, where neither helps, are paired with
-a vertex that hangs on the same neighbour ("two-hop matching", LaSalle et al. 2015).  Groups respect a largest weight.
+that the coarse vertices stay alike.  Each vertex that is still alone, in random order, joins the group beside it of
+the best rating, all edges to it added up (Heuer & Schlag, "Improving coarsening schemes for hypergraph partitioning by
+exploiting community structure", SEA 2017).  Leaves of stars and isolated vertices, whom this leaves alone, are paired
+with others that hang on the same vertex ("two-hop matching", LaSalle et al. 2015).  Groups respect a largest weight.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.partitioning.chance import next_random, shuffle
 
 FASTEST = 0.4  # of its vertices, at least, a level keeps: more levels refine more
 SHRINK = 0.95  # a level that keeps more of its vertices than this is not worth while: coarsening has stalled
@@ -44,30 +46,6 @@ class Level(NamedTuple):
 
     csr: Csr
     group: Ints  # (n of the finer graph,) vertex of this graph
-
-
-@njit(cache=True)
-def next_random(state, below):  # type: ignore[no-untyped-def]
-    """A random integer in 0..below-1 from state (1,) uint64, which moves on: xorshift64* (Vigna 2016)."""
-    x = state[0]
-    x ^= x >> np.uint64(12)
-    x ^= x << np.uint64(25)
-    x ^= x >> np.uint64(27)
-    state[0] = x
-    return np.int64(((x * np.uint64(2685821657736338717)) >> np.uint64(33)) % np.uint64(below))
-
-
-def random_state(seed: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """The (1,) uint64 state that `next_random` moves on; any integer is a seed."""
-    return np.random.SeedSequence(abs(int(seed)), spawn_key=(int(seed < 0),)).generate_state(1, np.uint64) | np.uint64(1)
-
-
-@njit(cache=True)
-def shuffle(values, n, state):  # type: ignore[no-untyped-def]
-    """Put values[:n] into random order."""
-    for i in range(n - 1, 0, -1):
-        j = next_random(state, i + 1)
-        values[i], values[j] = values[j], values[i]
 
 
 @njit(cache=True)
@@ -186,7 +164,7 @@ def contract(indptr, indices, weights, vertex_weights, group, count):  # type: i
     return new_indptr, new_indices[:end].copy(), new_weights[:end].copy(), new_vertex_weights
 
 
-def coarsen(fine: Csr, until: int, largest: float, state: np.ndarray, block: Ints | None = None) -> list[Level]:  # type: ignore[type-arg]
+def coarsen(fine: Csr, until: int, largest: float, state: Any, block: Ints | None = None) -> list[Level]:
     """The levels from the first coarser than `fine` to the coarsest, of at most `until` vertices if that can be.
 
     `largest` : the largest weight of a coarse vertex; heavier fine ones stay alone.  `block` (n,): a labelling whose

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lb_mpi.partitioning.coarsen import next_random
-from lb_mpi.partitioning.refine_fm import refine, sift_down, sift_up
+from lb_mpi.partitioning.chance import next_random
+from lb_mpi.partitioning.refine_fm import refine
+from lb_mpi.partitioning.ties import sift_down, sift_up
 
 
 @njit(cache=True)
@@ -79,17 +80,23 @@ def grow(indptr, indices, weights, vertex_weights, start, target, state):  # typ
 
 
 @njit(cache=True)
-def best_grown(indptr, indices, weights, vertex_weights, target, bounds, part, tries, rounds, patience, state):  # type: ignore[no-untyped-def]
-    """The best of `part` and of `tries` grown bisections, each refined: (n,) 0 or 1, least excess, then least cut.
+def best_grown(  # type: ignore[no-untyped-def]
+    indptr, indices, weights, vertex_weights, target, bounds, first, tries, rounds, patience, state
+):
+    """The best of `tries` grown bisections and of `first`, each refined: (n,) 0 or 1, least excess, then least cut.
 
-    target : the weight of side 0; bounds (2,) : the largest weights of both sides.
+    target : the weight of side 0; bounds (2,) : the largest weights of both sides; first (n,), or (0,) if there is none.
     """
     n = len(vertex_weights)
-    best = part.copy()
-    refine(indptr, indices, weights, vertex_weights, best, bounds, rounds, patience, 0, state)
-    best_cut, best_excess = cut_and_excess(indptr, indices, weights, vertex_weights, best, bounds)
-    for _ in range(tries):
-        part = grow(indptr, indices, weights, vertex_weights, next_random(state, n), target, state)
+    best = np.ones(n, np.int64)
+    best_cut = best_excess = np.inf
+    for i in range(tries + 1):
+        if i < tries:
+            part = grow(indptr, indices, weights, vertex_weights, next_random(state, n), target, state)
+        elif len(first) == n:
+            part = first.copy()
+        else:
+            break
         refine(indptr, indices, weights, vertex_weights, part, bounds, rounds, patience, 0, state)
         cut, excess = cut_and_excess(indptr, indices, weights, vertex_weights, part, bounds)
         if excess < best_excess or (excess == best_excess and cut < best_cut):

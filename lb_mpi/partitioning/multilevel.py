@@ -1,77 +1,135 @@
-"""The multilevel partitioner."""
+"""The multilevel partitioner: coarsen, partition the coarsest graph, restore level by level and refine.   (pure)
+
+A second and later cycle coarsens without mixing the parts, starts from the partition that is there, and ends with one
+that is not worse ("iterated multilevel", Walshaw 2004).  Two partitions are combined by a cycle that mixes vertices
+only where both agree: what is right in both of them stays, and the refinement finds where the better of the two
+differs to its disadvantage (Sanders & Schulz, "Distributed evolutionary graph partitioning", ALENEX 2012).
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.partitioning.bisect import bisect_recursively
-from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, random_state
+from lb_mpi.partitioning.balance import find_bounds
+from lb_mpi.partitioning.bisect import Starts, bisect_recursively
+from lb_mpi.partitioning.chance import random_state
+from lb_mpi.partitioning.coarsen import Csr, coarsen, csr
 from lb_mpi.partitioning.grow import cut_and_excess
-from lb_mpi.partitioning.refine_fm import refine
 from lb_mpi.partitioning.refine_flow import refine_by_flow
+from lb_mpi.partitioning.refine_fm import refine
 
 
 class Effort(NamedTuple):
-    tries: int
-    cycles: int
-    rounds: int
-    patience: float
-    seeds_at_once: int
-    flow: int = 0
-    layers: int = 8
-    starts: int = 1
-    coarse: int = 60
-    bisect_flow: int = 0
+    """How much is tried."""
+
+    coarsest: int  # vertices for each part in the coarsest graph
+    first: int  # partitions of the coarsest graph, of which the best is restored
+    starts: Starts  # of each of their bisections
+    fm_rounds: int  # at most, on each level
+    patience: float  # of a search (see `refine_fm.search`)
+    flow_rounds: int
+    flow_layers: int  # the width of a corridor (see `refine_flow`) on each side, in vertices
+    cycles: int  # after the first one
+    population: int  # partitions made in this way
+    combinations: int  # of two of them
 
 
 EFFORTS = {
-    "fast": Effort(8, 0, 2, 0.3, 10, 1, 4, 2, 40, 0),
-    "good": Effort(8, 2, 3, 0.3, 10, 1, 6, 6, 60, 0),
-    "best": Effort(16, 10, 5, 1.0, 5, 3, 10, 10, 60, 0),
+    "fast": Effort(40, 2, Starts(4, 0), 2, 0.3, 1, 4, 0, 1, 0),
+    "good": Effort(60, 6, Starts(8, 2), 3, 0.3, 1, 6, 2, 1, 0),
+    "best": Effort(60, 6, Starts(8, 9), 3, 0.3, 2, 10, 2, 4, 8),
 }
-
-
-def cycle(fine: Csr, targets: Floats, bounds: Floats, part: Ints | None, effort: Effort, state) -> Ints:
-    k = len(targets)
-    total = float(fine.vertex_weights.sum())
-    coarsest = max(effort.coarse * k, 200)
-    levels = coarsen(fine, coarsest, 1.5 * total / coarsest, state, part)
-    finer = [fine, *(level.csr for level in levels)]
-    if part is None:
-        best = (np.inf, np.inf)
-        for _ in range(effort.starts):
-            candidate = bisect_recursively(finer[-1], targets, bounds, effort.tries, state, effort.bisect_flow)
-            refine(*finer[-1], candidate, bounds, effort.rounds, effort.patience, effort.seeds_at_once, state)
-            if effort.flow:
-                refine_by_flow(*finer[-1], candidate, bounds, effort.flow, effort.layers, state)
-            cut, excess = cut_and_excess(*finer[-1], candidate, bounds)
-            if (excess, cut) < best:
-                best, part = (excess, cut), candidate
-    else:
-        for level in levels:
-            coarse = np.zeros(level.csr.n, np.int64)
-            coarse[level.group] = part
-            part = coarse
-    refine(*finer[-1], part, bounds, effort.rounds, effort.patience, effort.seeds_at_once, state)
-    for level, csr_ in zip(reversed(levels), reversed(finer[:-1]), strict=True):
-        part = part[level.group]
-        refine(*csr_, part, bounds, effort.rounds, effort.patience, effort.seeds_at_once, state)
-        if effort.flow:
-            refine_by_flow(*csr_, part, bounds, effort.flow, effort.layers, state)
-    return part
+SEEDS_AT_ONCE = 10  # of a search: fewer find no more, and take longer
+FEWEST = 200  # vertices of a coarsest graph
 
 
 def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, seed: int) -> Ints:
-    """(n,) part of each vertex, 0..k-1."""
+    """(n,) part of each vertex, 0..k-1.
+
+    targets (k,) : positive fractions that add up to 1.  No part weighs more than (1 + imbalance) * its target * total
+    weight, as far as the weights of the vertices allow it (see `balance`); if all weights are 0, vertices count 1 each.
+    effort : a key of `EFFORTS`.  The same arguments give the same partition.
+    """
     state = random_state(seed)
     fine = csr(graph)
-    total = float(fine.vertex_weights.sum())
-    bounds = (1 + imbalance) * targets * total * (1 + 1e-12)
-    settings = EFFORTS[effort]
-    part = cycle(fine, targets, bounds, None, settings, state)
-    for _ in range(settings.cycles):
-        part = cycle(fine, targets, bounds, part, settings, state)
+    if not fine.vertex_weights.any():
+        fine = fine._replace(vertex_weights=np.ones(fine.n))
+    bounds, targets, packing = find_bounds(fine.vertex_weights, targets, imbalance)
+    if len(targets) == 1:
+        return np.zeros(fine.n, dtype=np.int64)
+    part = _evolve(fine, targets, bounds, EFFORTS[effort], state)
+    if packing is not None and _worth(fine, part, bounds)[0] > 0:  # heavy vertices: balance comes first
+        part = packing
+        refine(*fine, part, bounds, 10, 1.0, SEEDS_AT_ONCE, state)
     return part
+
+
+def _evolve(fine: Csr, targets: Floats, bounds: Floats, effort: Effort, state: Any) -> Ints:
+    population = []
+    for _ in range(effort.population):
+        part = _cycle(fine, targets, bounds, effort, state)
+        for _ in range(effort.cycles):
+            part = _cycle(fine, targets, bounds, effort, state, part)
+        population.append((_worth(fine, part, bounds), part))
+    k = len(targets)
+    draw = np.random.default_rng(int(state[0]))
+    for _ in range(effort.combinations):
+        population.sort(key=lambda member: member[0])
+        one, other = sorted(draw.choice(len(population), 2, replace=False))
+        part = population[one][1]
+        part = _cycle(fine, targets, bounds, effort, state, part, part * k + population[other][1])
+        part = _cycle(fine, targets, bounds, effort, state, part)
+        population[other] = (_worth(fine, part, bounds), part)
+    return min(population, key=lambda member: member[0])[1]
+
+
+def _cycle(
+    fine: Csr,
+    targets: Floats,
+    bounds: Floats,
+    effort: Effort,
+    state: Any,
+    part: Ints | None = None,
+    block: Ints | None = None,
+) -> Ints:
+    """One way down and up; from `part` (n,), if given, with no vertices of two blocks (n,) mixed (None: of two parts)."""
+    coarsest = max(effort.coarsest * len(targets), FEWEST)
+    largest = 1.5 * float(fine.vertex_weights.sum()) / coarsest
+    levels = coarsen(fine, coarsest, largest, state, part if block is None else block)
+    graphs = [fine, *(level.csr for level in levels)]
+    if part is None:
+        part = _first(graphs[-1], targets, bounds, effort, state)
+    else:
+        for level in levels:
+            coarse = np.empty(level.csr.n, dtype=np.int64)
+            coarse[level.group] = part
+            part = coarse
+        _improve(graphs[-1], part, bounds, effort, state)
+    for level, graph in zip(reversed(levels), reversed(graphs[:-1]), strict=True):
+        part = part[level.group]
+        _improve(graph, part, bounds, effort, state)
+    return part
+
+
+def _first(graph: Csr, targets: Floats, bounds: Floats, effort: Effort, state: Any) -> Ints:
+    starts = effort.starts
+    candidates = []
+    for _ in range(effort.first):
+        part = bisect_recursively(graph, targets, bounds, starts, state)
+        _improve(graph, part, bounds, effort, state)
+        candidates.append((_worth(graph, part, bounds), part))
+        starts = starts._replace(spectral=0)  # it would find the same again
+    return min(candidates, key=lambda candidate: candidate[0])[1]
+
+
+def _improve(graph: Csr, part: Ints, bounds: Floats, effort: Effort, state: Any) -> None:
+    refine(*graph, part, bounds, effort.fm_rounds, effort.patience, SEEDS_AT_ONCE, state)
+    refine_by_flow(*graph, part, bounds, effort.flow_rounds, effort.flow_layers, state)
+
+
+def _worth(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:
+    cut, excess = cut_and_excess(*graph, part, bounds)
+    return excess, cut

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lb_mpi.partitioning.coarsen import shuffle
+from lb_mpi.partitioning.chance import shuffle
 
 CORRIDOR = 16.0  # how many times wider than the slack of the balance
 

@@ -1,155 +1,22 @@
 """Refinement: localized k-way Fiduccia-Mattheyses search with rollback.   (pure)
 
-A search starts at one or more vertices of the boundary, moves the vertex of highest gain to the part it is tied to
-most, whether that helps or not, takes up its neighbours, and goes on until the chance to find anything better has
-become small (Osipov & Sanders, "n-level graph partitioning", ESA 2010).  Then everything after its best point is taken
-back.  Many searches that start from one vertex each find more than one that starts from all (Sanders & Schulz,
+A search starts at some vertices of the boundary, moves the vertex of highest gain to the part it is tied to most,
+whether that helps or not, takes up its neighbours, and goes on until the chance to find anything better has become
+small (Osipov & Sanders, "n-level graph partitioning", ESA 2010).  Then everything after its best point is taken back.
+Many searches that start from few vertices each find more than one that starts from all (Sanders & Schulz,
 "Engineering multilevel graph partitioning algorithms", ESA 2011, "multi-try FM").  A vertex moves once in a round.
-
-What vertex v has to which part is kept in lists as long as its degree (Karypis & Kumar 1998), so memory is O(n + m):
-`tie_part[indptr[v] : indptr[v] + n_ties[v]]` are the parts beside its own, `tie[...]` the weights of the edges to
-them, `own[v]` that of the edges to its own part.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 
-from lb_mpi.graph import Floats, Ints
-from lb_mpi.partitioning.coarsen import Csr, next_random, shuffle
+from lb_mpi.partitioning.balance import rebalance
+from lb_mpi.partitioning.chance import shuffle
+from lb_mpi.partitioning.ties import find_ties, move_tie, move_vertex, sift_down, sift_up
 
-
-LIFO = 1e-7
-
-class Ties(NamedTuple):
-    """The weights between vertices and parts (see the top of the file)."""
-
-    tie_part: Ints  # (2E,)
-    tie: Floats  # (2E,)
-    n_ties: Ints  # (n,)
-    own: Floats  # (n,)
-
-
-@njit(cache=True)
-def find_ties(indptr, indices, weights, part, k):  # type: ignore[no-untyped-def]
-    """The `Ties` of all vertices."""
-    n = len(indptr) - 1
-    tie_part = np.empty(len(indices), np.int64)
-    tie = np.empty(len(indices))
-    n_ties = np.zeros(n, np.int64)
-    own = np.zeros(n)
-    place = np.full(k, -1)
-    for v in range(n):
-        start = end = indptr[v]
-        for e in range(indptr[v], indptr[v + 1]):
-            p = part[indices[e]]
-            if p == part[v]:
-                own[v] += weights[e]
-            elif place[p] < start:
-                place[p] = end
-                tie_part[end] = p
-                tie[end] = weights[e]
-                end += 1
-            else:
-                tie[place[p]] += weights[e]
-        n_ties[v] = end - start
-    return tie_part, tie, n_ties, own
-
-
-@njit(cache=True)
-def move_tie(v, weight, source, target, part, indptr, tie_part, tie, n_ties, own):  # type: ignore[no-untyped-def]
-    """A neighbour of v, tied to it with `weight`, has moved from part `source` to `target`: bring v's ties up to date."""
-    start = indptr[v]
-    if part[v] == source:
-        own[v] -= weight
-    else:
-        for e in range(start, start + n_ties[v]):
-            if tie_part[e] == source:
-                tie[e] -= weight
-                if tie[e] <= 1e-12 * weight:
-                    n_ties[v] -= 1
-                    last = start + n_ties[v]
-                    tie_part[e] = tie_part[last]
-                    tie[e] = tie[last]
-                break
-    if part[v] == target:
-        own[v] += weight
-    else:
-        end = start + n_ties[v]
-        for e in range(start, end):
-            if tie_part[e] == target:
-                tie[e] += weight
-                return
-        if end < indptr[v + 1]:  # always, but for rounding errors
-            tie_part[end] = target
-            tie[end] = weight
-            n_ties[v] += 1
-
-
-@njit(cache=True)
-def move_vertex(v, target, part, part_weights, vertex_weights, indptr, indices, weights, tie_part, tie, n_ties, own):  # type: ignore[no-untyped-def]
-    """Move v to part `target`, and bring its own ties up to date; not those of its neighbours (`move_tie`)."""
-    source = part[v]
-    start, end = indptr[v], indptr[v] + n_ties[v]
-    to_source = own[v]
-    own[v] = 0.0
-    found = False
-    for e in range(start, end):
-        if tie_part[e] == target:
-            own[v] = tie[e]
-            found = True
-            if to_source > 0:
-                tie_part[e] = source
-                tie[e] = to_source
-            else:
-                n_ties[v] -= 1
-                tie_part[e] = tie_part[end - 1]
-                tie[e] = tie[end - 1]
-            break
-    if not found and to_source > 0 and end < indptr[v + 1]:
-        tie_part[end] = source
-        tie[end] = to_source
-        n_ties[v] += 1
-    part[v] = target
-    part_weights[source] -= vertex_weights[v]
-    part_weights[target] += vertex_weights[v]
-
-
-@njit(cache=True)
-def sift_up(i, heap, place, key):  # type: ignore[no-untyped-def]
-    """Restore the heap of vertices (largest key first) after the i-th one's key has risen."""
-    v = heap[i]
-    while i > 0:
-        above = (i - 1) >> 1
-        if key[heap[above]] >= key[v]:
-            break
-        heap[i] = heap[above]
-        place[heap[i]] = i
-        i = above
-    heap[i] = v
-    place[v] = i
-
-
-@njit(cache=True)
-def sift_down(i, size, heap, place, key):  # type: ignore[no-untyped-def]
-    """Restore the heap of `size` vertices after the i-th one's key has fallen."""
-    v = heap[i]
-    while True:
-        below = 2 * i + 1
-        if below >= size:
-            break
-        if below + 1 < size and key[heap[below + 1]] > key[heap[below]]:
-            below += 1
-        if key[heap[below]] <= key[v]:
-            break
-        heap[i] = heap[below]
-        place[heap[i]] = i
-        i = below
-    heap[i] = v
-    place[v] = i
+LATEST = 1e-7  # of the heaviest edge: of equal gains the one that was found last goes first, which keeps a search local
 
 
 @njit(cache=True)
@@ -160,12 +27,13 @@ def search(  # type: ignore[no-untyped-def]
     """One round of searches from seeds (any number,), `seeds_at_once` of them each: how much lighter the cut is.
 
     Changes `part` (n,), part_weights (k,) and the ties.  A part that is within its bound (k,) stays so; the cut does
-    not grow.  Afterwards seeds[:count] holds the vertices that have moved, if there is room: (gain, count).
+    not grow.  Returns the gain and the vertices that have moved.
     """
     n = len(vertex_weights)
     key = np.zeros(n)
     exact = np.zeros(n)
     tick = 0.0
+    step = LATEST * weights.max() if len(weights) else 0.0
     heap = np.empty(n, np.int64)
     place = np.full(n, -1)  # in the heap; -1: not in it, -2: has moved in this round
     moved = np.empty(n, np.int64)
@@ -185,7 +53,7 @@ def search(  # type: ignore[no-untyped-def]
                 for e in range(indptr[v], indptr[v] + n_ties[v]):
                     best = max(best, tie[e])
                 exact[v] = best - own[v]
-                tick += LIFO
+                tick += step
                 key[v] = exact[v] + tick
                 heap[size] = v
                 place[v] = size
@@ -199,9 +67,11 @@ def search(  # type: ignore[no-untyped-def]
             target, best = -1, -np.inf
             for e in range(indptr[v], indptr[v] + n_ties[v]):
                 p = tie_part[e]
-                if tie[e] >= best and part_weights[p] + vertex_weights[v] <= bounds[p]:
-                    if tie[e] > best or part_weights[p] * bounds[target] < part_weights[target] * bounds[p]:
-                        target, best = p, tie[e]
+                if tie[e] < best or part_weights[p] + vertex_weights[v] > bounds[p]:
+                    continue
+                # Of parts it is tied to equally: the emptier one.
+                if tie[e] > best or part_weights[p] * bounds[target] < part_weights[target] * bounds[p]:
+                    target, best = p, tie[e]
             best -= own[v]
             if target >= 0 and best < exact[v]:  # its best part is full
                 exact[v] = best
@@ -255,7 +125,7 @@ def search(  # type: ignore[no-untyped-def]
                 for f in range(indptr[u], indptr[u] + n_ties[u]):
                     best = max(best, tie[f])
                 best -= own[u]
-                tick += LIFO
+                tick += step
                 old = key[u]
                 exact[u] = best
                 key[u] = best + tick
@@ -269,9 +139,9 @@ def search(  # type: ignore[no-untyped-def]
                     sift_down(place[u], size, heap, place, key)
             if since > 2:
                 mean = sum_gain / since
-                if mean <= 0 and since * mean * mean > patience * (sum_square / since - mean * mean) + 1e-300:
-                    if since > 10 * patience:
-                        break
+                spread = sum_square / since - mean * mean
+                if mean <= 0 and since > 10 * patience and since * mean * mean > patience * spread:
+                    break
             if since > 350 * patience:
                 break
         for i in range(size):
@@ -291,74 +161,6 @@ def search(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def rebalance(  # type: ignore[no-untyped-def]
-    indptr, indices, weights, vertex_weights, part, part_weights, bounds, tie_part, tie, n_ties, own
-):
-    """Move vertices out of parts above their bound into parts with room, those first that cost the least cut."""
-    n, k = len(vertex_weights), len(bounds)
-    key = np.zeros(n)
-    heap = np.empty(n, np.int64)
-    place = np.full(n, -1)
-    size = 0
-    for v in range(n):
-        if part_weights[part[v]] > bounds[part[v]] and vertex_weights[v] > 0:
-            best = 0.0
-            for e in range(indptr[v], indptr[v] + n_ties[v]):
-                best = max(best, tie[e])
-            key[v] = best - own[v]
-            heap[size] = v
-            size += 1
-            sift_up(size - 1, heap, place, key)
-    while size > 0:
-        v = heap[0]
-        source, target, best = part[v], -1, -np.inf
-        if part_weights[source] > bounds[source]:
-            for e in range(indptr[v], indptr[v] + n_ties[v]):
-                p = tie_part[e]
-                if tie[e] > best and part_weights[p] + vertex_weights[v] <= bounds[p]:
-                    target, best = p, tie[e]
-            if target < 0:
-                room = -np.inf
-                for p in range(k):
-                    if bounds[p] - part_weights[p] > room and p != source:
-                        target, room = p, bounds[p] - part_weights[p]
-                best = 0.0
-                if room < vertex_weights[v]:
-                    target = -1
-            best -= own[v]
-            if target >= 0 and best < key[v]:
-                key[v] = best
-                sift_down(0, size, heap, place, key)
-                if heap[0] != v:
-                    continue
-        size -= 1
-        place[v] = -1
-        if size > 0:
-            heap[0] = heap[size]
-            place[heap[0]] = 0
-            sift_down(0, size, heap, place, key)
-        if target < 0:
-            continue
-        move_vertex(
-            v, target, part, part_weights, vertex_weights, indptr, indices, weights, tie_part, tie, n_ties, own
-        )
-        for e in range(indptr[v], indptr[v + 1]):
-            u = indices[e]
-            move_tie(u, weights[e], source, target, part, indptr, tie_part, tie, n_ties, own)
-            if place[u] >= 0:
-                best = 0.0
-                for f in range(indptr[u], indptr[u] + n_ties[u]):
-                    best = max(best, tie[f])
-                best -= own[u]
-                if best > key[u]:
-                    key[u] = best
-                    sift_up(place[u], heap, place, key)
-                elif best < key[u]:
-                    key[u] = best
-                    sift_down(place[u], size, heap, place, key)
-
-
-@njit(cache=True)
 def refine(  # type: ignore[no-untyped-def]
     indptr, indices, weights, vertex_weights, part, bounds, rounds, patience, seeds_at_once, state
 ):
@@ -373,9 +175,7 @@ def refine(  # type: ignore[no-untyped-def]
         part_weights[part[v]] += vertex_weights[v]
     tie_part, tie, n_ties, own = find_ties(indptr, indices, weights, part, k)
     if np.any(part_weights > bounds):
-        rebalance(
-            indptr, indices, weights, vertex_weights, part, part_weights, bounds, tie_part, tie, n_ties, own
-        )
+        rebalance(indptr, indices, weights, vertex_weights, part, part_weights, bounds, tie_part, tie, n_ties, own)
     seeds = np.nonzero(n_ties)[0]
     gained = 0.0
     marked = np.zeros(n, np.bool_)

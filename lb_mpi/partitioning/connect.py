@@ -1,0 +1,73 @@
+"""Connectivity: virtual edges between the components of a graph that is to be bisected.   (pure)"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lb_mpi.partitioning.coarsen import Csr
+
+FAINT = 0.1  # the weight of all virtual edges together, in lightest real ones: no real edge is cut to spare them
+
+
+@njit(cache=True)
+def first_of_components(indptr, indices):  # type: ignore[no-untyped-def]
+    """(components,) the first vertex of each connected component, ascending."""
+    n = len(indptr) - 1
+    seen = np.zeros(n, np.bool_)
+    stack = np.empty(n, np.int64)
+    firsts = np.empty(n, np.int64)
+    count = 0
+    for start in range(n):
+        if seen[start]:
+            continue
+        firsts[count] = start
+        count += 1
+        seen[start] = True
+        stack[0] = start
+        size = 1
+        while size > 0:
+            size -= 1
+            v = stack[size]
+            for e in range(indptr[v], indptr[v + 1]):
+                u = indices[e]
+                if not seen[u]:
+                    seen[u] = True
+                    stack[size] = u
+                    size += 1
+    return firsts[:count].copy()
+
+
+@njit(cache=True)
+def chain(indptr, indices, weights, vertices, weight):  # type: ignore[no-untyped-def]
+    """The arrays with an edge of `weight` between each two vertices that follow each other in `vertices`."""
+    n, more = len(indptr) - 1, 2 * (len(vertices) - 1)
+    new_indptr = np.zeros(n + 1, np.int64)
+    new_indices = np.empty(len(indices) + more, np.int64)
+    new_weights = np.empty(len(indices) + more)
+    end, at = 0, 0
+    for v in range(n):
+        for e in range(indptr[v], indptr[v + 1]):
+            new_indices[end] = indices[e]
+            new_weights[end] = weights[e]
+            end += 1
+        if at < len(vertices) and vertices[at] == v:
+            for other in (at - 1, at + 1):
+                if 0 <= other < len(vertices):
+                    new_indices[end] = vertices[other]
+                    new_weights[end] = weight
+                    end += 1
+            at += 1
+        new_indptr[v + 1] = end
+    return new_indptr, new_indices, new_weights
+
+
+def connected(graph: Csr) -> Csr:
+    """`graph` itself if it is connected, else a graph whose components are joined, one by one, by faint virtual edges."""
+    firsts = first_of_components(graph.indptr, graph.indices)
+    if len(firsts) <= 1:
+        return graph
+    real = graph.weights[graph.weights > 0]
+    weight = FAINT * float(real.min()) / len(firsts) if len(real) else 1.0
+    indptr, indices, weights = chain(graph.indptr, graph.indices, graph.weights, firsts, weight)
+    return Csr(indptr, indices, weights, graph.vertex_weights)
