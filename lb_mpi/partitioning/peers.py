@@ -7,16 +7,13 @@ out, since both programs crash on graphs with nothing but them.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh
-from scipy.sparse import csgraph
-from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
-from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph import Floats, Graph, Ints, from_scipy
+from lb_mpi.partitioning.spectral_bisection import spectral_bisection
 
-_DENSE = 300  # vertices: below, all of a matrix is looked at
 _TOTAL = 1 << 28  # of all weights: what they are scaled to; sums of them fit into 32 bits
 KAHIP_MODES = {"fast": "FAST", "good": "ECO", "best": "STRONG"}
 
@@ -37,7 +34,7 @@ def partition(graph: Graph, targets: Floats, imbalance: float, effort: str, seed
             raise ValueError("method = 'kahip' with unequal targets: expected equal ones, it knows no others")
         part = kahip(whole_numbers(graph), len(used), imbalance, seed, KAHIP_MODES[effort])
     else:
-        part = spectral(graph, share, seed)
+        part = spectral(graph, share)
     return used[part]
 
 
@@ -88,55 +85,21 @@ def kahip(whole: WholeNumbers, k: int, imbalance: float, seed: int, mode: str) -
     return np.array(part, dtype=np.int64)
 
 
-def spectral(graph: Graph, targets: Floats, seed: int) -> Ints:
-    """(n,) part of each vertex by recursive bisection at the weighted quantile of the second eigenvector of L = B - A.
-
-    No levels, no refinement: the textbook's method, as a yardstick.  A graph in pieces is cut in the order of its pieces.
-    """
-    weights = graph.vertex_weights if graph.vertex_weights.any() else np.ones(graph.n)
-    adjacency = graph.to_scipy() / (graph.weights.max(initial=0.0) or 1.0)
-    adjacency.eliminate_zeros()
-    start = np.random.default_rng(seed).uniform(-1.0, 1.0, graph.n)  # ARPACK's own would be another one in every run
+def spectral(graph: Graph, targets: Floats) -> Ints:
+    """(n,) part of each vertex by recursive spectral bisection of the whole graph: no levels, no refinement."""
+    adjacency = graph.to_scipy()
     part = np.zeros(graph.n, dtype=np.int64)
     todo = [(np.arange(graph.n), 0, len(targets))]  # vertices, and the parts they are for
     while todo:
         vertices, first, end = todo.pop()
-        middle = (first + end) // 2
-        part[vertices] = first
-        if middle == first or len(vertices) < 2:
+        if end - first == 1 or len(vertices) < 2:
+            part[vertices] = first + int(targets[first:end].argmax())
             continue
-        order = vertices[_spectral_order(adjacency[vertices][:, vertices], start[vertices])]
-        done = np.cumsum(weights[order])
-        share = targets[first:middle].sum() / targets[first:end].sum()
-        cut = int(np.searchsorted(done - 0.5 * weights[order], share * done[-1]))
-        todo += [(order[:cut], first, middle), (order[cut:], middle, end)]
+        middle = (first + end) // 2
+        piece = from_scipy(adjacency[vertices][:, vertices], graph.vertex_weights[vertices])
+        side = spectral_bisection(piece, float(targets[first:middle].sum() / targets[first:end].sum()))
+        todo += [(vertices[side == 0], first, middle), (vertices[side == 1], middle, end)]
     return part
-
-
-def _spectral_order(adjacency: Any, start: Floats) -> Ints:
-    """(n,) vertices in the order of their pieces, and within a piece of its second eigenvector."""
-    count, piece = csgraph.connected_components(adjacency, directed=False)
-    height = np.zeros(len(piece))
-    for one in range(count):
-        members = np.flatnonzero(piece == one)
-        if len(members) > 2:
-            height[members] = _second_eigenvector(adjacency[members][:, members], start[members])
-    return np.lexsort((height, piece)).astype(np.int64)
-
-
-def _second_eigenvector(adjacency: Any, start: Floats) -> Floats:
-    laplacian: Any = csgraph.laplacian(adjacency)
-    vector: Floats
-    if len(start) <= _DENSE:
-        vector = eigh(laplacian.toarray(), subset_by_index=[1, 1])[1][:, 0]
-        return vector
-    shift = -1e-5 * float(laplacian.diagonal().mean())  # off 0, where L can't be inverted
-    try:
-        values, vectors = eigsh(laplacian.tocsc(), 2, sigma=shift, v0=start, tol=1e-6)
-    except ArpackNoConvergence as error:
-        values, vectors = error.eigenvalues, error.eigenvectors
-    vector = vectors[:, values.argmax()] if len(values) > 1 else start
-    return vector
 
 
 def _scaled(weights: Floats) -> Ints:
