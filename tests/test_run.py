@@ -1,0 +1,317 @@
+"""launch/run: options for both MPIs, what is wrong with hosts, what is left when one dies; MPI itself is not started."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import start, watch
+from launch.mpiexec import Mpiexec, command, fill, identify
+from lb_mpi.hosts import Host
+
+pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
+
+ROOT = Path(__file__).resolve().parent.parent
+HOSTS = [Host("fast", 2), Host("mid"), Host("slow", 3)]
+MPICH, OPEN_MPI = Mpiexec("/bin/mpiexec", "MPICH 5.0.2"), Mpiexec("/bin/mpiexec", "Open MPI 5.0.8")
+
+
+# --- the command line of mpiexec -------------------------------------------------------------------------------------
+
+
+def test_slots_are_filled_in_order() -> None:
+    assert fill(HOSTS, None) == [0, 0, 1, 2, 2, 2]
+    assert fill(HOSTS, 3) == [0, 0, 1]
+    for n in (0, -1, 7):
+        with pytest.raises(ValueError, match=f"-n {n}: expected 1 to 6"):
+            fill(HOSTS, n)
+
+
+def test_options_of_mpich() -> None:
+    assert command(MPICH, HOSTS, [0, 0, 1, 2], None, {}) == (
+        ["/bin/mpiexec", "-launcher", "ssh", "-hosts", "fast:2,mid:1,slow:1", "-n", "4"]
+    )
+    permuted = command(MPICH, HOSTS, [2, 0, 2, 0], "/my/ssh", {})
+    assert permuted[:7] == ["/bin/mpiexec", "-launcher", "ssh", "-launcher-exec", "/my/ssh", "-hosts", "fast:2,slow:2"]
+    assert permuted[7:] == ["-rankmap", "1,0,1,0", "-n", "4"]
+
+
+def test_options_of_open_mpi() -> None:
+    exported = {"PATH": "p", "HOME": "h", "OMP_NUM_THREADS": "1", "LB_MPI_LAUNCH": "m", "SECRET_KEY": "k"}
+    x = ["-x", "LB_MPI_LAUNCH", "-x", "OMP_NUM_THREADS", "-x", "PATH"]
+    in_order = ["/bin/mpiexec", "--host", "fast:2,mid:1,slow:1", "--map-by", "slot", *x, "-n", "4"]
+    assert command(OPEN_MPI, HOSTS, [0, 0, 1, 2], None, exported) == in_order
+    ssh = ["--prtemca", "plm_ssh_agent", "/my/ssh"]
+    permuted = ["/bin/mpiexec", *ssh, "--host", "slow,fast,slow,fast", "--map-by", "seq", "-n", "4"]
+    assert command(OPEN_MPI, HOSTS, [2, 0, 2, 0], "/my/ssh", {}) == permuted
+
+
+@pytest.mark.parametrize("mpi", [MPICH, OPEN_MPI])
+def test_an_ipv6_address_is_nothing_for_mpiexec(mpi: Mpiexec) -> None:
+    with pytest.raises(ValueError, match="host fe80::1: mpiexec takes no IPv6 address"):
+        command(mpi, [Host("fe80::1")], [0], None, {})
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!{sys.executable}\n{text}")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("says", "library"),
+    [
+        ("HYDRA build details:\n    Version:                                 5.0.2\n", "MPICH 5.0.2"),
+        ("mpiexec (Open MPI) 5.0.8\n\nReport bugs", "Open MPI 5.0.8"),
+    ],
+)
+def test_which_mpiexec(tmp_path: Path, says: str, library: str) -> None:
+    assert identify(script(tmp_path / "mpiexec", f"print({says!r})")).library == library
+
+
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        ("mpiexec (Open MPI) 4.1.6", "expected version 5 or newer"),
+        ("Intel(R) MPI Library", "says 'Intel"),
+        ("", "expected MPICH's"),
+    ],
+)
+def test_another_mpiexec(tmp_path: Path, says: str, error: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        identify(script(tmp_path / "mpiexec", f"print({says!r})"))
+    assert error in str(raised.value)
+    with pytest.raises(ValueError, match="nosuch"):
+        identify(str(tmp_path / "nosuch"))
+
+
+def test_the_python_that_is_checked() -> None:
+    assert start.interpreter([sys.executable, "-m", "apps.uts"]) == os.path.abspath(sys.executable)
+    assert start.interpreter(["./launch/throttle", "--speed", "1", sys.executable]) == os.path.abspath(sys.executable)
+    assert start.interpreter(["hostname"]) == sys.executable
+
+
+# --- hosts that are programs of the test -----------------------------------------------------------------------------
+
+# What stands for ssh: does on this machine what a host called so would do, and notes its pid.
+LAUNCHER = """
+import os, sys, time
+host, there = sys.argv[1:]
+if host == "unreachable":
+    sys.exit("ssh: connect to host unreachable port 22: No route to host")
+if host == "mute":
+    time.sleep(60)
+if host == "old":
+    print('lb_mpi {"host": "old", "Python": "3.11.0", "mpi4py": "3.0.0"}', flush=True)
+    sys.stdin.read()
+if host == "elsewhere":
+    there = there.replace(ROOT, "/nosuch/folder")
+if host == "bare":
+    there = there.replace(sys.executable, "/nosuch/python")
+if host == "chatty":
+    print("Welcome to chatty!", flush=True)
+open(os.path.join(FOLDER, host), "w").write(str(os.getpid()))
+os.execv("/bin/sh", ["sh", "-c", there])
+"""
+# What stands for mpiexec: starts the ranks on this machine.
+MPIEXEC = """
+import os, subprocess, sys
+if "--version" in sys.argv:
+    print({says!r})
+    sys.exit()
+k = sys.argv.index("-n")
+n, program = int(sys.argv[k + 1]), sys.argv[k + 2 :]
+ranks = [subprocess.Popen(program, env={{**os.environ, "PMI_RANK": str(rank)}}) for rank in range(n)]
+sys.exit(max([rank.wait() for rank in ranks]))
+"""
+
+
+@pytest.fixture(scope="session")
+def library() -> str:
+    """The MPI library of this environment."""
+    argv = [sys.executable, "-m", "lb_mpi.mpi.facts"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    return str(json.loads(done.stdout)["MPI library"])
+
+
+class Lab:
+    """Host lists, and commands to use them."""
+
+    def __init__(self, folder: Path, library: str) -> None:
+        self.folder = folder
+        self.pids = folder / "pids"
+        self.pids.mkdir()
+        self.launcher = script(folder / "ssh", f"ROOT, FOLDER = {str(ROOT)!r}, {str(self.pids)!r}\n{LAUNCHER}")
+        name, _, version = library.rpartition(" ")
+        says = f"HYDRA build details:\n    Version:   {version}" if name == "MPICH" else f"mpiexec (Open MPI) {version}"
+        self.mpiexec = script(folder / "mpiexec", MPIEXEC.format(says=says))
+
+    def arguments(self, hosts: str, *more: str) -> list[str]:
+        (self.folder / "hosts.txt").write_text(hosts.replace(" ", "\n"))
+        tools = ["--launcher", self.launcher, "--mpiexec", self.mpiexec]
+        return ["--hosts", str(self.folder / "hosts.txt"), *tools, *more]
+
+    def start(self, hosts: str, *more: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, str(ROOT / "launch" / "run"), *self.arguments(hosts, *more)]
+        return subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def run(self, hosts: str, *more: str) -> tuple[int, str, str]:
+        with self.start(hosts, *more) as process:
+            out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+
+@pytest.fixture
+def lab(tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.chdir(ROOT)
+    yield Lab(tmp_path, library)
+    for path in (tmp_path / "pids").iterdir():
+        assert gone(int(path.read_text())), path.name
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 30
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return value
+
+
+def test_a_check_and_a_run(lab: Lab, library: str) -> None:
+    code, out, err = lab.run("one:2 chatty", "--check")
+    assert (code, out) == (0, "")
+    assert "one (2 ranks), chatty (1 rank)" in err
+    assert f"MPI library {library}" in err
+    words = ["a b", ";exit 9", "$HOME", "-n"]
+    program = [sys.executable, "-c", "import os, sys; os.write(1, (repr(sys.argv[1:]) + '\\n').encode()); sys.exit(3)"]
+    code, out, err = lab.run("one:2 chatty", "-n", "2", "--", *program, *words)
+    assert code == 3
+    assert out == f"{words!r}\n" * 2
+    assert lab.mpiexec in err
+    assert "mpiexec ended with exit code 3" in err
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        ("unreachable", "host unreachable: ssh: connect to host unreachable port 22: No route to host"),
+        ("old", "host old: Python 3.11.0, here "),
+        ("old", "mpi4py 3.0.0, here "),
+        ("elsewhere", "host elsewhere: "),
+        ("elsewhere", "/nosuch/folder"),
+        ("bare", "host bare: "),
+        ("bare", "/nosuch/python"),
+    ],
+)
+def test_a_host_that_will_not_do_is_named(lab: Lab, host: str, says: str) -> None:
+    code, out, err = lab.run(f"one {host} two", "--", sys.executable, "-c", "print('started')")
+    assert (code, out) == (1, "")
+    assert says in err
+    assert "Traceback" not in err
+    assert "host one" not in err
+    assert "host two" not in err
+
+
+def test_a_host_that_does_not_answer_is_named(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "REACH_S", 3.0)
+    monkeypatch.setattr(watch, "CLOSE_S", 0.5)
+    assert start.main(lab.arguments("one mute", "--check")) == 1
+    assert "host mute: no answer within 3 s" in capsys.readouterr().err
+
+
+def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
+    says = "HYDRA build details:\n Version: 1.0" if "Open MPI" in library else "mpiexec (Open MPI) 99.0"
+    script(Path(lab.mpiexec), MPIEXEC.format(says=says))
+    code, _, err = lab.run("one", "--check")
+    assert code == 1
+    assert f"{lab.mpiexec} is of " in err
+    assert "expected the same" in err
+
+
+@pytest.mark.parametrize(
+    ("hosts", "more", "says"),
+    [
+        ("one -oProxyCommand=x", ["--check"], "hosts.txt:2: host name '-oProxyCommand=x'"),
+        ("a;b", ["--check"], "hosts.txt:1: host name 'a;b'"),
+        ("one:2", ["-n", "3", "--check"], "-n 3: expected 1 to 2"),
+        ("fe80::1", ["--check"], "host fe80::1: mpiexec takes no IPv6 address"),
+        ("one", ["nosuchprogram"], "nosuchprogram: not found"),
+        ("one", [], "expected a PROGRAM, or --check"),
+        ("one", ["--mpiexec", "/nosuch", "--check"], "/nosuch: not found"),
+        ("one", ["--launcher", "/nosuch", "--check"], "/nosuch: not found"),
+    ],
+)
+def test_mistakes(lab: Lab, hosts: str, more: list[str], says: str) -> None:
+    code, out, err = lab.run(hosts, *more)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
+    assert list(lab.pids.iterdir()) == []  # nobody was asked
+
+
+# Two ranks, which note their pids and compute; each has a child in a session of its own.
+BUSY = (
+    "import os, sys, time\nif os.fork() == 0: os.setsid()\n"
+    "open(os.path.join(sys.argv[1], f'rank{os.getpid()}'), 'w').write(str(os.getpid()))\nwhile True: time.sleep(0.01)"
+)
+
+
+def busy(lab: Lab) -> tuple[subprocess.Popen[str], list[int]]:
+    process = lab.start("one two", "--", sys.executable, "-c", BUSY, str(lab.pids))
+
+    def ranks() -> list[int]:
+        found = [path.read_text() for path in lab.pids.glob("rank*")]
+        return [int(text) for text in found if text] if len([text for text in found if text]) == 4 else []
+
+    return process, until(ranks)
+
+
+def test_a_host_that_dies_ends_the_run_and_is_named(lab: Lab) -> None:
+    process, ranks = busy(lab)
+    with process:
+        os.kill(int((lab.pids / "two").read_text()), signal.SIGKILL)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (1, "")
+    assert "host two is gone: the connection ended (exit code -9)" in err
+    assert all(map(gone, ranks))
+
+
+def test_a_host_that_falls_silent_ends_the_run_and_is_named(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "SIGN_S", 4.0)
+    monkeypatch.setattr(watch, "CLOSE_S", 1.0)
+    # the program stops the other side of host two, which then still holds the connection, but says nothing
+    stop = (
+        f"import os, signal, time; os.kill(int(open({str(lab.pids / 'two')!r}).read()), signal.SIGSTOP); time.sleep(60)"
+    )
+    assert start.main(lab.arguments("one two", "-n", "2", "--", sys.executable, "-c", stop)) == 1
+    assert "host two is gone: no sign of life for 4 s" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_however_it_is_ended(lab: Lab, number: signal.Signals) -> None:
+    process, ranks = busy(lab)
+    with process:
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert "Traceback" not in err
+    hosts = [int(path.read_text()) for path in lab.pids.iterdir()]
+    until(lambda: all(map(gone, [*ranks, *hosts])))
