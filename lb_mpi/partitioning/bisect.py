@@ -39,7 +39,7 @@ def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: Any)
     part: Ints = best_grown(*arguments)
     for level, fine in zip(reversed(levels), reversed(finer[:-1]), strict=True):
         part = part[level.group]
-        refine(*fine, part, bounds, ROUNDS, PATIENCE, 0, state)
+        refine(*(*fine, part, bounds, ROUNDS, PATIENCE, 0, state))
     return part
 
 
