@@ -80,12 +80,9 @@ class Program:
     def ended(self) -> bool:
         """Whether it has; reaps all that have."""
         with contextlib.suppress(ChildProcessError):
-            while self.status is None:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    break
-                if pid == self.pid:
-                    self.status = status
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self.pid:
+                    self.status = ended[1]
         return self.status is not None
 
     def has_stopped(self) -> bool:
@@ -98,12 +95,18 @@ class Program:
         """End what is left of it, and dismiss the guard."""
         self.send(signal.SIGCONT)
         limit.end(self._mark)
-        os.write(self._leash, b"done")
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, 0)
-                if pid == self.pid:
-                    self.status = status
+        while True:
+            self.ended()
+            self._look()
+            if not self._cpu_s:
+                break
+            for pid in self._cpu_s:  # it has put off its mark
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(1e-3)
+        with contextlib.suppress(OSError):  # somebody has killed it
+            os.write(self._leash, b"done")
+            os.waitpid(self._guard, 0)
         for file in (self._leash, *self._files):
             os.close(file)
 

@@ -286,6 +286,22 @@ def test_nothing_is_left_when_it_is_killed_itself(tmp_path: Path, start: Any, gu
         until(lambda pid=pid: state(pid) in "ZX")
 
 
+def test_it_works_without_its_guard(tmp_path: Path, start: Any) -> None:
+    process = start("--speed", "0.3", *python(NOTE + "note(); time.sleep(0.5)"), str(tmp_path))
+    program = numbers(tmp_path, 1)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for guard in set(map(int, children)) - set(program):
+        os.kill(guard, signal.SIGKILL)
+    assert process.wait(30) == 0
+    assert process.stderr.read() == ""
+
+
+def test_nothing_is_left_of_a_descendant_that_forgets_its_variables() -> None:
+    done = throttle("--speed", "0.5", "sh", "-c", "env -i setsid sleep 100 & echo $!")
+    assert done.returncode == 0
+    assert state(int(done.stdout)) in "ZX"
+
+
 def test_nothing_is_left_when_the_program_ends(tmp_path: Path, start: Any) -> None:
     stays = FAMILY + "\nif sys.argv[-1] == 'child':\n    while True: pass\nwhile len(os.listdir(sys.argv[1])) < 4: pass"
     process = start("--speed", "0.2", *python(stays), str(tmp_path))
