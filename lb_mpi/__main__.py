@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lb_mpi import cli_allocate, cli_diffusion, cli_info, cli_partition, lockstep, simulate
+from lb_mpi import cli_allocate, cli_arrange, cli_diffusion, cli_info, cli_partition, lockstep, simulate
 from lb_mpi.graph import ring_order
 from lb_mpi.problems.maze import MazeSearch, read_maze
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
@@ -78,6 +78,10 @@ def parser() -> argparse.ArgumentParser:
     partition = commands.add_parser("partition", help="which tasks of a graph go to which of some nodes")
     cli_partition.add_arguments(partition)
     _finish(partition, run_partition)
+
+    arrangement = commands.add_parser("arrange", help="which node sits where on a process graph")
+    cli_arrange.add_arguments(arrangement)
+    _finish(arrangement, run_arrange)
 
     info = commands.add_parser("info", help="versions, MPI, hosts, ranks; with --measure, speeds and costs of messages")
     cli_info.add_arguments(info)
@@ -163,6 +167,12 @@ def run_partition(options: argparse.Namespace) -> tuple[dict[str, Any], list[str
     """Which tasks go to which node."""
     answer = cli_partition.run(options)
     return answer, [cli_partition.summary(answer)]
+
+
+def run_arrange(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Which node sits where."""
+    answer = cli_arrange.run(options)
+    return answer, cli_arrange.summary(answer)
 
 
 def main(arguments: list[str] | None = None) -> int:

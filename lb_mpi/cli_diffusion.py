@@ -45,8 +45,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.seed < 0:
         raise ValueError(f"seed = {args.seed}: expected at least 0")
     rng = np.random.default_rng(args.seed)
-    speeds = check_speeds(_draw("speeds", args.speeds, graph.n, rng), graph.n)
-    times = check_loads(_draw("times", args.times, graph.n, rng), graph.n, name="times")
+    speeds = check_speeds(draw("speeds", args.speeds, graph.n, rng), graph.n)
+    times = check_loads(draw("times", args.times, graph.n, rng), graph.n, name="times")
     begin = time.perf_counter()
     result = balance(
         graph, speeds * times, speeds, args.scheme, args.tau, tolerance=args.tolerance, max_steps=args.max_steps
@@ -80,7 +80,8 @@ def summary(result: dict[str, Any]) -> str:
     )
 
 
-def _draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
+def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
+    """(n,) numbers "uniform:LOW:HIGH", or those that are listed, as many as there are; ValueError, naming `name`."""
     words = text.split(":")
     try:
         if words[0] != "uniform":

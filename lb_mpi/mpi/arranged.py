@@ -1,0 +1,51 @@
+"""An arrangement put to use: a communicator whose ranks sit where diffusion converges fastest."""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import ArrayLike
+
+from lb_mpi.arrangement import arrange, check
+from lb_mpi.graph import Floats, Graph
+from lb_mpi.mpi.agree import agree, agree_on
+from lb_mpi.mpi.exchange import fingerprint
+
+
+def arranged(
+    comm: MPI.Intracomm,
+    graph: Graph,
+    speeds: ArrayLike,
+    objective: str = "uniform",
+    method: str = "swap",
+    seed: int = 0,
+) -> MPI.Intracomm:
+    """A new communicator of the same processes: its rank k is the one that ought to sit at vertex k of `graph`.
+
+    Collective.  `speeds` (P,) are those of the ranks of `comm`, the same on all ranks; the others as for `lb_mpi.arrange`.
+    Rank 0 computes, the others are told.  Free the communicator when it isn't needed any more; `comm` stays as it is.
+
+        placed = lb_mpi.arranged(comm, graph, comm.allgather(my_speed))
+        balancer = lb_mpi.Balancer(placed, ...)
+
+    ValueError or TypeError on every rank when an argument is wrong on any, or not the same on all.
+    """
+    if not isinstance(comm, MPI.Intracomm):
+        raise TypeError(f"comm = {comm!r}: expected an mpi4py intracommunicator")
+    own = comm.Dup()
+    try:
+        checked = agree(own, lambda: _check(own.size, graph, speeds, objective, method, seed))
+        same = {"graph": fingerprint(graph), "speeds": checked.tolist(), "seed": int(seed)}
+        agree_on(own, objective=objective, method=method, **same)
+        found = agree(own, lambda: arrange(graph, checked, objective, method, seed).places if own.rank == 0 else None)
+        places = np.empty(own.size, dtype=np.int64) if found is None else np.ascontiguousarray(found, dtype=np.int64)
+        own.Bcast(places)
+        return MPI.Intracomm(own.Split(0, int(places[own.rank])))
+    finally:
+        own.Free()
+
+
+def _check(size: int, graph: Graph, speeds: ArrayLike, objective: str, method: str, seed: int) -> Floats:
+    if isinstance(graph, Graph) and graph.n != size:
+        raise ValueError(f"graph of {graph.n} vertices: expected {size}, one for each rank")
+    return check(graph, speeds, objective, method, seed)
