@@ -89,7 +89,13 @@ def own_speed(comm: MPI.Comm, speeds: list[float] | None) -> float:
     return float(speeds[comm.rank])
 
 
-def search(comm: MPI.Comm, problem: lb_mpi.Problem, options: argparse.Namespace, unit: str) -> lb_mpi.SearchResult:
+def search(
+    comm: MPI.Comm,
+    problem: lb_mpi.Problem,
+    options: argparse.Namespace,
+    unit: str,
+    on_turn: Callable[[], None] | None = None,
+) -> lb_mpi.SearchResult:
     """Run `lb_mpi.search` as the command line asks, with progress on a terminal."""
 
     def pause() -> tuple[float, float]:
@@ -108,6 +114,7 @@ def search(comm: MPI.Comm, problem: lb_mpi.Problem, options: argparse.Namespace,
             quantum=options.quantum,
             pause_s=pause(),
             on_report=show,
+            on_turn=on_turn,
         )
     finally:
         if show is not None:

@@ -4,7 +4,8 @@ mpiexec -n 4 python -m apps.maze --dim 4096 --free 0.7 --seed 1
 mpiexec -n 4 python -m apps.maze --dim 4096 --walled --speeds 0.8,0.4,0.2,0.2 --json
 mpiexec -n 2 python -m apps.maze maze16.txt
 
-The maze and the marks of visited cells are one array in a shared-memory window, so all ranks are on one machine.
+The maze and the marks of visited cells are one array in a shared-memory window on each machine; machines tell each other
+what has been marked, while they search.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mpi4py import MPI
 
 from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
 from lb_mpi.mpi.agree import agree
+from lb_mpi.mpi.marks import MarkExchange
 from lb_mpi.mpi.shared import shared_bytes
 from lb_mpi.mpi.wait import barrier
 from lb_mpi.problems.maze import (
@@ -30,6 +32,7 @@ from lb_mpi.problems.maze import (
     compile_kernels,
     random_maze,
     read_maze,
+    without_loops,
 )
 
 PROG = "python -m apps.maze"
@@ -58,20 +61,29 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     if options.file:
         dim = comm.bcast(None if maze is None else len(maze) - 2)
     compile_once(comm, compile_kernels)
-    with shared_bytes(comm, (dim + 2, dim + 2)) as cells:
-        if comm.rank == 0:
+    machine = MPI.Intracomm(comm.Split_type(MPI.COMM_TYPE_SHARED))
+    if options.file and machine.size < comm.size:
+        maze = comm.bcast(maze)
+    with shared_bytes(comm, machine, (dim + 2, dim + 2)) as cells:
+        if machine.rank == 0:
             if maze is None:
                 random_maze(dim, options.free, options.seed, options.walled, out=cells)
             else:
                 cells[:] = maze
         barrier(comm)
-        problem = agree(comm, lambda: MazeSearch(cells, comm.rank, options.split_rule))
-        result = search(comm, problem, options, "cells")
+        problem = agree(comm, lambda: MazeSearch(cells, comm.rank, options.split_rule, log=machine.size < comm.size))
+        marks = MarkExchange(comm, machine, problem)
+        result = search(comm, problem, options, "cells", marks.exchange if marks.n_machines > 1 else None)
+        marks.finish()
+        n_machines = marks.n_machines
+        marks.close()
         done: MazeResult = result.value
         path = find_path(comm, problem, done)
         marked = agree(comm, lambda: verify(cells, path) if comm.rank == 0 else 0)
+    machine.Free()
     answer = {
         "dim": dim,
+        "machines": n_machines,
         "found": result.found,
         "path_length": len(path),
         "visited": done.visited,
@@ -113,8 +125,9 @@ def find_path(comm: MPI.Comm, problem: MazeSearch, done: MazeResult) -> npt.NDAr
             if walk is None:
                 comm.Recv(stretch, here)
             stretches.append(stretch)
-    length = comm.bcast(sum(map(len, stretches)))
-    return np.concatenate(stretches)[::-1] if stretches else np.empty(length, np.int64)
+    path = without_loops(np.concatenate(stretches)[::-1]) if stretches else np.empty(0, np.int64)
+    length = comm.bcast(len(path))
+    return path if comm.rank == 0 else np.empty(length, np.int64)
 
 
 def nothing() -> None:

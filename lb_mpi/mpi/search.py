@@ -74,6 +74,7 @@ def search(
     seed: int = 0,
     on_report: Callable[[dict[int, Report], float], None] | None = None,
     report_every_s: float = 0.25,
+    on_turn: Callable[[], None] | None = None,
 ) -> SearchResult:
     """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991; see `lb_mpi.drafting`).
 
@@ -89,6 +90,8 @@ def search(
     pause_s : shortest and longest pause in seconds before an idle rank drafts again.
     longest_nap_s : a waiting rank sleeps, 10 us at first and up to this many seconds.
     seed : of the jitter of the pauses.
+    on_turn : called between work quanta and, on idle ranks, whenever they wake: for problems whose ranks tell each other
+        more than the parts of work (see `lb_mpi.mpi.marks`).
     on_report : on rank 0: called as on_report({rank: Report}, seconds) about every `report_every_s` seconds.
 
     Returns a `SearchResult`, the same on all ranks.
@@ -105,7 +108,7 @@ def search(
         options = Options(threshold, pause_s, balance, seed, report_every_s if wants_report else float("inf"))
         work_quantum = agree(own, lambda: Quantum(quantum))
         agree(own, lambda: _check(problem, options, longest_nap_s))
-        return _run(own, problem, options, slow, work_quantum, Nap(longest_nap_s), on_report)
+        return _run(own, problem, options, slow, work_quantum, Nap(longest_nap_s), on_report, on_turn)
     finally:
         own.Free()
 
@@ -127,6 +130,7 @@ def _run(
     quantum: Quantum,
     nap: Nap,
     on_report: Callable[[dict[int, Report], float], None] | None,
+    on_turn: Callable[[], None] | None,
 ) -> SearchResult:
     mailbox = Mailbox(comm)
     searcher = agree(comm, lambda: Searcher(comm.rank, ring_order(comm.size), problem, options))
@@ -143,6 +147,12 @@ def _run(
             sends = searcher.turn(began - start, arrived)
         except Exception as caught:  # the user's load, split or absorb has raised (or the protocol has a bug)
             error, sends = caught, searcher.fail()
+        if on_turn is not None and error is None and not searcher.over:
+            try:
+                on_turn()
+            except Exception as caught:
+                error = caught
+                sends += searcher.fail()
         for destination, message in sends:
             mailbox.post(destination, message)
         if on_report is not None and began - start >= reported_at + options.report_every:

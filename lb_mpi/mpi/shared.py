@@ -1,4 +1,4 @@
-"""An array that all ranks of a machine share."""
+"""An array on each machine that its ranks share."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ _WHERE = "/dev/shm"  # where MPI keeps shared windows on Linux; too little room 
 
 
 @contextlib.contextmanager
-def shared_bytes(comm: MPI.Intracomm, shape: tuple[int, ...]) -> Iterator[npt.NDArray[np.uint8]]:
-    """Collective: an array of uint8 in an MPI shared-memory window of `comm`, all of whose ranks are on one machine.
+def shared_bytes(
+    comm: MPI.Intracomm, machine: MPI.Intracomm, shape: tuple[int, ...]
+) -> Iterator[npt.NDArray[np.uint8]]:
+    """Collective: an array of uint8, one on each machine, in an MPI shared-memory window.
 
+    `machine` is the communicator of the ranks on this machine, as `comm.Split_type(MPI.COMM_TYPE_SHARED)` gives it.
     Freed, collectively, at the end of the block, unless that is left by an exception.
-    Raises ValueError on all ranks when they are on several machines, OSError when there is not enough shared memory.
+    Raises OSError on all ranks of `comm` when some machine has not enough shared memory.
     """
-    machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    alone = machine.size == comm.size
-    machine.Free()
     n_bytes = int(np.prod(shape, dtype=object))
 
     def check() -> None:
-        if not alone:
-            raise ValueError("the ranks are on several machines: expected all on one, since they share memory")
         with contextlib.suppress(FileNotFoundError):
             room = os.statvfs(_WHERE)
             if n_bytes > room.f_bavail * room.f_frsize:
@@ -38,7 +36,7 @@ def shared_bytes(comm: MPI.Intracomm, shape: tuple[int, ...]) -> Iterator[npt.ND
                 raise OSError(f"{n_bytes / 2**20:,.0f} MiB of shared memory wanted, {free:,.0f} MiB are free")
 
     agree(comm, check)
-    window = MPI.Win.Allocate_shared(n_bytes if comm.rank == 0 else 0, 1, comm=comm)
+    window = MPI.Win.Allocate_shared(n_bytes if machine.rank == 0 else 0, 1, comm=machine)
     memory: Any = window.Shared_query(0)[0]
     yield np.frombuffer(memory, np.uint8, count=n_bytes).reshape(shape)
     window.Free()

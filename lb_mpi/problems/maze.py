@@ -7,8 +7,9 @@ A maze of dim x dim cells is one array `cells` of shape (dim + 2, dim + 2), uint
 unmarked, 1 blocked, 2 outer wall, any other value marked (visited).  The entry is the first inner cell, the exit the
 last.  A cell is named by its flat index in this array.
 
-All ranks of a machine mark cells of ONE such array (in an MPI shared-memory window, that the caller provides).  Each
-rank remembers for itself from where it entered the cells that it marked.  A part of the work that moves is therefore a
+All ranks of a machine mark cells of ONE such array (in an MPI shared-memory window, that the caller provides); those of
+other machines hear of the marks a little later (`take_marks`, `put_marks`), and a few cells are searched twice.  Each rank
+remembers for itself from where it entered the cells that it marked.  A part of the work that moves is therefore a
 few bytes and not, as in the paper, the path down to it: the path is put together at the end (`trace_path`), from the
 exit back to the entry, going on with the giver wherever a rank comes to a cell that it didn't enter itself.  This
 always leads back in time, since a rank gives away a part only after it came to have the cell where the part begins.
@@ -32,6 +33,7 @@ from lb_mpi.problems.maze_kernel import BLOCKED, FREE, LAST_DIRECTION, MARKED, S
 __all__ = [
     "BLOCKED", "FREE", "MARKED", "WALL", "MazeResult", "MazeSearch", "Walk", "check_cells", "check_maze_parameters",
     "check_path", "compile_kernels", "random_maze", "read_maze", "trace_path",
+    "without_loops",
 ]  # fmt: skip
 
 NOBODY = -1
@@ -46,6 +48,7 @@ GIVER = struct.Struct("<i")  # a part of the work that moves: the rank that give
 RECORD = np.dtype([("position", "<i8"), ("cursor", "i1"), ("upper", "i1")])
 WINDOW = 1 << 13  # most records that one part has, and that "alternate" looks at when it splits
 LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
+LOG = 1 << 17  # marked cells that are remembered until somebody takes them
 BLOCK = 1 << 20  # cells that random_maze draws at a time
 
 
@@ -70,6 +73,7 @@ class MazeSearch:
 
     cells       (dim + 2, dim + 2) uint8, C-contiguous, shared by all ranks that can share memory; never copied
     rank        this rank's number, >= 0, different for all that search the same maze
+    log         keep a log of what was marked, for ranks on other machines (see `take_marks`)
     split_rule  what `split` gives: "half": half of the untried directions of the shallowest record that has two or more
                 (the paper's rule); "one": only one of them; "alternate": every second record with untried directions, of
                 those nearest to the top and of a sample of the others.  The shallow records lead into what the path has
@@ -82,7 +86,7 @@ class MazeSearch:
     Errors: ValueError, TypeError for an array that is no maze, or whose entry or exit is blocked.
     """
 
-    def __init__(self, cells: Cells, rank: int, split_rule: str = "alternate") -> None:
+    def __init__(self, cells: Cells, rank: int, split_rule: str = "alternate", *, log: bool = False) -> None:
         dim = check_cells(cells)
         if split_rule not in SPLIT_RULES:
             raise ValueError(f"split_rule = {split_rule!r}: expected one of {SPLIT_RULES}")
@@ -104,6 +108,7 @@ class MazeSearch:
         self._position = np.empty(room, np.int64)
         self._cursor, self._upper = np.empty(room, np.int8), np.empty(room, np.int8)
         self._state = np.array([-1, 0, 0], np.int64)
+        self._log, self._logged = np.empty(LOG if log else 0, np.int64), 0
         self._visited = 0
         self._found_at = NOWHERE
 
@@ -115,12 +120,14 @@ class MazeSearch:
     def work(self, units: int) -> int:
         """Mark up to `units` new cells; returns how many.
 
-        Fewer when the exit has been reached, nothing is left, or many exhausted records had to be popped (then
-        load() > 0 says that there is more to do).
+        Fewer when the exit has been reached, nothing is left, many exhausted records had to be popped, or the log is full
+        (then load() > 0 says that there is more to do).
         """
         if units < 1:
             raise ValueError(f"units = {units!r}: expected an integer >= 1")
-        if self.found:
+        if self._log.size:
+            units = min(units, self._log.size - self._logged)
+        if self.found or units == 0:
             return 0
         done = kernel.mark(
             self._cells,
@@ -133,7 +140,10 @@ class MazeSearch:
             self.exit,
             units,
             units + LOOKS,
+            self._log[self._logged :],
         )
+        if self._log.size:
+            self._logged += done
         if self._entered[self.exit] != 0:
             self._found_at = self.exit
         self._visited += done
@@ -187,6 +197,17 @@ class MazeSearch:
         self._position[:n], self._cursor[:n], self._upper[:n] = position, cursor, upper
         self._state[:] = n - 1, 0, 0
 
+    def take_marks(self) -> Indices:
+        """The cells that this rank has marked since the last call, shape (n,) flat indices; empties the log."""
+        taken, self._logged = self._log[: self._logged].copy(), 0
+        return taken
+
+    def put_marks(self, marks: Indices) -> None:
+        """Mark cells, shape (n,) flat indices, that ranks of another machine have marked."""
+        if marks.size and not 0 <= marks.min() <= marks.max() < self._cells.size:
+            raise ValueError(f"marks {marks.min()} to {marks.max()}: expected cells, 0 to {self._cells.size - 1}")
+        self._cells[marks[self._cells[marks] == FREE]] = MARKED
+
     @property
     def found(self) -> bool:
         """True when this rank has reached the exit."""
@@ -234,7 +255,27 @@ def trace_path(problems: Sequence[MazeSearch], exit_cell: int) -> Indices:
         walk = problems[rank].walk_back(cell)
         stretches.append(walk.cells)
         cell, rank = walk.next_cell, walk.giver
-    return np.concatenate(stretches)[::-1]
+    return without_loops(np.concatenate(stretches)[::-1])
+
+
+def without_loops(path: Indices) -> Indices:
+    """The path, shape (n,), without what lies between two visits of one cell.
+
+    Ranks on two machines may both enter a cell before they hear of each other, and the path may lead over both.
+    """
+    n = len(path)
+    cells, which = np.unique(path, return_inverse=True)
+    if len(cells) == n:
+        return path
+    last = np.zeros(len(cells), np.int64)
+    last[which] = np.arange(n)  # of several values for one place the last one stays
+    kept = []
+    at = 0
+    while at < n:
+        at = int(last[which[at]])
+        kept.append(at)
+        at += 1
+    return path[kept]
 
 
 def check_path(cells: Cells, path: npt.ArrayLike) -> None:

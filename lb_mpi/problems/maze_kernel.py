@@ -52,8 +52,9 @@ def mark(
     exit_cell: int,
     units: int,
     looks: int,
+    log: Indices,
 ) -> int:
-    """Mark up to `units` cells depth first; returns the number of cells marked.
+    """Mark up to `units` cells depth first; returns the number of cells marked, and writes them into `log`, if it has room.
 
     Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
     for all that are marked.
@@ -80,6 +81,8 @@ def mark(
         position[top] = cell
         cursor[top] = 0
         upper[top] = LAST_DIRECTION
+        if done < log.size:
+            log[done] = cell
         done += 1
         if cell == exit_cell:
             break

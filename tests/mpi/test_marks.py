@@ -1,0 +1,64 @@
+"""Marks between machines: the ranks are dealt to two machines that share nothing but messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from apps.maze import find_path
+from lb_mpi.mpi.marks import MarkExchange
+from lb_mpi.mpi.shared import shared_bytes
+from lb_mpi.mpi.wait import barrier
+from lb_mpi.problems.maze import MARKED, MazeSearch, check_path, random_maze
+
+COMM = MPI.COMM_WORLD
+pytestmark = pytest.mark.mpi
+
+
+def reachable(dim: int, seed: int) -> int:
+    cells = random_maze(dim, 0.7, seed, True)
+    search = MazeSearch(cells, 0)
+    search.start()
+    while search.load() > 0.0:
+        search.work(100_000)
+    return search.result().visited
+
+
+@pytest.mark.parametrize("walled", [True, False])
+@pytest.mark.parametrize("machines", [1, 2, 3])
+def test_all_machines_have_all_marks_in_the_end(machines: int, walled: bool) -> None:
+    dim, seed = 300, 5
+    machine = MPI.Intracomm(COMM.Split(COMM.rank % machines, COMM.rank))
+    with shared_bytes(COMM, machine, (dim + 2, dim + 2)) as cells:
+        if machine.rank == 0:
+            random_maze(dim, 0.7, seed, walled, out=cells)
+        barrier(COMM)
+        problem = MazeSearch(cells, COMM.rank, log=machines > 1)
+        marks = MarkExchange(COMM, machine, problem)
+        assert marks.n_machines == min(machines, COMM.size)
+        result = lb_mpi.search(COMM, problem, quantum=200, on_turn=marks.exchange)
+        marks.finish()
+        marks.close()
+        marked = COMM.allgather(int(np.count_nonzero(cells >= MARKED)))
+        assert len(set(marked)) == 1
+        assert result.value.visited >= marked[0]
+        path = find_path(COMM, problem, result.value)
+        if walled:
+            assert marked[0] == reachable(dim, seed)
+            assert not result.found
+        else:
+            assert result.found
+            if COMM.rank == 0:
+                check_path(cells, path)
+    machine.Free()
+
+
+def test_an_error_of_on_turn_reaches_all_ranks() -> None:
+    def on_turn() -> None:
+        raise RuntimeError("no marks")
+
+    problem = MazeSearch(random_maze(20, 0.9, 0, True), COMM.rank)
+    with pytest.raises(lb_mpi.SearchError, match="no marks"):
+        lb_mpi.search(COMM, problem, on_turn=on_turn if COMM.rank == COMM.size - 1 else None)
