@@ -21,6 +21,7 @@ REACH_S = 20.0  # for all hosts, at the same time
 SIGN_S = 12.0  # without a sign of life a host is given up
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
+LOOK_S = 0.05  # between two looks at what the hosts have said
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _HERE = Path(__file__).resolve().parent
 
@@ -165,17 +166,16 @@ class Watch:
         return list(dict.fromkeys(lines))
 
     def silent(self, seconds: float) -> list[str]:
-        """Return a line for each host that gives no sign of life within `seconds`."""
+        """Return a line for each host that is gone, or gives no sign of life within `seconds`."""
         began = time.monotonic()
         for connection in self._all:
             connection.ask()
-        while time.monotonic() < began + seconds and any(one.last_sign < began for one in self.hosts):
-            if self.lost():
-                break
-            time.sleep(0.05)
-        gone = self.lost()
-        late = [one for one in self.hosts if one.last_sign < began and one.ended() is None]
-        return list(dict.fromkeys(gone + [f"host {one.name} is gone: no sign of life" for one in late]))
+        while True:
+            lines = self.lost()
+            late = [one for one in self.hosts if one.last_sign < began and one.ended() is None]
+            if not late or time.monotonic() > began + seconds:
+                return list(dict.fromkeys(lines + [f"host {one.name} is gone: no sign of life" for one in late]))
+            time.sleep(LOOK_S)
 
     def close(self) -> None:
         """End on all hosts what the program may have left there."""

@@ -305,6 +305,16 @@ def test_a_host_that_falls_silent_ends_the_run_and_is_named(
     assert "host two is gone: no sign of life for 4 s" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("code", [6, 0])  # Open MPI's mpiexec ends with 0 when a host has died
+def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int) -> None:
+    kill = f"os.kill(int(open({str(lab.pids / 'two')!r}).read()), 9)"
+    program = f"import os, sys\nif os.environ['PMI_RANK'] == '0': {kill}\nsys.exit({code})"
+    ended, _, err = lab.run("one two", "--", sys.executable, "-c", program)
+    assert ended in (1, code or 1)  # whoever notices first
+    assert "host two is gone: the connection ended (exit code -9)" in err
+    assert "host one" not in err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_however_it_is_ended(lab: Lab, number: signal.Signals) -> None:
     process, ranks = busy(lab)
