@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+import lb_mpi
 from launch import start, watch
 from launch.mpiexec import Mpiexec, command, fill, identify
-from lb_mpi.hosts import Host
+from lb_mpi.graph import parse
+from lb_mpi.hosts import Host, read_hosts
 
 pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
 
@@ -57,6 +59,21 @@ def test_options_of_open_mpi() -> None:
 def test_an_ipv6_address_is_nothing_for_mpiexec(mpi: Mpiexec) -> None:
     with pytest.raises(ValueError, match="host fe80::1: mpiexec takes no IPv6 address"):
         command(mpi, [Host("fe80::1")], [0], None, {})
+
+
+def test_ranks_are_arranged_by_the_speeds_of_their_hosts() -> None:
+    hosts = [Host("a", 2, 8.0), Host("b", 1, 1.0), Host("c", 3, 2.5)]
+    slots = fill(hosts, None)
+    order = start.arranged("mesh:2x3", hosts, slots)
+    assert sorted(order) == slots
+    speeds = [hosts[index].speed for index in slots]
+    found = lb_mpi.arrange(parse("mesh:2x3"), speeds)
+    assert found.p < found.p_before  # the list's own order is not the best
+    assert [hosts[index].speed for index in order] == [speeds[position] for position in found.positions]
+    with pytest.raises(ValueError, match="--arrange ring:5: has 5 vertices, and there are 6 ranks"):
+        start.arranged("ring:5", hosts, slots)
+    with pytest.raises(ValueError, match="graph = 'star:6'"):
+        start.arranged("star:6", hosts, slots)
 
 
 def script(path: Path, text: str) -> str:
@@ -235,6 +252,17 @@ def test_a_host_that_does_not_answer_is_named(
     assert "host mute: no answer within 3 s" in capsys.readouterr().err
 
 
+def test_an_arranged_run(lab: Lab, library: str) -> None:
+    (lab.folder / "speeds").write_text("a slots=2 speed=8\nb speed=1\nc slots=3 speed=2.5\n")
+    hosts = read_hosts(lab.folder / "speeds")
+    order = start.arranged("mesh:2x3", hosts, fill(hosts, None))
+    more = ["--hosts", str(lab.folder / "speeds"), "--arrange", "mesh:2x3", sys.executable, "-c", ""]
+    code, _, err = lab.run("unused", *more)
+    assert code == 0
+    by_name = ",".join("abc"[index] for index in order)
+    assert f"--host {by_name} --map-by seq" in err or f"-rankmap {','.join(map(str, order))}" in err
+
+
 def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
     says = "HYDRA build details:\n Version: 1.0" if "Open MPI" in library else "mpiexec (Open MPI) 99.0"
     script(Path(lab.mpiexec), MPIEXEC.format(says=says))
@@ -312,7 +340,7 @@ def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int
     ended, _, err = lab.run("one two", "--", sys.executable, "-c", program)
     assert ended in (1, code or 1)  # whoever notices first
     assert "host two is gone: the connection ended (exit code -9)" in err
-    assert "host one" not in err
+    assert "host one is gone" not in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
