@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
 from lb_mpi.mpi.agree import agree
-from lb_mpi.mpi.marks import MarkExchange
+from lb_mpi.mpi.marks import MarkExchange, machine_number
 from lb_mpi.mpi.shared import shared_bytes
 from lb_mpi.mpi.wait import barrier
 from lb_mpi.problems.maze import (
@@ -71,7 +71,8 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
             else:
                 cells[:] = maze
         barrier(comm)
-        problem = agree(comm, lambda: MazeSearch(cells, comm.rank, options.split_rule, log=machine.size < comm.size))
+        order, several = machine_number(comm, machine), machine.size < comm.size
+        problem = agree(comm, lambda: MazeSearch(cells, comm.rank, options.split_rule, log=several, order=order))
         marks = MarkExchange(comm, machine, problem)
         result = search(comm, problem, options, "cells", marks.exchange if marks.n_machines > 1 else None)
         marks.finish()

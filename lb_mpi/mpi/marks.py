@@ -2,7 +2,8 @@
 
 Each rank keeps a log of what it has marked (`MazeSearch.take_marks`).  Between two work quanta it sends the log to one rank
 of every other machine, without blocking; who receives it marks the same in its machine's array.  What two machines mark
-before they have heard of each other is done twice, and counted; nothing is ever lost.
+before they have heard of each other is done twice, and counted; nothing is ever lost.  So that this stays little, a rank
+that the others have not heard of for too many marks waits: sends are synchronous, complete only when they are received.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from mpi4py import MPI
 from lb_mpi.mpi.wait import Nap
 
 Marks = npt.NDArray[np.int64]
+Sent = npt.NDArray[np.uint32]
 
 _TAG = 1
-FEWEST = 4096  # marks that are sent at once,
-LONGEST_S = 0.5e-3  # unless they are this old
-MOST_UNDER_WAY = 64  # sends; with more the log is kept, and fills: who marks faster than the network carries, waits
+MOST_UNDER_WAY = 2  # sends to each machine; with more the log is kept, and fills, and the search waits
+REST_S = 50e-6  # for who waits
 
 
 class Marking(Protocol):
@@ -30,8 +31,18 @@ class Marking(Protocol):
     def take_marks(self) -> Marks:
         """What was marked since the last call."""
 
+    @property
+    def log_is_full(self) -> bool:
+        """Whether nothing more can be marked before the next call of take_marks."""
+
     def put_marks(self, marks: Marks) -> None:
         """Marks of another machine."""
+
+
+def machine_number(comm: MPI.Intracomm, machine: MPI.Intracomm) -> int:
+    """Collective: 0, 1, ... of the machines that the ranks of `comm` are on, the one of this rank."""
+    leader = machine.bcast(comm.rank)
+    return sorted(set(comm.allgather(leader))).index(leader)
 
 
 class MarkExchange:
@@ -42,46 +53,29 @@ class MarkExchange:
     """
 
     def __init__(self, comm: MPI.Intracomm, machine: MPI.Intracomm, problem: Marking) -> None:
-        first = machine.bcast(comm.rank)
-        ranks: dict[int, list[int]] = {}
-        for rank, leader in enumerate(comm.allgather(first)):
-            ranks.setdefault(leader, []).append(rank)
-        self._targets = [there[machine.rank % len(there)] for leader, there in ranks.items() if leader != first]
+        numbers = comm.allgather(machine_number(comm, machine))
+        self.n_machines = max(numbers) + 1
+        ranks = [[rank for rank, number in enumerate(numbers) if number == k] for k in range(self.n_machines)]
+        self._targets = [there[machine.rank % len(there)] for there in ranks if comm.rank not in there]
         self._comm, self._problem = comm.Dup(), problem
-        self._pending: list[tuple[MPI.Request, Marks]] = []
+        self._pending: list[tuple[MPI.Request, Sent]] = []
         self._sent = np.zeros(comm.size, dtype=np.int64)  # messages to each rank
         self._received = 0
-        self._log: list[Marks] = []
-        self._n_logged, self._since = 0, time.perf_counter()
         self._status = MPI.Status()
-
-    @property
-    def n_machines(self) -> int:
-        """Machines that the ranks are on."""
-        return len(self._targets) + 1
 
     def exchange(self) -> None:
         """Take in what others have marked, and send what was marked here; returns at once."""
         if not self._targets:
             return
         self._take()
-        if len(self._pending) >= MOST_UNDER_WAY:
-            return
-        new = self._problem.take_marks()
-        now = time.perf_counter()
-        if len(new):
-            if not self._log:
-                self._since = now
-            self._log.append(new)
-            self._n_logged += len(new)
-        if self._n_logged >= FEWEST or (self._log and now - self._since > LONGEST_S):
+        if len(self._pending) < MOST_UNDER_WAY * len(self._targets):
             self._send()
+        elif self._problem.log_is_full:
+            time.sleep(REST_S)
 
     def finish(self) -> None:
         """When no rank marks any more: afterwards every machine has all marks."""
-        if self._targets:
-            self._log.append(self._problem.take_marks())
-            self._send()
+        self._send()
         expected = np.zeros(1, dtype=np.int64)
         request = self._comm.Ireduce_scatter_block(self._sent, expected)
         nap, counted = Nap(0.5e-3), False
@@ -97,19 +91,17 @@ class MarkExchange:
         self._comm.Free()
 
     def _send(self) -> None:
-        marks = np.concatenate(self._log)
-        self._log.clear()
-        self._n_logged = 0
-        for target in self._targets:
-            self._pending.append((self._comm.Isend(marks, target, _TAG), marks))
+        marks = self._problem.take_marks().astype(np.uint32)
+        for target in self._targets if len(marks) else []:
+            self._pending.append((self._comm.Issend(marks, target, _TAG), marks))
             self._sent[target] += 1
 
     def _take(self) -> bool:
         before = self._received
         while (message := self._comm.Improbe(MPI.ANY_SOURCE, _TAG, self._status)) is not None:
-            marks = np.empty(self._status.Get_count(MPI.INT64_T), dtype=np.int64)
+            marks = np.empty(self._status.Get_count(MPI.UINT32_T), dtype=np.uint32)
             message.Recv(marks)
-            self._problem.put_marks(marks)
+            self._problem.put_marks(marks.astype(np.int64))
             self._received += 1
         if self._pending:
             self._pending = [(request, marks) for request, marks in self._pending if not request.Test()]

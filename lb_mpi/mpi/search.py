@@ -147,12 +147,14 @@ def _run(
             sends = searcher.turn(began - start, arrived)
         except Exception as caught:  # the user's load, split or absorb has raised (or the protocol has a bug)
             error, sends = caught, searcher.fail()
+        turned = time.perf_counter()
         if on_turn is not None and error is None and not searcher.over:
             try:
                 on_turn()
             except Exception as caught:
                 error = caught
                 sends += searcher.fail()
+        aside_s = time.perf_counter() - turned  # that it takes long is no reason to call it seldom
         for destination, message in sends:
             mailbox.post(destination, message)
         if on_report is not None and began - start >= reported_at + options.report_every:
@@ -176,7 +178,7 @@ def _run(
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
             slow.charge(cpu)
-            quantum.observe(done, worked, polled - began)
+            quantum.observe(done, worked, polled - began - aside_s)
             searcher.units += done
             cpu_s, work_s, poll_s = cpu_s + cpu, work_s + worked, poll_s + (polled - began)
         elif not searcher.over and not arrived:

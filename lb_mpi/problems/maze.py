@@ -48,7 +48,7 @@ GIVER = struct.Struct("<i")  # a part of the work that moves: the rank that give
 RECORD = np.dtype([("position", "<i8"), ("cursor", "i1"), ("upper", "i1")])
 WINDOW = 1 << 13  # most records that one part has, and that "alternate" looks at when it splits
 LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
-LOG = 1 << 17  # marked cells that are remembered until somebody takes them
+LOG = 1 << 13  # marked cells that are remembered until somebody takes them
 BLOCK = 1 << 20  # cells that random_maze draws at a time
 
 
@@ -74,6 +74,8 @@ class MazeSearch:
     cells       (dim + 2, dim + 2) uint8, C-contiguous, shared by all ranks that can share memory; never copied
     rank        this rank's number, >= 0, different for all that search the same maze
     log         keep a log of what was marked, for ranks on other machines (see `take_marks`)
+    order       number of the machine, >= 0: those of different machines try directions in different orders.  In the same
+                order, one that comes upon a fresh trail of another would go after it, and never hear of its marks in time
     split_rule  what `split` gives: "half": half of the untried directions of the shallowest record that has two or more
                 (the paper's rule); "one": only one of them; "alternate": every second record with untried directions, of
                 those nearest to the top and of a sample of the others.  The shallow records lead into what the path has
@@ -86,7 +88,9 @@ class MazeSearch:
     Errors: ValueError, TypeError for an array that is no maze, or whose entry or exit is blocked.
     """
 
-    def __init__(self, cells: Cells, rank: int, split_rule: str = "alternate", *, log: bool = False) -> None:
+    def __init__(
+        self, cells: Cells, rank: int, split_rule: str = "alternate", *, log: bool = False, order: int = 0
+    ) -> None:
         dim = check_cells(cells)
         if split_rule not in SPLIT_RULES:
             raise ValueError(f"split_rule = {split_rule!r}: expected one of {SPLIT_RULES}")
@@ -97,6 +101,7 @@ class MazeSearch:
         for name, cell in (("entry", self.entry), ("exit", self.exit)):
             if self._cells[cell] in (BLOCKED, WALL):
                 raise ValueError(f"{name} of the maze, cell {divmod(cell, self.width)}, is blocked: expected it free")
+        self._order = _integer("order", order, 0)
         self._half = split_rule != "one"
         self._dealt = np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
         self._offsets = np.array(ROWS, np.int64) * self.width + np.array(COLUMNS, np.int64)
@@ -141,6 +146,7 @@ class MazeSearch:
             units,
             units + LOOKS,
             self._log[self._logged :],
+            self._order,
         )
         if self._log.size:
             self._logged += done
@@ -201,6 +207,11 @@ class MazeSearch:
         """The cells that this rank has marked since the last call, shape (n,) flat indices; empties the log."""
         taken, self._logged = self._log[: self._logged].copy(), 0
         return taken
+
+    @property
+    def log_is_full(self) -> bool:
+        """Whether nothing more can be marked before the next call of take_marks."""
+        return 0 < self._log.size == self._logged
 
     def put_marks(self, marks: Indices) -> None:
         """Mark cells, shape (n,) flat indices, that ranks of another machine have marked."""

@@ -53,9 +53,12 @@ def mark(
     units: int,
     looks: int,
     log: Indices,
+    order: int,
 ) -> int:
     """Mark up to `units` cells depth first; returns the number of cells marked, and writes them into `log`, if it has room.
 
+    `order` 0 tries the first of a record's directions first, 1 the last, any other now this, now that, as drawn by lot for
+    each cell.
     Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
     for all that are marked.
     """
@@ -64,11 +67,13 @@ def mark(
     popped = 0
     while done < units and bottom <= top and popped < looks:
         here = position[top]
-        last = upper[top]
-        direction = cursor[top]
-        while direction <= last and cells[here + offsets[direction]] != FREE:
-            direction += 1
-        if direction > last:
+        first, last = cursor[top], upper[top]
+        backwards = order == 1 or (order > 1 and ((here * 40503 + order * 9973) >> 7) & 1 == 1)
+        direction = last if backwards else first
+        step = -1 if backwards else 1
+        while first <= direction <= last and cells[here + offsets[direction]] != FREE:
+            direction += step
+        if not first <= direction <= last:
             top -= 1
             popped += 1
             wide = min(wide, top + 1)
@@ -76,7 +81,10 @@ def mark(
         cell = here + offsets[direction]
         cells[cell] = MARKED
         entered[cell] = direction + 1
-        cursor[top] = direction + 1
+        if backwards:
+            upper[top] = direction - 1
+        else:
+            cursor[top] = direction + 1
         top += 1
         position[top] = cell
         cursor[top] = 0

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.maze import find_path
-from lb_mpi.mpi.marks import MarkExchange
+from lb_mpi.mpi.marks import MarkExchange, machine_number
 from lb_mpi.mpi.shared import shared_bytes
 from lb_mpi.mpi.wait import barrier
 from lb_mpi.problems.maze import MARKED, MazeSearch, check_path, random_maze
@@ -35,7 +35,7 @@ def test_all_machines_have_all_marks_in_the_end(machines: int, walled: bool) -> 
         if machine.rank == 0:
             random_maze(dim, 0.7, seed, walled, out=cells)
         barrier(COMM)
-        problem = MazeSearch(cells, COMM.rank, log=machines > 1)
+        problem = MazeSearch(cells, COMM.rank, log=machines > 1, order=machine_number(COMM, machine))
         marks = MarkExchange(COMM, machine, problem)
         assert marks.n_machines == min(machines, COMM.size)
         result = lb_mpi.search(COMM, problem, quantum=200, on_turn=marks.exchange)
