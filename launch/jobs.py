@@ -29,7 +29,7 @@ JOBS = [
     Job("maze 7000 x 7000, no way out", ("apps.maze", "--dim", "7000", "--walled", "--seed", "1")),
     Job("UTS tree T1L, 102 million nodes", ("apps.uts", "--tree", "T1L")),
     Job("weather 128 x 256, 32 levels", ("apps.weather", "--steps", "30"), ("--balance", "none")),
-    Job("heat, mesh of 200 x 300, once dealt out", ("apps.heat", "mesh:200x300"), ("--balance", "block")),
+    Job("heat, mesh of 200 x 300, once dealt out", ("apps.heat", "mesh:200x300", "--steps", "30"), ("--balance", "block")),
 ]
 
 

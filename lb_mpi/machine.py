@@ -193,6 +193,12 @@ def speeds_of(hosts: Sequence[str], rates: ArrayLike, wanted: ArrayLike, got: Ar
     return speeds
 
 
+def differ(hosts: Sequence[str], rates: ArrayLike) -> bool:
+    """Whether some host has cores of several kinds, by the (P,) rates of its ranks (see `level`)."""
+    rate, on = check_speeds(rates, len(hosts), name="rates"), np.array(hosts)
+    return any(rate[on == host].max() >= ALIKE * rate[on == host].min() for host in np.unique(on))
+
+
 def level(hosts: Sequence[str], rates: ArrayLike) -> Floats:
     """(P,) rates in which ranks of one host that are nearly alike (by a factor of 1.5) have their mean.
 

@@ -14,6 +14,7 @@ from lb_mpi.machine import (
     ALIKE,
     Machine,
     as_json,
+    differ,
     fit_message,
     level,
     pairings,
@@ -203,6 +204,12 @@ def test_leveling(ranks: list[tuple[str, float]]) -> None:
         for other in range(k):
             if hosts[other] == host:  # the order is kept
                 assert (rates[k] - rates[other]) * (leveled[k] - leveled[other]) >= -1e-9
+
+
+def test_hosts_may_differ_but_not_their_cores() -> None:
+    assert not differ(["a", "b", "a"], [10, 1, 7])
+    assert differ(["a", "b", "a"], [10, 10, 6])
+    assert not differ(["a"], [10])
 
 
 def test_ranks_that_are_stopped_are_slow() -> None:
