@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from lb_mpi.mpi.wait import Nap
+from lb_mpi.mpi.wait import Nap, barrier
 
 Marks = npt.NDArray[np.int64]
 Sent = npt.NDArray[np.uint32]
@@ -85,6 +85,7 @@ class MarkExchange:
             else:
                 nap.take()
             counted = counted or request.Test()
+        barrier(self._comm)  # each rank receives some of what its machine is told
 
     def close(self) -> None:
         """Free what belongs to the MPI."""
