@@ -211,8 +211,8 @@ def test_a_host_that_dies_is_named_and_nothing_is_left(delay_ms: float, tmp_path
         _, err = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "host h2 is gone" in err
-    assert "host h1" not in err
-    assert "host h3" not in err
+    assert "host h1 is gone" not in err
+    assert "host h3 is gone" not in err
     assert [host["processes"] for host in status().values()] == [0, 0, 0]
 
 
