@@ -56,7 +56,7 @@ def main() -> None:
     if min(options.rows, options.steps) < 1:
         parser.error("expected --rows and --steps >= 1")
     compile_kernels()
-    rows = np.full((options.rows, LEVELS), 250.0) + np.arange(LEVELS)
+    rows: Floats = np.tile(250.0 + np.arange(LEVELS), (options.rows, 1))
     sun, storm = np.ones(options.rows), np.zeros(options.rows)
     with lb_mpi.Balancer(comm) as balancer:
 
