@@ -66,6 +66,7 @@ class MarkExchange:
     def exchange(self) -> None:
         """Take in what others have marked, and send what was marked here; returns at once."""
         if not self._targets:
+            self._problem.take_marks()  # nobody wants to know, but the log must not fill
             return
         self._take()
         if len(self._pending) < MOST_UNDER_WAY * len(self._targets):
