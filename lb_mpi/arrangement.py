@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.arranging import methods
-from lb_mpi.arranging.aims import AIMS, Aim, UniformAim
+from lb_mpi.arranging.aims import AIMS, TIE, Aim, UniformAim
 from lb_mpi.arranging.methods import MAX_EXHAUSTIVE, Progress
 from lb_mpi.arranging.modes import find_modes
 from lb_mpi.graph import Floats, Graph, Ints
@@ -92,7 +92,7 @@ def arrange(
         note = "nothing to gain: all speeds are equal"
     else:
         positions = _search(aim, speeds, method, seed, report)
-        if method != "paper" and aim.changes(speeds).cost <= aim.changes(speeds[positions]).cost:
+        if method != "paper" and aim.changes(speeds[positions]).cost >= aim.changes(speeds).cost * (1.0 - TIE):
             positions, note = np.arange(graph.n), "nothing gained: nothing better was found than the order given"
     before, after = (_spectrum(aim, layout) for layout in (speeds, speeds[positions]))
     uniform = UniformAim(graph)

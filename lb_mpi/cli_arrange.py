@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.arrangement import METHODS, OBJECTIVES, arrange
+from lb_mpi.arranging.secular import compile_kernels
 from lb_mpi.cli_diffusion import draw
 from lb_mpi.graph import Floats, Graph, from_edges
 from lb_mpi.graph_files import read_graph
@@ -60,7 +61,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     `positions[k]`, counted from 0, is the speed (or host of the list) that sits at vertex k; `p` is lambda_P / lambda_2 of
     S^-1 A A^T and `lambda_2` that of the objective's matrix, both with their `_before`; `steps_predicted` of fos to the
-    tolerance; `seconds` of computing; `note` says why nothing was gained, if so; `hosts` is the list in its new order.
+    tolerance; `seconds` of computing, without compiling; `note` says why nothing was gained, if so; `hosts` is the list in
+    its new order.
     """
     graph = graph_from(args.graph)
     if args.seed < 0:
@@ -71,6 +73,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     else:
         hosts = read_hosts(args.hosts)
         speeds = _speeds_of(hosts, graph, args.hosts)
+    compile_kernels()
     begin = time.perf_counter()
     with _progress() as report:
         found = arrange(

@@ -25,7 +25,7 @@ MAX_EXHAUSTIVE = 9
 Progress = Callable[[str, float], None]  # what is going on, and which part of the method is done, 0 to 1
 
 _BATCH = 20160  # arrangements at a time
-_TRIES = 10  # estimates of a large graph that turn out wrong before descent gives up
+_TRIES = 50  # estimates of a large graph that turn out wrong before descent gives up
 KICKS = 4  # random swaps between two descents, at most
 HEAT = 0.002  # temperature of log(cost) at the start
 ROUNDS = 100

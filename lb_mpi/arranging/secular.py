@@ -54,20 +54,21 @@ def see(modes: Modes, speeds: Floats, degrees: Floats) -> Seen:
 
 def ends_after_place(seen: Seen, positions: Ints, speed: float) -> tuple[Floats, Floats]:
     """(n,) lambda_2 and (n,) lambda_P when one of the (n,) positions gets the speed."""
-    others = np.full(len(positions), _NONE)
-    changes = speed - seen.speeds[positions]
-    return _ends(*seen, positions.astype(np.int64), changes, others, np.zeros(len(positions)))  # type: ignore[no-any-return]
-
-
-def ends_after_swap(seen: Seen, first: Ints, second: Ints) -> tuple[Floats, Floats]:
-    """(n,) lambda_2 and (n,) lambda_P when the speeds at first[k] and second[k] are swapped."""
-    changes = seen.speeds[second] - seen.speeds[first]
-    return _ends(*seen, first.astype(np.int64), changes, second.astype(np.int64), -changes)  # type: ignore[no-any-return]
+    low, high = _ends(*seen, positions, speed)
+    return low, high
 
 
 def first_swap_below(seen: Seen, first: Ints, second: Ints, limit: float) -> int:
     """The first k for which swapping the speeds at first[k] and second[k] makes lambda_P / lambda_2 < limit; n for none."""
     return int(_first_below(*seen, first, second, limit))
+
+
+def compile_kernels() -> None:
+    """Compile the loops (or load them from numba's cache) before anything is timed."""
+    values, vectors, ends = np.ones(1), np.ones((2, 1)), np.zeros(1, dtype=np.int64)
+    seen = see(Modes(values, vectors, 1), np.ones(2), np.ones(2))
+    ends_after_place(seen, ends, 1.0)
+    first_swap_below(seen, ends, ends, 1.0)
 
 
 @njit(cache=True, error_model="numpy")
@@ -122,26 +123,25 @@ def _low_end(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def _ends(  # type: ignore[no-untyped-def]
-    values, vectors, weights, places, speeds, degrees, total, firsts, changes, seconds, other_changes
-):
-    n, m = len(firsts), len(values)
+def _ends(values, vectors, weights, places, speeds, degrees, total, positions, speed):  # type: ignore[no-untyped-def]
+    n, m = len(positions), len(values)
     low, high = np.empty(n), np.empty(n)
     for c in range(n):
-        i, change, j, other_change = firsts[c], changes[c], seconds[c], other_changes[c]
+        i = positions[c]
+        change = speed - speeds[i]
         low[c], high[c] = values[0], values[m - 1]
         if change == 0.0:
             continue
-        # One speed: lambda_2 stays below the old lambda_3, lambda_P above the old lambda_P-1 (interlacing); two speeds
-        # that change in opposite ways: the same.  Neither rises by more than the trace does.
-        rise = _rise(i, change, speeds, degrees) + _rise(j, other_change, speeds, degrees)
+        # lambda_2 stays below the old lambda_3, lambda_P above the old lambda_P-1 (interlacing), and neither rises by
+        # more than the trace of S^-1 A A^T does.
+        rise = max(0.0, degrees[i] * (1.0 / speed - 1.0 / speeds[i]))
         top = values[1] if m > 1 else values[0] + rise
-        low[c] = _low_end(0.0, top, values, vectors, weights, places, total, i, change, j, other_change)
+        low[c] = _low_end(0.0, top, values, vectors, weights, places, total, i, change, _NONE, 0.0)
         bottom = values[m - 2] if m > 1 else 0.0
         top = values[m - 1] + rise
         while top - bottom > RELATIVE * top:
             middle = 0.5 * (bottom + top)
-            if _below(middle, values, vectors, weights, places, total, i, change, j, other_change) >= m:
+            if _below(middle, values, vectors, weights, places, total, i, change, _NONE, 0.0) >= m:
                 top = middle
             else:
                 bottom = middle
@@ -181,11 +181,3 @@ def _mass(one, other, change, total):  # type: ignore[no-untyped-def]
     """What x S x = 1 becomes, without the part of x along the mode of eigenvalue 0."""
     drift = change * (one - other)
     return 1.0 + change * (one * one - other * other) - drift * drift / total
-
-
-@njit(cache=True)
-def _rise(i, change, speeds, degrees):  # type: ignore[no-untyped-def]
-    """How much the trace of S^-1 A A^T grows when speed i is lowered by -change; 0 when it isn't."""
-    if i == _NONE or change >= 0.0:
-        return 0.0
-    return degrees[i] * (1.0 / (speeds[i] + change) - 1.0 / speeds[i])

@@ -7,9 +7,10 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.arrangement import arrange, check
-from lb_mpi.graph import Floats, Graph
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.mpi.agree import agree, agree_on
 from lb_mpi.mpi.exchange import fingerprint
+from lb_mpi.mpi.wait import barrier
 
 
 def arranged(
@@ -37,8 +38,15 @@ def arranged(
         checked = agree(own, lambda: _check(own.size, graph, speeds, objective, method, seed))
         same = {"graph": fingerprint(graph), "speeds": checked.tolist(), "seed": int(seed)}
         agree_on(own, objective=objective, method=method, **same)
-        found = agree(own, lambda: arrange(graph, checked, objective, method, seed).places if own.rank == 0 else None)
-        places = np.empty(own.size, dtype=np.int64) if found is None else np.ascontiguousarray(found, dtype=np.int64)
+
+        def compute() -> Ints | None:
+            try:
+                return arrange(graph, checked, objective, method, seed).places if own.rank == 0 else None
+            finally:
+                barrier(own)  # the others sleep meanwhile
+
+        found = agree(own, compute)
+        places = np.empty(own.size, dtype=np.int64) if found is None else found
         own.Bcast(places)
         return MPI.Intracomm(own.Split(0, int(places[own.rank])))
     finally:

@@ -1,0 +1,124 @@
+"""Arranged communicators on real MPI: who sits where, and mistakes on any rank."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.diffusion import balance
+from lb_mpi.graph import from_edges, mesh, most_square_mesh, parse
+from lb_mpi.mpi import arranged as arranged_module
+from lb_mpi.mpi.diffuse import diffuse
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+SPEEDS = np.random.default_rng(7).uniform(1, 10, SIZE)
+pytestmark = pytest.mark.mpi
+
+
+def refused(action: Callable[[], object]) -> list[str]:
+    """What every rank is told."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        action()
+    return COMM.allgather(str(caught.value))
+
+
+@pytest.mark.parametrize("objective", ["uniform", "paper"])
+@pytest.mark.parametrize("method", ["exhaustive", "paper", "fill", "swap", "anneal"])
+def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
+    graph = mesh(*most_square_mesh(SIZE))
+    if method == "exhaustive" and SIZE > 4:
+        method = "swap"
+    placed = lb_mpi.arranged(COMM, graph, SPEEDS, objective, method, seed=3)
+    try:
+        assert type(placed) is MPI.Intracomm
+        assert placed.size == SIZE
+        expected = lb_mpi.arrange(graph, SPEEDS, objective, method, seed=3).positions
+        assert placed.allgather(RANK) == expected.tolist()
+    finally:
+        placed.Free()
+
+
+def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
+    graph = mesh(1, SIZE)
+    placed = lb_mpi.arranged(COMM, graph, SPEEDS.tolist())
+    layout = SPEEDS[lb_mpi.arrange(graph, SPEEDS).positions]
+    loads = layout * np.random.default_rng(1).uniform(5, 15, SIZE)
+    mine = float(SPEEDS[RANK])
+    assert mine == layout[placed.rank]
+    found = diffuse(placed, graph, float(loads[placed.rank]), mine, "fos", "uniform", tolerance=1e-6)
+    assert found.steps == balance(graph, loads, layout, "fos", "uniform", tolerance=1e-6).steps
+    placed.Free()
+
+
+def test_equal_speeds_leave_the_order() -> None:
+    placed = lb_mpi.arranged(COMM, parse(f"ring:{SIZE}"), [2.0] * SIZE)
+    assert placed.rank == RANK
+    placed.Free()
+
+
+def test_traffic_of_the_caller_is_not_disturbed() -> None:
+    request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
+    placed = lb_mpi.arranged(COMM, mesh(1, SIZE), SPEEDS)
+    placed.Barrier()
+    assert not request.Test()
+    COMM.Send(np.array([7.0]), RANK)
+    request.Wait()
+    assert received[0] == 7.0
+    placed.Free()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"speeds": [1.0] * (SIZE + 1)}, "speeds of shape"),
+        ({"speeds": [1.0] * (SIZE - 1) + [0.0]}, "= 0.0"),
+        ({"speeds": [float("nan")] * SIZE}, "= nan"),
+        ({"graph": parse(f"ring:{SIZE + 1}")}, f"expected {SIZE}, one for each rank"),
+        ({"graph": "ring:4"}, "ring:4"),
+        ({"objective": "best"}, "objective = 'best'"),
+        ({"method": "luck"}, "method = 'luck'"),
+        ({"seed": -1}, "seed = -1"),
+    ],
+)
+def test_a_mistake_on_one_rank_is_an_error_on_all(wrong: dict[str, object], says: str) -> None:
+    arguments = {"graph": mesh(1, SIZE), "speeds": SPEEDS, **(wrong if RANK == LAST else {})}
+    assert all(says in text for text in refused(lambda: lb_mpi.arranged(COMM, **arguments)))
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        ({"speeds": SPEEDS[::-1]}, "speeds = "),
+        ({"objective": "paper"}, "objective = "),
+        ({"method": "fill"}, "method = "),
+        ({"seed": 5}, "seed = "),
+    ],
+)
+def test_arguments_have_to_be_the_same_on_all_ranks(other: dict[str, object], says: str) -> None:
+    arguments = {"graph": mesh(1, SIZE), "speeds": SPEEDS, **(other if RANK == LAST else {})}
+    assert all(says in text for text in refused(lambda: lb_mpi.arranged(COMM, **arguments)))
+
+
+def test_what_goes_wrong_while_rank_0_computes_is_an_error_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(arranged_module, "arrange", fail)
+    with pytest.raises(MemoryError if RANK == 0 else RuntimeError, match="too large"):
+        lb_mpi.arranged(COMM, mesh(1, SIZE), SPEEDS)
+
+
+def test_other_things_that_are_refused() -> None:
+    with pytest.raises(TypeError, match="expected an mpi4py intracommunicator"):
+        lb_mpi.arranged("world", mesh(1, SIZE), SPEEDS)  # type: ignore[arg-type]
+    if SIZE > 1:
+        told = refused(lambda: lb_mpi.arranged(COMM, from_edges(SIZE, [], []), SPEEDS))
+        assert all("components" in text for text in told)
+    if SIZE > 2:
+        graph = mesh(1, SIZE) if RANK else parse(f"ring:{SIZE}")
+        assert all("graph = " in text for text in refused(lambda: lb_mpi.arranged(COMM, graph, SPEEDS)))

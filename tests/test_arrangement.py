@@ -1,0 +1,395 @@
+"""Arrangement: values against brute force and plain eigenvalues, the methods, predictions, the command."""
+
+import itertools
+import json
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lb_mpi
+from lb_mpi.__main__ import main
+from lb_mpi.arrangement import METHODS, OBJECTIVES, predict_steps
+from lb_mpi.arranging import aims as aims_module
+from lb_mpi.arranging import methods as methods_module
+from lb_mpi.arranging import modes as modes_module
+from lb_mpi.arranging.aims import AIMS, UniformAim, costs
+from lb_mpi.arranging.methods import all_costs
+from lb_mpi.arranging.modes import find_modes
+from lb_mpi.arranging.secular import ends_after_place, first_swap_below, see
+from lb_mpi.cli_arrange import parse_neighbours
+from lb_mpi.diffusion import balance
+from lb_mpi.graph import Floats, Graph, from_edges, from_networkx, parse
+from lb_mpi.hosts import read_hosts
+from lb_mpi.spectral import diffusion_matrix, paper_tau
+
+# Graph, and p for speeds 1..9: the paper's greedy, the least, the greatest; computed independently of this code.
+TABLE = {
+    "T1": ("3/3/1,2,4/3,5,7/4,6/5/4,8,9/7/7", 17.78, 16.52, 87.57),
+    "T2": ("2,4,6/1,3,7/2,4,8/1,3,5/4,9/1,9/2,9/3,9/5,6,7,8", 8.01, 7.71, 25.06),
+    "T3": ("2,7,6/1,3/2,4/3,9,5/4,6/5,1/1,8/7,9/8,4", 13.55, 12.71, 33.30),
+    "T4": ("6,2/1,8,3/2,5/6,5,8/4,9,3/4,1,9,7/6,8/4,2,7/6,5", 7.87, 7.78, 29.12),
+    "T7": ("2,3/1,4,6,8/1,5,9,7/2/3/2/3/2/3", 23.94, 23.94, 120.1),
+    "T9": ("2,4/1,3,5/2,6/1,5,7/2,4,6,8/3,5,9/4,8/5,7,9/6,8", 9.48, 9.37, 32.62),
+}
+
+
+def value(graph: Graph, layout: Floats, objective: str) -> float:
+    """The cost by the unsymmetric matrix itself, as the paper has it."""
+    tau = np.ones(graph.n_edges) if objective == "uniform" else paper_tau(graph, layout)
+    values = np.sort(np.linalg.eigvals(np.eye(graph.n) - diffusion_matrix(graph, layout, tau).toarray()).real)
+    return float(values[-1] / values[1] if objective == "uniform" else 1.0 / values[1])
+
+
+@st.composite
+def cases(draw: st.DrawFn, least: int = 3, most: int = 12) -> tuple[Graph, Floats]:
+    """A connected graph and speeds, some of them equal."""
+    n, seed = draw(st.integers(least, most)), draw(st.integers(0, 10**6))
+    graph = nx.gnp_random_graph(n, draw(st.floats(0, 1)), seed=seed)
+    graph.add_edges_from(nx.random_labeled_tree(n, seed=seed).edges)
+    rng = np.random.default_rng(seed)
+    speeds = rng.uniform(1, 10, n) if draw(st.booleans()) else rng.integers(1, 4, n).astype(float)
+    return from_networkx(graph), speeds * 10.0 ** draw(st.integers(-3, 3))
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_greedy_of_the_paper(name: str) -> None:
+    text, greedy, *_ = TABLE[name]
+    found = lb_mpi.arrange(parse_neighbours(text), range(1, 10), method="paper")
+    assert found.p == pytest.approx(greedy, abs=0.005)
+
+
+@pytest.mark.parametrize("name", ["T1", "T9"])
+def test_least_and_greatest_of_all_arrangements(name: str) -> None:
+    text, _, least, greatest = TABLE[name]
+    values = np.concatenate([values for _, values in all_costs(UniformAim(parse_neighbours(text)), np.arange(1.0, 10))])
+    assert len(values) == 362_880
+    assert values.min() == pytest.approx(least, abs=0.005)
+    assert values.max() == pytest.approx(greatest, abs=0.05)
+
+
+@given(cases(), st.sampled_from(OBJECTIVES))
+def test_costs_are_those_of_the_matrix(case: tuple[Graph, Floats], objective: str) -> None:
+    graph, speeds = case
+    aim = AIMS[objective](graph)
+    layouts = np.array([speeds, speeds[::-1]])
+    assert costs(aim, layouts).tolist() == pytest.approx([value(graph, one, objective) for one in layouts], rel=1e-7)
+    assert aim.changes(speeds).cost == pytest.approx(value(graph, speeds, objective), rel=1e-7)
+
+
+@settings(deadline=None)  # compiled at first use
+@given(cases(), st.floats(0.01, 100))
+def test_the_secular_equation_for_one_speed(case: tuple[Graph, Floats], factor: float) -> None:
+    graph, speeds = case
+    aim = UniformAim(graph)
+    seen = see(find_modes(aim.laplacian, speeds, 1, 1), speeds, aim.degrees)
+    new = factor * float(speeds.mean())
+    low, high = ends_after_place(seen, np.arange(graph.n), new)
+    for k in range(graph.n):
+        layout = speeds.copy()
+        layout[k] = new
+        scale = 1.0 / np.sqrt(layout)
+        values = np.linalg.eigvalsh(aim.laplacian.toarray() * scale * scale[:, None])
+        assert low[k] == pytest.approx(values[1], rel=1e-7)
+        assert high[k] == pytest.approx(values[-1], rel=1e-7)
+
+
+@settings(deadline=None)  # compiled at first use
+@given(cases())
+def test_the_secular_equation_for_two_speeds(case: tuple[Graph, Floats]) -> None:
+    graph, speeds = case
+    aim = UniformAim(graph)
+    seen = see(find_modes(aim.laplacian, speeds, 1, 1), speeds, aim.degrees)
+    for i, j in itertools.combinations(range(graph.n), 2):
+        if speeds[i] == speeds[j]:
+            continue
+        layout = speeds.copy()
+        layout[[i, j]] = layout[[j, i]]
+        p = costs(aim, layout[None])[0]
+        ends = np.array([i]), np.array([j])
+        assert first_swap_below(seen, *ends, p * (1 + 1e-6)) == 0
+        assert first_swap_below(seen, *ends, p * (1 - 1e-6)) == 1
+
+
+@settings(deadline=None)
+@given(cases(), st.sampled_from(OBJECTIVES))
+def test_bounds_of_swaps_are_never_above_the_cost(case: tuple[Graph, Floats], objective: str) -> None:
+    graph, speeds = case
+    aim = AIMS[objective](graph)
+    first, second = np.triu_indices(graph.n, 1)
+    changes = aim.changes(speeds)
+    layouts = np.repeat(speeds[None], len(first), axis=0)
+    rows = np.arange(len(first))
+    layouts[rows, first], layouts[rows, second] = speeds[second], speeds[first]
+    exact = costs(aim, layouts)
+    assert (changes.swap_bounds(first, second) <= exact * (1 + 1e-9)).all()
+    for k in range(len(first)):  # what is skipped as too dear has to be too dear
+        assert changes.first_below(first[k:], second[k:], float(exact[k]) * (1 + 1e-6)) == 0 or (
+            speeds[first[k]] == speeds[second[k]]
+        )
+
+
+@settings(deadline=None)
+@given(cases(), st.sampled_from(OBJECTIVES))
+def test_the_best_place(case: tuple[Graph, Floats], objective: str) -> None:
+    graph, speeds = case
+    aim = AIMS[objective](graph)
+    places = np.arange(graph.n)
+    layouts = np.repeat(speeds[None], graph.n, axis=0)
+    layouts[places, places] = 2.5 * speeds.min()
+    exact = costs(aim, layouts)
+    found = aim.changes(speeds).place(places, 2.5 * speeds.min())
+    assert found.min() == pytest.approx(exact.min(), rel=1e-7)
+    assert exact[found.argmin()] == pytest.approx(exact.min(), rel=1e-7)
+
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(cases(most=5), st.sampled_from(OBJECTIVES))
+def test_exhaustive_is_brute_force(case: tuple[Graph, Floats], objective: str) -> None:
+    graph, speeds = case
+    found = lb_mpi.arrange(graph, speeds, objective, "exhaustive")
+    least = min(value(graph, np.array(layout), objective) for layout in itertools.permutations(speeds))
+    assert value(graph, speeds[found.positions], objective) == pytest.approx(least, rel=1e-7)
+
+
+@settings(max_examples=20, deadline=None)
+@given(cases(), st.sampled_from(OBJECTIVES))
+def test_the_greedy_is_the_papers(case: tuple[Graph, Floats], objective: str) -> None:
+    graph, speeds = case
+    if speeds.min() == speeds.max():
+        return
+    found = lb_mpi.arrange(graph, speeds, objective, "paper")
+    layout = np.full(graph.n, speeds.min())
+    free = list(range(graph.n))
+    for speed in sorted(speeds, reverse=True):
+        tried = []
+        for k in free:
+            changed = layout.copy()
+            changed[k] = speed
+            tried.append(value(graph, changed, objective))
+        place = free[next(k for k, cost in enumerate(tried) if cost <= min(tried) * (1 + 1e-8))]
+        layout[place] = speed
+        free.remove(place)
+    assert value(graph, speeds[found.positions], objective) == pytest.approx(value(graph, layout, objective), rel=1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(cases(), st.sampled_from(OBJECTIVES), st.sampled_from(METHODS))
+def test_every_method_gives_a_permutation_and_nothing_worse(
+    case: tuple[Graph, Floats], objective: str, method: str
+) -> None:
+    graph, speeds = case
+    if method == "exhaustive" and graph.n > 6:
+        return
+    found = lb_mpi.arrange(graph, speeds, objective, method, seed=3)
+    assert sorted(found.positions.tolist()) == list(range(graph.n))
+    assert found.places[found.positions].tolist() == list(range(graph.n))
+    assert found.p_before == pytest.approx(value(graph, speeds, "uniform"), rel=1e-7)
+    assert found.p == pytest.approx(value(graph, speeds[found.positions], "uniform"), rel=1e-7)
+    before, after = (value(graph, layout, objective) for layout in (speeds, speeds[found.positions]))
+    assert method == "paper" or after <= before * (1 + 1e-7)
+    assert method == "paper" or after < before * (1 - 1e-10) or found.note
+    if objective == "paper":
+        assert 1 / found.spectrum.low == pytest.approx(after, rel=1e-7)
+    again = lb_mpi.arrange(graph, speeds, objective, method, seed=3)
+    assert again.positions.tolist() == found.positions.tolist()
+
+
+def test_each_method_is_better_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods_module, "ROUNDS", 30)
+    graph, speeds = parse("mesh:8x8"), np.random.default_rng(0).uniform(1, 10, 64)
+    p = {method: lb_mpi.arrange(graph, speeds, method=method).p for method in ("paper", "fill", "swap", "anneal")}
+    assert p["paper"] == pytest.approx(89.07, abs=0.005)  # computed independently
+    assert p["fill"] <= 0.84 * p["paper"]
+    assert p["swap"] <= 0.80 * p["paper"]
+    assert p["anneal"] <= 0.775 * p["paper"]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_swap_improves_a_local_minimum(objective: str) -> None:
+    graph, speeds = parse("torus:3x5"), np.random.default_rng(1).uniform(1, 10, 15)
+    layout = speeds[lb_mpi.arrange(graph, speeds, objective, "swap").positions]
+    here = value(graph, layout, objective)
+    for i, j in itertools.combinations(range(15), 2):
+        other = layout.copy()
+        other[[i, j]] = other[[j, i]]
+        assert value(graph, other, objective) >= here * (1 - 1e-7)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_few_modes_do_as_well(monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
+    graph, speeds = parse("mesh:9x9"), np.random.default_rng(2).uniform(1, 10, 81)
+    by_all = lb_mpi.arrange(graph, speeds, objective, "fill")
+    monkeypatch.setattr(modes_module, "DENSE", 20)
+    monkeypatch.setattr(aims_module, "DENSE", 20)
+    monkeypatch.setattr(aims_module, "N_HIGH", 16)
+    aim = AIMS[objective](graph)
+    assert len(find_modes(UniformAim(graph).laplacian, speeds, 4, 16).values) == 20
+    assert aim.changes(speeds).cost == pytest.approx(value(graph, speeds, objective), rel=1e-7)
+    few = lb_mpi.arrange(graph, speeds, objective, "fill")
+    assert value(graph, speeds[few.positions], objective) <= 1.1 * value(graph, speeds[by_all.positions], objective)
+    assert few.steps_predicted == predict_steps(graph, speeds[few.positions], objective)
+    swapped = lb_mpi.arrange(graph, speeds, objective, "swap")
+    assert value(graph, speeds[swapped.positions], objective) <= value(graph, speeds[few.positions], objective)
+
+
+# --- small and odd cases ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_one_two_and_equal_speeds_have_nothing_to_gain(method: str, objective: str) -> None:
+    for graph, speeds in ((parse("ring:1"), [3.0]), (parse("ring:2"), [1.0, 5.0]), (parse("mesh:2x3"), [2.0] * 6)):
+        found = lb_mpi.arrange(graph, speeds, objective, method)
+        assert found.positions.tolist() == list(range(graph.n))
+        assert found.p == found.p_before
+        assert found.note.startswith("nothing to gain")
+        assert found.steps_predicted == found.steps_before
+    assert lb_mpi.arrange(parse("ring:1"), [3.0], objective, method).steps_predicted == 0
+
+
+def test_a_good_order_is_kept() -> None:
+    graph, speeds = parse("mesh:1x3"), np.array([1.0, 3.0, 2.0])
+    for method in ("exhaustive", "fill", "swap", "anneal"):
+        found = lb_mpi.arrange(graph, speeds, method=method)
+        assert found.positions.tolist() == [0, 1, 2]
+        assert found.note.startswith("nothing gained")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"speeds": [1, 2, 0]}, r"speeds\[2\] = 0.0"),
+        ({"speeds": [1, 2, float("nan")]}, r"speeds\[2\] = nan"),
+        ({"speeds": [1, 2, float("inf")]}, r"speeds\[2\] = inf"),
+        ({"speeds": [1, -2, 3]}, r"speeds\[1\] = -2.0"),
+        ({"speeds": [1, 2]}, "speeds of shape"),
+        ({"speeds": "abc"}, "speeds = 'abc'"),
+        ({"objective": "best"}, "objective = 'best'"),
+        ({"method": "luck"}, "method = 'luck'"),
+        ({"seed": -1}, "seed = -1"),
+        ({"tolerance": 0.0}, "tolerance = 0.0"),
+        ({"tolerance": float("nan")}, "tolerance = nan"),
+        ({"graph": from_edges(3, [0], [2])}, "2 components .vertex 1"),
+        ({"graph": parse("mesh:2x5"), "speeds": [1.0] * 10, "method": "exhaustive"}, "at most 9"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
+    given_arguments: dict[str, object] = {"graph": parse("ring:3"), "speeds": [1, 2, 3], **arguments}
+    with pytest.raises(ValueError, match=message):
+        lb_mpi.arrange(**given_arguments)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="graph = 'ring:3'"):
+        lb_mpi.arrange("ring:3", [1, 2, 3])  # type: ignore[arg-type]
+
+
+def test_progress_rises_to_the_end() -> None:
+    told: list[float] = []
+    graph, speeds = parse("mesh:3x4"), np.random.default_rng(0).uniform(1, 10, 12)
+    lb_mpi.arrange(graph, speeds, method="fill", progress=lambda text, done: told.append(done))
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+
+
+# --- predicted steps --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("name", ["mesh:3x3", "mesh:6x6", "hypercube:4", "ring:12"])
+def test_predicted_steps_are_measured(name: str, objective: str) -> None:
+    graph, rng = parse(name), np.random.default_rng(5)
+    speeds = rng.uniform(1, 10, graph.n)
+    found = lb_mpi.arrange(graph, speeds, objective)
+    for layout, predicted in ((speeds, found.steps_before), (speeds[found.positions], found.steps_predicted)):
+        measured = [
+            balance(graph, layout * rng.uniform(5, 15, graph.n), layout, "fos", objective, tolerance=1e-6).steps
+            for _ in range(15)
+        ]
+        assert np.median(measured) == pytest.approx(predicted, rel=0.15)
+
+
+def test_nothing_left_to_do_takes_no_steps() -> None:
+    assert predict_steps(parse("ring:5"), [1.0] * 5, tolerance=10.0) == 0
+    assert predict_steps(parse("ring:2"), [1.0, 4.0]) == 1
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_documented_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "arrange --graph mesh:8x8 --speeds uniform:1:10 --seed 0 --objective uniform --method fill --json"
+    assert main(line.split()) == 0
+    given_answer = json.loads(capsys.readouterr().out)
+    assert {"p_before", "p", "positions", "steps_predicted", "seconds"} <= set(given_answer)
+    speeds = np.random.default_rng(0).uniform(1, 10, 64)
+    expected = lb_mpi.arrange(parse("mesh:8x8"), speeds, method="fill")
+    assert given_answer["positions"] == expected.positions.tolist()
+    assert (given_answer["p_before"], given_answer["p"]) == (expected.p_before, expected.p)
+    assert given_answer["steps_predicted"] == expected.steps_predicted
+
+
+def test_speeds_and_graphs_of_every_kind(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "a.graph").write_text("4 3\n2\n1 3\n2 4\n3\n")
+    (tmp_path / "speeds").write_text("1, 2\n3 4\n")
+    answers = []
+    for graph in ("mesh:1x4", "2/1,3/2,4/3", str(tmp_path / "a.graph")):
+        for speeds in ("1,2,3,4", str(tmp_path / "speeds")):
+            assert main(["arrange", "--graph", graph, "--speeds", speeds, "--method", "exhaustive", "--json"]) == 0
+            answers.append(json.loads(capsys.readouterr().out)["positions"])
+    assert answers == [answers[0]] * 6
+
+
+def test_a_host_list_is_put_in_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("a speed=5 # the fastest\n\nb\nc slots=2 speed=1.5\n")
+    line = ["arrange", "--graph", "mesh:1x3", "--hosts", str(path)]
+    assert main(line) == 0
+    out = capsys.readouterr().out
+    path.write_text(out)
+    hosts = read_hosts(path)
+    assert {host.name: (host.slots, host.speed) for host in hosts} == {"a": (1, 5), "b": (1, 1), "c": (2, 1.5)}
+    assert hosts[1].name == "a"  # the fastest in the middle
+    assert main([*line, "--json"]) == 0
+    assert [text.split()[0] for text in json.loads(capsys.readouterr().out)["hosts"]] == [host.name for host in hosts]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--graph", "mesh:0x3"], "mesh:0x3"),
+        (["--graph", "nosuch.graph"], "nosuch.graph"),
+        (["--graph", "2/1/4"], "vertex 3 lists 4"),
+        (["--graph", "2/1,3/"], "vertex 2 lists 3, but not"),
+        (["--graph", "2,2/1,1"], "lists 2 twice"),
+        (["--graph", "1/1"], "vertex 1 lists 1"),
+        (["--graph", "2/1/4/3"], "2 components"),
+        (["--graph", "ring:3", "--speeds", "1,2"], "speeds of shape"),
+        (["--graph", "ring:3", "--speeds", "1,x,2"], "1,x,2"),
+        (["--graph", "ring:3", "--speeds", "uniform:0:0"], "speeds"),
+        (["--graph", "ring:3", "--speeds", "BAD"], "nothing but numbers"),
+        (["--graph", "ring:3", "--seed", "-1"], "seed"),
+        (["--graph", "mesh:4x4", "--method", "exhaustive"], "at most 9"),
+        (["--graph", "ring:3", "--tolerance", "-1"], "tolerance"),
+        (["--graph", "ring:3", "--hosts", "HOSTS"], "one for each vertex"),
+        (["--graph", "mesh:1x4", "--hosts", "HOSTS"], "lb_mpi.arranged"),
+        (["--graph", "ring:3", "--hosts", "BAD"], "BAD:1"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    (tmp_path / "HOSTS").write_text("a slots=2\nb slots=2\n")
+    (tmp_path / "BAD").write_text("-x one\n")
+    assert main(["arrange", *(str(tmp_path / text) if text.isupper() else text for text in arguments)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert says in told.err
