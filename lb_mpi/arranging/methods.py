@@ -28,7 +28,7 @@ _BATCH = 20160  # arrangements at a time
 _TRIES = 50  # estimates of a large graph that turn out wrong before descent gives up
 KICKS = 4  # random swaps between two descents, at most
 HEAT = 0.002  # temperature of log(cost) at the start
-ROUNDS = 100
+ROUNDS = 300  # descents on 64 vertices; fewer on less, which need no more, and on more, where each takes longer
 
 
 def all_costs(aim: Aim, speeds: Floats) -> Iterator[tuple[Ints, Floats]]:
@@ -131,7 +131,7 @@ def anneal(aim: Aim, speeds: Floats, progress: Progress, seed: int) -> Ints:
     """
     positions = swap(aim, speeds, lambda text, part: progress(text, 0.1 * part))
     rng, n = np.random.default_rng(seed), len(speeds)
-    rounds = ROUNDS
+    rounds = max(10, int(ROUNDS * min(n / 64.0, (64.0 / n) ** 2)))
     here = least = aim.changes(speeds[positions]).cost
     best = positions
     for done in range(rounds):
