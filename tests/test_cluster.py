@@ -213,7 +213,7 @@ def test_a_host_that_dies_is_named_and_nothing_is_left(delay_ms: float, tmp_path
     assert "host h2 is gone" in err
     assert "host h1 is gone" not in err
     assert "host h3 is gone" not in err
-    assert [host["processes"] for host in status().values()] == [0, 0, 0]
+    until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])  # Open MPI's daemons end by themselves
 
 
 @needs_root
