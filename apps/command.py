@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.wait import barrier
-from lb_mpi.searcher import Report
+from lb_mpi.mpi.waiting import barrier
+from lb_mpi.searching.searcher import Report
 
 
 class Parser(argparse.ArgumentParser):

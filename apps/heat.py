@@ -25,10 +25,10 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import read_graph
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import imbalance
-from lb_mpi.mpi.agree import agree
+from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.distribute import METHODS
 from lb_mpi.mpi.halo import HaloPlan
-from lb_mpi.mpi.wait import barrier
+from lb_mpi.mpi.waiting import barrier
 
 PROG = "python -m apps.heat"
 AIR, HOTTEST = 0.25, 1.0  # temperatures

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
-from lb_mpi.mpi.agree import agree
-from lb_mpi.mpi.marks import MarkExchange, machine_number
-from lb_mpi.mpi.shared import shared_bytes
-from lb_mpi.mpi.wait import barrier
+from apps.maze_marks import MarkExchange, machine_number
+from apps.maze_shared import shared_bytes
+from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.waiting import barrier
 from lb_mpi.problems.maze import (
     MARKED,
     MazeResult,

@@ -23,8 +23,8 @@ from apps.command import Parser, add_speeds, compile_once, own_speed, run
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
 from lb_mpi.graph import most_square_mesh
 from lb_mpi.metrics import imbalance
-from lb_mpi.mpi.agree import agree
-from lb_mpi.mpi.wait import barrier, wait
+from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.waiting import barrier, wait
 
 PROG = "python -m apps.weather"
 MOST_CELLS = 10**8  # rank 0 holds all of them in the end

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.arrangement import METHODS, OBJECTIVES, Arrangement, arrange
-from lb_mpi.arranging.aims import UniformAim, costs
+from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, Arrangement, arrange
 from lb_mpi.arranging.methods import all_costs
+from lb_mpi.arranging.objectives import UniformAim, costs
 from lb_mpi.arranging.secular import compile_kernels
-from lb_mpi.cli_arrange import parse_neighbours
-from lb_mpi.diffusion import balance
+from lb_mpi.commands.arrange import parse_neighbours
+from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Floats, Graph, parse
 
 FAST = METHODS[1:]

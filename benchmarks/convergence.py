@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.diffusion import Balance, balance, direct_flow, prepare
+from lb_mpi.diffusion.diffusion import Balance, balance, direct_flow, prepare
 from lb_mpi.graph import Floats, Graph, parse
 
 TOLERANCES = (0.05, 0.01, 1e-6)

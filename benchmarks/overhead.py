@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.weather_physics import Floats, compile_kernels, physics
-from lb_mpi.mpi.wait import barrier
+from lb_mpi.mpi.waiting import barrier
 
 WANTED = 1.02
 LEVELS = 32

@@ -23,9 +23,9 @@ import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import read_graph
-from lb_mpi.partition_metrics import quality
-from lb_mpi.partitioning import EFFORTS, partition
-from lb_mpi.partitioning.peers import WholeNumbers, kahip, metis, whole_numbers
+from lb_mpi.partitioning.external import WholeNumbers, kahip, metis, whole_numbers
+from lb_mpi.partitioning.partition import EFFORTS, partition
+from lb_mpi.partitioning.quality import quality
 
 Peer = Callable[[WholeNumbers, Floats, float, int], Ints]
 PEERS: dict[str, Peer] = {

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launch.environment import Environment
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels, plain_count
+from tools.environment import Environment
 
 LIMIT_S = 300.0
 SPEEDS = "0.8,0.4,0.2,0.2"

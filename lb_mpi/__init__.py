@@ -31,11 +31,11 @@ bring it).
 from typing import TYPE_CHECKING, Any
 
 from lb_mpi.emulate import throttle
-from lb_mpi.problem import Problem
+from lb_mpi.searching.problem import Problem
 
 if TYPE_CHECKING:
-    from lb_mpi.allocation import Allocation, allocate
-    from lb_mpi.arrangement import Arrangement, arrange
+    from lb_mpi.arranging.arrange import Arrangement, arrange
+    from lb_mpi.distributing.allocation import Allocation, allocate
     from lb_mpi.machine import Machine, read_machine, write_machine
     from lb_mpi.mpi.arranged import arranged
     from lb_mpi.mpi.balanced import Balanced
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.halo import HaloPlan
     from lb_mpi.mpi.search import RankStats, SearchError, SearchResult, search
     from lb_mpi.mpi.speed import measure
-    from lb_mpi.partitioning import partition
+    from lb_mpi.partitioning.partition import partition
 
 __all__ = [
     "Allocation",
@@ -73,12 +73,12 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LATER = {
-    **dict.fromkeys(("allocate", "Allocation"), "lb_mpi.allocation"),
-    **dict.fromkeys(("arrange", "Arrangement"), "lb_mpi.arrangement"),
+    **dict.fromkeys(("allocate", "Allocation"), "lb_mpi.distributing.allocation"),
+    **dict.fromkeys(("arrange", "Arrangement"), "lb_mpi.arranging.arrange"),
     "arranged": "lb_mpi.mpi.arranged",
     **dict.fromkeys(("Machine", "read_machine", "write_machine"), "lb_mpi.machine"),
     "measure": "lb_mpi.mpi.speed",
-    "partition": "lb_mpi.partitioning",
+    "partition": "lb_mpi.partitioning.partition",
     "distribute": "lb_mpi.mpi.distribute",
     "HaloPlan": "lb_mpi.mpi.halo",
     **dict.fromkeys(("search", "SearchError", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),

@@ -9,11 +9,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lb_mpi import cli_allocate, cli_arrange, cli_diffusion, cli_info, cli_partition, lockstep, simulate
+from lb_mpi.commands import allocate as cli_allocate
+from lb_mpi.commands import arrange as cli_arrange
+from lb_mpi.commands import diffusion as cli_diffusion
+from lb_mpi.commands import info as cli_info
+from lb_mpi.commands import partition as cli_partition
 from lb_mpi.graph import ring_order
 from lb_mpi.problems.maze import MazeSearch, read_maze
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
-from lb_mpi.searcher import Options
+from lb_mpi.searching import lockstep, simulate
+from lb_mpi.searching.searcher import Options
 
 PUBLISHED_LOCKSTEP = {1: "67 steps", 2: "47 steps, 10 balances", 4: "33 steps, 13 balances"}
 

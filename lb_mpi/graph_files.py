@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from lb_mpi.graph import Floats, Graph, Ints, from_edges, from_scipy, parse
-from lb_mpi.partition_metrics import check_parts
+from lb_mpi.partitioning.quality import check_parts
 
 _MATRIX_MARKET = b"%%matrixmarket"
 _MAX_WEIGHT = 1 << 53  # up to here a float holds every integer exactly

@@ -4,8 +4,8 @@ import copy
 from collections import deque
 from typing import NamedTuple
 
-from lb_mpi.drafting import Message
-from lb_mpi.searcher import Options, Searcher
+from lb_mpi.searching.drafting import Message
+from lb_mpi.searching.searcher import Options, Searcher
 from tests.law import check_ewd998, check_law
 from tests.pile import Pile
 

@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from lb_mpi.drafting import Kind, Send, State
-from lb_mpi.searcher import Reason, Searcher
-from lb_mpi.termination import Token
+from lb_mpi.searching.drafting import Kind, Send, State
+from lb_mpi.searching.searcher import Reason, Searcher
+from lb_mpi.searching.termination import Token
 from tests.pile import Pile, children, unpack
 
 
 def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send]) -> None:
-    """AssertionError when a law of `lb_mpi.drafting` or `lb_mpi.termination` is broken."""
+    """AssertionError when a law of `lb_mpi.searching.drafting` or `lb_mpi.searching.termination` is broken."""
     in_flight = list(in_flight)
     check_work(searchers, in_flight)
     if any(searcher.over or searcher._told for searcher in searchers):
@@ -95,7 +95,7 @@ def check_safra(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> Non
 def check_ewd998(
     at: int, token: Token, under_way: int, counts: list[int], black: list[bool], passive: list[bool]
 ) -> None:
-    """The invariant as it stands in `lb_mpi.termination`; places on the ring, the initiator's is 0."""
+    """The invariant as it stands in `lb_mpi.searching.termination`; places on the ring, the initiator's is 0."""
     assert under_way == sum(counts), "messages under way and counts differ"
     position = at or len(counts)
     visited, rest = range(1, position), [0, *range(position, len(counts))]

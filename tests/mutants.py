@@ -1,6 +1,6 @@
 """Known-wrong variants of the protocols: (module, what stands there, what the mutant says instead)."""
 
-from lb_mpi import drafting, searcher, termination
+from lb_mpi.searching import drafting, searcher, termination
 
 MUTANTS = [
     # the holes of the paper

@@ -2,7 +2,7 @@
 
 import struct
 
-from lb_mpi.problem import Problem
+from lb_mpi.searching.problem import Problem
 
 
 def children(item: int, limit: int) -> list[int]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lb_mpi
-from lb_mpi.allocation import MAX_TASKS, Allocation, allocate
+from lb_mpi.distributing.allocation import MAX_TASKS, Allocation, allocate
 from lb_mpi.graph import Floats
 
 

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 import lb_mpi
 from lb_mpi.__main__ import main
-from lb_mpi.arrangement import METHODS, OBJECTIVES, predict_steps
-from lb_mpi.arranging import aims as aims_module
 from lb_mpi.arranging import methods as methods_module
 from lb_mpi.arranging import modes as modes_module
-from lb_mpi.arranging.aims import AIMS, UniformAim, costs
+from lb_mpi.arranging import objectives as aims_module
+from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, predict_steps
 from lb_mpi.arranging.methods import all_costs
 from lb_mpi.arranging.modes import find_modes
+from lb_mpi.arranging.objectives import AIMS, UniformAim, costs
 from lb_mpi.arranging.secular import ends_after_place, first_swap_below, see
-from lb_mpi.cli_arrange import parse_neighbours
-from lb_mpi.diffusion import balance
+from lb_mpi.commands.arrange import parse_neighbours
+from lb_mpi.diffusion.diffusion import balance
+from lb_mpi.diffusion.spectral import diffusion_matrix, paper_tau
 from lb_mpi.graph import Floats, Graph, from_edges, from_networkx, parse
 from lb_mpi.hosts import read_hosts
-from lb_mpi.spectral import diffusion_matrix, paper_tau
 
 # Graph, and p for speeds 1..9: the paper's greedy, the least, the greatest; computed independently of this code.
 TABLE = {

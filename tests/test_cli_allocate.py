@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.allocation import allocate
+from lb_mpi.distributing.allocation import allocate
 
 LINE = "--tasks 1000 --time 1,2,4 --edge-probability 0.1 --exchange 0.01,0.01,0.02"
 

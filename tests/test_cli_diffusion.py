@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lb_mpi.cli_diffusion import add_arguments, run, summary
-from lb_mpi.diffusion import SCHEMES, balance
+from lb_mpi.commands.diffusion import add_arguments, run, summary
+from lb_mpi.diffusion.diffusion import SCHEMES, balance
 from lb_mpi.graph import parse
 
 LINE = "--graph mesh:8x8 --speeds uniform:4:16 --times uniform:5:15 --seed 0 --scheme sos --tau paper --tolerance 0.05"

@@ -9,8 +9,8 @@ import pytest
 from lb_mpi.__main__ import main
 from lb_mpi.graph import mesh
 from lb_mpi.graph_files import read_parts
-from lb_mpi.partition_metrics import quality
-from lb_mpi.partitioning import partition
+from lb_mpi.partitioning.partition import partition
+from lb_mpi.partitioning.quality import quality
 
 
 def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

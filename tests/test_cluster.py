@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from launch import emulated
-from launch.delay import Switch
-from launch.emulated import Cluster, ClusterError, wanted_hosts
 from lb_mpi.hosts import Host
+from lb_mpi.launching import emulated
+from lb_mpi.launching.delay import Switch
+from lb_mpi.launching.emulated import Cluster, ClusterError, wanted_hosts
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}

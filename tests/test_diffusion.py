@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi import metrics, spectral
-from lb_mpi.diffusion import (
+from lb_mpi import metrics
+from lb_mpi.diffusion import spectral
+from lb_mpi.diffusion.diffusion import (
     SCHEMES,
     TAU_RULES,
     Balance,
@@ -24,9 +25,9 @@ from lb_mpi.diffusion import (
     direct_flow,
     prepare,
 )
-from lb_mpi.flow import cancel_cycles, outflow
+from lb_mpi.diffusion.flow import cancel_cycles, outflow
+from lb_mpi.diffusion.schemes import colour_edges
 from lb_mpi.graph import Floats, Graph, from_edges, from_networkx, parse
-from lb_mpi.schemes import colour_edges
 
 STEPPING = [scheme for scheme in SCHEMES if scheme != "direct"]
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from lb_mpi.drafting import NOBODY, PATIENCE, Drafting, Kind, Message, Pause, ProtocolError, State
+from lb_mpi.searching.drafting import NOBODY, PATIENCE, Drafting, Kind, Message, Pause, ProtocolError, State
 from tests.pile import Pile, unpack
 
 ME, NEXT, OTHER = 1, 2, 5

@@ -7,7 +7,7 @@ import time
 import pytest
 
 import lb_mpi
-from lb_mpi.quantum import Quantum
+from lb_mpi.searching.quantum import Quantum
 
 
 class Clock:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lb_mpi.distributing.halo import Part, Pieces, block_parts, part_of, random_parts
 from lb_mpi.graph import Graph, Ints, from_edges, mesh, parse
-from lb_mpi.halo import Part, Pieces, block_parts, part_of, random_parts
-from lb_mpi.partition_metrics import volume
+from lb_mpi.partitioning.quality import volume
 
 
 @st.composite

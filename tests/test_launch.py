@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launch import limit, stages
-from launch.environment import FOLDERS, ROOT, SetupError, wanted
-from launch.stages import Counts, count
+from lb_mpi.launching import limit
+from tools import stages
+from tools.environment import FOLDERS, ROOT, SetupError, wanted
+from tools.stages import Counts, count
 
 HERE = {"PATH": os.defpath, "HOME": "/"}
 
@@ -84,7 +85,7 @@ def test_what_a_finished_command_left_behind_is_ended(tmp_path: Path) -> None:
 def test_ctrl_c_ends_everything_within_a_second(tmp_path: Path, number: signal.Signals) -> None:
     script = f"""
 import signal, sys
-from launch import limit
+from lb_mpi.launching import limit
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
 with limit.interruptible():
     limit.run([sys.executable, "-c", {FAMILY!r}, {str(tmp_path)!r}], 60.0, env={HERE!r})

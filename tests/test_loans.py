@@ -8,9 +8,9 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 
+from lb_mpi.balancing.judge import end_s
+from lb_mpi.balancing.loans import LATENCY_S, Kind, Loans, ProtocolError, share
 from lb_mpi.graph import Graph, from_edges, mesh, parse
-from lb_mpi.judge import end_s
-from lb_mpi.loans import LATENCY_S, Kind, Loans, ProtocolError, share
 
 Message = tuple[Kind, list[tuple[int, int]]]  # with rows: (owner, number)
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from lb_mpi.problem import Problem
 from lb_mpi.problems import maze_kernel
 from lb_mpi.problems.maze import (
     BLOCKED,
@@ -26,6 +25,7 @@ from lb_mpi.problems.maze import (
     read_maze,
     trace_path,
 )
+from lb_mpi.searching.problem import Problem
 
 PART = struct.Struct("<iqbb")  # a part of one record, as `split` packs it: giver, position, cursor, upper
 PAPER = pathlib.Path(__file__).parent / "data" / "maze16.txt"

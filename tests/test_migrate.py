@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb_mpi.diffusion import balance
-from lb_mpi.flow import outflow
+from lb_mpi.balancing.migrate import Plan, pick, plan
+from lb_mpi.diffusion.diffusion import balance
+from lb_mpi.diffusion.flow import outflow
 from lb_mpi.graph import Floats, Graph, Ints, from_edges, from_networkx, parse
-from lb_mpi.migrate import Plan, pick, plan
 
 NAMES = ("mesh:1x2", "mesh:1x6", "mesh:2x3", "ring:5", "hypercube:3", "complete:4")
 

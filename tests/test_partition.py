@@ -13,9 +13,9 @@ from scipy import sparse
 import lb_mpi
 from lb_mpi.graph import Graph, from_edges, from_networkx, mesh, parse
 from lb_mpi.graph_files import read_graph, read_parts, write_parts
-from lb_mpi.partition_metrics import quality
-from lb_mpi.partitioning import METHODS, partition
-from lb_mpi.partitioning.peers import metis, whole_numbers
+from lb_mpi.partitioning.external import metis, whole_numbers
+from lb_mpi.partitioning.partition import METHODS, partition
+from lb_mpi.partitioning.quality import quality
 
 MODULES = {"metis": "pymetis", "kahip": "kahip"}
 

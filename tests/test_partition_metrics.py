@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb_mpi.graph import Graph, from_edges, from_networkx, mesh
-from lb_mpi.partition_metrics import (
+from lb_mpi.partitioning.quality import (
     check_parts,
     connected,
     cut,

@@ -12,12 +12,12 @@ from lb_mpi.partitioning.balance import find_bounds
 from lb_mpi.partitioning.chance import random_state
 from lb_mpi.partitioning.coarsen import coarsen, csr
 from lb_mpi.partitioning.connect import connected
+from lb_mpi.partitioning.connections import find_ties
 from lb_mpi.partitioning.grow import cut_and_excess
 from lb_mpi.partitioning.multilevel import EFFORTS, multilevel
 from lb_mpi.partitioning.refine_flow import refine_by_flow
 from lb_mpi.partitioning.refine_fm import refine
 from lb_mpi.partitioning.spectral_bisection import fiedler, spectral_bisection, split
-from lb_mpi.partitioning.ties import find_ties
 
 TWO_TRIANGLES = from_edges(6, [0, 2, 4, 1, 3, 5, 2], [2, 4, 0, 3, 5, 1, 3])
 

@@ -54,10 +54,10 @@ def within(names: set[str], package: str) -> set[str]:
     return {name for name in names if name == package or name.startswith(package + ".")}
 
 
-@pytest.mark.parametrize("path", sources("lb_mpi", "launch"), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", sources("lb_mpi", "tools"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_run_one_way(path: Path) -> None:
     used = imports(path)
-    for user in ("apps", "benchmarks", "tests", *(["launch"] if path.is_relative_to(LIBRARY) else [])):
+    for user in ("apps", "benchmarks", "tests", *(["tools"] if path.is_relative_to(LIBRARY) else [])):
         assert not within(used, user)
     if not path.is_relative_to(LIBRARY / "mpi"):
         assert not within(used, "mpi4py")
@@ -65,9 +65,10 @@ def test_imports_run_one_way(path: Path) -> None:
 
 
 def test_what_runs_before_anything_is_installed_needs_the_standard_library_only() -> None:
-    for name in ("environment.py", "limit.py", "stages.py", "jobs.py"):
-        used = {module.partition(".")[0] for module in imports(ROOT / "launch" / name, at_import_time=True)}
-        assert used <= {*sys.stdlib_module_names, "launch"}, name
+    names = ["tools/environment.py", "tools/stages.py", "tools/jobs.py", "lb_mpi/launching/limit.py"]
+    for path in [LIBRARY / "__init__.py", *(ROOT / name for name in names)]:
+        used = {module.partition(".")[0] for module in imports(path, at_import_time=True)}
+        assert used <= {*sys.stdlib_module_names, "lb_mpi", "tools"}, path
 
 
 def test_the_library_works_without_mpi() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi import drafting, searcher, simulate, termination
-from lb_mpi.drafting import ProtocolError
-from lb_mpi.searcher import Options, Reason
+from lb_mpi.searching import drafting, searcher, simulate, termination
+from lb_mpi.searching.drafting import ProtocolError
+from lb_mpi.searching.searcher import Options, Reason
 from tests.explore import explore, explore_tokens, first_world
 from tests.law import check_law
 from tests.mutants import MUTANTS

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import lb_mpi
-from launch import start, watch
-from launch.mpiexec import Mpiexec, command, fill, identify
 from lb_mpi.graph import parse
 from lb_mpi.hosts import Host, read_hosts
+from lb_mpi.launching import start, watch
+from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
 
 pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
 

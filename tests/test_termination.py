@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from lb_mpi.drafting import Pause, ProtocolError
-from lb_mpi.termination import Termination, Token
+from lb_mpi.searching.drafting import Pause, ProtocolError
+from lb_mpi.searching.termination import Termination, Token
 
 
 def make(*, initiator: bool = False, alone: bool = False) -> Termination:

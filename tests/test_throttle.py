@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from launch import slow
-from launch.program import Activity
-from launch.slow import CREDIT_S, Account, Watch, own_speed
+from lb_mpi.launching import slow
+from lb_mpi.launching.program import Activity
+from lb_mpi.launching.slow import CREDIT_S, Account, Watch, own_speed
 
 ROOT = Path(__file__).resolve().parent.parent
 THROTTLE = str(ROOT / "launch" / "throttle")

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from lb_mpi.diffusion import Diffusion, prepare
-from lb_mpi.estimate import Observation, RowCosts, Worths, blocks, smooth
+from lb_mpi.balancing.estimate import Observation, RowCosts, Worths, blocks, smooth
+from lb_mpi.balancing.judge import WIDTH, Judge, Report
+from lb_mpi.balancing.migrate import pick, plan
+from lb_mpi.balancing.trigger import HOME, Trigger
+from lb_mpi.diffusion.diffusion import Diffusion, prepare
 from lb_mpi.graph import mesh, most_square_mesh
-from lb_mpi.judge import WIDTH, Judge, Report
-from lb_mpi.migrate import pick, plan
-from lb_mpi.trigger import HOME, Trigger
 
 NAN = math.nan
 

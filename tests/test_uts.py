@@ -8,7 +8,6 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from lb_mpi.problem import Problem
 from lb_mpi.problems import uts_kernel as kernel
 from lb_mpi.problems.uts import (
     NODE_BYTES,
@@ -23,6 +22,7 @@ from lb_mpi.problems.uts import (
     plain_count,
 )
 from lb_mpi.problems.uts_tree import RANDS, SHAPES, child_counter
+from lb_mpi.searching.problem import Problem
 
 TOO_LARGE = 5000  # nodes: random trees beyond this are not counted
 

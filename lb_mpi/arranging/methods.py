@@ -17,8 +17,8 @@ from itertools import islice, permutations
 
 import numpy as np
 
-from lb_mpi.arranging.aims import TIE, Aim, Changes, costs
 from lb_mpi.arranging.modes import DENSE
+from lb_mpi.arranging.objectives import TIE, Aim, Changes, costs
 from lb_mpi.graph import Floats, Ints
 
 MAX_EXHAUSTIVE = 9

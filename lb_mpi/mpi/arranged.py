@@ -6,11 +6,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.arrangement import arrange, check
+from lb_mpi.arranging.arrange import arrange, check
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.mpi.agree import agree, agree_on
+from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.exchange import fingerprint
-from lb_mpi.mpi.wait import barrier
+from lb_mpi.mpi.waiting import barrier
 
 
 def arranged(

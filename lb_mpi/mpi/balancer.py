@@ -12,15 +12,16 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.diffusion import prepare
-from lb_mpi.estimate import RowCosts, blocks
+from lb_mpi.balancing.estimate import RowCosts, blocks
+from lb_mpi.balancing.judge import WIDTH, Judge, Report, Verdict
+from lb_mpi.balancing.migrate import Plan, pick
+from lb_mpi.balancing.trigger import HOME, Decision, Trigger, When, check_when
+from lb_mpi.diffusion.diffusion import prepare
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.judge import WIDTH, Judge, Report, Verdict
 from lb_mpi.metrics import check_loads
-from lb_mpi.migrate import Plan, pick
-from lb_mpi.mpi.agree import agree, agree_on
 from lb_mpi.mpi.balanced import Balanced
 from lb_mpi.mpi.blame import raise_everywhere
+from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.exchange import fingerprint
 from lb_mpi.mpi.flows import Flows
 from lb_mpi.mpi.lending import Lending
@@ -28,8 +29,7 @@ from lb_mpi.mpi.owning import Owners
 from lb_mpi.mpi.process_graph import process_graph
 from lb_mpi.mpi.rows import Pack, Rows, Rowset, Spec, Unpack
 from lb_mpi.mpi.stopwatch import Stopwatch
-from lb_mpi.mpi.wait import wait
-from lb_mpi.trigger import HOME, Decision, Trigger, When, check_when
+from lb_mpi.mpi.waiting import wait
 
 MOST_BLOCKS = 64  # in which a rank times its own rows
 LONGEST_WAIT_S = 0.5e-3  # between two looks whether the others are done
@@ -45,16 +45,16 @@ class Balancer:
                 columns = balancer.map(physics, columns)
 
     Collective, as are all methods.  Works on a duplicate of `comm`: traffic of the caller is never disturbed.  Costs and
-    speeds are measured (see `lb_mpi.estimate`), in what is computed anyway.  They belong to one function: use one Balancer
+    speeds are measured (see `estimate`), in what is computed anyway.  They belong to one function: use one Balancer
     for each function whose rows are to be balanced.
 
     Parameters
     ----------
     graph : the process graph (see `lb_mpi.graph`), vertex k being rank k of `comm`; None: that of a Cartesian communicator,
         otherwise the most square mesh.
-    scheme : one of `lb_mpi.diffusion.SCHEMES`.  "direct" (the usual one) takes a single collective, which is quickest up to
+    scheme : one of `diffusion.setup.SCHEMES`.  "direct" (the usual one) takes a single collective, which is quickest up to
         hundreds of ranks; the others work between neighbours.
-    tau : the rule for the edges' weights, see `lb_mpi.diffusion.prepare`.
+    tau : the rule for the edges' weights, see `lb_mpi.diffusion.diffusion.prepare`.
     tolerance : imbalance (Jin & Wang's I_m) that is good enough.
     when : "auto": when the time that it is expected to save until the next chance exceeds its cost; "always": at every
         chance; a number: when the imbalance is above this bound.

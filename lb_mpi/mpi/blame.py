@@ -8,7 +8,7 @@ from typing import NoReturn
 from mpi4py import MPI
 
 from lb_mpi.mpi.rows import Rows
-from lb_mpi.mpi.wait import barrier
+from lb_mpi.mpi.waiting import barrier
 
 
 class BalanceError(RuntimeError):

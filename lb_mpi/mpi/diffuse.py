@@ -1,4 +1,4 @@
-"""Diffusion on real ranks: carries `lb_mpi.diffusion` by neighbour exchanges; the stopping test runs beside the steps."""
+"""Diffusion on real ranks: carries `diffusion.diffusion` by neighbour exchanges; the stopping test runs beside the steps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.diffusion import Local, RankDiffusion, Setup, direct_flow, prepare
-from lb_mpi.flow import cancel_cycles
+from lb_mpi.diffusion.diffusion import Local, RankDiffusion, Setup, direct_flow, prepare
+from lb_mpi.diffusion.flow import cancel_cycles
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_loads, check_speeds
-from lb_mpi.mpi.agree import agree, agree_on
+from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.exchange import NeighbourExchange
-from lb_mpi.mpi.wait import wait
+from lb_mpi.mpi.waiting import wait
 
 
 class Diffused(NamedTuple):
@@ -36,7 +36,7 @@ class Diffuser:
             for round in range(rounds):
                 found = diffuser.diffuse(load)
 
-    Vertex k of `graph` is rank k of `comm`; `speed` > 0 is this rank's.  Scheme and tau as for `lb_mpi.diffusion.prepare`.
+    Vertex k of `graph` is rank k of `comm`; `speed` > 0 is this rank's.  Scheme and tau as for `diffusion.setup.prepare`.
     Collective, as are all methods.  Works on communicators of its own.
 
     The stopping test, whether all ranks were balanced after a step, is asked at once, but heard only `lag` >= 0 steps later
@@ -79,7 +79,7 @@ class Diffuser:
     def diffuse(self, load: float) -> Diffused:
         """The flow that levels the ranks' loads, `load` >= 0 units of work on this one, to the tolerance.
 
-        The same steps and the same flow as `lb_mpi.diffusion.balance` of the whole graph, to the last bit (direct: to
+        The same steps and the same flow as `lb_mpi.balance` of the whole graph, to the last bit (direct: to
         rounding).  It begins with an allgather of the loads, since all need their sum.  That is all for scheme direct.  In
         the others only neighbours talk, but for the stopping test, and for the sums of cg.
 

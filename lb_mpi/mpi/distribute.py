@@ -9,17 +9,17 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.allocation import Allocation, allocate
+from lb_mpi.distributing.allocation import Allocation, allocate
+from lb_mpi.distributing.halo import Piece, Pieces, block_parts, part_of, random_parts
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.halo import Piece, Pieces, block_parts, part_of, random_parts
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_speeds
-from lb_mpi.mpi.agree import agree
+from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.halo import HaloPlan
 from lb_mpi.mpi.speed import Kernel, measure
-from lb_mpi.mpi.wait import wait
-from lb_mpi.partition_metrics import check_parts, cut
-from lb_mpi.partitioning import as_graph, partition
+from lb_mpi.mpi.waiting import wait
+from lb_mpi.partitioning.partition import as_graph, partition
+from lb_mpi.partitioning.quality import check_parts, cut
 
 METHODS = ("static", "block", "random")
 _TAG = 1
@@ -51,7 +51,7 @@ def distribute(
     ----------
     graph : on the root: an `lb_mpi.graph.Graph`, a networkx graph, a symmetric scipy.sparse matrix, or a file's path (see
         `lb_mpi.partition`).
-    method : "static": counts from `lb_mpi.allocation.allocate`, then `lb_mpi.partition`.  For comparison, whatever the
+    method : "static": counts from `lb_mpi.allocate`, then `lb_mpi.partition`.  For comparison, whatever the
         speeds: "block", equal numbers of vertices in the order of the graph; "random", equal numbers dealt at random.
     speeds : (P,) of the ranks, in any unit; None: those of the `machine`, or else they are measured.
     machine : as measured before (see `lb_mpi.machine`), with the same ranks on the same hosts.

@@ -18,8 +18,8 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.graph import Floats, Graph
-from lb_mpi.mpi.agree import agree, agree_on
-from lb_mpi.mpi.wait import wait
+from lb_mpi.mpi.collective import agree, agree_on
+from lb_mpi.mpi.waiting import wait
 
 METHODS = ("neighbourhood", "paper")
 LOOKS = 8  # before waiting: MPICH gives the processor away in every wait, which takes longer than a message does

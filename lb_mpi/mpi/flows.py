@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.diffusion import Diffusion, Local, RankDiffusion, Setup, prepare
+from lb_mpi.balancing.migrate import Plan, plan
+from lb_mpi.diffusion.diffusion import Diffusion, Local, RankDiffusion, Setup, prepare
 from lb_mpi.graph import Floats, Graph
-from lb_mpi.migrate import Plan, plan
-from lb_mpi.mpi.agree import agree
+from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.diffuse import level, total
 from lb_mpi.mpi.exchange import NeighbourExchange
-from lb_mpi.mpi.wait import wait
+from lb_mpi.mpi.waiting import wait
 
 MAX_STEPS = 10_000
 STALE = 0.01  # relative change of a speed after which the scheme is prepared anew

@@ -1,6 +1,7 @@
 """The halo exchange: every rank gets the values of its ghosts from the ranks that own them, in one call.
 
-All indices are computed once (`lb_mpi.halo`), buffers and requests are made once for each kind of values (dtype and shape
+All indices are computed once (`lb_mpi.distributing.halo`), buffers and requests are made once for each kind of values
+(dtype and shape
 of one value) and started anew for every exchange.  Messages are the values themselves.
 
 A rank whose values won't do tells all ranks before it raises, and whoever waits for it then raises, too.  In an exchange
@@ -20,10 +21,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from lb_mpi.allocation import Allocation
+from lb_mpi.distributing.allocation import Allocation
+from lb_mpi.distributing.halo import Part
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.halo import Part
-from lb_mpi.mpi.wait import Nap
+from lb_mpi.mpi.waiting import Nap
 
 LONGEST_NAP_S = 0.5e-3
 QUICK_S = 0.2e-3  # without a nap, since balanced ranks are done at nearly the same time; others may have the core

@@ -9,9 +9,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from lb_mpi.cli_info import in_words, table
+from lb_mpi.commands.info import in_words, table
 from lb_mpi.machine import as_json, write_machine
-from lb_mpi.mpi.agree import agree, agree_on
+from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.speed import measure
 
 THREAD_LEVELS = {

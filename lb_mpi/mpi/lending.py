@@ -3,7 +3,7 @@
 Order of work on a rank: what others wait for comes first.  It sends the rows that it lends by plan, computes its own in
 blocks, and between two blocks takes in what has arrived; foreign rows that are here are computed before the rest of its own,
 and their results leave at once.  Whoever has nothing left to begin with says so to the neighbours, which lend it some of
-what they still have (the law is that of `lb_mpi.loans`), and sleeps until a message arrives.
+what they still have (the law is that of `lb_mpi.balancing.loans`), and sleeps until a message arrives.
 
 A rank whose function has raised, or whose rows are no good, stays in the round: it lends nothing (an empty parcel) and
 answers parcels with an empty one, so nobody waits for it; the error is told afterwards.
@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi.balancing.loans import Kind, Loans, share
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.loans import Kind, Loans, share
 from lb_mpi.mpi.blame import blame
 from lb_mpi.mpi.rows import (
     Buffer,
@@ -35,7 +35,7 @@ from lb_mpi.mpi.rows import (
     parcel_of,
 )
 from lb_mpi.mpi.stopwatch import Stopwatch
-from lb_mpi.mpi.wait import Nap
+from lb_mpi.mpi.waiting import Nap
 
 _ROWS, _RESULTS = 1, 2  # tags
 LONGEST_NAP_S = 0.5e-3

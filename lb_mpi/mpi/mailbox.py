@@ -11,8 +11,8 @@ import struct
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.drafting import Kind, Message
-from lb_mpi.mpi.wait import Nap
+from lb_mpi.mpi.waiting import Nap
+from lb_mpi.searching.drafting import Kind, Message
 
 _HEADER = struct.Struct("<iiqqd")  # kind, source, seq, pid, load
 _TAG = 1

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.mpi.blame import blame
 from lb_mpi.mpi.rows import Buffer, Rows, columns_of, concatenate, empty_parcel, head, in_form
-from lb_mpi.mpi.wait import Nap
+from lb_mpi.mpi.waiting import Nap
 
 _TAGS = (3, 4)  # of rows, of their table
 _KIND = 0

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi.balancing.migrate import pick
+from lb_mpi.balancing.trigger import Trigger
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import imbalance, lower_bound
-from lb_mpi.migrate import pick
 from lb_mpi.mpi.balanced import Balanced
 from lb_mpi.mpi.blame import raise_everywhere
 from lb_mpi.mpi.flows import Flows
 from lb_mpi.mpi.moving import move
 from lb_mpi.mpi.rows import Rows
-from lb_mpi.trigger import Trigger
 
 
 class Owned(NamedTuple):

@@ -1,4 +1,4 @@
-"""Search on real MPI: carries `lb_mpi.searcher.Searcher` on a communicator."""
+"""Search on real MPI: carries `lb_mpi.searching.searcher.Searcher` on a communicator."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mpi4py import MPI
 
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import ring_order
-from lb_mpi.mpi.agree import agree
+from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.mailbox import Mailbox
-from lb_mpi.mpi.wait import Nap, barrier
-from lb_mpi.problem import Problem
-from lb_mpi.quantum import Quantum
-from lb_mpi.searcher import Options, Reason, Report, Searcher
+from lb_mpi.mpi.waiting import Nap, barrier
+from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.quantum import Quantum
+from lb_mpi.searching.searcher import Options, Reason, Report, Searcher
 
 
 class SearchError(RuntimeError):
@@ -76,9 +76,9 @@ def search(
     report_every_s: float = 0.25,
     on_turn: Callable[[], None] | None = None,
 ) -> SearchResult:
-    """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991; see `lb_mpi.drafting`).
+    """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991; see `lb_mpi.searching.drafting`).
 
-    Collective.  Every rank passes its own, equally made `problem` (see `lb_mpi.problem.Problem`); rank 0's is started, the
+    Collective.  Every rank passes its own, equally made `problem` (see `lb_mpi.Problem`); rank 0's is started, the
     others get their work from it.  Works on a duplicate of `comm`, so traffic of the caller is never disturbed.
 
     Parameters
@@ -91,7 +91,7 @@ def search(
     longest_nap_s : a waiting rank sleeps, 10 us at first and up to this many seconds.
     seed : of the jitter of the pauses.
     on_turn : called between work quanta and, on idle ranks, whenever they wake: for problems whose ranks tell each other
-        more than the parts of work (see `lb_mpi.mpi.marks`).
+        more than the parts of work (see `apps.maze_marks`).
     on_report : on rank 0: called as on_report({rank: Report}, seconds) about every `report_every_s` seconds.
 
     Returns a `SearchResult`, the same on all ranks.

@@ -19,8 +19,8 @@ from mpi4py import MPI
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
-from lb_mpi.mpi.agree import agree
-from lb_mpi.mpi.wait import barrier
+from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.waiting import barrier
 
 Kernel = Callable[[int], object]
 

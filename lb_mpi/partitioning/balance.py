@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.partitioning.ties import move_tie, move_vertex, sift_down, sift_up
+from lb_mpi.partitioning.connections import move_tie, move_vertex, sift_down, sift_up
 
 ROUNDING = 1.0 + 1e-12  # of bounds: sums of weights are not exact
 

@@ -10,8 +10,8 @@ import numpy as np
 from numba import njit
 
 from lb_mpi.partitioning.chance import next_random
+from lb_mpi.partitioning.connections import sift_down, sift_up
 from lb_mpi.partitioning.refine_fm import refine
-from lb_mpi.partitioning.ties import sift_down, sift_up
 
 
 @njit(cache=True)

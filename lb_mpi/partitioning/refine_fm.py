@@ -14,7 +14,7 @@ from numba import njit
 
 from lb_mpi.partitioning.balance import rebalance
 from lb_mpi.partitioning.chance import shuffle
-from lb_mpi.partitioning.ties import find_ties, move_tie, move_vertex, sift_down, sift_up
+from lb_mpi.partitioning.connections import find_ties, move_tie, move_vertex, sift_down, sift_up
 
 LATEST = 1e-7  # of the heaviest edge: of equal gains the one that was found last goes first, which keeps a search local
 

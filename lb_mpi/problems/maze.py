@@ -69,7 +69,7 @@ class Walk(NamedTuple):
 
 
 class MazeSearch:
-    """One rank's part of the search (a `lb_mpi.problem.Problem`); one unit of work is one new cell marked.
+    """One rank's part of the search (a `lb_mpi.searching.problem.Problem`); one unit of work is one new cell marked.
 
     cells       (dim + 2, dim + 2) uint8, C-contiguous, shared by all ranks that can share memory; never copied
     rank        this rank's number, >= 0, different for all that search the same maze

@@ -43,7 +43,7 @@ NODE_BYTES = 4 * kernel.WIDTH
 
 
 class UnbalancedTreeSearch:
-    """One rank's part of the search (a `lb_mpi.problem.Problem`); one unit of work is one node counted.
+    """One rank's part of the search (a `lb_mpi.searching.problem.Problem`); one unit of work is one node counted.
 
     A node is counted when it is taken off the stack and its children, if any, are made, so that at any time each node
     of the tree is counted, or in hand somewhere, or below one that is.  The load is the number of nodes in hand.

@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.diffusion import balance
+from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import from_edges, mesh, most_square_mesh, parse
 from lb_mpi.mpi import arranged as arranged_module
 from lb_mpi.mpi.diffuse import diffuse

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import lb_mpi
-from lb_mpi.diffusion import SCHEMES
+from lb_mpi.diffusion.diffusion import SCHEMES
 from lb_mpi.graph import from_edges, parse
 
 COMM = MPI.COMM_WORLD

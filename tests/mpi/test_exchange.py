@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from lb_mpi.diffusion import SCHEMES, balance
-from lb_mpi.flow import outflow
+from lb_mpi.diffusion.diffusion import SCHEMES, balance
+from lb_mpi.diffusion.flow import outflow
 from lb_mpi.graph import Floats, Graph, from_edges, mesh, most_square_mesh, parse
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi import exchange as exchange_module

@@ -8,9 +8,9 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.maze import find_path
-from lb_mpi.mpi.marks import MarkExchange, machine_number
-from lb_mpi.mpi.shared import shared_bytes
-from lb_mpi.mpi.wait import barrier
+from apps.maze_marks import MarkExchange, machine_number
+from apps.maze_shared import shared_bytes
+from lb_mpi.mpi.waiting import barrier
 from lb_mpi.problems.maze import MARKED, MazeSearch, check_path, random_maze
 
 COMM = MPI.COMM_WORLD

@@ -157,7 +157,7 @@ def test_not_a_communicator() -> None:
 
 
 def test_the_example_in_the_documentation_runs() -> None:
-    text = re.search(r"\n\n((?:    .*\n|\n)+)", lb_mpi.problem.__doc__.split("Example")[1] + "\n")
+    text = re.search(r"\n\n((?:    .*\n|\n)+)", lb_mpi.searching.problem.__doc__.split("Example")[1] + "\n")
     assert text is not None
     code = "\n".join(line[4:] for line in text.group(1).splitlines())
     names: dict[str, object] = {"__name__": "example"}

@@ -1,0 +1,187 @@
+"""Arrangement: which node takes which position of a process graph, so that diffusion converges fastest.   (pure)
+
+Law (Jin & Wang, "Improving the convergence rate of the diffusion algorithm by arranging processors", Journal of Software
+2003).  The graph is given, and so are the speeds, but who sits where can be chosen.  With one tau on all edges the error
+falls by (p - 1)/(p + 1) a step, p = lambda_P / lambda_2 of S^-1 A A^T; with the paper's tau by 1 - lambda_2 of
+S^-1 A W A^T.  An arrangement that is good for the one can be bad for the other: choose the objective by the scheme in use.
+
+    arrangement = lb_mpi.arrange(graph, speeds)      # objective="uniform", method="swap"
+    speeds[arrangement.positions]                    # the speeds in the order of the vertices
+    lb_mpi.arranged(comm, graph, speeds)             # a communicator whose ranks sit so (needs MPI)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lb_mpi.arranging import methods
+from lb_mpi.arranging.methods import MAX_EXHAUSTIVE, Progress
+from lb_mpi.arranging.modes import find_modes
+from lb_mpi.arranging.objectives import AIMS, TIE, Aim, UniformAim
+from lb_mpi.diffusion.spectral import Spectrum, laplacian
+from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.metrics import check_speeds
+
+__all__ = ["MAX_EXHAUSTIVE", "METHODS", "OBJECTIVES", "Arrangement", "arrange", "check", "predict_steps"]
+
+OBJECTIVES = tuple(AIMS)
+METHODS = ("exhaustive", "paper", "fill", "swap", "anneal")
+_DRAWS = 25  # of the times at the start
+_N_MODES = 8  # at either end of the spectrum, of large graphs, to predict steps
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """What `arrange` found; "before" is the order in which the speeds were given."""
+
+    positions: Ints  # (P,) node positions[k], the one of speeds[positions[k]], sits at vertex k
+    objective: str
+    method: str
+    p_before: float  # lambda_P / lambda_2 of S^-1 A A^T, whatever the objective is
+    p: float
+    spectrum_before: Spectrum  # lambda_2 and lambda_P of the objective's own matrix
+    spectrum: Spectrum
+    tolerance: float  # imbalance at which the steps end
+    steps_before: int  # see `predict_steps`
+    steps_predicted: int
+    note: str  # why nothing was gained, if so; otherwise empty
+
+    @property
+    def places(self) -> Ints:
+        """(P,) the vertex that each node takes: places[positions[k]] = k."""
+        return np.argsort(self.positions)
+
+
+def arrange(
+    graph: Graph,
+    speeds: ArrayLike,
+    objective: str = "uniform",
+    method: str = "swap",
+    seed: int = 0,
+    *,
+    tolerance: float = 1e-6,
+    progress: Callable[[str, float], None] | None = None,
+) -> Arrangement:
+    """Which of the nodes with the (P,) speeds takes which of the P vertices of a connected graph.
+
+    Parameters
+    ----------
+    objective : "uniform": smallest p, for schemes with one tau on all edges; "paper": largest lambda_2 with the paper's tau.
+    method : "exhaustive": the best of all, at most 9 vertices; "paper": the greedy of Jin & Wang, literally, which may be
+        worse than the order given; "fill": a better one for the same price; "swap": fill, then descent by swaps; "anneal":
+        from one local minimum to the next.  All but "paper" never give anything worse than the order given.
+    seed : of the random numbers of "anneal"; the others use none.
+    tolerance : the imbalance for which steps are predicted.
+    progress : is called as progress("what is going on", done), done from 0 to 1, some times a second or less.
+
+    ValueError for unknown words, bad speeds, a graph that isn't connected (each component has to be arranged by itself) and
+    too many vertices for "exhaustive"; TypeError for what is no graph.
+    """
+    speeds = check(graph, speeds, objective, method, seed, tolerance)
+    aim: Aim = AIMS[objective](graph)
+    report: Progress = progress or (lambda text, done: None)
+    positions, note = np.arange(graph.n), ""
+    if graph.n <= 2:
+        note = f"nothing to gain: with {graph.n} of them every order is the same"
+    elif speeds.min() == speeds.max():
+        note = "nothing to gain: all speeds are equal"
+    else:
+        positions = _search(aim, speeds, method, seed, report)
+        if method != "paper" and aim.changes(speeds[positions]).cost >= aim.changes(speeds).cost * (1.0 - TIE):
+            positions, note = np.arange(graph.n), "nothing gained: nothing better was found than the order given"
+    before, after = (_spectrum(aim, layout) for layout in (speeds, speeds[positions]))
+    uniform = UniformAim(graph)
+    p_before, p = (_ratio(_spectrum(uniform, layout)) for layout in (speeds, speeds[positions]))
+    return Arrangement(
+        positions=positions,
+        objective=objective,
+        method=method,
+        p_before=p_before,
+        p=p,
+        spectrum_before=before,
+        spectrum=after,
+        tolerance=tolerance,
+        steps_before=predict_steps(graph, speeds, objective, tolerance),
+        steps_predicted=predict_steps(graph, speeds[positions], objective, tolerance),
+        note=note,
+    )
+
+
+def check(graph: Graph, speeds: ArrayLike, objective: str, method: str, seed: int, tolerance: float = 1.0) -> Floats:
+    """The speeds as an array; errors as for `arrange`."""
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph = {graph!r}: expected an lb_mpi.graph.Graph")
+    if objective not in OBJECTIVES:
+        raise ValueError(f"objective = {objective!r}: expected one of {', '.join(OBJECTIVES)}")
+    if method not in METHODS:
+        raise ValueError(f"method = {method!r}: expected one of {', '.join(METHODS)}")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed = {seed!r}: expected an integer >= 0")
+    if not 0.0 < tolerance < math.inf:
+        raise ValueError(f"tolerance = {tolerance!r}: expected a finite number > 0")
+    array = check_speeds(speeds, graph.n)
+    count, labels = graph.components()
+    if count > 1:
+        apart = int(np.flatnonzero(labels)[0])
+        raise ValueError(
+            f"the graph has {count} components (vertex {apart} can't be reached from vertex 0): expected a connected one; "
+            "arrange each component by itself"
+        )
+    if method == "exhaustive" and graph.n > MAX_EXHAUSTIVE:
+        raise ValueError(f"method = 'exhaustive' with {graph.n} vertices: expected at most {MAX_EXHAUSTIVE}")
+    return array
+
+
+def predict_steps(graph: Graph, speeds: ArrayLike, objective: str = "uniform", tolerance: float = 1e-6) -> int:
+    """Steps of fos until the imbalance is within the tolerance, with the (P,) speeds in the order of the vertices.
+
+    fos with the optimal uniform tau for the objective "uniform", with the paper's for "paper".  Times at the start are drawn
+    uniformly from 5 to 15; what they hold of the mode (x, lambda) is multiplied by 1 - tau lambda in each step.  The median
+    over some draws.  In graphs of more than 400 vertices only the slowest modes count.
+    """
+    speeds = check(graph, speeds, objective, "swap", 0, tolerance)
+    if graph.n == 1:
+        return 0
+    aim: Aim = AIMS[objective](graph)
+    modes = find_modes(laplacian(graph, aim.tau(speeds)), speeds, _N_MODES, _N_MODES)
+    tau = 2.0 / (modes.values[0] + modes.values[-1]) if objective == "uniform" else 1.0
+    kept = 1.0 - tau * modes.values
+    times = np.random.default_rng(0).uniform(5.0, 15.0, (graph.n, _DRAWS))
+    parts = (modes.vectors * speeds[:, None]).T @ (times / (speeds @ times / speeds.sum()))
+
+    def left(steps: int) -> Floats:
+        return np.asarray((modes.vectors @ (kept[:, None] ** steps * parts)).max(axis=0))
+
+    def done(steps: int) -> bool:  # in this one or the next: the fastest mode changes its sign in each step
+        return float(np.median(np.minimum(left(steps), left(steps + 1)))) <= tolerance
+
+    low, high = -1, 1
+    while not done(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if done(middle) else (middle, high)
+    return high if np.median(left(high)) <= tolerance else high + 1
+
+
+def _search(aim: Aim, speeds: Floats, method: str, seed: int, report: Progress) -> Ints:
+    if method == "anneal":
+        return methods.anneal(aim, speeds, report, seed)
+    search: Callable[[Aim, Floats, Progress], Ints] = getattr(methods, method)
+    return search(aim, speeds, report)
+
+
+def _spectrum(aim: Aim, layout: Floats) -> Spectrum:
+    if len(layout) == 1:
+        return Spectrum(1.0, 1.0)
+    values = find_modes(laplacian(aim.graph, aim.tau(layout)), layout, 1, 1).values
+    return Spectrum(float(values[0]), float(values[-1]))
+
+
+def _ratio(spectrum: Spectrum) -> float:
+    return spectrum.high / spectrum.low

@@ -1,0 +1,155 @@
+"""From the net flow per edge to indivisible items: who sends what straight to whom.   (pure)
+
+Law.
+- Decided on paper first: `plan` follows the flow downwards from rank to rank and collapses every way into one transfer from
+  the first rank to the last.  Work that only passes through a rank is never sent there, so it doesn't matter whether that
+  rank holds enough; every rank either gives or receives, and nobody gives more than it has.
+- `pick` chooses items for the transfers of one rank, nearest to the planned amounts.  What rounding leaves over is carried
+  to the rank's next transfer.  Beyond its last it stays in the loads, and the next round's flow is made from them: so it
+  is carried on, but there is no other account of it that could run up.
+- An item goes beyond the planned amount only where the receiver ends earlier than the giver would have ended with it, even
+  if all who give to this receiver do the same.  So among the ranks that take part the longest time falls in every round:
+  an item that is heavier than the difference stays, and none swings to and fro.
+- Nothing is computed with items but which goes where: their number, ids and costs are conserved exactly.
+
+The loads of all ranks and the flow are a few numbers per rank: gathered by all, every rank makes the same plan.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lb_mpi.diffusion.flow import cancel_cycles, outflow
+from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.metrics import check_loads, check_speeds
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """R transfers of work, those of each source together, the largest first."""
+
+    sources: Ints  # (R,) ranks
+    destinations: Ints  # (R,) ranks
+    amounts: Floats  # (R,) > 0, units of work
+    margins: Floats  # (R,) work by which the source is planned to end after the destination (< 0: before)
+    shares: Floats  # (R,) number of transfers to the destination * speed of source / speed of destination
+
+    def of(self, rank: int) -> Plan:
+        """The transfers from one rank."""
+        mine = self.sources == rank
+        return Plan(
+            self.sources[mine], self.destinations[mine], self.amounts[mine], self.margins[mine], self.shares[mine]
+        )
+
+
+class Picked(NamedTuple):
+    """What one rank sends."""
+
+    items: list[Ints]  # for each transfer of the rank, in the order of its plan: indices of items, ascending
+    unsent: float  # planned work that rounding keeps here; negative: sent beyond the plan
+
+
+def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Plan:
+    """The transfers that do what the (E,) flow does to the (P,) loads, at (P,) speeds; cycles in the flow are cancelled.
+
+    A rank that is asked for more than it has gives all it has.  ValueError for bad loads, speeds or a flow of wrong shape.
+    """
+    work, speeds = check_loads(loads, graph.n), check_speeds(speeds, graph.n)
+    flow = np.asarray(flow, dtype=float)
+    if flow.shape != (graph.n_edges,) or not np.isfinite(flow).all():
+        raise ValueError(f"flow of shape {flow.shape}: expected {graph.n_edges} finite numbers, one per edge")
+    flow = cancel_cycles(graph, flow)
+    amounts = _transfers(graph, flow, work)
+    keys = sorted(amounts, key=lambda ends: (ends[0], -amounts[ends], ends[1]))
+    source, destination = np.array(keys, dtype=np.int64).reshape(-1, 2).T
+    planned = (work - outflow(graph, flow)) / speeds
+    return Plan(
+        source,
+        destination,
+        np.array([amounts[ends] for ends in keys]),
+        margins=speeds[source] * (planned[source] - planned[destination]),
+        shares=np.bincount(destination, minlength=graph.n)[destination] * speeds[source] / speeds[destination],
+    )
+
+
+def _transfers(graph: Graph, flow: Floats, work: Floats) -> dict[tuple[int, int], float]:
+    """Amount per (source, destination): each rank, from the top of the flow, first passes on what has reached it."""
+    nothing = 1e-13 * float(work.sum())
+    tails, heads = graph.edges()
+    leaving: dict[int, list[tuple[float, int]]] = {}
+    order: TopologicalSorter[int] = TopologicalSorter()
+    for tail, head, amount in zip(tails.tolist(), heads.tolist(), flow.tolist(), strict=True):
+        if abs(amount) > nothing:
+            source, target = (tail, head) if amount > 0 else (head, tail)
+            leaving.setdefault(source, []).append((abs(amount), target))
+            order.add(target, source)
+    reached: dict[int, deque[tuple[int, float]]] = {}  # lots of work: where from, how much
+    transfers: dict[tuple[int, int], float] = {}
+    for rank in order.static_order():
+        lots = reached.pop(rank, deque())
+        wanted = sum(amount for amount, _ in leaving.get(rank, []))
+        own = min(float(work[rank]), wanted - sum(amount for _, amount in lots))
+        if own > nothing:
+            lots.append((rank, own))
+        for amount, target in sorted(leaving.get(rank, []), reverse=True):
+            while lots and amount > nothing:
+                origin, lot = lots.popleft()
+                part = min(lot, amount)
+                reached.setdefault(target, deque()).append((origin, part))
+                amount -= part
+                if lot - part > nothing:
+                    lots.appendleft((origin, lot - part))
+        for origin, lot in lots:
+            if origin != rank:
+                transfers[origin, rank] = transfers.get((origin, rank), 0.0) + lot
+    return transfers
+
+
+def pick(costs: ArrayLike, transfers: Plan) -> Picked:
+    """The items to send, of (n,) costs >= 0 in units of work, for the transfers of one rank: each item at most once.
+
+    Heavy items go first, so that few are moved; items without a cost stay.
+    """
+    costs = check_loads(costs, name="costs") if np.size(costs) else np.zeros(0)
+    order = np.argsort(-costs, kind="stable")
+    order = order[costs[order] > 0]
+    items: list[Ints] = []
+    unsent = 0.0
+    for amount, margin, share in zip(
+        transfers.amounts.tolist(), transfers.margins.tolist(), transfers.shares.tolist(), strict=True
+    ):
+        bound = amount + max(0.0, (margin + unsent) / (share + 1.0))  # where giver and receiver end together
+        wanted = amount + unsent
+        taken, sent = _fill(costs[order], min(wanted, bound))
+        left = np.flatnonzero(~taken)
+        if len(left):
+            lightest = float(costs[order[left[-1]]])
+            too_much = max(0.0, sent + lightest - amount)
+            if lightest < 2.0 * (wanted - sent) and share * too_much < margin + wanted - sent:
+                taken[left[-1]] = True
+                sent += lightest
+        items.append(np.sort(order[taken]))
+        order = order[~taken]
+        unsent = wanted - sent
+    return Picked(items, unsent)
+
+
+def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], float]:
+    """Which of the descending costs to take, each one in turn that still fits into the amount; and their sum."""
+    taken = np.zeros(len(costs), dtype=np.bool_)
+    sums = np.concatenate([[0.0], np.cumsum(costs)])
+    sent, begin = 0.0, 0
+    while True:  # each turn takes a run of items and leaves less room than the last of them took
+        begin = max(begin, int(np.searchsorted(-costs, -(amount - sent))))
+        end = int(np.searchsorted(sums, sums[begin] + (amount - sent), side="right")) - 1
+        if end <= begin:
+            return taken, sent
+        taken[begin:end] = True
+        sent += float(sums[end] - sums[begin])
+        begin = end

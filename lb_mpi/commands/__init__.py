@@ -1,0 +1,1 @@
+"""The commands of `python -m lb_mpi`, one in a file."""

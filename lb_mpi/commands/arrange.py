@@ -1,0 +1,190 @@
+"""The command `python -m lb_mpi arrange`: who sits where on a process graph; or a host list put in that order."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, arrange
+from lb_mpi.arranging.secular import compile_kernels
+from lb_mpi.commands.diffusion import draw
+from lb_mpi.graph import Floats, Graph, from_edges
+from lb_mpi.graph_files import read_graph
+from lb_mpi.hosts import Host, format_hosts, read_hosts
+from lb_mpi.metrics import check_speeds
+
+_PATIENCE_S = 2.0  # before there is a progress bar
+Report = Callable[[str, float], None]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "--graph",
+        required=True,
+        help="mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N; the neighbours of vertices 1, 2, ... with slashes "
+        "between: 2/1,3/2; or a METIS .graph or Matrix Market file",
+    )
+    nodes = parser.add_mutually_exclusive_group()
+    nodes.add_argument("--speeds", help="uniform:LOW:HIGH, one per vertex: 1,2,..., or a file with them (uniform:1:10)")
+    nodes.add_argument("--hosts", metavar="FILE", help="a host list; printed again in the order of the vertices")
+    parser.add_argument("--seed", type=int, default=0, help="of the drawn speeds and of anneal (%(default)s)")
+    parser.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        default="uniform",
+        help="uniform: for one tau on all edges; paper: for the paper's tau (%(default)s)",
+    )
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        default="swap",
+        help="exhaustive: all (at most 9 vertices); paper: the greedy of Jin and Wang; fill, swap, anneal: ever better and "
+        "slower (%(default)s)",
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-6, help="imbalance for which steps are predicted (%(default)s)"
+    )
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Arrange as the options say; a dictionary that is ready for json.  ValueError for odd values, OSError for files.
+
+    `positions[k]`, counted from 0, is the speed (or host of the list) that sits at vertex k; `p` is lambda_P / lambda_2 of
+    S^-1 A A^T and `lambda_2` that of the objective's matrix, both with their `_before`; `steps_predicted` of fos to the
+    tolerance; `seconds` of computing, without compiling; `note` says why nothing was gained, if so; `hosts` is the list in
+    its new order.
+    """
+    graph = graph_from(args.graph)
+    if args.seed < 0:
+        raise ValueError(f"seed = {args.seed}: expected at least 0")
+    hosts: list[Host] = []
+    if args.hosts is None:
+        speeds = read_speeds(args.speeds or "uniform:1:10", graph.n, args.seed)
+    else:
+        hosts = read_hosts(args.hosts)
+        speeds = _speeds_of(hosts, graph, args.hosts)
+    compile_kernels()
+    begin = time.perf_counter()
+    with _progress() as report:
+        found = arrange(
+            graph, speeds, args.objective, args.method, args.seed, tolerance=args.tolerance, progress=report
+        )
+    seconds = time.perf_counter() - begin
+    result = {
+        "graph": args.graph,
+        "ranks": graph.n,
+        "edges": graph.n_edges,
+        "objective": found.objective,
+        "method": found.method,
+        "seed": args.seed,
+        "p_before": found.p_before,
+        "p": found.p,
+        "lambda_2_before": found.spectrum_before.low,
+        "lambda_2": found.spectrum.low,
+        "positions": found.positions.tolist(),
+        "speeds": speeds[found.positions].tolist(),
+        "tolerance": found.tolerance,
+        "steps_before": found.steps_before,
+        "steps_predicted": found.steps_predicted,
+        "note": found.note,
+        "seconds": seconds,
+    }
+    if hosts:
+        result["hosts"] = format_hosts(hosts[k] for k in found.positions.tolist()).splitlines()
+    return result
+
+
+def summary(result: dict[str, Any]) -> list[str]:
+    """What `run` found, in a few lines for people; a host list is one for mpiexec, too."""
+    comment = "# " if "hosts" in result else ""
+    lines = [
+        f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['method']} for the "
+        f"{result['objective']} tau in {result['seconds']:.3g} s",
+        f"p = lambda_P / lambda_2: {result['p_before']:.2f} before, {result['p']:.2f} now; lambda_2 for this tau: "
+        f"{result['lambda_2_before']:.4g} before, {result['lambda_2']:.4g} now",
+        f"steps to an imbalance of {result['tolerance']:g}: {result['steps_before']} before, "
+        f"{result['steps_predicted']} now (predicted)",
+    ]
+    if result["note"]:
+        lines.append(result["note"])
+    if not comment:
+        lines.append("who sits at vertex 0, 1, ...: " + " ".join(map(str, result["positions"])))
+    hosts: list[str] = result.get("hosts", [])
+    return [comment + line for line in lines] + hosts
+
+
+def graph_from(text: str) -> Graph:
+    """A graph by name, from a file, or by lists of neighbours; ValueError or OSError."""
+    return parse_neighbours(text) if re.fullmatch(r"[0-9,/]*/[0-9,/]*", text) else read_graph(text)
+
+
+def parse_neighbours(text: str) -> Graph:
+    """The graph "N/N/...": for each vertex, the first is 1, its neighbours with commas between; ValueError, naming it."""
+    lists = [[int(word) for word in part.split(",") if word] for part in text.split("/")]
+    arcs = [(one, other) for one, others in enumerate(lists, start=1) for other in others]
+    for one, other in arcs:
+        if not 1 <= other <= len(lists) or other == one:
+            raise ValueError(f"graph: vertex {one} lists {other}: expected another one of 1..{len(lists)}")
+        if (other, one) not in arcs:
+            raise ValueError(f"graph: vertex {one} lists {other}, but not the other way round: expected both")
+    if len(set(arcs)) < len(arcs):
+        twice = next(arc for arc in arcs if arcs.count(arc) > 1)
+        raise ValueError(f"graph: vertex {twice[0]} lists {twice[1]} twice")
+    once = [(one - 1, other - 1) for one, other in arcs if one < other]
+    tails, heads = np.array(once, dtype=np.int64).reshape(-1, 2).T
+    return from_edges(len(lists), tails, heads)
+
+
+def read_speeds(text: str, n: int, seed: int) -> Floats:
+    """(n,) speeds: drawn, listed, or from a file with numbers between blanks, commas or line ends."""
+    if text.startswith("uniform:") or not os.path.isfile(text):
+        return check_speeds(draw("speeds", text, n, np.random.default_rng(seed)), n)
+    try:
+        numbers = [float(word) for word in Path(text).read_text().replace(",", " ").split()]
+    except ValueError:
+        raise ValueError(f"{text}: expected nothing but numbers, the speeds") from None
+    return check_speeds(numbers, n, name=f"{text}: speeds")
+
+
+def _speeds_of(hosts: list[Host], graph: Graph, path: str) -> Floats:
+    if len(hosts) != graph.n:
+        ranks = sum(host.slots for host in hosts)
+        hint = ""
+        if ranks == graph.n:  # a list can't interleave the slots of its hosts
+            hint = "; a host list can't say where each of a host's ranks sits: use lb_mpi.arranged in the program"
+        raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph{hint}")
+    return np.array([host.slots * host.speed for host in hosts])
+
+
+@contextmanager
+def _progress() -> Iterator[Report | None]:
+    """A bar on stderr when it is a terminal, and not before two seconds are over."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task("", total=1.0)
+    due = time.monotonic() + _PATIENCE_S
+
+    def report(text: str, done: float) -> None:
+        if time.monotonic() >= due:
+            bar.start()
+            bar.update(task, description=text, completed=done)
+
+    try:
+        yield report
+    finally:
+        bar.stop()

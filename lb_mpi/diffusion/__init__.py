@@ -1,0 +1,1 @@
+"""Diffusion of load between neighbours on a process graph; pure."""

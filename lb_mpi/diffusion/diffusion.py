@@ -1,0 +1,251 @@
+"""Diffusion: every rank levels its time with its neighbours'; loads in, net flow per edge out.   (pure)
+
+Law (Jin & Wang, diffusion for heterogeneous systems).  Rank i has speed s_i, load w_i and time l_i = w_i / s_i.  In one step
+tau_ij (l_i - l_j) units of work flow over the edge ij, so l' = M l with M = I - S^-1 A W A^T.
+- Work, sum(s l), is conserved in every step.  M's rows sum to 1; its eigenvalues are real and, where sum_j tau_ij <= s_i, in
+  [-1, 1]; 1 is simple on a connected graph, -1 is one exactly when M's diagonal is zero and the graph bipartite.
+- Flow first, move later: only the net flow tau_ij (d_i - d_j) is moved, once, at the end.  It runs from higher to lower d,
+  so it has no cycles.
+- Stop when the imbalance max(l) / lbar - 1 is within the tolerance (and no rank is asked for more than it has).
+
+    setup = prepare(graph, speeds, "sos")            # what depends on no load: once, by the root
+    diffusion = Diffusion(setup, loads)              # a whole graph at once
+    while not diffusion.balanced(0.05):
+        diffusion.step()
+    diffusion.flow()                                 # (E,)
+
+    one = RankDiffusion(setup.local(rank), load, balanced_time, total)       # the same for one rank
+    while not everybody's one.imbalance <= 0.05:                             # a reduction (max)
+        one.step(values of the neighbours)                                   # an exchange of one.value
+    one.flow(potentials of the neighbours)                                   # (deg,), an exchange of one.potential
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lb_mpi.diffusion.flow import cancel_cycles, outflow
+from lb_mpi.diffusion.schemes import (
+    ConjugateGradient,
+    DimensionExchange,
+    Ends,
+    OneRank,
+    Scheme,
+    ThreeTerm,
+    TotalOf,
+    Value,
+    WholeGraph,
+    coefficients,
+)
+from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, Local, Setup, prepare
+from lb_mpi.diffusion.spectral import solve_potentials
+from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.metrics import check_loads
+
+__all__ = [
+    "SCHEMES",
+    "TAU_RULES",
+    "Balance",
+    "Diffusion",
+    "Local",
+    "RankDiffusion",
+    "Setup",
+    "balance",
+    "direct_flow",
+    "prepare",
+]
+
+
+class Diffusion:
+    """A scheme on a whole graph; (P,) loads in units of work, >= 0."""
+
+    def __init__(self, setup: Setup, loads: ArrayLike) -> None:
+        self.setup = setup
+        self.steps = 0
+        self._loads = check_loads(loads, setup.graph.n)
+        self._mean = setup.balanced_times(self._loads)
+        self._level = np.where(self._mean > 0, self._mean, 1.0)
+        ends, time = WholeGraph(setup.graph, setup.tau), self._loads / setup.speeds
+        self._scheme: Scheme
+        if setup.scheme == "direct":
+            self._scheme = _Direct(ends, time, setup, self._mean)
+        else:
+            self._scheme = _scheme(setup, ends, time, setup.speeds, self._mean, setup.colours, _row_sums)
+
+    @property
+    def times(self) -> Floats:
+        """(P,) times after the steps so far."""
+        return np.asarray(self._scheme.time)
+
+    @property
+    def imbalance(self) -> float:
+        """max(l / lbar) - 1, lbar that of the rank's component."""
+        excess = float((self.times / self._level).max()) - 1.0
+        return 0.0 if excess < 0.0 else excess
+
+    def balanced(self, tolerance: float) -> bool:
+        """Whether the imbalance is within the tolerance, and the flow asks no rank for more than it has."""
+        return self.imbalance <= tolerance and float(self.times.min()) >= 0.0
+
+    def step(self) -> None:
+        """One exchange between neighbours (direct: one collective)."""
+        self._scheme.step()
+        self.steps += 1
+
+    def flow(self) -> Floats:
+        """(E,) net flow of all steps so far, work from tail to head; without cycles."""
+        flow = self._scheme.flow()
+        return cancel_cycles(self.setup.graph, flow) if self.setup.scheme == "dimension_exchange" else flow
+
+
+class RankDiffusion:
+    """A scheme (but not direct) on one rank, driven by exchanges with its neighbours.
+
+    `load` >= 0 is in units of work; `balanced_time` is sum w / sum s over the rank's component; `total` gives the sums over
+    all ranks of a (2,) array, and is called once in a step of cg, never by another scheme.
+    """
+
+    def __init__(self, local: Local, load: float, balanced_time: float, total: TotalOf | None = None) -> None:
+        if local.scheme == "direct":
+            raise ValueError("scheme = 'direct': it has no steps, expected the use of direct_flow")
+        if local.scheme == "cg" and total is None:
+            raise ValueError("total = None: expected a function, since cg needs sums over all ranks")
+        self._load = float(check_loads([load], name="load")[0])
+        self._level = float(check_loads([balanced_time], name="balanced_time")[0])
+        self._ends = OneRank(local.rank, local.neighbours, local.tau)
+        self._scheme = _scheme(
+            local, self._ends, self._load / local.speed, local.speed, self._level, local.colours, total or _row_sums
+        )
+
+    @property
+    def value(self) -> float:
+        """What the neighbours have to be sent before the next step."""
+        return float(self._scheme.value)
+
+    @property
+    def time(self) -> float:
+        """The rank's time after the steps so far."""
+        return float(self._scheme.time)
+
+    @property
+    def imbalance(self) -> float:
+        """time / lbar - 1, or infinity when the rank is asked for more than it has: balanced when all are <= tolerance."""
+        if self.time < 0.0:
+            return math.inf
+        return self.time / self._level - 1.0 if self._level > 0.0 else 0.0
+
+    @property
+    def potential(self) -> float:
+        """What the neighbours have to be sent before `flow`."""
+        return float(self._scheme.potential)
+
+    def step(self, neighbour_values: Floats) -> float:
+        """One step with the (deg,) values of the neighbours; what they have to be sent for the next."""
+        self._ends.heard = neighbour_values
+        self._scheme.step()
+        return self.value
+
+    def snapshot(self) -> RankDiffusion:
+        """The state of now, for reading it and for its `flow`, whatever steps follow; it can't step itself."""
+        taken = copy.copy(self)
+        taken._scheme = copy.copy(self._scheme)  # a scheme never writes into its arrays, but makes new ones
+        return taken
+
+    def flow(self, neighbour_potentials: Floats) -> Floats:
+        """(deg,) net flow to each neighbour so far, work away from the rank.
+
+        That of dimension_exchange may run in circles: see `lb_mpi.diffusion.flow.cancel_cycles`.
+        """
+        self._ends.heard = neighbour_potentials
+        return self._scheme.flow()
+
+
+def direct_flow(local: Local, loads: ArrayLike) -> Floats:
+    """(deg,) flow from one rank to each neighbour that balances exactly, from all (P,) loads: scheme direct.
+
+    Of all such flows the one with the least sum of flow^2 / tau.  Sums are correctly rounded, so both ends of an edge agree
+    to the last bit, whatever machines they are.
+    """
+    if local.direct is None:
+        raise ValueError(f"scheme = {local.scheme!r}: expected 'direct'")
+    rows, speeds, labels = local.direct
+    work = check_loads(loads, len(speeds))
+    mine = labels == local.component
+    balanced = math.fsum(work[mine]) / math.fsum(speeds[mine])
+    excess = np.where(mine, work - speeds * balanced, 0.0)
+    own, *others = (math.fsum((row * excess).tolist()) for row in rows)
+    return local.tau * (own - np.array(others, dtype=float))
+
+
+class Balance(NamedTuple):
+    """What `balance` did."""
+
+    steps: int
+    converged: bool
+    imbalance: list[float]  # before each step and after the last: (steps+1,)
+    flow: Floats  # (E,) work from tail to head
+    loads: Floats  # (P,) after the flow
+
+
+def balance(
+    graph: Graph,
+    loads: ArrayLike,
+    speeds: ArrayLike,
+    scheme: str = "fos",
+    tau: str | None = None,
+    *,
+    tolerance: float = 0.05,
+    max_steps: int = 100_000,
+) -> Balance:
+    """The net flow that levels (P,) loads on (P,) speeds to the tolerance, and the steps that it takes; see `prepare`.
+
+    ValueError for bad arguments.
+    """
+    if not 0.0 < tolerance < math.inf:
+        raise ValueError(f"tolerance = {tolerance!r}: expected a finite number > 0")
+    if max_steps < 0:
+        raise ValueError(f"max_steps = {max_steps!r}: expected at least 0")
+    diffusion = Diffusion(prepare(graph, speeds, scheme, tau), loads)
+    imbalance = [diffusion.imbalance]
+    while not diffusion.balanced(tolerance) and diffusion.steps < max_steps:
+        diffusion.step()
+        imbalance.append(diffusion.imbalance)
+    flow = diffusion.flow()
+    after = check_loads(loads, graph.n) - outflow(graph, flow)
+    return Balance(diffusion.steps, diffusion.balanced(tolerance), imbalance, flow, after)
+
+
+class _Direct:
+    def __init__(self, ends: Ends, time: Value, setup: Setup, balanced: Floats) -> None:
+        self.value = self.time = time
+        self.potential: Value = 0.0 * time
+        self._ends, self._setup, self._balanced = ends, setup, balanced
+
+    def step(self) -> None:
+        setup = self._setup
+        excess = setup.speeds * (self.time - self._balanced)
+        self.potential = self.potential + solve_potentials(setup.graph, setup.tau, excess)
+        self.value = self.time = self.time - self._ends.outflow(self._ends.flows(self.potential)) / setup.speeds
+
+    def flow(self) -> Floats:
+        return self._ends.flows(self.potential)
+
+
+def _row_sums(rows: Floats) -> Floats:
+    return np.asarray(rows.sum(axis=1))
+
+
+def _scheme(
+    settings: Setup | Local, ends: Ends, time: Value, speed: Value, balanced: Value, colours: Ints, total: TotalOf
+) -> Scheme:
+    if settings.scheme == "cg":
+        return ConjugateGradient(ends, time, speed, balanced, total)
+    if settings.scheme == "dimension_exchange":
+        return DimensionExchange(ends, time, speed, colours, settings.n_colours)
+    pairs = coefficients(settings.scheme, settings.tau_rule, settings.spectrum, settings.points)
+    return ThreeTerm(ends, time, speed, balanced, pairs)

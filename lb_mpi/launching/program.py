@@ -1,0 +1,190 @@
+"""A program with all its descendants: started so that none is left behind, stopped and continued, its CPU time known."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+from lb_mpi.launching import limit
+
+SCAN_S = 50e-3  # between two looks for new descendants
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
+
+
+class Activity(NamedTuple):
+    """A thread at a look."""
+
+    runnable: bool  # runs, or would if it had a core
+    n_waits: int  # how often so far it has waited, or was stopped
+    queued_s: float  # how long so far it could have run, but waited for a core
+
+
+class Program:
+    """Runs in a session of its own, and so gets no signals from a terminal: send them on with `send`.
+
+    What loses its parent becomes a child of this process.  Should this process be killed, a guard that waits for that ends
+    all descendants, stopped ones too, whoever is their parent by then; the program itself is killed by the kernel.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], mask: set[int]) -> None:
+        """Start `argv` with the variables `env` and the signal mask `mask`; no other thread may be there."""
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._mark, env = limit.marked(env)
+        self._guard, self._leash = _post_guard(self._mark)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(argv, env, mask, parent)
+        self._files = [os.open(f"/proc/{self.pid}/{name}", os.O_RDONLY) for name in ("status", "schedstat")]
+        self.status: int | None = None  # as of waitpid, when it has ended
+        self._cpu_s = {self.pid: 0.0}  # of each process, also of those reaped since the last look
+        self._reaped_s = 0.0  # of those reaped before
+        self._next_look = 0.0
+
+    def cpu_s(self) -> float:
+        """CPU time so far, of all threads and descendants, to some microseconds; 10 ms for descendants that have ended."""
+        if (now := time.monotonic()) >= self._next_look:
+            self._look()
+            self._next_look = now + SCAN_S
+        for pid in self._cpu_s:
+            with contextlib.suppress(OSError):  # gone: what it used is found with its parent, at the next look
+                self._cpu_s[pid] = time.clock_gettime(~pid << 3 | 2)  # the id that clock_getcpuclockid(3) gives
+        return sum(self._cpu_s.values()) + self._reaped_s
+
+    def activity(self) -> Activity:
+        """What its main thread is doing; once it has gone: nothing."""
+        try:
+            status, schedstat = (os.pread(file, 8192, 0) for file in self._files)
+        except OSError:
+            return Activity(False, 0, 0.0)
+        n_waits = status.rpartition(b"\nvoluntary_ctxt_switches:")[2].split(None, 1)[0]
+        return Activity(b"\nState:\tR" in status, int(n_waits), int(schedstat.split()[1]) * 1e-9)
+
+    def send(self, number: int) -> None:
+        """Send a signal to the program's process group, and to descendants that have left it."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, number)
+        for pid in self._cpu_s if len(self._cpu_s) > 1 else ():
+            with contextlib.suppress(OSError):
+                if os.getpgid(pid) != self.pid:
+                    os.kill(pid, number)
+
+    def ended(self) -> bool:
+        """Whether it has; reaps all that have."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self.pid:
+                    self.status = ended[1]
+        return self.status is not None
+
+    def has_stopped(self) -> bool:
+        """Whether it has been stopped since the last call."""
+        with contextlib.suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG) is not None
+        return False
+
+    def close(self) -> None:
+        """End what is left of it, and dismiss the guard."""
+        self.send(signal.SIGCONT)
+        limit.end(self._mark)
+        while True:
+            self.ended()
+            self._look()
+            if not self._cpu_s:
+                break
+            for pid in self._cpu_s:  # it has put off its mark
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(1e-3)
+        with contextlib.suppress(OSError):  # somebody has killed it
+            os.write(self._leash, b"done")
+            os.waitpid(self._guard, 0)
+        for file in (self._leash, *self._files):
+            os.close(file)
+
+    def _look(self) -> None:
+        """Look for descendants that have come and gone."""
+        found: dict[int, float] = {}
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)  # orphans that were reaped here
+        reaped_s = used.ru_utime + used.ru_stime
+        unseen = [pid for pid in _children(os.getpid()) if pid != self._guard]
+        while unseen:
+            pid = unseen.pop()
+            with contextlib.suppress(OSError):
+                fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+                found[pid] = self._cpu_s.get(pid, 0.0)
+                reaped_s += (int(fields[13]) + int(fields[14])) * _TICK_S  # cutime, cstime
+                unseen += _children(pid)
+        self._cpu_s, self._reaped_s = found, reaped_s
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return found
+
+
+def _read(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 1 << 20)
+    finally:
+        os.close(file)
+
+
+def _post_guard(mark: str) -> tuple[int, int]:
+    """Fork a process that ends all that bears `mark` when this one is gone; its pid, and the pipe that dismisses it."""
+    read_end, write_end = os.pipe()
+    guard = os.fork()
+    if guard:
+        os.close(read_end)
+        return guard, write_end
+    with contextlib.suppress(BaseException):
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        os.setsid()  # a signal to the group of this process doesn't reach the guard
+        os.chdir("/")
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):  # mpiexec waits until nobody has its pipes open
+            os.dup2(nothing, number)
+        os.closerange(3, read_end)
+        os.closerange(read_end + 1, os.sysconf("SC_OPEN_MAX"))
+        if not os.read(read_end, 1):
+            limit.end(mark)
+    os._exit(0)
+
+
+def _become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent: int) -> NoReturn:
+    """In the child: be the program."""
+    code = 126
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGKILL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execvpe(argv[0], list(argv), env)
+    except FileNotFoundError as error:
+        code = 127
+        print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
+    except (OSError, ValueError) as error:
+        print(f"{argv[0]}: {error}", file=sys.stderr)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,0 +1,203 @@
+"""./launch/throttle: any program as if on a slower machine, without privileges.
+
+The program is stopped and continued (SIGSTOP, SIGCONT) in slices of milliseconds, with all its descendants.  After c
+seconds of CPU time it doesn't run before c / speed seconds have passed, as with `lb_mpi.throttle`: the account is kept in
+CPU time that was used, not in time that was allowed, or speeds would be off by half on a busy machine.
+
+A program that waits of its own accord saves nothing up.  Time for which it was held up by others, the scheduler or this
+program's own late waking, counts as rest, so that CPU time / wall-clock time is the speed that was asked for, as long as the
+machine can give that much.  If it can't (more ranks than cores), nothing is stopped, and the program gets what there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from lb_mpi.launching.program import Program
+
+PERIOD_S = 5e-3  # of a slice to run and a slice to rest, where the speed allows it
+RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run
+REST_S = 0.1e-3  # a shorter rest is put off
+CREDIT_S = 50e-3  # how much of the time held up by others is made good at once
+RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
+FORWARDED = {getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM")}
+
+
+class Account:
+    """How long must a program of relative `speed` rest?  It owes 1 / speed seconds for a second of CPU time."""
+
+    def __init__(self, speed: float) -> None:
+        """Owe nothing."""
+        self._speed = speed
+        self._owed_s = 0.0
+
+    def rest(self, used_s: float, passed_s: float) -> float:
+        """Return what is owed (0 or less: nothing) after it has used `used_s` more seconds of CPU time.
+
+        `passed_s`: the time that has passed meanwhile, without that in which it waited of its own accord.
+        """
+        self._owed_s = max(self._owed_s + used_s / self._speed - passed_s, -CREDIT_S)
+        return self._owed_s
+
+
+class Watch:
+    """What a program has used of the time that has passed, from look to look."""
+
+    def __init__(self, program: Program) -> None:
+        """Begin now."""
+        self._program = program
+        self._now = time.monotonic()
+        self._cpu_s = 0.0
+        self._activity = program.activity()
+
+    def look(self, stopped_s: float, n_stops: int) -> tuple[float, float]:
+        """Return (used_s, passed_s) since the last look, in which it was stopped so many times for so long.
+
+        A program that could run at both looks, and has not waited for anything, wanted all the time.  Of one that has, it
+        is known how long it ran, was stopped, or stood in line for a core.
+        """
+        now, cpu_s, activity = time.monotonic(), self._program.cpu_s(), self._program.activity()
+        elapsed_s, used_s = now - self._now, max(cpu_s - self._cpu_s, 0.0)
+        n_waits = activity.n_waits - self._activity.n_waits - n_stops
+        if not (self._activity.runnable and activity.runnable and n_waits <= 0):
+            elapsed_s = min(elapsed_s, used_s + stopped_s + max(activity.queued_s - self._activity.queued_s, 0.0))
+        self._now, self._cpu_s, self._activity = now, self._cpu_s + used_s, activity
+        return used_s, elapsed_s
+
+
+def hold_back(program: Program, speed: float) -> None:
+    """Stop and continue `program` until it has ended; send on the signals in FORWARDED, which must be blocked."""
+    run_s = min(max(PERIOD_S * speed, RUN_S[0]), RUN_S[1])
+    account, watch = Account(speed), Watch(program)
+    stopped_s, n_stops = 0.0, 0
+    while not program.ended():
+        _wait(program, run_s)
+        rest_s = account.rest(*watch.look(stopped_s, n_stops))
+        stopped_s, n_stops = 0.0, 0
+        if rest_s > REST_S and not program.ended():
+            began = time.monotonic()
+            program.send(signal.SIGSTOP)
+            _wait(program, rest_s)
+            if program.has_stopped():  # on a busy machine it may stand in line for a core until now, only to be stopped
+                stopped_s, n_stops = time.monotonic() - began, 1
+            program.send(signal.SIGCONT)
+
+
+def _wait(program: Program, seconds: float) -> None:
+    """Wait, but not longer than until a signal comes; send it on."""
+    info = signal.sigtimedwait(FORWARDED | {signal.SIGTSTP}, seconds)
+    if info is None:
+        return
+    if info.si_signo == signal.SIGTSTP:  # Ctrl-Z
+        program.send(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        program.send(info.si_signo)
+    program.send(signal.SIGCONT)  # a stopped program doesn't act on signals
+
+
+def rank(variables: Mapping[str, str]) -> int:
+    """This process's rank among those that mpiexec started; ValueError when that can't be told."""
+    found = {name: variables[name] for name in RANK if variables.get(name)}
+    found = found or {name: variables[name] for name in ("SLURM_PROCID",) if variables.get(name)}
+    if not found:
+        raise ValueError(
+            f"--speeds: no rank in the environment ({', '.join(RANK)}): start with mpiexec, or give --speed"
+        )
+    told = " and ".join(f"{name}={value}" for name, value in found.items())
+    if len(set(found.values())) > 1:
+        raise ValueError(f"{told} contradict each other: unset what is another job's")
+    value = next(iter(found.values()))
+    if not value.isascii() or not value.isdigit():
+        raise ValueError(f"{told}: expected a rank")
+    return int(value)
+
+
+def own_speed(text: str, variables: Mapping[str, str]) -> float:
+    """This rank's of the speeds "0.8,0.4,0.2"; ValueError unless there is a speed that will do for each rank."""
+    speeds = [check_speed(part, f"--speeds: rank {k}") for k, part in enumerate(text.split(","))]
+    own = rank(variables)
+    size = next((variables[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if variables.get(name)), str(own + 1))
+    if own >= len(speeds) or (size.isdigit() and int(size) > len(speeds)):
+        raise ValueError(f"--speeds has {len(speeds)} numbers: expected one for each of the {size} ranks")
+    return speeds[own]
+
+
+def check_speed(text: str, name: str = "--speed") -> float:
+    """Read a speed; ValueError unless it is above 0 and at most 1."""
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0.0 < speed <= 1.0:
+        raise ValueError(f"{name} = {text}: expected a number above 0 and at most 1 (1: full speed)")
+    return speed
+
+
+def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
+    """Run `argv` at relative `speed` and end as it ended: with its exit code, or by the same signal."""
+    began = time.monotonic()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGTSTP})
+    program = Program(argv, os.environ, mask)
+    try:
+        hold_back(program, speed)
+    finally:
+        program.close()
+    if report:
+        seconds, used = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = used.ru_utime + used.ru_stime
+        print(
+            f"throttle: speed {speed:g}: {cpu_s:.3f} s of CPU time in {seconds:.3f} s, {cpu_s / seconds:.3f}",
+            file=sys.stderr,
+        )
+    assert program.status is not None
+    code = os.waitstatus_to_exitcode(program.status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left one, if any is wanted
+        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        os.kill(os.getpid(), -code)
+        code = 128 - code
+    sys.exit(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """./launch/throttle."""
+    parser = argparse.ArgumentParser(
+        prog="launch/throttle",
+        usage="mpiexec -n 4 %(prog)s --speeds 0.8,0.4,0.2,0.2 PROGRAM [ARGUMENTS]\n"
+        "       %(prog)s --speed 0.4 PROGRAM [ARGUMENTS]",
+        description="Run any program as if on a slower machine: stop and continue it in slices of milliseconds, so that "
+        "it uses no more than the fraction SPEED of one core, its threads and children included. Needs Linux, and no "
+        "privileges. Signals are sent on; the exit code is the program's.",
+        allow_abbrev=False,
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--speeds", metavar="F,F,...", help="one for each rank, above 0 and at most 1")
+    which.add_argument("--speed", metavar="F", help="for any rank")
+    parser.add_argument("--report", action="store_true", help="say at the end what CPU time was used, on stderr")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGUMENTS]", help="what to run")
+    options = parser.parse_args(arguments)
+    argv = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if not argv:
+        parser.error("no PROGRAM: expected what to run")
+    if sys.platform != "linux":
+        parser.error(f"needs Linux: this is {sys.platform}")
+    try:
+        speed = own_speed(options.speeds, os.environ) if options.speed is None else check_speed(options.speed)
+    except ValueError as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+    run(argv, speed, report=options.report)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""One rank of receiver-initiated stealing over a token ring: DRAFTING, REJECT, ADMISSION.   (pure)
+
+Source: Xu, Zhang, Sun, "A dynamic and distributed algorithm for load balancing on multiprocessors" (Nanjing University,
+1991), rules 1 to 4 of the drafting protocol, with the holes of the paper closed.
+
+The law
+-------
+A rank without work (the drafter, or thief) sends a token DRAFTING(source, seq, pid, load) round the ring.  Whoever has
+more work than the token says, and more than the threshold J, writes itself in as the volunteer (pid, load) and lets the
+volunteer before it go with a REJECT.  When the token is home the drafter sends ADMISSION to the volunteer that was left,
+and that one (the victim) splits its work and sends a part as WORK, or NOWORK when it has nothing left to split.
+
+- Every piece of work is in exactly one place: with a rank, or in one WORK message.
+- A source has at most one token on the ring; (source, seq) names it for ever.
+- A rank volunteers only when BUSY, so it holds one promise at most; a promise is answered exactly once, by a REJECT or an
+  ADMISSION that carries its (source, seq).
+- WORK and NOWORK go only to a rank in READY_FOR_ACCEPT, and answer its ADMISSION of the same (source, seq).
+- A token is never kept: another's DRAFTING is passed on in every state, so all tokens come home.
+- A rank that waits for an answer goes on working; when it runs dry meanwhile it doesn't draft before it is answered.
+
+The table (what is not in it is a ProtocolError)
+------------------------------------------------
+state               arrives               does                                                     next state
+------------------  --------------------  -------------------------------------------------------  ------------------
+IDLE                (pause is over)       DRAFTING(me, seq + 1, nobody, 0) to the successor        WAIT_FOR_ACK
+WAIT_FOR_ACK        own DRAFTING, nobody  a growing, jittered pause begins                         IDLE
+WAIT_FOR_ACK        own DRAFTING, pid     ADMISSION to pid                                         READY_FOR_ACCEPT
+READY_FOR_ACCEPT    WORK                  absorb it                                                BUSY
+READY_FOR_ACCEPT    NOWORK                draft again at once                                      IDLE
+BUSY                another's DRAFTING    Q > load and Q > J: REJECT to pid, write (me, Q) in it   WAIT_FOR_ADMISSION
+                                          otherwise: pass it on unchanged                          BUSY
+BUSY                (no work left)                                                                 IDLE
+WAIT_FOR_ADMISSION  REJECT                                                                         BUSY
+WAIT_FOR_ADMISSION  ADMISSION                                                                      READY_FOR_SPLIT
+READY_FOR_SPLIT     (messages served)     split: WORK to the drafter, or NOWORK                    BUSY
+any but BUSY        another's DRAFTING    pass it on unchanged                                     the same
+
+Fairness: a rank counts, per source, how often it had to let that source's token pass although it was the better
+volunteer.  It doesn't volunteer for a source while another has been skipped `PATIENCE` times more, and such a pass
+counts as a skip, too; so the counts draw level, somebody is served, and nobody is overtaken for ever.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import IntEnum
+from typing import NamedTuple
+
+from lb_mpi.searching.problem import Problem
+
+NOBODY = -1
+PATIENCE = 4
+
+
+class ProtocolError(RuntimeError):
+    """A message that the protocol's table has no row for: a bug in the program, never the caller's fault."""
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    DRAFTING = 1
+    REJECT = 2
+    ADMISSION = 3
+    WORK = 4
+    NOWORK = 5
+    TOKEN = 6
+    FINISH = 7
+    STOP = 8
+    REPORT = 9
+
+
+class Message(NamedTuple):
+    """One message, of any kind.  (source, seq) names the draft that it belongs to, where it belongs to one."""
+
+    kind: Kind
+    source: int
+    seq: int = 0
+    pid: int = NOBODY  # DRAFTING: the volunteer so far; TOKEN: 1 when black; FINISH, STOP: the reason
+    load: float = 0.0  # DRAFTING, REPORT: the load that is claimed
+    payload: bytes = b""  # WORK: the packed part
+
+
+Send = tuple[int, Message]  # destination rank, message
+
+
+class State(IntEnum):
+    """The six states of the paper."""
+
+    IDLE = 0
+    WAIT_FOR_ACK = 1
+    READY_FOR_ACCEPT = 2
+    BUSY = 3
+    WAIT_FOR_ADMISSION = 4
+    READY_FOR_SPLIT = 5
+
+
+class Pause:
+    """A pause that doubles from `shortest` to `longest` seconds, each time with a jitter of 0.5 to 1 of its length."""
+
+    def __init__(self, shortest: float, longest: float, rng: random.Random) -> None:
+        self.shortest, self.longest, self._rng = shortest, longest, rng
+        self._length = shortest
+
+    def next(self) -> float:
+        """Seconds to wait now; the one after it will be longer."""
+        length = self._length * (0.5 + 0.5 * self._rng.random())
+        self._length = min(2.0 * self._length, self.longest)
+        return length
+
+    def reset(self) -> None:
+        """Begin with `shortest` again."""
+        self._length = self.shortest
+
+
+class Drafting:
+    """The drafting protocol of one rank.
+
+    Parameters: `rank`; its `successor` on the ring; the `problem` whose work is moved; the `threshold` J (in units of
+    `problem.load()`); the `pause` between drafts that nobody volunteered for; `once`: a rank that has had work never
+    drafts again (each rank is dealt one share, nothing moves afterwards).
+    """
+
+    def __init__(
+        self, rank: int, successor: int, problem: Problem, *, threshold: float, pause: Pause, once: bool = False
+    ) -> None:
+        self.rank, self.successor, self.problem = rank, successor, problem
+        self.threshold, self.pause, self.once = threshold, pause, once
+        self.state = State.IDLE
+        self.seq = 0
+        self.promise: tuple[int, int] | None = None  # (source, seq) that this rank volunteered for
+        self.not_before = 0.0  # no draft before this time
+        self.skipped: dict[int, int] = {}
+        self.had_work = False
+        self.received = 0  # WORK messages absorbed: the balances of this rank
+        self.load = 0.0  # problem.load() when `settle` was last through
+
+    def start(self) -> None:
+        """The problem of this rank holds work from the beginning."""
+        self.state, self.had_work = State.BUSY, True
+
+    def receive(self, message: Message, now: float) -> list[Send]:
+        """The table, row by row: serve one message that arrived."""
+        kind, state = message.kind, self.state
+        if kind is Kind.DRAFTING:
+            if message.source != self.rank:
+                return [*self._pass_or_volunteer(message)]
+            if state is State.WAIT_FOR_ACK and message.seq == self.seq:
+                return self._own_draft_is_home(message, now)
+        elif kind is Kind.WORK or kind is Kind.NOWORK:
+            if state is State.READY_FOR_ACCEPT and (message.source, message.seq) == (self.rank, self.seq):
+                return self._answered(message, now)
+        elif state is State.WAIT_FOR_ADMISSION and (message.source, message.seq) == self.promise:
+            if kind is Kind.ADMISSION:
+                self.state = State.READY_FOR_SPLIT
+                return []
+            if kind is Kind.REJECT:
+                self.state, self.promise = State.BUSY, None
+                return []
+        raise ProtocolError(
+            f"rank {self.rank} in {state.name} (draft {self.seq}, promise {self.promise}) got {message}"
+        )
+
+    def settle(self, now: float) -> list[Send]:
+        """All messages that had arrived are served: split if it was admitted, and draft if there is nothing to do."""
+        sends: list[Send] = []
+        if self.state is State.READY_FOR_SPLIT:
+            sends.append(self._split())
+        self.load = self.problem.load()  # once a turn: it may cost some microseconds
+        if self.state is State.BUSY and not self.load > 0.0:
+            self.state, self.not_before = State.IDLE, now
+        if self.state is State.IDLE and now >= self.not_before and self.may_draft:
+            self.seq += 1
+            self.state = State.WAIT_FOR_ACK
+            sends.append((self.successor, Message(Kind.DRAFTING, self.rank, self.seq)))
+        return sends
+
+    @property
+    def may_draft(self) -> bool:
+        """Alone on the ring, or dealt its only share: never."""
+        return self.successor != self.rank and not (self.once and self.had_work)
+
+    def _pass_or_volunteer(self, message: Message) -> list[Send]:
+        if self.state not in (State.BUSY, State.WAIT_FOR_ADMISSION):
+            return [(self.successor, message)]
+        load = self.problem.load()
+        if not load > max(message.load, self.threshold):
+            return [(self.successor, message)]
+        skips = self.skipped.get(message.source, 0)
+        if self.state is not State.BUSY or max(self.skipped.values(), default=0) >= skips + PATIENCE:
+            self.skipped[message.source] = skips + 1
+            return [(self.successor, message)]
+        self.state, self.promise = State.WAIT_FOR_ADMISSION, (message.source, message.seq)
+        mine = message._replace(pid=self.rank, load=load)
+        if message.pid == NOBODY:
+            return [(self.successor, mine)]
+        return [(message.pid, Message(Kind.REJECT, message.source, message.seq)), (self.successor, mine)]
+
+    def _own_draft_is_home(self, message: Message, now: float) -> list[Send]:
+        if message.pid == NOBODY:
+            self.state, self.not_before = State.IDLE, now + self.pause.next()
+            return []
+        self.state = State.READY_FOR_ACCEPT
+        return [(message.pid, Message(Kind.ADMISSION, self.rank, self.seq))]
+
+    def _answered(self, message: Message, now: float) -> list[Send]:
+        if message.kind is Kind.NOWORK:
+            self.state, self.not_before = State.IDLE, now
+            return []
+        self.problem.absorb(message.payload)
+        self.state, self.had_work = State.BUSY, True
+        self.received += 1
+        self.pause.reset()
+        return []
+
+    def _split(self) -> Send:
+        assert self.promise is not None
+        source, seq = self.promise
+        # The load may have dropped since the promise: value it again.
+        part = self.problem.split() if self.problem.load() > self.threshold else None
+        self.state, self.promise = State.BUSY, None
+        self.skipped.pop(source, None)
+        if part is None:
+            return source, Message(Kind.NOWORK, source, seq)
+        return source, Message(Kind.WORK, source, seq, payload=part)

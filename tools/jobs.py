@@ -1,0 +1,109 @@
+"""The jobs of ./launch/demo: each once without and once with balancing, on four ranks of unequal speed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Any, NamedTuple
+
+from lb_mpi.launching import limit
+from tools.environment import ROOT, Environment, SetupError, prepare, wanted
+
+SPEEDS = (0.8, 0.4, 0.2, 0.2)
+LIMIT_S = 300.0
+
+
+class Job(NamedTuple):
+    """A row of the table: an app with its arguments."""
+
+    name: str
+    argv: tuple[str, ...]
+    unbalanced: tuple[str, ...] = ("--no-balance",)  # what turns the balancing off
+
+
+JOBS = [
+    Job("maze 7000 x 7000, no way out", ("apps.maze", "--dim", "7000", "--walled", "--seed", "1")),
+    Job("UTS tree T1L, 102 million nodes", ("apps.uts", "--tree", "T1L")),
+    Job("weather 128 x 256, 32 levels", ("apps.weather", "--steps", "30"), ("--balance", "none")),
+    Job("heat, mesh of 200 x 300, once dealt out", ("apps.heat", "mesh:200x300", "--steps", "30"), ("--balance", "block")),
+]
+
+
+class JobError(Exception):
+    """A job has failed; it has told why on standard error."""
+
+
+def run(environment: Environment, job: Job, *, balance: bool) -> dict[str, Any]:
+    """Run `job`; return what it measured (its last line, a JSON object)."""
+    argv = [str(environment.python), "-m", *job.argv, "--json"]
+    argv += ["--speeds", ",".join(map(str, SPEEDS))] + ([] if balance else list(job.unbalanced))
+    with tempfile.TemporaryFile() as output:
+        code = environment.mpiexec(len(SPEEDS), argv, LIMIT_S, stdout=output)
+        output.seek(0)
+        lines = output.read().decode().splitlines()
+    if code or not lines:
+        raise JobError(f"{job.name}: exit code {code}")
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
+
+
+def show(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]]) -> None:
+    """Print the table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"Four ranks of speeds {', '.join(map(str, SPEEDS))}: seconds")
+    table.add_column("job", no_wrap=True)
+    for title in ("without balancing", "with", "lower bound", "with / bound"):
+        table.add_column(title, justify="right")
+    for job, without, balanced in rows:
+        seconds, bound = balanced["seconds"], balanced["lower_bound_seconds"]
+        table.add_row(job.name, f"{without['seconds']:.2f}", f"{seconds:.2f}", f"{bound:.2f}", f"{seconds / bound:.3f}")
+    console = Console()
+    console.print(table, "Lower bound: the CPU seconds of the work in the balanced run / the sum of the speeds.", sep="\n")
+
+
+def main() -> int:
+    """./launch/demo."""
+    parser = argparse.ArgumentParser(
+        prog="launch/demo",
+        usage="[MPI=openmpi] %(prog)s",
+        description="Set up an environment of its own, then run each job on four ranks that emulate unequal machines, "
+        "without and with balancing, and print a table. The variable MPI chooses mpich (default) or openmpi.",
+    )
+    parser.parse_args()
+    with limit.interruptible():
+        try:
+            environment = wanted()
+            prepare(environment)
+        except SetupError as error:
+            print(error, file=sys.stderr)
+            return error.code
+        if os.path.realpath(sys.prefix) != os.path.realpath(environment.path):  # the table needs what was installed
+            os.chdir(ROOT)
+            os.execve(environment.python, [str(environment.python), "-m", "tools.jobs"], environment.variables())
+        if (load := os.getloadavg()[0]) > 1:
+            print(f"other programs keep this machine busy (load average {load:.1f}): times will be far above the bound")
+        rows = []
+        for job in JOBS:
+            pair = []
+            for balance in (False, True):
+                print(f"{job.name}, {'with' if balance else 'without'} balancing ...", flush=True)
+                started = time.monotonic()
+                try:
+                    pair.append(run(environment, job, balance=balance))
+                except JobError as error:
+                    print(error, file=sys.stderr)
+                    return 1
+                print(f"{time.monotonic() - started:.1f} s", flush=True)
+            rows.append((job, pair[0], pair[1]))
+        show(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
