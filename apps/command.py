@@ -78,7 +78,7 @@ def add_speeds(group: Any) -> None:
     )
 
 
-def own_speed(comm: MPI.Comm, speeds: list[float] | None) -> float:
+def own_speed(comm: MPI.Intracomm, speeds: list[float] | None) -> float:
     """This rank's speed; ValueError on all ranks alike for speeds that won't do."""
     speeds = speeds or [1.0] * comm.size
     if len(speeds) != comm.size:
@@ -90,7 +90,7 @@ def own_speed(comm: MPI.Comm, speeds: list[float] | None) -> float:
 
 
 def search(
-    comm: MPI.Comm,
+    comm: MPI.Intracomm,
     problem: lb_mpi.Problem,
     options: argparse.Namespace,
     unit: str,
@@ -144,7 +144,7 @@ def figures(result: lb_mpi.SearchResult) -> dict[str, Any]:
     }
 
 
-def compile_once(comm: MPI.Comm, compile_kernels: Callable[[], None]) -> None:
+def compile_once(comm: MPI.Intracomm, compile_kernels: Callable[[], None]) -> None:
     """Compile on one rank of each machine, then load what it cached on the others: not eight times at once."""
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
     if machine.rank == 0:
@@ -217,7 +217,7 @@ def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog:
     sys.exit(0)
 
 
-def say(comm: MPI.Comm, text: str) -> None:
+def say(comm: MPI.Intracomm, text: str) -> None:
     """Print on rank 0's stderr."""
     if comm.rank == 0:
         print(text, file=sys.stderr, flush=True)

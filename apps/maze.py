@@ -98,7 +98,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     ]
 
 
-def read(comm: MPI.Comm, options: argparse.Namespace) -> npt.NDArray[np.uint8] | None:
+def read(comm: MPI.Intracomm, options: argparse.Namespace) -> npt.NDArray[np.uint8] | None:
     """On rank 0, the maze of the file; None without one."""
     if not options.file:
         return None
@@ -107,7 +107,7 @@ def read(comm: MPI.Comm, options: argparse.Namespace) -> npt.NDArray[np.uint8] |
     return read_maze(options.file) if comm.rank == 0 else None
 
 
-def find_path(comm: MPI.Comm, problem: MazeSearch, done: MazeResult) -> npt.NDArray[np.int64]:
+def find_path(comm: MPI.Intracomm, problem: MazeSearch, done: MazeResult) -> npt.NDArray[np.int64]:
     """Collective: on rank 0 the path from entry to exit as flat indices, shape (n,); empty when there is none.
 
     Each rank knows only from where it entered its own cells: the walk back from the exit goes from rank to rank.

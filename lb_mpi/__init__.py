@@ -31,6 +31,7 @@ bring it).
 from typing import TYPE_CHECKING, Any
 
 from lb_mpi.emulate import throttle
+from lb_mpi.errors import BalanceError, Error, ProtocolError, SearchError
 from lb_mpi.searching.problem import Problem
 
 if TYPE_CHECKING:
@@ -40,10 +41,9 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.arranged import arranged
     from lb_mpi.mpi.balanced import Balanced
     from lb_mpi.mpi.balancer import Balancer
-    from lb_mpi.mpi.blame import BalanceError
     from lb_mpi.mpi.distribute import distribute
     from lb_mpi.mpi.halo import HaloPlan
-    from lb_mpi.mpi.search import RankStats, SearchError, SearchResult, search
+    from lb_mpi.mpi.search import RankStats, SearchResult, search
     from lb_mpi.mpi.speed import measure
     from lb_mpi.partitioning.partition import partition
 
@@ -53,9 +53,11 @@ __all__ = [
     "BalanceError",
     "Balanced",
     "Balancer",
+    "Error",
     "HaloPlan",
     "Machine",
     "Problem",
+    "ProtocolError",
     "RankStats",
     "SearchError",
     "SearchResult",
@@ -81,10 +83,9 @@ _LATER = {
     "partition": "lb_mpi.partitioning.partition",
     "distribute": "lb_mpi.mpi.distribute",
     "HaloPlan": "lb_mpi.mpi.halo",
-    **dict.fromkeys(("search", "SearchError", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),
+    **dict.fromkeys(("search", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),
     "Balancer": "lb_mpi.mpi.balancer",
     "Balanced": "lb_mpi.mpi.balanced",
-    "BalanceError": "lb_mpi.mpi.blame",
 }
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from types import TracebackType
 
+from lb_mpi.checks import emulated_speed
+
 SLICE_S = 0.5e-3  # longest single rest, so that a resting program can still serve its messages
 CREDIT_S = 5e-3  # how far a late wake-up or a lost time slice may be made good
-
-
-def check_speed(speed: float, name: str = "speed") -> float:
-    """The speed as a float; ValueError when it isn't in (0, 1]."""
-    if not (isinstance(speed, int | float) and 0.0 < speed <= 1.0 and math.isfinite(speed)):
-        raise ValueError(f"{name} = {speed!r}: expected a number above 0 and at most 1 (1: full speed)")
-    return float(speed)
 
 
 class throttle:
@@ -34,7 +28,7 @@ class throttle:
     """
 
     def __init__(self, speed: float) -> None:
-        self.speed = check_speed(speed)
+        self.speed = emulated_speed(speed, "speed")
         self.cpu_s = 0.0  # CPU time charged so far
         self._ready_at = time.perf_counter()
         self._entered = 0.0

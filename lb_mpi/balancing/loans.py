@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
+from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Ints
 
 LATENCY_S = 0.5e-3  # at least as much has to be saved by a loan
@@ -28,10 +29,6 @@ class Kind(IntEnum):
     DRY = 2  # its sender has nothing left to lend
     DONE = 3  # results of rows that were lent
     FAILED = 4  # no results: the round has failed on the borrower
-
-
-class ProtocolError(RuntimeError):
-    """A message that the law rules out."""
 
 
 class Loans:

@@ -7,12 +7,9 @@ from typing import NoReturn
 
 from mpi4py import MPI
 
+from lb_mpi.errors import BalanceError
 from lb_mpi.mpi.rows import Rows
 from lb_mpi.mpi.waiting import barrier
-
-
-class BalanceError(RuntimeError):
-    """The user's function (or pack, unpack) has failed on some rank; the message, the same on all ranks, names it."""
 
 
 def blame(error: Exception, rank: int, what: str) -> Exception:

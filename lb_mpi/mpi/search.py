@@ -10,17 +10,14 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from lb_mpi.emulate import throttle
+from lb_mpi.errors import SearchError
 from lb_mpi.graph import ring_order
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.collective import agree, duplicate
 from lb_mpi.mpi.mailbox import Mailbox
 from lb_mpi.mpi.waiting import Nap, barrier
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
 from lb_mpi.searching.searcher import Options, Reason, Report, Searcher
-
-
-class SearchError(RuntimeError):
-    """A user's problem has raised on some rank; the message, the same on all ranks, names it."""
 
 
 class RankStats(NamedTuple):
@@ -62,7 +59,7 @@ class SearchResult(NamedTuple):
 
 
 def search(
-    comm: MPI.Comm,
+    comm: MPI.Intracomm,
     problem: Problem,
     *,
     threshold: float = 0.125,
@@ -99,9 +96,7 @@ def search(
     Raises ValueError or TypeError on every rank when an argument is wrong on any; SearchError on every rank when the
     problem has raised on any.
     """
-    if not isinstance(comm, MPI.Intracomm):
-        raise TypeError(f"comm = {comm!r}: expected an mpi4py intracommunicator")
-    own = comm.Dup()
+    own = duplicate(comm)
     wants_report = own.bcast(on_report is not None)
     try:
         slow = agree(own, lambda: throttle(speed))
@@ -123,7 +118,7 @@ def _check(problem: object, options: Options, longest_nap_s: float) -> None:
 
 
 def _run(
-    comm: MPI.Comm,
+    comm: MPI.Intracomm,
     problem: Problem,
     options: Options,
     slow: throttle,
@@ -200,7 +195,7 @@ def _run(
 
 
 def _collect(
-    comm: MPI.Comm, problem: Problem, searcher: Searcher, stats: RankStats, speed: float, error: Exception | None
+    comm: MPI.Intracomm, problem: Problem, searcher: Searcher, stats: RankStats, speed: float, error: Exception | None
 ) -> SearchResult:
     told = None
     result = None

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from mpi4py import MPI
 
+from lb_mpi.mpi.interrupts import held
+
 SHORTEST_S = 10e-6
+PATIENCE_S = 1.0
+_abandoned: list[MPI.Request] = []  # the MPI may still write to their buffers: they stay
 
 
 class Nap:
@@ -27,10 +32,20 @@ class Nap:
 
 
 def wait(request: MPI.Request, longest_s: float = 0.5e-3) -> None:
-    """Complete `request`, asleep most of the time."""
+    """Complete `request`, asleep most of the time.
+
+    Ctrl-C is held back for a second, since the other ranks may be about to complete it, too; then it is raised.
+    """
     nap = Nap(longest_s)
-    while not request.Test():
-        nap.take()
+    with held() as interrupts:
+        interrupted_at = math.inf
+        while not request.Test():
+            nap.take()
+            if interrupts.pending:
+                interrupted_at = min(interrupted_at, time.perf_counter())
+                if time.perf_counter() > interrupted_at + PATIENCE_S:
+                    _abandoned.append(request)
+                    interrupts.check()
 
 
 def barrier(comm: MPI.Comm, longest_s: float = 1e-3) -> None:

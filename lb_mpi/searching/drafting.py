@@ -46,14 +46,11 @@ import random
 from enum import IntEnum
 from typing import NamedTuple
 
+from lb_mpi.errors import ProtocolError
 from lb_mpi.searching.problem import Problem
 
 NOBODY = -1
 PATIENCE = 4
-
-
-class ProtocolError(RuntimeError):
-    """A message that the protocol's table has no row for: a bug in the program, never the caller's fault."""
 
 
 class Kind(IntEnum):

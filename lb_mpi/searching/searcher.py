@@ -24,7 +24,8 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, ProtocolError, Send
+from lb_mpi.errors import ProtocolError
+from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.termination import Termination, Token
 

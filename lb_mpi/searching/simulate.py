@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
-from lb_mpi.searching.drafting import Kind, ProtocolError, Send
+from lb_mpi.searching.drafting import Kind, Send
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.searcher import Options, Reason, Searcher
 

@@ -32,7 +32,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lb_mpi.searching.drafting import Pause, ProtocolError
+from lb_mpi.errors import ProtocolError
+from lb_mpi.searching.drafting import Pause
 
 
 class Token(NamedTuple):

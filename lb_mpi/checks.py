@@ -1,0 +1,104 @@
+"""One validator for each kind of argument: what comes in at any door is held against these, and nothing else.   (pure)
+
+Each takes the argument's name and value, returns the value as what it is meant to be, and raises a ValueError with name,
+value and expectation.  numpy's scalars are as good as Python's numbers; True and False are no numbers.
+
+Only the standard library is imported: what runs before anything is installed uses these, too.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+
+def show(value: object) -> str:
+    """Return repr(value), shortened; something else if that raises."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
+
+
+def integer(name: str, value: object, least: int | None = None, most: int | None = None, *, unit: str = "") -> int:
+    """Return an integer from `least` to `most`."""
+    number: int | None = None
+    if not _is_bool(value) and hasattr(value, "__index__"):
+        try:
+            number = operator.index(value)
+        except TypeError:  # an array of several
+            number = None
+    if number is None or (least is not None and number < least) or (most is not None and number > most):
+        span = "" if least is None else f" >= {least}" if most is None else f", {least} to {most}"
+        raise ValueError(f"{name} = {show(value)}: expected an integer{span}{f' ({unit})' if unit else ''}")
+    return number
+
+
+def number(
+    name: str,
+    value: object,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    unit: str = "",
+) -> float:
+    """Return a finite number that is at least `least`, above `above`, at most `most`."""
+    found = math.nan
+    if isinstance(value, numbers.Real) and not _is_bool(value):
+        try:
+            found = float(value)
+        except OverflowError:
+            found = math.inf
+    low = (least is None or found >= least) and (above is None or found > above)
+    if not (math.isfinite(found) and low and (most is None or found <= most)):
+        bounds = (("above", above), (">=", least), ("at most", most))
+        parts = [f"{words} {bound:g}" for words, bound in bounds if bound is not None]
+        span = f" {' and '.join(parts)}" if parts else ""
+        raise ValueError(f"{name} = {show(value)}: expected a finite number{span}{f' ({unit})' if unit else ''}")
+    return found
+
+
+def emulated_speed(value: object, name: str = "emulated_speed") -> float:
+    """Return the relative speed that a rank emulates, above 0 and at most 1."""
+    return number(name, value, above=0.0, most=1.0, unit="1: full speed")
+
+
+def seed(value: object, name: str = "seed") -> int:
+    """Return the seed of random numbers."""
+    return integer(name, value, 0)
+
+
+def choice(name: str, value: object, allowed: Sequence[str]) -> str:
+    """Return one of some words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} = {show(value)}: expected one of {', '.join(allowed)}")
+    return value
+
+
+def function(name: str, value: object, *, optional: bool = False) -> Any:
+    """Return a function (or None, if that will do)."""
+    if not (callable(value) or (optional and value is None)):
+        raise TypeError(f"{name} = {show(value)}: expected a function{', or None' if optional else ''}")
+    return value
+
+
+def comma_list(name: str, text: str, size: int | None = None) -> list[float]:
+    """Return the numbers in "1,2,..." (`size` of them)."""
+    try:
+        if "_" in text:  # float() takes 1_000
+            raise ValueError
+        found = [float(word) for word in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name} = {show(text)}: expected numbers with commas between them") from None
+    if size is not None and len(found) != size:
+        raise ValueError(f"{name} has {len(found)} numbers: expected {size}")
+    return found
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")

@@ -1,0 +1,62 @@
+"""Ctrl-C in a driver: noted while messages are sent and received, raised at once in what the user has written.
+
+A KeyboardInterrupt between the start of a send and the line that keeps its request would leave the send half done, and in
+a rank's sleep it would leave the others waiting for ever.  So a driver's loop holds it back, looks for it at each turn, and
+ends as after any other error: all ranks are told.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupts:
+    """What came while it was held back; made by `held`."""
+
+    def __init__(self) -> None:
+        self.pending = False
+        self._raising = False
+
+    def check(self) -> None:
+        """Raise the KeyboardInterrupt that was held back, if any."""
+        if self.pending:
+            self.pending = False
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Run what the user has written: in this block, Ctrl-C is raised at once."""
+        self._raising = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._raising = False
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        if self._raising:
+            raise KeyboardInterrupt
+        self.pending = True
+
+
+@contextmanager
+def held() -> Iterator[Interrupts]:
+    """Hold Ctrl-C back in this block.  What is still pending at its end, unless an error is on its way, is raised then.
+
+    Where SIGINT isn't Python's own (ignored, a handler of the user's, another thread), nothing changes.
+    """
+    interrupts = Interrupts()
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield interrupts
+        return
+    signal.signal(signal.SIGINT, interrupts._note)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupts.check()
