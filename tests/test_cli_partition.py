@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.graph import mesh
 from lb_mpi.graph_files import read_parts
 from lb_mpi.partitioning.partition import partition
-from lb_mpi.partitioning.quality import quality
+from lb_mpi.partitioning.quality import partition_metrics
 
 
 def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -19,8 +18,9 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert main(["partition", *line.split(), str(output)]) == 0
     given = json.loads(capsys.readouterr().out)
     parts = read_parts(output, 144)
-    figures = quality(mesh(12, 12), parts, [4, 2, 1, 1])
-    assert (parts == partition("mesh:12x12", 4, [4, 2, 1, 1], 0.05, "fast", 3)).all()
+    figures = partition_metrics("mesh:12x12", parts, 4, targets=[4, 2, 1, 1])
+    expected = partition("mesh:12x12", 4, targets=[4, 2, 1, 1], imbalance=0.05, effort="fast", seed=3)
+    assert (parts == expected).all()
     assert {"cut", "imbalance", "sizes", "connected", "seconds"} <= set(given)
     assert (given["cut"], given["volume"], given["imbalance"]) == (figures.cut, figures.volume, figures.imbalance)
     assert given["sizes"] == np.bincount(parts, minlength=4).tolist()

@@ -41,7 +41,11 @@ def arranged(
 
         def compute() -> Ints | None:
             try:
-                return arrange(graph, checked, objective, method, seed).places if own.rank == 0 else None
+                return (
+                    arrange(graph, checked, objective=objective, method=method, seed=seed).vertices
+                    if own.rank == 0
+                    else None
+                )
             finally:
                 barrier(own)  # the others sleep meanwhile
 
