@@ -9,7 +9,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from lb_mpi.errors import Error
@@ -34,8 +34,9 @@ class Command(Protocol):
 def dispatch(table: Mapping[str, str], arguments: Sequence[str]) -> int:
     """Run the command of the table (its words, a line of help) that the arguments begin with; return the exit code."""
     words = next((name.split() for name in table if list(arguments[: len(name.split())]) == name.split()), [])
+    asked, complaint = io.StringIO(), io.StringIO()  # argparse drops what it can't write
     try:
-        with one_rank_speaks():
+        with contextlib.redirect_stdout(asked), contextlib.redirect_stderr(complaint):
             if not words:
                 _choose(table, arguments)
             command, options = _parse(words, table[" ".join(words)], arguments[len(words) :])
@@ -44,7 +45,10 @@ def dispatch(table: Mapping[str, str], arguments: Sequence[str]) -> int:
             return 0
         text = json.dumps(answer) if options.json else "\n".join(command.summary(answer))
     except SystemExit as leaving:  # argparse has spoken
-        return _say("", code=int(leaving.code or 0))
+        if not _speaks():
+            return int(leaving.code or 0)
+        sys.stderr.write(complaint.getvalue())
+        return _say(asked.getvalue(), code=int(leaving.code or 0))
     except KeyboardInterrupt:
         return INTERRUPTED
     except Error as error:
@@ -101,12 +105,7 @@ def _say(text: str, code: int = 0) -> int:
     return code
 
 
-@contextlib.contextmanager
-def one_rank_speaks() -> Iterator[None]:
-    """Only rank 0 prints within the block, as far as the launcher has told who that is: before MPI is started."""
+def _speaks() -> bool:
+    """True on rank 0, as far as the launcher has told who that is: MPI isn't started yet."""
     names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-    if next((os.environ[name] for name in names if name in os.environ), "0") == "0":
-        yield
-        return
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield
+    return next((os.environ[name] for name in names if name in os.environ), "0") == "0"

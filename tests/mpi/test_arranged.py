@@ -34,7 +34,7 @@ def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
     try:
         assert type(placed) is MPI.Intracomm
         assert placed.size == SIZE
-        expected = lb_mpi.arrange(graph, SPEEDS, objective, method, seed=3).positions
+        expected = lb_mpi.arrange(graph, SPEEDS, objective=objective, method=method, seed=3).positions
         assert placed.allgather(RANK) == expected.tolist()
     finally:
         placed.Free()
