@@ -213,7 +213,6 @@ class Graph:
         return graph
 
 
-
 from_edges, from_scipy, from_networkx = Graph.from_edges, Graph.from_scipy, Graph.from_networkx
 
 

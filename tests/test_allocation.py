@@ -138,7 +138,9 @@ def test_a_level_of_real_numbers_is_no_better(n: int, drawn: list[tuple[float, f
         assert counts.sum() == n
         assert (counts >= 0).all()
         assert result.lower_bound <= result.makespan == needed(counts, n, t, e * exchange).max()
-    last = int(needed(counts := allocate(n, t, edge_probability=e, exchange=exchange).counts, n, t, e * exchange).argmax())
+    last = int(
+        needed(counts := allocate(n, t, edge_probability=e, exchange=exchange).counts, n, t, e * exchange).argmax()
+    )
     for to in range(len(t)):
         if to != last and counts[last]:
             moved = counts.copy()

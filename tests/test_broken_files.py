@@ -29,7 +29,7 @@ FILES: dict[str, tuple[list[bytes], Callable[[Path], Any], type, str]] = {
     "machine.json": ([MACHINE], read_machine, Machine, r"(:\d+)?: "),
     "hosts": ([HOSTS], read_hosts, list, r":\d+: "),
 }
-PIECES = [*(b"0 1 -1 2 9 1.5 nan inf 1e999 1_0 % # = : , [ ] { } \" true null".split()), b" ", b"\n", b"\0", b"\xff"]
+PIECES = [*(b'0 1 -1 2 9 1.5 nan inf 1e999 1_0 % # = : , [ ] { } " true null'.split()), b" ", b"\n", b"\0", b"\xff"]
 PIECES += [b"99999999999999999999", b"1" * 5000, b"[" * 2000, "\u0663".encode()]
 
 

@@ -47,9 +47,7 @@ def test_connected(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Gener
 
 
 @given(partitions(), st.sampled_from([None, 0.25]))
-def test_mapping_cost(
-    drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Generator], unit_s: float | None
-) -> None:
+def test_mapping_cost(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Generator], unit_s: float | None) -> None:
     expected, graph, parts, k, rng = drawn
     speeds = rng.uniform(0.5, 2, k)
     alpha, beta = (rng.uniform(0, 1, (k, k)) * ~np.eye(k, dtype=bool) for _ in range(2))

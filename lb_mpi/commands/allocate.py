@@ -49,9 +49,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     each = {name: _same(comma_list(name, getattr(args, name))) for name in ("exchange", "wait_probability", "wait")}
     cap = None if args.cap is None else _same(comma_list("cap", args.cap))
     began = time.perf_counter()
-    result = allocate(
-        args.tasks, times, edge_probability=args.edge_probability, cap=cap, method=args.method, **each
-    )
+    result = allocate(args.tasks, times, edge_probability=args.edge_probability, cap=cap, method=args.method, **each)
     return {
         "counts": result.counts.tolist(),
         "makespan": result.makespan,

@@ -31,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("--graph", required=True, help=GRAPH)
     nodes = parser.add_mutually_exclusive_group()
-    nodes.add_argument("--speeds", help="uniform:LOW:HIGH, one per vertex: 1,2,..., or a file with them (uniform:1:10)")
+    nodes.add_argument(
+        "--speeds",
+        metavar="X,X,...",
+        help="uniform:LOW:HIGH, one per vertex: 1,2,..., or a file with them (uniform:1:10)",
+    )
     nodes.add_argument("--hosts", metavar="FILE", help="a host list; printed again in the order of the vertices")
     parser.add_argument("--seed", type=int, default=0, help="of the drawn speeds and of anneal (%(default)s)")
     parser.add_argument(
@@ -108,7 +112,8 @@ def summary(result: dict[str, Any]) -> list[str]:
     lines = [
         f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['method']} for the "
         f"{result['objective']} tau in {result['seconds']:.3g} s",
-        f"p = lambda_P / lambda_2: {result['p_before']:.2f} before, {result['p']:.2f} now; lambda_2 for this tau: "
+        f"p = lambda_P / lambda_2, to which the steps of diffusion are proportional: {result['p_before']:.2f} before, "
+        f"{result['p']:.2f} now; lambda_2 for this tau: "
         f"{result['lambda_2_before']:.4g} before, {result['lambda_2']:.4g} now",
         f"steps to an imbalance of {result['tolerance']:g}: {result['steps_before']} before, "
         f"{result['steps_predicted']} now (predicted)",

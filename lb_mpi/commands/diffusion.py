@@ -21,16 +21,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     usual = ", ".join(f"{scheme}: {tau}" for scheme, tau in DEFAULT_TAU.items() if scheme != "dimension_exchange")
     parser.add_argument("--graph", required=True, help=GRAPH)
     parser.add_argument(
-        "--speeds", default="uniform:4:16", help="uniform:LOW:HIGH, or one per rank: 1,2,... (%(default)s)"
+        "--speeds",
+        default="uniform:4:16",
+        metavar="X,X,...",
+        help="uniform:LOW:HIGH, or one per rank: 1,2,... (%(default)s)",
     )
-    parser.add_argument("--times", default="uniform:5:15", help="seconds before balancing, likewise (%(default)s)")
+    parser.add_argument(
+        "--times", default="uniform:5:15", metavar="S,S,...", help="seconds before balancing, likewise (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draws: speeds first, then times (%(default)s)")
     parser.add_argument(
         "--scheme",
         choices=SCHEMES,
         default="fos",
         help="how neighbours level their times: fos, first order, is the plain way, sos, chebyshev, ops and cg take fewer "
-        "steps, dimension_exchange levels one pair at a time, direct needs no steps (%(default)s)",
+        "steps, dimension_exchange levels pairs in turn, direct solves for the flow at once (%(default)s)",
     )
     parser.add_argument(
         "--tau",

@@ -23,13 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.125,
         metavar="J",
-        help="a rank with no more work than this gives none away; a cell far from the exit is worth 1 (%(default)s)",
+        help="work that is too little to be shared: 1 for each cell of the path since the first with untried directions, "
+        "and an eighth for each of these (%(default)s)",
     )
     parser.add_argument(
         "--split-rule",
         choices=("half", "one", "alternate"),
         default="half",
-        help="how many of its cells a rank gives away: half, one, or every other one (%(default)s)",
+        help="which untried directions a rank gives away: half of those of its oldest cell that has several, one of them, "
+        "or those of every other cell (%(default)s)",
     )
 
 

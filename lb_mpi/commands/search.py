@@ -27,7 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of delays and pauses (%(default)s)")
     parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds a node takes (%(default)s)")
     parser.add_argument(
-        "--quantum-s", type=float, default=50e-6, help="virtual seconds of work between two looks for messages (%(default)s)"
+        "--quantum-s",
+        type=float,
+        default=50e-6,
+        help="virtual seconds of work between two looks for messages (%(default)s)",
     )
     parser.add_argument(
         "--threshold",
@@ -40,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--split-rule",
         choices=("alternate", "half", "one"),
         default="alternate",
-        help="which of its nodes a rank gives away: every other one, half of them, or one (%(default)s)",
+        help="which of its nodes a rank gives away: every other one, the older half, or the oldest (%(default)s)",
     )
     parser.add_argument(
         "--pause",
