@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lb_mpi.files import write_whole
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import PathLike
 from lb_mpi.metrics import check_speeds
@@ -101,11 +101,11 @@ def read_machine(path: PathLike) -> Machine:
             given = json.load(file)
         except json.JSONDecodeError as error:
             raise ValueError(f"{where}:{error.lineno}: {error.msg}: expected JSON") from None
-        except (UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # no UTF-8; a number of too many digits; too deep
             raise ValueError(f"{where}: expected JSON") from None
     if not isinstance(given, dict) or given.get("format") != FORMAT:
         raise ValueError(f'{where}: expected a JSON object with "format": "{FORMAT}"')
-    if given.get("version") != VERSION:
+    if given.get("version") != VERSION or isinstance(given["version"], bool):
         raise ValueError(f"{where}: version = {given.get('version')!r}: expected {VERSION}")
     fields = ("hosts", "speeds", "latency_s", "s_per_byte")
     for name in fields:
@@ -140,22 +140,8 @@ def as_json(machine: Machine) -> dict[str, Any]:
 
 
 def write_machine(machine: Machine, path: PathLike) -> None:
-    """Write the file; it's there as a whole or not at all."""
-    folder, name = os.path.split(os.path.abspath(path))
-    try:
-        descriptor, draft = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(as_json(machine), indent=1) + "\n")
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(draft, 0o666 & ~mask)  # mkstemp's is for the owner alone
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
+    """Write the file; it's there as a whole or not at all (see `lb_mpi.files`)."""
+    write_whole(path, json.dumps(as_json(machine), indent=1) + "\n")
 
 
 # --- from measurements ------------------------------------------------------------------------------------------------

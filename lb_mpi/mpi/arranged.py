@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.arranging.arrange import arrange, check
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph_files import as_graph
 from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.exchange import fingerprint
 from lb_mpi.mpi.waiting import barrier
@@ -15,8 +18,9 @@ from lb_mpi.mpi.waiting import barrier
 
 def arranged(
     comm: MPI.Intracomm,
-    graph: Graph,
+    graph: Any,
     speeds: ArrayLike,
+    *,
     objective: str = "uniform",
     method: str = "swap",
     seed: int = 0,
@@ -35,13 +39,17 @@ def arranged(
         raise TypeError(f"comm = {comm!r}: expected an mpi4py intracommunicator")
     own = comm.Dup()
     try:
-        checked = agree(own, lambda: _check(own.size, graph, speeds, objective, method, seed))
-        same = {"graph": fingerprint(graph), "speeds": checked.tolist(), "seed": int(seed)}
+        layout, checked = agree(own, lambda: _check(own.size, graph, speeds, objective, method, seed))
+        same = {"graph": fingerprint(layout), "speeds": checked.tolist(), "seed": int(seed)}
         agree_on(own, objective=objective, method=method, **same)
 
         def compute() -> Ints | None:
             try:
-                return arrange(graph, checked, objective, method, seed).places if own.rank == 0 else None
+                return (
+                    arrange(layout, checked, objective=objective, method=method, seed=seed).vertices
+                    if own.rank == 0
+                    else None
+                )
             finally:
                 barrier(own)  # the others sleep meanwhile
 
@@ -53,7 +61,8 @@ def arranged(
         own.Free()
 
 
-def _check(size: int, graph: Graph, speeds: ArrayLike, objective: str, method: str, seed: int) -> Floats:
-    if isinstance(graph, Graph) and graph.n != size:
-        raise ValueError(f"graph of {graph.n} vertices: expected {size}, one for each rank")
-    return check(graph, speeds, objective, method, seed)
+def _check(size: int, graph: Any, speeds: ArrayLike, objective: str, method: str, seed: int) -> tuple[Graph, Floats]:
+    layout = as_graph(graph)
+    if layout.n != size:
+        raise ValueError(f"graph of {layout.n} vertices: expected {size}, one for each rank")
+    return layout, check(layout, speeds, objective, method, seed)

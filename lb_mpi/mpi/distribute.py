@@ -12,14 +12,15 @@ from numpy.typing import ArrayLike
 from lb_mpi.distributing.allocation import Allocation, allocate
 from lb_mpi.distributing.halo import Piece, Pieces, block_parts, part_of, random_parts
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
-from lb_mpi.metrics import check_speeds
+from lb_mpi.metrics import check_parts, check_speeds
 from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.halo import HaloPlan
 from lb_mpi.mpi.speed import Kernel, measure
 from lb_mpi.mpi.waiting import wait
-from lb_mpi.partitioning.partition import as_graph, partition
-from lb_mpi.partitioning.quality import check_parts, cut
+from lb_mpi.partitioning.partition import partition
+from lb_mpi.partitioning.quality import cut
 
 METHODS = ("static", "block", "random")
 _TAG = 1
@@ -171,7 +172,10 @@ def allocation_of(
     others = max(size - 1, 1)
     exchange: Floats = edge_bytes * machine.s_per_byte.sum(axis=1) / others
     return allocate(
-        graph.n, unit_s * mean * fast.max() / fast, 2.0 * graph.n_edges / (graph.n * (graph.n - 1.0)), exchange
+        graph.n,
+        unit_s * mean * fast.max() / fast,
+        edge_probability=2.0 * graph.n_edges / (graph.n * (graph.n - 1.0)),
+        exchange=exchange,
     )
 
 
@@ -179,7 +183,9 @@ def _partition(graph: Graph, allocation: Allocation, imbalance: float, effort: s
     """(n,) the rank of each vertex; ranks that are to get nothing don't take part in the partition."""
     ranks = np.flatnonzero(allocation.counts)
     targets = allocation.counts[ranks].astype(float)
-    owners: Ints = ranks[partition(graph, len(ranks), targets, imbalance, effort, seed)]
+    owners: Ints = ranks[
+        partition(graph, len(ranks), targets=targets, imbalance=imbalance, effort=effort, seed=seed)
+    ]
     return owners
 
 

@@ -155,7 +155,7 @@ def test_info_measures_and_writes_a_file(tmp_path: pathlib.Path) -> None:
         (["-o", "m.json"], "-o without --measure"),
         (["--measure", "--speeds", ",".join(["1"] * (SIZE + 1))], f"--speeds has {SIZE + 1} numbers"),
         (["--measure", "--speeds", ",".join(["2"] * SIZE)], "speed = 2.0"),
-        (["--measure", "--speeds", "fast"], "--speeds fast"),
+        (["--measure", "--speeds", "fast"], "--speeds = 'fast'"),
         (["--measure", "-o", "nosuch/folder/m.json"], "nosuch/folder/m.json"),
     ],
 )
