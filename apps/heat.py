@@ -157,7 +157,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         imbalance=options.imbalance,
         effort=options.effort,
         seed=options.seed,
-        speed=speed,
+        emulated_speed=speed,
     )
     setup_s = time.perf_counter() - began
     with plan:

@@ -25,7 +25,7 @@ def test_the_documented_line() -> None:
     rng = np.random.default_rng(0)
     speeds = rng.uniform(4, 16, 64)
     times = rng.uniform(5, 15, 64)
-    expected = balance(parse("mesh:8x8"), speeds * times, speeds, "sos", "paper", tolerance=0.05)
+    expected = balance(parse("mesh:8x8"), speeds * times, speeds, scheme="sos", tau="paper", tolerance=0.05)
     assert {"steps", "imbalance", "volume", "l2_volume", "seconds"} <= set(result)
     assert result["steps"] == expected.steps
     assert result["imbalance"] == expected.imbalance

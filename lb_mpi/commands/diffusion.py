@@ -48,9 +48,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     speeds = check_speeds(draw("speeds", args.speeds, graph.n, rng), graph.n)
     times = check_loads(draw("times", args.times, graph.n, rng), graph.n, name="times")
     begin = time.perf_counter()
-    result = balance(
-        graph, speeds * times, speeds, args.scheme, args.tau, tolerance=args.tolerance, max_steps=args.max_steps
-    )
+    options = {"scheme": args.scheme, "tau": args.tau, "tolerance": args.tolerance, "max_steps": args.max_steps}
+    result = balance(graph, speeds * times, speeds, **options)
     seconds = time.perf_counter() - begin
     return {
         "graph": args.graph,

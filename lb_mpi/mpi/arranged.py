@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.arranging.arrange import arrange, check
-from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.mpi.collective import agree, agree_on
+from lb_mpi import checks
+from lb_mpi.arranging.arrange import arrange
+from lb_mpi.graph import Floats, Graph
+from lb_mpi.metrics import check_speeds
+from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.exchange import fingerprint
-from lb_mpi.mpi.waiting import barrier
 
 
 def arranged(
     comm: MPI.Intracomm,
     graph: Graph,
     speeds: ArrayLike,
+    *,
     objective: str = "uniform",
     method: str = "swap",
     seed: int = 0,
@@ -31,21 +35,13 @@ def arranged(
 
     ValueError or TypeError on every rank when an argument is wrong on any, or not the same on all.
     """
-    if not isinstance(comm, MPI.Intracomm):
-        raise TypeError(f"comm = {comm!r}: expected an mpi4py intracommunicator")
-    own = comm.Dup()
+    own = duplicate(comm)
     try:
-        checked = agree(own, lambda: _check(own.size, graph, speeds, objective, method, seed))
-        same = {"graph": fingerprint(graph), "speeds": checked.tolist(), "seed": int(seed)}
-        agree_on(own, objective=objective, method=method, **same)
-
-        def compute() -> Ints | None:
-            try:
-                return arrange(graph, checked, objective, method, seed).places if own.rank == 0 else None
-            finally:
-                barrier(own)  # the others sleep meanwhile
-
-        found = agree(own, compute)
+        checked, number = agree(own, lambda: _check(own.size, graph, speeds, seed))
+        options: dict[str, Any] = {"objective": objective, "method": method, "seed": number}
+        agree_on(own, graph=fingerprint(graph), speeds=checked.tolist(), **options)
+        on_root = own.rank == 0
+        found = agree(own, lambda: arrange(graph, checked, **options).places if on_root else None, patient=True)
         places = np.empty(own.size, dtype=np.int64) if found is None else found
         own.Bcast(places)
         return MPI.Intracomm(own.Split(0, int(places[own.rank])))
@@ -53,7 +49,9 @@ def arranged(
         own.Free()
 
 
-def _check(size: int, graph: Graph, speeds: ArrayLike, objective: str, method: str, seed: int) -> Floats:
-    if isinstance(graph, Graph) and graph.n != size:
+def _check(size: int, graph: Graph, speeds: ArrayLike, seed: int) -> tuple[Floats, int]:
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph = {graph!r}: expected an lb_mpi.graph.Graph")
+    if graph.n != size:
         raise ValueError(f"graph of {graph.n} vertices: expected {size}, one for each rank")
-    return check(graph, speeds, objective, method, seed)
+    return check_speeds(speeds, size), checks.seed(seed)

@@ -70,7 +70,7 @@ def _tell(
         for host in dict.fromkeys(hosts):
             lines.append(f"  {host}: {_ranks([rank for rank, its in enumerate(hosts) if its == host])}")
         return answer, lines
-    machine = measure(comm, speed=speed)
+    machine = measure(comm, emulated_speed=speed)
     answer["machine"] = as_json(machine)
     if output:
         agree(comm, lambda: write_machine(machine, output) if comm.rank == 0 else None)

@@ -30,11 +30,11 @@ def refused(action: Callable[[], object]) -> list[str]:
 @pytest.mark.parametrize("method", ["paper", "fill", "swap"])
 def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
     graph = mesh(*most_square_mesh(SIZE))
-    placed = lb_mpi.arranged(COMM, graph, SPEEDS, objective, method, seed=3)
+    placed = lb_mpi.arranged(COMM, graph, SPEEDS, objective=objective, method=method, seed=3)
     try:
         assert type(placed) is MPI.Intracomm
         assert placed.size == SIZE
-        expected = lb_mpi.arrange(graph, SPEEDS, objective, method, seed=3).positions
+        expected = lb_mpi.arrange(graph, SPEEDS, objective=objective, method=method, seed=3).positions
         assert placed.allgather(RANK) == expected.tolist()
     finally:
         placed.Free()
@@ -47,8 +47,8 @@ def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
     loads = layout * np.random.default_rng(1).uniform(5, 15, SIZE)
     mine = float(SPEEDS[RANK])
     assert mine == layout[placed.rank]
-    found = diffuse(placed, graph, float(loads[placed.rank]), mine, "fos", "uniform", tolerance=1e-6)
-    assert found.steps == balance(graph, loads, layout, "fos", "uniform", tolerance=1e-6).steps
+    found = diffuse(placed, graph, float(loads[placed.rank]), mine, scheme="fos", tau="uniform", tolerance=1e-6)
+    assert found.steps == balance(graph, loads, layout, scheme="fos", tau="uniform", tolerance=1e-6).steps
     placed.Free()
 
 

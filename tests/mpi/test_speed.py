@@ -45,7 +45,7 @@ def test_messages_can_be_left_out() -> None:
 
 def test_emulated_speeds_are_found() -> None:
     """A rank that rests three times as long as it computes is measured as one, whatever else this machine does."""
-    machine = measure(COMM, messages=False, rounds=3, round_s=0.1, speed=1.0 if RANK % 2 == 0 else 0.25)
+    machine = measure(COMM, messages=False, rounds=3, round_s=0.1, emulated_speed=1.0 if RANK % 2 == 0 else 0.25)
     if SIZE == 2:  # on more ranks than cores the emulation itself may be late
         assert machine.speeds[1] < 0.6 * machine.speeds[0]
     assert len(machine.speeds) == SIZE
@@ -80,7 +80,7 @@ def test_mistakes_are_told_to_all() -> None:
         multiply_add(n)
 
     cases: list[tuple[dict[str, object], str]] = [
-        ({"speed": 2.0 if last == RANK else 1.0}, "speed = 2.0"),
+        ({"emulated_speed": 2.0 if last == RANK else 1.0}, "speed = 2.0"),
         ({"kernel": 3}, "kernel = 3"),
         ({"rounds": 0}, "rounds = 0"),
         ({"rounds": True}, "rounds = True"),
