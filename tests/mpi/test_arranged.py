@@ -103,7 +103,7 @@ def test_arguments_have_to_be_the_same_on_all_ranks(other: dict[str, object], sa
 
 
 def test_what_goes_wrong_while_rank_0_computes_is_an_error_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise MemoryError("too large")
 
     monkeypatch.setattr(arranged_module, "arrange", fail)
