@@ -36,10 +36,10 @@ from lb_mpi.searching.problem import Problem
 
 if TYPE_CHECKING:
     from lb_mpi.arranging.arrange import Arrangement, arrange
+    from lb_mpi.balancing.record import Balanced
     from lb_mpi.distributing.allocation import Allocation, allocate
     from lb_mpi.machine import Machine, read_machine, write_machine
     from lb_mpi.mpi.arranged import arranged
-    from lb_mpi.mpi.balanced import Balanced
     from lb_mpi.mpi.balancer import Balancer
     from lb_mpi.mpi.distribute import distribute
     from lb_mpi.mpi.halo import HaloPlan
@@ -85,7 +85,7 @@ _LATER = {
     "HaloPlan": "lb_mpi.mpi.halo",
     **dict.fromkeys(("search", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),
     "Balancer": "lb_mpi.mpi.balancer",
-    "Balanced": "lb_mpi.mpi.balanced",
+    "Balanced": "lb_mpi.balancing.record",
 }
 
 

@@ -18,12 +18,17 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import spsolve
 
 from lb_mpi.graph import Floats, Ints
 
 UP = 0.7  # weight of a measurement that is larger than what was known
-FORGET = 0.9  # weight of an observation after one more call
+FORGET = 0.9  # weight of an observation after one more round with any
 PRIOR = 1e-3  # of the heaviest observation: how strongly ticks of unrelated ranks are taken for alike
+NEGLIGIBLE = 1e-6  # of the heaviest observation: what is lighter is dropped
+DENSE = 256  # ranks up to which the fit is solved as a dense system
 FEWEST = 2.0**-60  # seconds; no measured time is 0
 
 
@@ -102,29 +107,41 @@ class Worths:
     """The worths k of all ranks' ticks, from the observations of all."""
 
     def __init__(self, size: int) -> None:
-        self._weight = np.zeros((size, size))  # [q, r]: of what q has told of r
-        self._sum = np.zeros((size, size))  # weight * log(k_r / k_q)
+        self.values = np.ones(size)  # (P,) k > 0; their geometric mean is 1
+        # Pairs (q, r) of which q has told something of r, as q * P + r, ascending; and beside them
+        self._pairs = np.zeros(0, dtype=np.int64)
+        self._weight = np.zeros(0)  # of what was told
+        self._sum = np.zeros(0)  # weight * log(k_r / k_q)
 
-    def forget(self) -> None:
-        """One more call: what was seen before counts a little less."""
-        self._weight *= FORGET
-        self._sum *= FORGET
+    def tell(self, told: NDArray[np.void], n_told: Ints) -> None:
+        """One more round: rank q has made the first n_told[q] of the observations told[q] (see `balancing.reports`)."""
+        rank, place = np.nonzero(np.arange(told.shape[1]) < n_told[:, None])
+        if not len(rank):
+            return
+        size, seen = len(self.values), told[rank, place]
+        pairs = rank * size + seen["other"]
+        union = np.union1d(self._pairs, pairs)
+        weight, total = np.zeros((2, len(union)))
+        known = np.searchsorted(union, self._pairs)
+        weight[known], total[known] = FORGET * self._weight, FORGET * self._sum
+        np.add.at(weight, np.searchsorted(union, pairs), seen["weight"])
+        np.add.at(total, np.searchsorted(union, pairs), seen["weight"] * seen["log_ratio"])
+        kept = weight > NEGLIGIBLE * weight.max()
+        self._pairs, self._weight, self._sum = union[kept], weight[kept], total[kept]
+        self._fit()
 
-    def tell(self, own: int, seen: Observation) -> None:
-        """Rank `own` has made this observation."""
-        self._weight[own, seen.other] += seen.weight
-        self._sum[own, seen.other] += seen.weight * seen.log_ratio
-
-    def fit(self) -> Floats:
-        """(P,) worths k > 0; their geometric mean is 1."""
-        heaviest = float(self._weight.max())
-        if heaviest == 0.0:
-            return np.ones(len(self._weight))
-        links = self._weight + self._weight.T
-        laplacian = np.diag(links.sum(axis=1) + PRIOR * heaviest) - links
-        right = self._sum.sum(axis=0) - self._sum.sum(axis=1)
-        logs = np.linalg.solve(laplacian, right)
-        return np.asarray(np.exp(logs - logs.mean()))
+    def _fit(self) -> None:
+        """Least squares of the logarithms; a little towards 1, which decides between ranks that nothing relates."""
+        size = len(self.values)
+        own, other = np.divmod(self._pairs, size)
+        shape = (size, size)
+        one_way = sparse.coo_array((self._weight, (own, other)), shape=shape).tocsr()
+        links = one_way + one_way.T
+        diagonal = np.asarray(links.sum(axis=1)).ravel() + PRIOR * float(self._weight.max())
+        right = np.bincount(other, self._sum, size) - np.bincount(own, self._sum, size)
+        laplacian = (sparse.diags_array(diagonal) - links).tocsc()
+        logs = np.linalg.solve(laplacian.toarray(), right) if size <= DENSE else spsolve(laplacian, right)
+        self.values = np.asarray(np.exp(logs - logs.mean()))
 
 
 def blocks(n: int, count: int, turn: int) -> list[slice]:
