@@ -37,6 +37,7 @@ from lb_mpi.searching.problem import Problem
 if TYPE_CHECKING:
     from lb_mpi.arranging.arrange import Arrangement, arrange
     from lb_mpi.balancing.record import Balanced
+    from lb_mpi.diffusion.diffusion import Balance, balance
     from lb_mpi.distributing.allocation import Allocation, allocate
     from lb_mpi.machine import Machine, read_machine, write_machine
     from lb_mpi.mpi.arranged import arranged
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Allocation",
     "Arrangement",
+    "Balance",
     "BalanceError",
     "Balanced",
     "Balancer",
@@ -64,6 +66,7 @@ __all__ = [
     "allocate",
     "arrange",
     "arranged",
+    "balance",
     "distribute",
     "measure",
     "partition",
@@ -79,6 +82,7 @@ _LATER = {
     **dict.fromkeys(("arrange", "Arrangement"), "lb_mpi.arranging.arrange"),
     "arranged": "lb_mpi.mpi.arranged",
     **dict.fromkeys(("Machine", "read_machine", "write_machine"), "lb_mpi.machine"),
+    **dict.fromkeys(("balance", "Balance"), "lb_mpi.diffusion.diffusion"),
     "measure": "lb_mpi.mpi.speed",
     "partition": "lb_mpi.partitioning.partition",
     "distribute": "lb_mpi.mpi.distribute",

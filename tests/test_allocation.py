@@ -92,7 +92,7 @@ def test_one_node_past_its_peak() -> None:
 
 
 def test_a_filled_node_and_others_that_share_the_rest() -> None:
-    result = allocate(12, [1, 1, 1, 5], 1.0, 1.0, cap=[10, 4, 4, 4])
+    result = allocate(12, [1, 1, 1, 5], edge_probability=1.0, exchange=1.0, cap=[10, 4, 4, 4])
     assert result.counts.tolist() == [10, 1, 1, 0]
     assert result.makespan == 30.0  # shared evenly, four tasks on one node take 36
     assert result.makespan == brute_force(12, np.array([1.0, 1, 1, 5]), np.ones(4), [10, 4, 4, 4])
@@ -107,18 +107,20 @@ def test_without_talk_by_speed() -> None:
             [9] * 50 + [10] * 50,
         )
         assert allocate(5, [3.0], method=method).counts.tolist() == [5]
-        assert allocate(0, [3.0, 1.0], 0.5, 0.5, method=method).counts.tolist() == [0, 0]
+        assert allocate(0, [3.0, 1.0], edge_probability=0.5, exchange=0.5, method=method).counts.tolist() == [0, 0]
         assert allocate(9, [1, 1, 1], cap=[0, math.inf, 4.9], method=method).counts.tolist() == [0, 5, 4]
         assert allocate(9, [1, 1], cap=[4, 5], method=method).counts.tolist() == [4, 5]
     assert allocate(0, 1.0).makespan == 0.0
 
 
 def test_numbers_stand_for_all_nodes() -> None:
-    assert allocate(10, 1.0, 0.1, [0.1, 0.1]).counts.tolist() == [5, 5]
+    assert allocate(10, 1.0, edge_probability=0.1, exchange=[0.1, 0.1]).counts.tolist() == [5, 5]
     assert allocate(10, 1.0, cap=[7, 7]).counts.tolist() in ([5, 5], [3, 7], [7, 3])
     assert allocate(10, 1.0).counts.tolist() == [10]
-    one = allocate(100, [1, 2, 3], 0.2, 0.01, 0.5, 0.02)
-    other = allocate(100, (1, 2, 3), 0.2, [0.01] * 3, np.full(3, 0.5), [0.02] * 3)
+    talk: dict[str, Any] = {"exchange": 0.01, "wait_probability": 0.5, "wait": 0.02}
+    each = {name: np.full(3, value) for name, value in talk.items()}
+    one = allocate(100, [1, 2, 3], edge_probability=0.2, **talk)
+    other = allocate(100, (1, 2, 3), edge_probability=0.2, **each)
     assert one.counts.tolist() == other.counts.tolist()
     assert one.makespan == other.makespan
 
@@ -132,12 +134,12 @@ def test_a_level_of_real_numbers_is_no_better(n: int, drawn: list[tuple[float, f
     """With so many tasks rounding is no matter: no single task that goes elsewhere makes the last node earlier."""
     t, exchange = np.array(drawn).T
     for method in ("exact", "paper"):
-        result = allocate(n, t, e, exchange, method=method)
+        result = allocate(n, t, edge_probability=e, exchange=exchange, method=method)
         counts = result.counts
         assert counts.sum() == n
         assert (counts >= 0).all()
         assert result.lower_bound <= result.makespan == needed(counts, n, t, e * exchange).max()
-    last = int(needed(counts := allocate(n, t, e, exchange).counts, n, t, e * exchange).argmax())
+    last = int(needed(counts := allocate(n, t, edge_probability=e, exchange=exchange).counts, n, t, e * exchange).argmax())
     for to in range(len(t)):
         if to != last and counts[last]:
             moved = counts.copy()
@@ -150,7 +152,8 @@ def test_integers_stay_integers(n: int) -> None:
     result = allocate(n, [1.0, 1.0, 1.0])
     assert sorted(result.counts.tolist()) == [n // 3] * (3 - n % 3) + [n // 3 + 1] * (n % 3)
     assert result.makespan == -(-n // 3)
-    assert allocate(n, [1, 2], 1.0, 1e-3, cap=[n - 1, n]).counts.tolist() == [n - 1, 1]  # talk rules: as one as can be
+    result = allocate(n, [1, 2], edge_probability=1.0, exchange=1e-3, cap=[n - 1, n])
+    assert result.counts.tolist() == [n - 1, 1]  # talk rules: as one as can be
 
 
 def test_a_million_nodes() -> None:

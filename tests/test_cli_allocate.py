@@ -1,6 +1,7 @@
 """The command `allocate`."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str]) -> None:
     for method in ("exact", "paper"):
         assert main(["allocate", *(LINE + more).split(), "--method", method, "--json"]) == 0
         given = json.loads(capsys.readouterr().out)
-        expected = allocate(1000, [1, 2, 4], 0.1, [0.01, 0.01, 0.02], 0.1, 0.05, [500] * 3, method)
+        talk: dict[str, Any] = {"exchange": [0.01, 0.01, 0.02], "wait_probability": 0.1, "wait": 0.05}
+        expected = allocate(1000, [1, 2, 4], edge_probability=0.1, cap=[500] * 3, method=method, **talk)
         assert {"counts", "makespan", "lower_bound", "seconds"} <= set(given)
         assert given["counts"] == expected.counts.tolist()
         assert (given["makespan"], given["lower_bound"]) == (expected.makespan, expected.lower_bound)

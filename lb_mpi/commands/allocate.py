@@ -47,7 +47,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     )
     cap = None if args.cap is None else _same(numbers("cap", args.cap))
     began = time.perf_counter()
-    result = allocate(args.tasks, times, args.edge_probability, exchange, chance, wait, cap, args.method)
+    talk = {"exchange": exchange, "wait_probability": chance, "wait": wait}
+    result = allocate(
+        args.tasks, times, edge_probability=args.edge_probability, cap=cap, method=args.method, **talk
+    )
     return {
         "counts": result.counts.tolist(),
         "makespan": result.makespan,

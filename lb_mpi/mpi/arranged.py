@@ -51,7 +51,7 @@ def arranged(
 
 def _check(size: int, graph: Graph, speeds: ArrayLike, seed: int) -> tuple[Floats, int]:
     if not isinstance(graph, Graph):
-        raise TypeError(f"graph = {graph!r}: expected an lb_mpi.graph.Graph")
+        raise TypeError(f"graph = {checks.show(graph)}: expected an lb_mpi.graph.Graph")
     if graph.n != size:
         raise ValueError(f"graph of {graph.n} vertices: expected {size}, one for each rank")
     return check_speeds(speeds, size), checks.seed(seed)

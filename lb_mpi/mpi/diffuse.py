@@ -63,6 +63,7 @@ class Diffuser:
     ) -> None:
         self._exchange = NeighbourExchange(comm, graph, method=exchange)
         self._news = self._exchange.news
+        self._news.name = "Diffuser"
         own = self._news.comm
         try:
             self._rule = agree(own, lambda: tau_rule(scheme, tau))
@@ -89,29 +90,26 @@ class Diffuser:
         check_loads(loads)
         setup, tolerance = self.prepare(check_speeds(speeds)), self._stop.tolerance
         before = Diffusion(setup, loads).imbalance
-        with self._news.telling():
-            if before <= tolerance or self._stop.max_steps == 0:
-                deg = len(self._graph.neighbours(self._news.comm.rank))
-                return Diffused(np.zeros(deg), 0, before <= tolerance, [before])
-            if self._scheme == "direct":  # what is left is rounding; to measure that would take another collective
-                return Diffused(self._deal(lambda: solve(setup, loads)), 1, True, [before, 0.0])
-            flow, imbalance = self._diffuse(setup, loads)
-            if self._scheme == "dimension_exchange":  # its circles are long: only the root can see them all
-                parts = self._collect(flow)
-                flow = self._deal(lambda: cancel_cycles(self._graph, parts))
+        if before <= tolerance or self._stop.max_steps == 0:
+            deg = len(self._graph.neighbours(self._news.comm.rank))
+            return Diffused(np.zeros(deg), 0, before <= tolerance, [before])
+        if self._scheme == "direct":  # what is left is rounding; to measure that would take another collective
+            return Diffused(self._deal(lambda: solve(setup, loads)), 1, True, [before, 0.0])
+        flow, imbalance = self._diffuse(setup, loads)
+        if self._scheme == "dimension_exchange":  # its circles are long: only the root can see them all
+            whole = self._collect(flow)
+            flow = self._deal(lambda: cancel_cycles(self._graph, whole))
         return Diffused(flow, len(imbalance) - 1, imbalance[-1] <= tolerance, imbalance)
 
     def collect(self, setup: Setup, loads: Floats) -> tuple[Floats, int]:
         """Collective: of a scheme that has steps, the (E,) flow on rank 0, zeros elsewhere, and the number of steps."""
-        with self._news.telling():
-            flow, imbalance = self._diffuse(setup, loads)
-            return self._collect(flow), len(imbalance) - 1
+        flow, imbalance = self._diffuse(setup, loads)
+        return self._collect(flow), len(imbalance) - 1
 
     def gather(self, *numbers: float) -> Floats:
         """Collective: everybody's k numbers, (P, k), the same on all ranks."""
         self._news.check()
-        with self._news.telling():
-            return self._gather(np.array(numbers))
+        return self._gather(np.array(numbers))
 
     def prepare(self, speeds: Floats, stale: float = 0.0) -> Setup:
         """Make ready for the (P,) speeds, the same on all ranks; nothing, if none has changed by more than `stale`.
@@ -153,7 +151,8 @@ class Diffuser:
     def _gather(self, numbers: Floats) -> Floats:
         comm = self._news.comm
         everyone = np.empty((comm.size, len(numbers)))
-        self._news.wait(comm.Iallgather(numbers, everyone).Test, (numbers, everyone))
+        with self._news.telling():
+            self._news.wait(comm.Iallgather(numbers, everyone).Test, (numbers, everyone))
         return everyone
 
     def _total(self, numbers: Floats) -> Floats:
@@ -167,12 +166,17 @@ class Diffuser:
         infinite.
         """
         assert self._local is not None
-        comm, wait, exchange = self._news.comm, self._news.wait, self._exchange.exchange
-        load, mean = float(loads[comm.rank]), float(setup.mean_times(loads)[comm.rank])
-        one = RankDiffusion(self._local, load, mean, self._total)
+        rank, exchange = self._news.comm.rank, self._exchange.exchange
+        with self._news.telling():
+            one = RankDiffusion(self._local, float(loads[rank]), float(setup.mean_times(loads)[rank]), self._total)
+            one, heard = self._step(one)
+            return one.flow(exchange(one.potential)), heard
+
+    def _step(self, one: RankDiffusion) -> tuple[RankDiffusion, list[float]]:
+        comm, wait = self._news.comm, self._news.wait
+        tolerance, max_steps, lag = self._stop
         asked: deque[tuple[MPI.Request, Floats, Floats, RankDiffusion]] = deque()
         heard: list[float] = []
-        tolerance, max_steps, lag = self._stop
         for step in range(max_steps + 1):
             mine, worst = np.array([one.imbalance]), np.zeros(1)
             asked.append((comm.Iallreduce(mine, worst, MPI.MAX), mine, worst, one.snapshot()))
@@ -184,10 +188,10 @@ class Diffuser:
                 if heard[-1] <= tolerance:
                     for request, *_ in asked:
                         wait(request.Test, asked)
-                    return then.flow(exchange(then.potential)), heard
+                    return then, heard
             if step < max_steps:
-                one.step(exchange(one.value))
-        return one.flow(exchange(one.potential)), heard
+                one.step(self._exchange.exchange(one.value))
+        return one, heard
 
     def _collect(self, flow: Floats) -> Floats:
         """(E,) flow on rank 0, from everybody's (deg,) flow; zeros elsewhere."""
@@ -195,8 +199,9 @@ class Diffuser:
         upper = flow[graph.neighbours(comm.rank) > comm.rank]  # one after the other: the order of Graph.edges
         tails, _ = graph.edges()
         whole = np.zeros(graph.n_edges)
-        request = comm.Igatherv(upper, [whole, np.bincount(tails, minlength=comm.size)], 0)
-        self._news.wait(request.Test, (upper, whole))
+        with self._news.telling():
+            request = comm.Igatherv(upper, [whole, np.bincount(tails, minlength=comm.size)], 0)
+            self._news.wait(request.Test, (upper, whole))
         return whole
 
     def _deal(self, make: Callable[[], Floats]) -> Floats:
@@ -210,8 +215,9 @@ class Diffuser:
             except BaseException as caught:
                 error = caught
         mine = np.zeros(counts[comm.rank])
-        request = comm.Iscatterv([all_parts, counts] if comm.rank == 0 else None, mine, 0)
-        self._news.wait(request.Test, (all_parts, mine))
+        with self._news.telling():
+            request = comm.Iscatterv([all_parts, counts] if comm.rank == 0 else None, mine, 0)
+            self._news.wait(request.Test, (all_parts, mine))
         if mine[0] != 1.0:
             raise_together(comm, error)
         return mine[1:]

@@ -179,9 +179,9 @@ def allocation_of(
     edge_bytes = float(graph.weights.mean()) if graph.n_edges else 0.0
     others = max(size - 1, 1)
     exchange: Floats = edge_bytes * machine.s_per_byte.sum(axis=1) / others
-    return allocate(
-        graph.n, unit_s * mean * fast.max() / fast, 2.0 * graph.n_edges / (graph.n * (graph.n - 1.0)), exchange
-    )
+    pairs = graph.n * (graph.n - 1.0) / 2.0
+    times = unit_s * mean * fast.max() / fast
+    return allocate(graph.n, times, edge_probability=graph.n_edges / pairs, exchange=exchange)
 
 
 def _scatter(comm: MPI.Intracomm, pieces: Pieces | None, root: int) -> Piece:

@@ -141,7 +141,7 @@ def fingerprint(graph: Graph) -> int:
 
 def _check(graph: object, size: int, method: object) -> None:
     if not isinstance(graph, Graph):
-        raise TypeError(f"graph = {graph!r}: expected an lb_mpi.graph.Graph")
+        raise TypeError(f"graph = {show(graph)}: expected an lb_mpi.graph.Graph")
     if graph.n != size:
         raise ValueError(f"graph of {graph.n} vertices: expected {size}, one for each rank")
     choice("method", method, METHODS)

@@ -9,6 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from lb_mpi.checks import comma_list
 from lb_mpi.commands.info import in_words, table
 from lb_mpi.machine import as_json, write_machine
 from lb_mpi.mpi.collective import agree, agree_on
@@ -50,7 +51,7 @@ def _tell(
 ) -> tuple[dict[str, Any], list[str]]:
     if not measured and (output or speeds):
         raise ValueError(f"{'-o' if output else '--speeds'} without --measure: expected both")
-    speed = _speed(speeds, comm.rank, comm.size)
+    speed = 1.0 if speeds is None else comma_list("--speeds", speeds, comm.size)[comm.rank]
     agree_on(comm, versions=versions)
     hosts = comm.allgather(MPI.Get_processor_name())
     answer: dict[str, Any] = {
@@ -83,16 +84,3 @@ def _ranks(ranks: list[int]) -> str:
     if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]} to {ranks[-1]}"
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
-def _speed(text: str | None, rank: int, size: int) -> float:
-    """This rank's of the speeds to emulate."""
-    if text is None:
-        return 1.0
-    try:
-        speeds = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--speeds {text}: expected numbers with commas between them") from None
-    if len(speeds) != size:
-        raise ValueError(f"--speeds has {len(speeds)} numbers: expected {size}, one for each rank")
-    return speeds[rank]

@@ -42,15 +42,15 @@ class News:
 
     def __init__(self, comm: MPI.Intracomm, name: str) -> None:
         self.comm = comm
-        self._name = name
+        self.name = name
         self._failure: str | None = None
 
     def check(self) -> None:
         """ValueError after `close`, Error after a failure on any rank."""
         if self._failure is not None:
-            raise Error(f"{self._name} after a failure ({self._failure}): expected close")
+            raise Error(f"{self.name} after a failure ({self._failure}): expected close")
         if not self.comm:
-            raise closed(self._name)
+            raise closed(self.name)
 
     def wait(self, done: Callable[[], bool], keep: Any = None, late: Callable[[], str | None] | None = None) -> None:
         """Look until `done()`, asleep if it takes long; Error when another rank has told that it can't go on.
