@@ -110,7 +110,7 @@ def search(
             problem,
             threshold=options.threshold,
             balance=not options.no_balance,
-            speed=own_speed(comm, options.speeds),
+            emulated_speed=own_speed(comm, options.speeds),
             quantum=options.quantum,
             pause_s=pause(),
             on_report=show,

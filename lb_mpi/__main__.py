@@ -130,7 +130,7 @@ def run_search(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         unit_s=options.unit_s,
         quantum_s=options.quantum_s,
         seed=options.seed,
-        options=Options(threshold=options.threshold, pause=pause, seed=options.seed),
+        options=Options(threshold=options.threshold, pause_s=pause, seed=options.seed),
     )
     count = result.value
     known = PUBLISHED.get(options.tree)
