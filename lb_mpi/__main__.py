@@ -17,7 +17,7 @@ from lb_mpi.commands import partition as cli_partition
 from lb_mpi.graph import ring_order
 from lb_mpi.problems.maze import MazeSearch, read_maze
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
-from lb_mpi.searching import lockstep, simulate
+from lb_mpi.searching import lockstep, room, simulate
 from lb_mpi.searching.searcher import Options
 
 PUBLISHED_LOCKSTEP = {1: "67 steps", 2: "47 steps, 10 balances", 4: "33 steps, 13 balances"}
@@ -102,6 +102,7 @@ def _finish(command: argparse.ArgumentParser, run: Command) -> None:
 def run_lockstep(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Search a maze in lock-step (Xu, Zhang, Sun 1991, the table of the example)."""
     cells = read_maze(options.maze)
+    room.check_ranks(options.ranks, room.MAZE_BYTES + room.CELL_BYTES * cells.size)
     ring = ring_order(options.ranks)
     problems = [MazeSearch(cells, rank, options.split_rule) for rank in range(options.ranks)]
     result = lockstep.lockstep(problems, ring, options.threshold)
@@ -120,7 +121,7 @@ def run_lockstep(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]
 def run_search(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Search a tree on virtual ranks; the count is checked where it is published."""
     began = time.perf_counter()
-    ring_order(options.ranks)  # a mistake in the number is best found before the ranks are made
+    room.check_ranks(options.ranks, room.TREE_BYTES)
     low, high = simulate.check_latency(options.latency)
     problems = [UnbalancedTreeSearch(TREES[options.tree], options.split_rule) for _ in range(options.ranks)]
     pause = options.pause or simulate.pause_for(options.ranks, high)

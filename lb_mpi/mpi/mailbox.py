@@ -28,7 +28,9 @@ class Mailbox:
         self.sent = np.zeros(comm.size, dtype=np.int64)  # to each rank, pieces counted one by one
         self.received = 0
         self._status = MPI.Status()
-        self._pending: list[tuple[MPI.Request, bytes | memoryview]] = []  # the buffers live until their sends are complete
+        self._pending: list[
+            tuple[MPI.Request, bytes | memoryview]
+        ] = []  # the buffers live until their sends are complete
         self._partial: dict[int, tuple[Message, bytearray, int]] = {}  # by rank: header, payload, bytes that have come
 
     def post(self, destination: int, message: Message) -> None:
