@@ -9,6 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from lb_mpi.launching import commands as launching
+
+if __name__ == "__main__" and sys.argv[1:2] and sys.argv[1] in launching.FOR_PEOPLE:  # they must start at once
+    sys.exit(launching.main(sys.argv[1], sys.argv[2:], f"python -m lb_mpi {sys.argv[1]}"))
+
 from lb_mpi.commands import allocate as cli_allocate
 from lb_mpi.commands import arrange as cli_arrange
 from lb_mpi.commands import diffusion as cli_diffusion

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from lb_mpi.graph import parse
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import start, watch
 from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
+from tests.started import started
 
 pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
 
@@ -175,9 +177,8 @@ class Lab:
         tools = ["--launcher", self.launcher, "--mpiexec", self.mpiexec]
         return ["--hosts", str(self.folder / "hosts.txt"), *tools, *more]
 
-    def start(self, hosts: str, *more: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, str(ROOT / "launch" / "run"), *self.arguments(hosts, *more)]
-        return subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def start(self, hosts: str, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        return started([sys.executable, str(ROOT / "launch" / "run"), *self.arguments(hosts, *more)], cwd=ROOT)
 
     def run(self, hosts: str, *more: str) -> tuple[int, str, str]:
         with self.start(hosts, *more) as process:
@@ -248,7 +249,7 @@ def test_a_host_that_does_not_answer_is_named(
 ) -> None:
     monkeypatch.setattr(watch, "REACH_S", 3.0)
     monkeypatch.setattr(watch, "CLOSE_S", 0.5)
-    assert start.main(lab.arguments("one mute", "--check")) == 1
+    assert start.main(lab.arguments("one mute", "--check"), "run") == 1
     assert "host mute: no answer within 3 s" in capsys.readouterr().err
 
 
@@ -300,19 +301,18 @@ BUSY = (
 )
 
 
-def busy(lab: Lab) -> tuple[subprocess.Popen[str], list[int]]:
-    process = lab.start("one two", "--", sys.executable, "-c", BUSY, str(lab.pids))
-
+@contextmanager
+def busy(lab: Lab) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     def ranks() -> list[int]:
         found = [path.read_text() for path in lab.pids.glob("rank*")]
         return [int(text) for text in found if text] if len([text for text in found if text]) == 4 else []
 
-    return process, until(ranks)
+    with lab.start("one two", "--", sys.executable, "-c", BUSY, str(lab.pids)) as process:
+        yield process, until(ranks)
 
 
 def test_a_host_that_dies_ends_the_run_and_is_named(lab: Lab) -> None:
-    process, ranks = busy(lab)
-    with process:
+    with busy(lab) as (process, ranks):
         os.kill(int((lab.pids / "two").read_text()), signal.SIGKILL)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (1, "")
@@ -329,7 +329,7 @@ def test_a_host_that_falls_silent_ends_the_run_and_is_named(
     stop = (
         f"import os, signal, time; os.kill(int(open({str(lab.pids / 'two')!r}).read()), signal.SIGSTOP); time.sleep(60)"
     )
-    assert start.main(lab.arguments("one two", "-n", "2", "--", sys.executable, "-c", stop)) == 1
+    assert start.main(lab.arguments("one two", "-n", "2", "--", sys.executable, "-c", stop), "run") == 1
     assert "host two is gone: no sign of life for 4 s" in capfd.readouterr().err
 
 
@@ -345,8 +345,7 @@ def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_however_it_is_ended(lab: Lab, number: signal.Signals) -> None:
-    process, ranks = busy(lab)
-    with process:
+    with busy(lab) as (process, ranks):
         process.send_signal(number)
         _, err = process.communicate(timeout=30)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)

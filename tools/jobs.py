@@ -85,7 +85,7 @@ def main() -> int:
             return error.code
         if os.path.realpath(sys.prefix) != os.path.realpath(environment.path):  # the table needs what was installed
             os.chdir(ROOT)
-            os.execve(environment.python, [str(environment.python), "-m", "tools.jobs"], environment.variables())
+            os.execve(environment.python, [str(environment.python), "launch/demo"], environment.variables())
         if (load := os.getloadavg()[0]) > 1:
             print(f"other programs keep this machine busy (load average {load:.1f}): times will be far above the bound")
         rows = []
