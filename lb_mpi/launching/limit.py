@@ -104,7 +104,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
         leader = process.pid if process else -1
         started = time.monotonic()
         asked: set[int] = set()
-        while left := _bearers(mark, leader):
+        while left := bearers(mark, leader):
             passed_s = time.monotonic() - started
             if passed_s > GRACE_S + LEFT_S:
                 sys.stderr.write("".join(map(_cannot_be_ended, sorted(left))))
@@ -135,7 +135,8 @@ def _cannot_be_ended(pid: int) -> str:
     return f"left behind: process {pid} (state {state}) is still there {LEFT_S:g} s after SIGKILL: {command}\n"
 
 
-def _bearers(mark: str, session: int) -> set[int]:
+def bearers(mark: str, session: int = -1) -> set[int]:
+    """Return the processes that bear `mark`, or are in the session `session`."""
     found = set()
     for path in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's

@@ -13,7 +13,14 @@ _NAMES = ("mpich_shm_", "vader_segment", "sm_segment", "osc_", "ucx_shm_")  # MP
 
 
 def remove_orphans() -> None:
-    """Remove the segments of this user that no process has open or mapped, whichever job they are of.
+    """Remove the segments of this user that no process has open or mapped, whichever job they are of."""
+    for path in orphans():
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def orphans() -> set[Path]:
+    """Return them.
 
     A rank that is starting has its segment open until it has mapped it.  So the list is made first, then it is seen
     who has them open, and then who has them mapped: one that is in use is found at one of the two.
@@ -22,10 +29,8 @@ def remove_orphans() -> None:
     for pid in _pids() if unused else ():
         unused -= _opened(pid)
     for pid in _pids() if unused else ():
-        unused -= _mapped(pid)
-    for path in unused:
-        with contextlib.suppress(OSError):
-            path.unlink()
+        unused -= mapped(pid)
+    return unused
 
 
 def _listed() -> list[Path]:
@@ -50,7 +55,8 @@ def _opened(process: Path) -> set[Path]:
     return set()
 
 
-def _mapped(process: Path) -> set[Path]:
+def mapped(process: Path) -> set[Path]:
+    """Return the shared memory that /proc/PID has mapped."""
     with contextlib.suppress(OSError):
         lines = (process / "maps").read_text(errors="replace").splitlines()
         return {Path(line.split(None, 5)[5]) for line in lines if str(_FOLDER) in line}
