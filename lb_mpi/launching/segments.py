@@ -50,9 +50,12 @@ def _pids() -> Iterable[Path]:
 
 
 def _opened(process: Path) -> set[Path]:
+    found = set()
     with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
-        return {Path(os.readlink(file)) for file in (process / "fd").iterdir()}
-    return set()
+        for file in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found.add(Path(os.readlink(file)))
+    return found
 
 
 def mapped(process: Path) -> set[Path]:
