@@ -23,6 +23,8 @@ def main(name: str, arguments: Sequence[str], prog: str) -> int:
 def argv(python: str, name: str, *arguments: str) -> list[str]:
     """Return the command line that starts the command `name` with the interpreter `python`.
 
-    Variables like PYTHONPATH and the packages installed are for the program, not for what stands before it (-I, -S).
+    Variables like PYTHONPATH and the packages installed are for the program, not for what stands before it (-I, -S);
+    only `run` may need them, to arrange hosts.
     """
-    return [python, "-I", "-S", str(Path(__file__).resolve().parent), name, *arguments]
+    alone = [] if name == "run" else ["-I", "-S"]
+    return [python, *alone, str(Path(__file__).resolve().parent), name, *arguments]
