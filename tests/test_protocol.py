@@ -96,7 +96,7 @@ def run(
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 16, 33, 64])
 def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
-    for seed in range(15 if size < 10 else 3 if size < 30 else 1):
+    for seed in range(40 if size < 10 else 8 if size < 30 else 2):
         run(size, seed, limit=300 if size < 10 else 600)
 
 
@@ -176,19 +176,30 @@ def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
 
 
 def find_fault(searcher_class: type) -> BaseException | None:
-    """What is wrong with it: exhaustive exploration first, then simulations."""
+    """What is wrong with it: what is found in a moment first, then exhaustive exploration."""
+
+    def simulated(seeds: range) -> None:
+        for seed in seeds:
+            run(3 + seed % 3, seed, limit=120, searcher_class=searcher_class)
+
+    def explored(size: int, limit: int, most_drafts: int, wanted: int) -> None:
+        threshold = 1.0 if size == 2 else 0.5
+        first = first_world(size, limit, wanted=wanted, threshold=threshold, searcher=searcher_class)
+        explore(first, most_drafts=most_drafts)
+
     try:
-        explore_tokens(searcher_class, size=3, most_work=3)
+        explore_tokens(searcher_class, size=2, most_work=2)
+        explored(2, 5, 2, 2)
+        simulated(range(6))
+        explore_tokens(searcher_class, size=3, most_work=2)
+        explored(3, 4, 1, 0)
+        explored(2, 7, 2, 0)
         explore_tokens(searcher_class, size=4, most_work=2)
-        for size, limit, most_drafts, wanted in ((2, 7, 2, 0), (3, 5, 1, 0), (2, 5, 2, 2)):
-            first = first_world(
-                size, limit, wanted=wanted, threshold=1.0 if size == 2 else 0.5, searcher=searcher_class
-            )
-            explore(first, most_drafts=most_drafts)
+        explored(3, 5, 1, 0)
         for broken in ("work", "absorb"):
             explore(first_world(2, 5, broken=broken, searcher=searcher_class), most_drafts=1)
-        for seed in range(30):
-            run(3 + seed % 3, seed, limit=120, searcher_class=searcher_class)
+        explore_tokens(searcher_class, size=3, most_work=3)
+        simulated(range(6, 30))
     except (AssertionError, ProtocolError) as fault:
         return fault
     return None
