@@ -143,7 +143,7 @@ class Step(NamedTuple):
 
 
 def simulate(block: Block, steps: int, speed: float, balancer: lb_mpi.Balancer | None) -> list[Step]:
-    """The weather: all there is to see of the balancing is the line with `balancer.map`."""
+    """The weather: all there is to see of the balancing is the line with `balancer.map_blocks`."""
     slow = lb_mpi.throttle(speed)
     done = []
     cpu_s = 0.0
@@ -168,7 +168,7 @@ def simulate(block: Block, steps: int, speed: float, balancer: lb_mpi.Balancer |
             slow.cpu_s = 0.0
             done.append(Step(wind_s + cpu_s))
         else:
-            block.columns = balancer.map(timed_physics, block.columns, sun, storm)
+            block.columns = balancer.map_blocks(timed_physics, block.columns, sun, storm)
             last = balancer.last
             assert last is not None
             done.append(Step(wind_s + cpu_s, last.rows_moved, last.bytes_moved, last.seconds))
@@ -186,7 +186,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     compile_once(comm, compile_kernels)
     balancer = None
     if options.balance != "none":
-        balancer = lb_mpi.Balancer(comm, scheme=options.balance, when=BOUND, tolerance=BOUND, speed=speed)
+        balancer = lb_mpi.Balancer(comm, scheme=options.balance, when=BOUND, tolerance=BOUND, emulated_speed=speed)
     barrier(own)
     began = time.perf_counter()
     mine = simulate(block, options.steps, speed, balancer)

@@ -43,13 +43,13 @@ from lb_mpi.searching.problem import Problem
 
 if TYPE_CHECKING:
     from lb_mpi.arranging.arrange import Arrangement, arrange
+    from lb_mpi.balancing.record import Balanced
     from lb_mpi.diffusion.diffusion import Balance, balance
     from lb_mpi.distributing.allocation import Allocation, allocate
     from lb_mpi.graph import Graph
     from lb_mpi.graph_files import as_graph
     from lb_mpi.machine import Machine, read_machine, write_machine
     from lb_mpi.mpi.arranged import arranged
-    from lb_mpi.mpi.balanced import Balanced
     from lb_mpi.mpi.balancer import Balancer
     from lb_mpi.mpi.distribute import distribute
     from lb_mpi.mpi.halo import HaloPlan
@@ -64,7 +64,7 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "Allocation": "distributing.allocation",
     "Arrangement": "arranging.arrange",
     "Balance": "diffusion.diffusion",
-    "Balanced": "mpi.balanced",
+    "Balanced": "balancing.record",
     "Balancer": "mpi.balancer",
     "Graph": "graph",
     "HaloPlan": "mpi.halo",

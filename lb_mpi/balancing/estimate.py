@@ -14,16 +14,22 @@ and g_r seconds pass while it does one.  So its speed is s_r = k_r / g_r units o
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import spsolve
 
 from lb_mpi.graph import Floats, Ints
 
 UP = 0.7  # weight of a measurement that is larger than what was known
-FORGET = 0.9  # weight of an observation after one more call
+FORGET = 0.9  # weight of an observation after one more round with any
 PRIOR = 1e-3  # of the heaviest observation: how strongly ticks of unrelated ranks are taken for alike
+NEGLIGIBLE = 1e-6  # of the heaviest observation: what is lighter is dropped
+DENSE = 256  # ranks up to which the fit is solved as a dense system
 FEWEST = 2.0**-60  # seconds; no measured time is 0
 
 
@@ -62,33 +68,50 @@ class RowCosts:
         """(n,) costs in units of work at the (P,) worths k; NaN: not measured."""
         return np.asarray(self.ticks * worth[self.measured_by])
 
-    def observe(self, rows: slice | Ints, by: int, ticks: float, worth: Floats) -> Observation | None:
-        """Rank `by` has taken `ticks` for `rows` together: spread over the rows in proportion to what they cost so far.
+    def observe(self, timed: Iterable[tuple[slice | Ints, int, float]], worth: Floats) -> list[Observation]:
+        """Blocks of rows (each row in one at most) were computed: (rows, by which rank, ticks that it took).
 
-        Returns what that tells of the worth of its ticks: something where it's another rank, and most of the rows were
-        measured here before.
+        The ticks of a block are spread over its rows in proportion to what they cost so far.  Returns what that tells of the
+        worth of other ranks' ticks: something where most of the rows were measured here before.
         """
-        if math.isnan(ticks):
-            return None
-        before = self.ticks[rows] * worth[self.measured_by[rows]] / worth[by]  # in ticks of `by`
-        if not len(before):
-            return None
-        ticks = max(ticks, FEWEST)
-        total = float(before.sum())
-        if not (math.isfinite(total) and total > 0.0):
-            self.ticks[rows] = ticks / len(before)
-            self.measured_by[rows] = by
-            return None
-        told = None
-        own = float(before[self.measured_by[rows] == self.rank].sum()) / total
-        if by != self.rank and own > 0.5:
-            ratio = math.log(total / ticks) / own
-            told = Observation(by, ticks * float(worth[by]), math.log(worth[by] / worth[self.rank]) + ratio)
-        # Measured by somebody else, the rows keep their costs unless that is told about them, too.
+        known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and _count(rows)]
+        if not known:
+            return []
+        counts = np.array([_count(rows) for rows, _, _ in known])
+        starts = np.cumsum(counts) - counts
+        index = np.concatenate([_numbers(rows) for rows, _, _ in known])
+        by = np.array([rank for _, rank, _ in known])
+        ticks = np.maximum([ticks for _, _, ticks in known], FEWEST)
+        measured_by = self.measured_by[index]
+        before = self.ticks[index] * worth[measured_by] / np.repeat(worth[by], counts)  # in ticks of `by`
+        total = np.add.reduceat(before, starts)
+        usable = np.isfinite(total) & (total > 0.0)
+        total[~usable] = 1.0
+        own = np.add.reduceat(np.where(measured_by == self.rank, before, 0.0), starts) / total
+        tells = usable & (by != self.rank) & (own > 0.5)
         factor = ticks / total
-        self.ticks[rows] = before * (factor if told is not None else smooth(1.0, factor))
-        self.measured_by[rows] = by
-        return told
+        # Measured by somebody else, the rows keep their costs unless that is told about them, too.
+        trusted = np.where(tells | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
+        each = np.where(np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts))
+        self.ticks[index] = each
+        self.measured_by[index] = np.repeat(by, counts)
+        own_worth = float(worth[self.rank])
+        return [
+            Observation(
+                int(by[k]),
+                float(ticks[k] * worth[by[k]]),
+                math.log(worth[by[k]] / own_worth) + math.log(total[k] / ticks[k]) / float(own[k]),
+            )
+            for k in np.flatnonzero(tells).tolist()
+        ]
+
+
+def _count(rows: slice | Ints) -> int:
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
+def _numbers(rows: slice | Ints) -> Ints:
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
 def smooth(before: float, now: float, up: float = UP) -> float:
@@ -102,29 +125,41 @@ class Worths:
     """The worths k of all ranks' ticks, from the observations of all."""
 
     def __init__(self, size: int) -> None:
-        self._weight = np.zeros((size, size))  # [q, r]: of what q has told of r
-        self._sum = np.zeros((size, size))  # weight * log(k_r / k_q)
+        self.values = np.ones(size)  # (P,) k > 0; their geometric mean is 1
+        # Pairs (q, r) of which q has told something of r, as q * P + r, ascending; and beside them
+        self._pairs = np.zeros(0, dtype=np.int64)
+        self._weight = np.zeros(0)  # of what was told
+        self._sum = np.zeros(0)  # weight * log(k_r / k_q)
 
-    def forget(self) -> None:
-        """One more call: what was seen before counts a little less."""
-        self._weight *= FORGET
-        self._sum *= FORGET
+    def tell(self, told: NDArray[np.void], n_told: Ints) -> None:
+        """One more round: rank q has made the first n_told[q] of the observations told[q] (see `balancing.reports`)."""
+        rank, place = np.nonzero(np.arange(told.shape[1]) < n_told[:, None])
+        if not len(rank):
+            return
+        size, seen = len(self.values), told[rank, place]
+        pairs = rank * size + seen["other"]
+        union = np.union1d(self._pairs, pairs)
+        weight, total = np.zeros((2, len(union)))
+        known = np.searchsorted(union, self._pairs)
+        weight[known], total[known] = FORGET * self._weight, FORGET * self._sum
+        np.add.at(weight, np.searchsorted(union, pairs), seen["weight"])
+        np.add.at(total, np.searchsorted(union, pairs), seen["weight"] * seen["log_ratio"])
+        kept = weight > NEGLIGIBLE * weight.max()
+        self._pairs, self._weight, self._sum = union[kept], weight[kept], total[kept]
+        self._fit()
 
-    def tell(self, own: int, seen: Observation) -> None:
-        """Rank `own` has made this observation."""
-        self._weight[own, seen.other] += seen.weight
-        self._sum[own, seen.other] += seen.weight * seen.log_ratio
-
-    def fit(self) -> Floats:
-        """(P,) worths k > 0; their geometric mean is 1."""
-        heaviest = float(self._weight.max())
-        if heaviest == 0.0:
-            return np.ones(len(self._weight))
-        links = self._weight + self._weight.T
-        laplacian = np.diag(links.sum(axis=1) + PRIOR * heaviest) - links
-        right = self._sum.sum(axis=0) - self._sum.sum(axis=1)
-        logs = np.linalg.solve(laplacian, right)
-        return np.asarray(np.exp(logs - logs.mean()))
+    def _fit(self) -> None:
+        """Least squares of the logarithms; a little towards 1, which decides between ranks that nothing relates."""
+        size = len(self.values)
+        own, other = np.divmod(self._pairs, size)
+        shape = (size, size)
+        one_way = sparse.coo_array((self._weight, (own, other)), shape=shape).tocsr()
+        links = one_way + one_way.T
+        diagonal = np.asarray(links.sum(axis=1)).ravel() + PRIOR * float(self._weight.max())
+        right = np.bincount(other, self._sum, size) - np.bincount(own, self._sum, size)
+        laplacian = (sparse.diags_array(diagonal) - links).tocsc()
+        logs = np.linalg.solve(laplacian.toarray(), right) if size <= DENSE else spsolve(laplacian, right)
+        self.values = np.asarray(np.exp(logs - logs.mean()))
 
 
 def blocks(n: int, count: int, turn: int) -> list[slice]:

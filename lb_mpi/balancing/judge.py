@@ -13,54 +13,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from statistics import median_low
-from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.estimate import Observation, Worths, smooth
-from lb_mpi.balancing.trigger import ALONE, HOME, UNMEASURED, Decision, Trigger
+from lb_mpi.balancing.estimate import Worths, smooth
+from lb_mpi.balancing.reports import Problem, Records, Verdict
+from lb_mpi.balancing.trigger import Decision, Reason, Trigger
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import imbalance
 
 USUAL = 5  # rounds of which the median seconds per tick is taken
-N_TOLD = 4  # observations in one report; of more, the heaviest are told
-
-
-class Report(NamedTuple):
-    """What one rank tells after a round; some observations go with it."""
-
-    failed: float  # 1.0: the user's function or rows are no good on this rank
-    mark: float  # of the rows' Spec
-    work: float  # of its rows at home, units of work; NaN: not known
-    busy_s: float  # seconds that it computed (rests of an emulated slow rank included)
-    ticks: float  # it measured meanwhile
-    spent_s: float  # seconds for packing, sending, putting together
-    rows: float  # lent
-    bytes: float  # sent
-    helped: float = 0.0  # work of rows that others computed because they were dry, less what it computed so for others
-    began_s: float = math.nan  # from the end of the last round to the begin of this one; NaN: there was none
-
-    def numbers(self, told: list[Observation]) -> Floats:
-        """As an array (WIDTH,)."""
-        heaviest = sorted(told, key=lambda seen: -seen.weight)[:N_TOLD]
-        flat = [float(number) for seen in heaviest for number in seen]
-        return np.array([*self, *flat, *[-1.0] * (3 * N_TOLD - len(flat))])
-
-
-WIDTH = len(Report._fields) + 3 * N_TOLD
-
-
-class Verdict(NamedTuple):
-    """What all ranks are told; P worths, P speeds and P late loads go with it."""
-
-    error: float  # 1.0: a rank has failed; 2.0: the ranks' rows differ
-    reason: float
-    gain_s: float
-    imbalance_before: float
-    imbalance_after: float
-    rows: float
-    bytes: float
 
 
 class Judge:
@@ -69,48 +31,59 @@ class Judge:
     def __init__(self, size: int, trigger: Trigger) -> None:
         self.trigger = trigger
         self.speeds = np.ones(size)
-        self.worth = np.ones(size)
         self.late = np.zeros(size)  # work that a rank could have done before it came
         self.lending = False
         self._worths = Worths(size)
-        self._tick_s: list[deque[float]] = [deque(maxlen=USUAL) for _ in range(size)]  # seconds per tick
+        self._tick_s = np.full((USUAL, size), np.nan)  # seconds per tick in the last rounds, the newest last
         self._began_s: deque[Floats] = deque(maxlen=USUAL)
         self._rounds = 0  # since all rows are known
         self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more by lending
-        self._settling = False
+        self._fresh = False  # the last round was the first with its distribution
 
-    def balanced(self, lending: bool) -> None:
-        """The next round has another distribution."""
-        self.lending = self._settling = lending
+    @property
+    def worth(self) -> Floats:
+        """(P,) units of work that a tick of each rank is worth."""
+        return self._worths.values
 
-    def hear(self, reports: Floats) -> Verdict:
-        """What comes of the (P, WIDTH) reports of a round."""
-        n = len(Report._fields)
-        column = dict(zip(Report._fields, reports[:, :n].T, strict=True))
-        if column["failed"].any() or (column["mark"] != column["mark"][0]).any():
+    def changed(self, *, lending: bool, seconds: float = 0.0) -> None:
+        """The next round has another distribution, which took so many seconds to decide on."""
+        self.lending = self._fresh = lending
+        self.trigger.paid(seconds)
+
+    def forget(self) -> None:
+        """The next round begins with all rows at home."""
+        self.lending = self._fresh = False
+
+    def hear(self, reports: Records) -> Verdict:
+        """Judge the (P,) reports of a round (see `lb_mpi.balancing.reports`)."""
+        problem = Problem.NONE
+        if reports["failed"].any():
+            problem = Problem.FAILED
+        elif (reports["mark"] != reports["mark"][0]).any():
+            problem = Problem.DIFFER
+        if problem:
+            self.forget()
             self._rounds = 0
-            return Verdict(1.0 if column["failed"].any() else 2.0, UNMEASURED, 0.0, 0.0, 0.0, 0.0, 0.0)
-        self._learn(reports[:, n:].reshape(len(reports), N_TOLD, 3), column["busy_s"], column["ticks"])
-        done = column["ticks"] * self.worth + column["helped"]  # as planned
-        self._wait_for(column["began_s"], float(done.sum()))
-        before = _imbalance(column["work"] + self.late, self.speeds)
-        after = _imbalance(column["busy_s"] * self.speeds + self.late, self.speeds)
-        decision = self._decide(column["work"], np.maximum(done, 0.0), float(column["spent_s"].max()))
-        rows, n_bytes = float(column["rows"].sum()), float(column["bytes"].sum())
-        return Verdict(0.0, decision.reason, decision.gain_s, before, after, rows, n_bytes)
+            return Verdict(problem, Decision(Reason.UNMEASURED), 0.0, 0.0, 0, 0, self.worth, self.speeds, self.late)
+        self._learn(reports)
+        done = np.maximum(reports["ticks"] * self.worth + reports["helped"], 0.0)  # as planned
+        self._wait_for(reports["began_s"], float(done.sum()))
+        before = _imbalance(reports["work"] + self.late, self.speeds)
+        after = _imbalance(reports["busy_s"] * self.speeds + self.late, self.speeds)
+        decision = self._decide(reports["work"], done, float(reports["spent_s"].max()))
+        moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
+        return Verdict(problem, decision, before, after, *moved, self.worth, self.speeds, self.late)
 
-    def _learn(self, told: Floats, busy_s: Floats, ticks: Floats) -> None:
-        if (told[:, :, 1] > 0.0).any():
-            self._worths.forget()
-            for rank, seen in enumerate(told):
-                for other, weight, log_ratio in seen[seen[:, 1] > 0.0].tolist():
-                    self._worths.tell(rank, Observation(int(other), weight, log_ratio))
-            self.worth = self._worths.fit()
-        for rank in np.flatnonzero(ticks > 0.0).tolist():
-            self._tick_s[rank].append(float(busy_s[rank] / ticks[rank]))
-        known = [median_low(seen) for seen in self._tick_s if seen]
-        usual = median_low(known) if known else 1.0
-        self.speeds = self.worth / np.array([median_low(seen) if seen else usual for seen in self._tick_s])
+    def _learn(self, reports: Records) -> None:
+        self._worths.tell(reports["told"], reports["n_told"])
+        ticks, busy_s = reports["ticks"], reports["busy_s"]
+        measured = ticks > 0.0
+        self._tick_s[:-1, measured] = self._tick_s[1:, measured]
+        self._tick_s[-1, measured] = busy_s[measured] / ticks[measured]
+        usual = _median_low(self._tick_s)
+        known = np.sort(usual[~np.isnan(usual)])
+        usual[np.isnan(usual)] = known[(len(known) - 1) // 2] if len(known) else 1.0
+        self.speeds = self.worth / usual
 
     def _wait_for(self, began_s: Floats, work: float) -> None:
         if not np.isnan(began_s).any():
@@ -121,7 +94,7 @@ class Judge:
 
     def _decide(self, work: Floats, done: Floats, spent_s: float) -> Decision:
         if len(work) == 1:
-            return Decision(ALONE)
+            return Decision(Reason.ALONE)
         self._rounds = 0 if np.isnan(work).any() else self._rounds + 1
         auto = self.trigger.when == "auto"
         if self._rounds < 1 + auto:
@@ -133,19 +106,19 @@ class Judge:
         done = done + self.late
         now_s = float((done / self.speeds).max())
         balanced_s = float(done.sum() / self.speeds.sum())
-        if self._settling:
-            self.trigger.settle(now_s)
-            self._settling = False
+        if self._fresh:
+            self.trigger.come_true(now_s)
+            self._fresh = False
         if self.lending and auto:
             at_home_s = float(((work + self.late) / self.speeds).max())
             if at_home_s < now_s + self._moving_s:
-                return Decision(HOME, now_s + self._moving_s - at_home_s)
+                return Decision(Reason.HOME, now_s + self._moving_s - at_home_s)
         moving_s = 0.0 if self.lending else self._moving_s
         return self.trigger.decide(_imbalance(done, self.speeds), now_s, balanced_s, moving_s)
 
 
 def end_s(work: float, speeds: Floats, late_s: Floats) -> float:
-    """When `work`, divided at will, can be done by ranks of (P,) speeds that begin at (P,) late_s >= 0."""
+    """Seconds after which `work`, divided at will, is done by ranks of (P,) speeds that begin after (P,) late_s >= 0."""
     order = np.argsort(late_s)
     s, late = speeds[order], late_s[order]
     ends = (work + np.cumsum(s * late)) / np.cumsum(s)  # by the first 1, 2, .. of them
@@ -154,3 +127,10 @@ def end_s(work: float, speeds: Floats, late_s: Floats) -> float:
 
 def _imbalance(work: Floats, speeds: Floats) -> float:
     return imbalance(work, speeds) if np.isfinite(work).all() else math.nan
+
+
+def _median_low(table: Floats) -> Floats:
+    """(P,) lower medians of the columns of a (K, P) table, NaN left out; NaN where there is nothing else."""
+    ordered = np.sort(table, axis=0)  # NaN last
+    n = np.count_nonzero(~np.isnan(table), axis=0)
+    return np.asarray(ordered[np.maximum(n - 1, 0) // 2, np.arange(table.shape[1])])

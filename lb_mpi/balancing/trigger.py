@@ -12,65 +12,82 @@ Law ("auto").  Balance when the time that it is expected to save until the next 
 from __future__ import annotations
 
 import math
+from enum import IntEnum
 from typing import NamedTuple
 
 from lb_mpi.balancing.estimate import smooth
+from lb_mpi.checks import integer, number, show
 
 When = str | float
 
 KEEP = 0.5  # weight of what has come true before
 HOPE = 0.01  # per call, of what has not
-UNMEASURED, WITHIN, CHANCE, ALWAYS, BOUND, GAIN, NO_GAIN, BELOW, ALONE, HOME = range(10)
-_REASONS = {
-    UNMEASURED: "nothing done: not all rows have been timed twice",
-    WITHIN: "nothing done: the imbalance is within the tolerance",
-    CHANCE: "nothing done: the next chance comes in a later call",
-    ALWAYS: "balanced: asked to at every chance",
-    BOUND: "balanced: the imbalance is above the bound",
-    GAIN: "balanced: it saves more than it costs",
-    NO_GAIN: "nothing done: it would cost more than it saves",
-    BELOW: "nothing done: the imbalance is not above the bound",
-    ALONE: "nothing done: there is one rank only",
-    HOME: "rows stay at home from now on: lending them costs more than it saves",
+
+
+class Reason(IntEnum):
+    """Why the distribution of rows is changed, or not."""
+
+    UNMEASURED = 0
+    WITHIN = 1
+    CHANCE = 2
+    ALWAYS = 3
+    BOUND = 4
+    GAIN = 5
+    NO_GAIN = 6
+    BELOW = 7
+    ALONE = 8
+    HOME = 9
+
+
+_WORDS = {
+    Reason.UNMEASURED: "nothing changed: not all rows have been timed twice",
+    Reason.WITHIN: "nothing changed: the imbalance is within the tolerance",
+    Reason.CHANCE: "nothing changed: the next chance comes in a later call",
+    Reason.ALWAYS: "balanced: asked to at every chance",
+    Reason.BOUND: "balanced: the imbalance is above the bound",
+    Reason.GAIN: "balanced: it saves more than it costs",
+    Reason.NO_GAIN: "nothing changed: it would cost more than it saves",
+    Reason.BELOW: "nothing changed: the imbalance is not above the bound",
+    Reason.ALONE: "nothing changed: there is one rank only",
+    Reason.HOME: "rows stay at home from now on: lending them costs more than it saves",
 }
 
 
 class Decision(NamedTuple):
     """Whether to balance, and why."""
 
-    reason: int
+    reason: Reason
     gain_s: float = 0.0  # expected saving until the next chance, before cost
 
     @property
     def act(self) -> bool:
         """Whether the distribution is to be changed."""
-        return self.reason in (ALWAYS, BOUND, GAIN, HOME)
+        return self.reason in (Reason.ALWAYS, Reason.BOUND, Reason.GAIN, Reason.HOME)
 
     @property
     def words(self) -> str:
         """The reason in words."""
-        return _REASONS[self.reason]
+        return _WORDS[self.reason]
 
 
-def check_when(when: When, every: int) -> None:
-    """ValueError unless `when` is "auto", "always" or a bound > 0 on the imbalance, and `every` an int >= 1."""
-    known = when in ("auto", "always") if isinstance(when, str) else _number(when) and 0.0 < when < math.inf
-    if not known:
-        raise ValueError(f"when = {when!r}: expected 'auto', 'always' or a number > 0 (a bound on the imbalance)")
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"every = {every!r}: expected an int >= 1 (calls)")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def check_when(when: object, every: object) -> tuple[When, int]:
+    """`when` ("auto", "always" or a bound > 0 on the imbalance) and `every` (an integer >= 1); otherwise ValueError."""
+    calls = integer("every", every, 1, unit="calls")
+    if isinstance(when, str) and when in ("auto", "always"):
+        return when, calls
+    try:
+        return number("when", when, above=0.0), calls
+    except ValueError:
+        expected = "expected 'auto', 'always' or a number > 0 (a bound on the imbalance)"
+        raise ValueError(f"when = {show(when)}: {expected}") from None
 
 
 class Trigger:
     """Decides at the end of each call whether the next is to have another distribution."""
 
     def __init__(self, when: When = "auto", every: int = 1, tolerance: float = 0.05) -> None:
-        check_when(when, every)
-        self.when, self.every, self.tolerance = when, every, tolerance
+        self.when, self.every = check_when(when, every)
+        self.tolerance = tolerance
         self.cost_s = 0.0  # what the last balancing cost, once
         self.trust = 1.0  # 0..1: part of the expected savings that has come true
         self._calls = 0
@@ -81,8 +98,8 @@ class Trigger:
         """What a balancing has cost; a smaller cost than before is believed at once."""
         self.cost_s = smooth(self.cost_s or math.nan, seconds)
 
-    def settle(self, now_s: float) -> None:
-        """The seconds of the slowest rank after the last balancing."""
+    def come_true(self, now_s: float) -> None:
+        """Hear the seconds of the slowest rank after the last balancing: how much of the expected saving is true."""
         if self._expected is not None:
             before_s, saving_s = self._expected
             true = min(1.0, max(0.0, (before_s - now_s) / saving_s))
@@ -96,20 +113,20 @@ class Trigger:
         self._calls += 1
         self.trust += HOPE * (1.0 - self.trust)
         if self._calls % self.every:
-            return Decision(CHANCE)
+            return Decision(Reason.CHANCE)
         if math.isnan(imbalance) or math.isnan(balanced_s):
-            return Decision(UNMEASURED)
+            return Decision(Reason.UNMEASURED)
         saving_s = now_s - balanced_s
         gain_s = max(0.0, self.trust * saving_s - moving_s) * self.every
         if self.when == "always":
-            return Decision(ALWAYS, gain_s)
+            return Decision(Reason.ALWAYS, gain_s)
         if not isinstance(self.when, str):
-            return Decision(BOUND if imbalance > self.when else BELOW, gain_s)
+            return Decision(Reason.BOUND if imbalance > self.when else Reason.BELOW, gain_s)
         if imbalance <= self.tolerance:
-            return Decision(WITHIN, gain_s)
+            return Decision(Reason.WITHIN, gain_s)
         if gain_s + self._lost_s <= self.cost_s:
             self._lost_s += gain_s
-            return Decision(NO_GAIN, gain_s)
+            return Decision(Reason.NO_GAIN, gain_s)
         self._lost_s = 0.0
         self._expected = now_s, saving_s
-        return Decision(GAIN, gain_s)
+        return Decision(Reason.GAIN, gain_s)

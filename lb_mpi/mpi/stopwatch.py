@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lb_mpi.checks import emulated_speed as check_speed
 from lb_mpi.emulate import throttle
 
 ASLEEP = 0.2  # a function that uses less CPU time than this part of its time is waiting for something,
@@ -22,19 +23,19 @@ class Stopwatch:
     the function hardly uses the CPU (it sleeps, or a GPU computes), they are seconds of wall-clock time from then on.
     """
 
-    def __init__(self, speed: float) -> None:
-        self.slow = throttle(speed)
+    def __init__(self, emulated_speed: float) -> None:
+        self.slow = throttle(check_speed(emulated_speed))
         self.by_cpu = True
         self.warm = False  # the first call of a function may compile it, and tells nothing about rows
         self.busy_s = self.ticks = 0.0
         self._asleep: deque[bool] = deque(maxlen=16)  # for each of the last calls
 
     def begin(self) -> None:
-        """A new round."""
+        """Begin a new round."""
         self.busy_s = self.ticks = 0.0
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, float]:
-        """The function's result, and the ticks it took (NaN: not to be relied upon)."""
+        """Call the function; its result, and the ticks it took (NaN: not to be relied upon)."""
         cpu, wall = time.thread_time(), time.perf_counter()
         result = function(*arguments)
         wall_s, cpu_s = time.perf_counter() - wall, time.thread_time() - cpu
@@ -49,7 +50,7 @@ class Stopwatch:
         return result, ticks
 
     def rest(self) -> bool:
-        """A short part of the rest that an emulated slow rank needs; False when it may compute."""
+        """Rest for a short part of the time that an emulated slow rank needs; False when it may compute."""
         seconds = self.slow.due()
         if seconds <= 0.0:
             return False
@@ -59,7 +60,7 @@ class Stopwatch:
         return True
 
     def end(self) -> bool:
-        """The round is over; False when its ticks are worth nothing, since the clock had to be changed."""
+        """End the round; False when its ticks are worth nothing, since the clock had to be changed."""
         if self.by_cpu and len(self._asleep) >= 4 and sum(self._asleep) >= MOSTLY * len(self._asleep):
             self.by_cpu = False
             return False

@@ -65,7 +65,7 @@ def test_results_are_bit_for_bit_those_without_balancing(scheme: str) -> None:
     expected = np.sin(rows) * rows
 
     def call() -> None:
-        result = balancer.map(slow_square, rows)
+        result = balancer.map_blocks(slow_square, rows)
         assert result.tobytes() == expected.tobytes()
         assert result.dtype == rows.dtype
         assert rows.tobytes() == before.tobytes()
@@ -73,7 +73,6 @@ def test_results_are_bit_for_bit_those_without_balancing(scheme: str) -> None:
         assert balancer.last is not None
         if SIZE > 1:
             assert balancer.last.acted
-            assert balancer.last.steps >= (scheme == "direct")
 
     with lb_mpi.Balancer(COMM, scheme=scheme, when="always", tolerance=0.01) as balancer:
         for _ in range(5):
@@ -126,7 +125,7 @@ def test_any_dtype_and_shape(kind: str, balancer: lb_mpi.Balancer) -> None:
     before = rows.tobytes()
 
     def call() -> None:
-        result = balancer.map(function, rows)
+        result = balancer.map_blocks(function, rows)
         assert result.dtype == rows.dtype
         assert result.shape == rows.shape
         assert result.tobytes() == expected.tobytes()
@@ -151,7 +150,7 @@ def test_several_arrays_and_more_that_are_only_read(form: type, balancer: lb_mpi
     expected = function(rows, latitude, weights)
 
     def call() -> None:
-        result = balancer.map(function, rows, latitude, weights)
+        result = balancer.map_blocks(function, rows, latitude, weights)
         assert type(result) is form
         assert all(mine.tobytes() == right.tobytes() for mine, right in zip(result, expected, strict=True))
 
@@ -171,7 +170,7 @@ def test_objects_with_pack_and_unpack(balancer: lb_mpi.Balancer) -> None:
     rows = [{"id": 1000 * RANK + k, "n": k} for k in range(120)]
 
     def call() -> None:
-        assert balancer.map(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
+        assert balancer.map_blocks(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
 
     until_rows_move(balancer, call)
     owned = balancer.migrate(rows, np.ones(120) * (1 + RANK), pack=pack, unpack=json.loads)
@@ -184,7 +183,7 @@ def test_few_rows_or_none(n: int, balancer: lb_mpi.Balancer) -> None:
     for only in (True, False):
         rows = numbers(n if only else 50 * (RANK == LAST), 2)
         for _ in range(4):
-            assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+            assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
             moved = balancer.migrate(rows)
             assert COMM.allreduce(len(moved)) == COMM.allreduce(len(rows))
 
@@ -195,7 +194,7 @@ def test_numbers_of_rows_that_change(balancer: lb_mpi.Balancer) -> None:
     def call() -> None:
         step = next(steps)
         rows = numbers(60 + 25 * ((step + RANK) % 3), 2, seed=step)
-        assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+        assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
 
     for _ in range(8):
         call()
@@ -206,7 +205,7 @@ def test_dtypes_that_change_on_all_ranks_at_once(balancer: lb_mpi.Balancer) -> N
     for dtype in ("f8", "f4", "c16", "f8"):
         rows = numbers(80, 2).astype(dtype)
         for _ in range(3):
-            assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+            assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
 
 
 def test_emulated_speeds_make_rows_move() -> None:
@@ -217,9 +216,9 @@ def test_emulated_speeds_make_rows_move() -> None:
     rows = numbers(200, 2)
 
     def call() -> None:
-        assert np.array_equal(balancer.map(function, rows), rows + 1)
+        assert np.array_equal(balancer.map_blocks(function, rows), rows + 1)
 
-    with lb_mpi.Balancer(COMM, speed=SPEEDS[RANK % 4]) as balancer:
+    with lb_mpi.Balancer(COMM, emulated_speed=SPEEDS[RANK % 4]) as balancer:
         until_rows_move(balancer, call)
         assert balancer.last is not None
         assert balancer.last.reason
@@ -236,7 +235,7 @@ def test_a_function_that_waits_instead_of_computing() -> None:
     rows = numbers(60, 2)
 
     def call() -> None:
-        assert np.array_equal(balancer.map(function, rows), rows + 1)
+        assert np.array_equal(balancer.map_blocks(function, rows), rows + 1)
 
     with lb_mpi.Balancer(COMM) as balancer:
         until_rows_move(balancer, call)
@@ -248,7 +247,7 @@ def test_policies() -> None:
         with lb_mpi.Balancer(COMM, when=when, every=every) as balancer:
             count = 0
             for _ in range(6):
-                balancer.map(slow_square, rows)
+                balancer.map_blocks(slow_square, rows)
                 assert balancer.last is not None
                 count += balancer.last.acted
                 assert balancer.last.acted == balancer.last.reason.startswith("balanced")
@@ -260,12 +259,11 @@ def test_the_record_is_the_same_on_all_ranks(balancer: lb_mpi.Balancer) -> None:
     assert balancer.last is None
     for k in range(4):
         if k < 3:
-            balancer.map(slow_square, rows)
+            balancer.map_blocks(slow_square, rows)
         else:
             balancer.migrate(rows)
         last = balancer.last
         assert last is not None
-        assert last.seconds >= 0
         told = COMM.allgather(repr((last.acted, last.reason, last.imbalance_before, last.imbalance_after, last.rows_moved,
                                     last.bytes_moved, last.steps, last.predicted_gain_s)))  # fmt: skip
         assert len(set(told)) == 1
@@ -311,14 +309,14 @@ def test_migrate_takes_the_costs_that_map_has_measured() -> None:
     with lb_mpi.Balancer(COMM, when="always") as balancer:
         for _ in range(20):  # as above
             for _ in range(3):
-                rows = balancer.map(function, rows)
+                rows = balancer.map_blocks(function, rows)
             rows = balancer.migrate(rows)
             last = balancer.last
             assert last is not None
             if last.rows_moved or SIZE == 1:
                 break
         for _ in range(3):
-            rows = balancer.map(function, rows)
+            rows = balancer.map_blocks(function, rows)
         assert COMM.allreduce(rows.sum(axis=0)) == pytest.approx(total, rel=1e-12)
     if SIZE > 1:
         assert last.rows_moved > 0
@@ -361,11 +359,11 @@ def test_a_function_that_fails_on_one_rank(at: int, how: str, words: str, balanc
     rows = numbers(60, 2)
     before = rows.tobytes()
     with pytest.raises(lb_mpi.BalanceError, match=rf"^rank {at}, .*rows.*{words}"):
-        again_and_again(lambda: balancer.map(function, rows))
+        again_and_again(lambda: balancer.map_blocks(function, rows))
     assert rows.tobytes() == before
 
     def call() -> None:  # goes on as if new
-        assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+        assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
 
     until_rows_move(balancer, call)
 
@@ -379,10 +377,10 @@ def test_pack_that_fails_on_one_rank(balancer: lb_mpi.Balancer) -> None:
     rows = [{"n": k} for k in range(80)]
     if SIZE > 1:
         with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
-            again_and_again(lambda: balancer.map(grow, rows, pack=broken, unpack=json.loads))
+            again_and_again(lambda: balancer.map_blocks(grow, rows, pack=broken, unpack=json.loads))
         with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
             balancer.migrate(rows, np.full(80, 10.0**RANK), pack=broken, unpack=json.loads)
-    assert balancer.map(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
+    assert balancer.map_blocks(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
 
 
 @pytest.mark.parametrize("other", [np.zeros((5, 2), "f4"), np.zeros((5, 3)), np.zeros(5), (np.zeros((5, 2)),)])
@@ -391,18 +389,18 @@ def test_rows_that_differ_between_ranks(other: object, after: int, balancer: lb_
     if SIZE == 1:
         pytest.skip("needs a rank that differs")
     for _ in range(after):
-        balancer.map(slow_square, numbers(50, 2))
+        balancer.map_blocks(slow_square, numbers(50, 2))
     rows = other if RANK == LAST else numbers(50, 2)
 
     def function(block: object) -> object:
         return block
 
     with pytest.raises(TypeError, match=rf"^rows of rank {LAST} are .*: expected array of float64 \(2,\), as on rank 0"):
-        balancer.map(function, rows)
+        balancer.map_blocks(function, rows)
     with pytest.raises(ValueError, match=f"^rows = .* on rank {LAST}: expected 'array of float64"):
         balancer.migrate(rows)
     rows = numbers(50, 2)
-    assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+    assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
 
 
 BAD_ROWS = [
@@ -422,11 +420,11 @@ def test_bad_rows_on_one_rank(
 ) -> None:
     good = numbers(50)
     for _ in range(3):
-        balancer.map(slow_square, good)
-    for call in (lambda these: balancer.map(slow_square, these), balancer.migrate):
+        balancer.map_blocks(slow_square, good)
+    for call in (lambda these: balancer.map_blocks(slow_square, these), balancer.migrate):
         with pytest.raises(kind, match=words):
             call(rows if RANK == LAST else good)
-    assert np.array_equal(balancer.map(slow_square, good), np.sin(good) * good)
+    assert np.array_equal(balancer.map_blocks(slow_square, good), np.sin(good) * good)
 
 
 @pytest.mark.parametrize("costs", [[1.0], [-1.0] * 20, [math.nan] * 20, "text"])
@@ -437,15 +435,15 @@ def test_bad_costs_on_one_rank(costs: object, balancer: lb_mpi.Balancer) -> None
 
 def test_not_a_function_and_pack_alone(balancer: lb_mpi.Balancer) -> None:
     with pytest.raises(TypeError, match="function = 3: expected a function"):
-        balancer.map(3 if RANK == LAST else slow_square, numbers(5))  # type: ignore[arg-type]
+        balancer.map_blocks(3 if RANK == LAST else slow_square, numbers(5))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pack and unpack: expected both or neither"):
-        balancer.map(grow, [{"n": 1}], pack=pack, unpack=None if RANK == LAST else json.loads)
+        balancer.map_blocks(grow, [{"n": 1}], pack=pack, unpack=None if RANK == LAST else json.loads)
 
 
 BAD = [
-    ({"speed": math.nan}, "speed", ValueError),
-    ({"speed": 0.0}, "speed", ValueError),
-    ({"speed": -1.0}, "speed", ValueError),
+    ({"emulated_speed": math.nan}, "emulated_speed", ValueError),
+    ({"emulated_speed": 0.0}, "emulated_speed", ValueError),
+    ({"emulated_speed": -1.0}, "emulated_speed", ValueError),
     ({"scheme": "magic"}, "scheme", ValueError),
     ({"tau": "magic"}, "tau", ValueError),
     ({"tolerance": 0.0}, "tolerance", ValueError),
@@ -481,8 +479,8 @@ def test_not_a_communicator_and_closed() -> None:
     balancer = lb_mpi.Balancer(COMM)
     balancer.close()
     balancer.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        balancer.map(slow_square, numbers(5))
+    with pytest.raises(ValueError, match="closed"):
+        balancer.map_blocks(slow_square, numbers(5))
 
 
 def test_process_graphs() -> None:
@@ -500,7 +498,7 @@ def test_process_graphs() -> None:
             assert set(balancer.graph.neighbours(cart.rank).tolist()) == neighbours
             rows = numbers(50, 2)
             for _ in range(3):
-                assert np.array_equal(balancer.map(slow_square, rows), np.sin(rows) * rows)
+                assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
     finally:
         cart.Free()
 
@@ -527,7 +525,7 @@ def test_traffic_of_the_user_is_not_disturbed(balancer: lb_mpi.Balancer) -> None
     request = COMM.Irecv([buffer, MPI.BYTE], MPI.ANY_SOURCE, MPI.ANY_TAG)
     rows = numbers(100, 2)
     for _ in range(3):
-        balancer.map(slow_square, rows)
+        balancer.map_blocks(slow_square, rows)
     balancer.migrate(rows)
     taken = request.Test()
     COMM.Barrier()  # a faster rank must not send before that test

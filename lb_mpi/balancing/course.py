@@ -1,0 +1,178 @@
+"""Between rounds: what one rank lends in the next, what it has learned from the last, what a verdict changes.   (pure)
+
+The caller's loop, on MPI (`lb_mpi.mpi.balancer`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
+
+    round = course.begin(n, mark)
+    the round's own loop (see `lb_mpi.balancing.round`)
+    told = course.learn(round.learned, ...)             # goes to the root with the rest of a Report
+    course.hear(verdict of the root)
+    if verdict.decision.act:
+        course.follow(plan)                             # None: all rows stay at home from now on
+
+A call of `map_blocks` is a round.  A plan stays in force until the next one; when the number of rows changes, rows are
+picked for it anew.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.balancing.estimate import Observation, RowCosts, blocks
+from lb_mpi.balancing.migrate import Plan, pick
+from lb_mpi.balancing.reports import Verdict
+from lb_mpi.balancing.round import Learned, Round, Rowset
+from lb_mpi.graph import Floats, Ints
+
+MOST_BLOCKS = 64  # in which a rank times its own rows
+BLOCK_S = 5e-3  # and no shorter than this, so that timing costs nothing
+_NONE: Rowset = slice(0, 0)
+
+
+class Told(NamedTuple):
+    """What one rank has learned from a round."""
+
+    work: float = math.nan  # of its rows, in units of work; NaN: not known
+    helped: float = 0.0  # work of its rows that others did beyond the plan, less what it did so for others
+    seen: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks
+
+
+class Ranks(NamedTuple):
+    """What is known of all ranks, the same on all of them; see `reports.Verdict`."""
+
+    worth: Floats  # (P,) of a tick of each, in units of work
+    speeds: Floats  # (P,) units of work per second
+    late: Floats  # (P,) work that each could have done before it came
+
+
+class Course:
+    """One rank of `size`, from round to round; `neighbours` are those on the process graph."""
+
+    def __init__(self, rank: int, size: int, neighbours: list[int]) -> None:
+        self.rank, self.neighbours = rank, neighbours
+        self.ranks = Ranks(np.ones(size), np.ones(size), np.zeros(size))
+        self.n_calls = 0  # rounds since rows have changed their owner
+        self.costs: RowCosts | None = None
+        self.mark: int | None = None  # of the rows that the costs are of
+        self.plan: Plan | None = None
+        self.lent: dict[int, Rowset] = {}  # by borrower, as planned
+        self.lenders: list[int] = []
+        self._planned_rows = 0  # that this rank had when the plan was made
+        self._n_rounds = 0
+        self._home_s = 0.0  # time of this rank's own rows in the last round; 0: not known
+
+    @property
+    def work(self) -> float:
+        """Units of work that this rank has: that of its rows, and what it could have done before it came."""
+        assert self.costs is not None
+        return float(self.costs.work(self.ranks.worth).sum() + self.ranks.late[self.rank])
+
+    @property
+    def is_lending(self) -> bool:
+        """Rows are lent by a plan."""
+        return self.plan is not None and len(self.plan.amounts) > 0
+
+    def knows(self, mark: int) -> bool:
+        """True when something is known of rows that look like `mark`."""
+        return mark == self.mark and self.costs is not None
+
+    def begin(self, n: int, mark: int, *, warm: bool = True) -> Round:
+        """The next round, of n rows that look like `mark`; not `warm`: what the first block takes tells nothing."""
+        if not self.knows(mark) or self.costs is None:
+            self.costs, self.mark, self._home_s = RowCosts(self.rank, n), mark, 0.0
+            self.lent = dict.fromkeys(self.lent, _NONE)
+        elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
+            mean = float(np.mean(self.costs.work(self.ranks.worth))) if len(self.costs) else np.nan
+            self.costs = RowCosts(self.rank, n)
+            self.costs.ticks[:] = mean / self.ranks.worth[self.rank]
+            self._pick()
+        self._n_rounds += 1
+        self.n_calls += 1
+        return self._round(self._blocks(n, warm=warm))
+
+    def failed(self) -> Round:
+        """The next round, for a rank whose rows are no good: it fails from the start."""
+        round = self._round([])
+        round.fail()
+        return round
+
+    def learn(self, learned: Learned, busy_s: float, ticks: float, *, reliable: bool = True) -> Told:
+        """Take in what was measured in a round that has not failed.
+
+        This rank computed for `busy_s` seconds, in which it counted `ticks`; not `reliable`: of another kind than before.
+        """
+        assert self.costs is not None
+        if not reliable:
+            self.costs = RowCosts(self.rank, len(self.costs))
+            return Told()
+        seen = self.costs.observe([timed[:3] for timed in learned.timed], self.ranks.worth)
+        known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
+        given = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known if timed.helped)
+        home = sum(timed.ticks for timed in known if timed.by == self.rank)
+        self._home_s = busy_s * home / ticks if ticks > 0.0 else 0.0
+        self.costs.fill()
+        helped_work = given - learned.help_ticks * float(self.ranks.worth[self.rank])
+        return Told(float(self.costs.work(self.ranks.worth).sum()), helped_work, tuple(seen))
+
+    def hear(self, verdict: Verdict) -> None:
+        """Take in what the root has found out."""
+        self.ranks = Ranks(verdict.worth, verdict.speeds, verdict.late)
+        if verdict.problem:  # nothing is known of the rows, and nothing is lent
+            self.own(None)
+
+    def follow(self, plan: Plan | None) -> None:
+        """From the next round on, rows are lent by this plan, which all ranks have; None: they stay at home."""
+        self.plan = plan
+        self._planned_rows = len(self.costs) if self.costs is not None else 0
+        self._pick()
+
+    def own(self, work: Floats | None) -> None:
+        """Rows have changed their owner: this rank's new ones cost (n,) `work`, if that is known; none is lent."""
+        self.follow(None)
+        self.costs, self.n_calls = None, 0
+        if work is not None:
+            self.costs = RowCosts(self.rank, len(work))
+            self.costs.ticks[:] = work / self.ranks.worth[self.rank]
+
+    def _round(self, home: list[Rowset]) -> Round:
+        return Round(
+            self.rank, home, lent=self.lent, lenders=self.lenders, neighbours=self.neighbours, speeds=self.ranks.speeds
+        )
+
+    def _pick(self) -> None:
+        """Choose the rows that are lent by the plan."""
+        self.lent, self.lenders = {}, []
+        if self.plan is None or self.costs is None:
+            return
+        mine = self.plan.of(self.rank)
+        if self._planned_rows and len(self.costs) != self._planned_rows:  # as large a part of these rows as of those
+            mine = replace(mine, amounts=mine.amounts * (len(self.costs) / self._planned_rows))
+        self.lenders = self.plan.to(self.rank)
+        items: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(mine.amounts)
+        if self.costs.known:
+            items = pick(self.costs.work(self.ranks.worth), mine).items
+        self.lent = dict(zip(mine.destinations.tolist(), items, strict=True))
+
+    def _blocks(self, n: int, *, warm: bool) -> list[Rowset]:
+        """Divide the rows that stay at home into blocks."""
+        n_blocks = MOST_BLOCKS
+        if warm and self._home_s > 0.0:
+            n_blocks = max(1, min(MOST_BLOCKS, int(self._home_s / BLOCK_S)))
+        if len(self.ranks.worth) == 1:
+            n_blocks = 1
+        lent = [rows for rows in self.lent.values() if not isinstance(rows, slice) and len(rows)]
+        if lent:
+            staying = np.ones(n, dtype=np.bool_)
+            staying[np.concatenate(lent)] = False
+            kept = np.flatnonzero(staying)
+            return [kept[part] for part in blocks(len(kept), n_blocks, self._n_rounds)]
+        parts: list[Rowset] = list(blocks(n, n_blocks, self._n_rounds))
+        if parts and not warm and len(self.ranks.worth) > 1:
+            first = parts[0]
+            assert isinstance(first, slice)
+            if first.stop >= 4:  # two rows at least: of one alone, a product of matrices is computed in another way
+                parts[:1] = [slice(0, 2), slice(2, first.stop)]
+        return parts

@@ -1,0 +1,114 @@
+"""What ranks tell the root after a round, and what the root tells them: typed records that travel as they are.   (pure)"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi.balancing.estimate import Observation
+from lb_mpi.balancing.trigger import Decision, Reason
+from lb_mpi.graph import Floats
+
+N_TOLD = 4  # observations in one report; of more, the heaviest are told
+
+REPORT = np.dtype(
+    [
+        ("failed", "?"),
+        ("mark", "<u4"),
+        ("work", "<f8"),
+        ("busy_s", "<f8"),
+        ("ticks", "<f8"),
+        ("spent_s", "<f8"),
+        ("rows", "<i8"),
+        ("bytes", "<i8"),
+        ("helped", "<f8"),
+        ("began_s", "<f8"),
+        ("n_told", "<i4"),
+        ("told", [("other", "<i4"), ("weight", "<f8"), ("log_ratio", "<f8")], (N_TOLD,)),
+    ]
+)
+_VERDICT = [
+    ("problem", "<i4"),
+    ("reason", "<i4"),
+    ("gain_s", "<f8"),
+    ("imbalance_before", "<f8"),
+    ("imbalance_after", "<f8"),
+    ("rows", "<i8"),
+    ("bytes", "<i8"),
+]
+
+Records = NDArray[np.void]
+
+
+class Report(NamedTuple):
+    """What one rank tells after a round."""
+
+    failed: bool  # the user's function or rows are no good on this rank
+    mark: int  # of what the rows look like
+    work: float  # of its rows at home, units of work; NaN: not known
+    busy_s: float  # seconds that it computed (rests of an emulated slow rank included)
+    ticks: float  # it measured meanwhile
+    spent_s: float  # seconds for packing, sending, putting together
+    rows: int  # lent
+    bytes: int  # sent
+    helped: float = 0.0  # work of rows that others computed because they were dry, less what it computed so for others
+    began_s: float = math.nan  # from the end of the last round to the begin of this one; NaN: there was none
+    told: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks; the heaviest are told
+
+    def fields(self) -> tuple[Any, ...]:
+        """As a tuple for an array of dtype REPORT."""
+        told = sorted(self.told, key=lambda seen: -seen.weight)[:N_TOLD]
+        return *self[:-1], len(told), [*told, *_UNTOLD[len(told) :]]
+
+
+_UNTOLD: list[tuple[Any, ...]] = [(0, 0.0, 0.0)] * N_TOLD
+
+
+class Problem(IntEnum):
+    """Why a round has come to nothing."""
+
+    NONE = 0
+    FAILED = 1  # a rank has failed
+    DIFFER = 2  # the ranks' rows differ
+    JUDGE = 3  # the root could not make sense of the reports
+
+
+class Verdict(NamedTuple):
+    """What all ranks are told."""
+
+    problem: Problem
+    decision: Decision
+    imbalance_before: float  # with all rows at home; NaN: not known
+    imbalance_after: float  # as it was in this round
+    rows: int  # lent, on all ranks
+    bytes: int  # sent, on all ranks
+    worth: Floats  # (P,) of a tick of each rank, in units of work
+    speeds: Floats  # (P,) units of work per second
+    late: Floats  # (P,) work that each rank could have done before it came
+
+    def record(self) -> Records:
+        """(1,) of the dtype that `verdict_dtype` gives."""
+        answer = np.zeros(1, dtype=verdict_dtype(len(self.worth)))
+        numbers = (self.imbalance_before, self.imbalance_after, self.rows, self.bytes)
+        answer["verdict"] = [(self.problem, *self.decision, *numbers)]
+        for name in ("worth", "speeds", "late"):
+            answer[name] = getattr(self, name)
+        return answer
+
+
+def verdict_dtype(size: int) -> np.dtype[Any]:
+    """Make the dtype of a Verdict for `size` ranks."""
+    each: Sequence[Any] = [(name, "<f8", (size,)) for name in ("worth", "speeds", "late")]
+    return np.dtype([("verdict", _VERDICT), *each])
+
+
+def verdict_of(record: Records) -> Verdict:
+    """Read what `Verdict.record` has made."""
+    problem, reason, gain_s, *rest = record["verdict"][0].tolist()
+    vectors = (np.array(record[name][0]) for name in ("worth", "speeds", "late"))
+    return Verdict(Problem(problem), Decision(Reason(reason), gain_s), *rest, *vectors)

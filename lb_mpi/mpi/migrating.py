@@ -1,0 +1,166 @@
+"""Rows change their owner: what `Balancer.migrate` does, when its arguments have been checked."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from lb_mpi.balancing.migrate import pick
+from lb_mpi.balancing.record import Balanced
+from lb_mpi.balancing.trigger import Trigger
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.metrics import imbalance, lower_bound
+from lb_mpi.mpi.blame import Blame, blame_user, raise_everywhere
+from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.flows import Flows
+from lb_mpi.mpi.parcels import Buffer, Parcels
+from lb_mpi.mpi.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
+from lb_mpi.mpi.waiting import Nap
+
+_TAGS = (3, 4)  # of rows, of their table
+_KIND = 0
+_BROKEN = 1
+
+
+class Owned(NamedTuple):
+    """This rank's rows now; both None when nothing was done."""
+
+    last: Balanced
+    value: Any = None  # in the user's form
+    work: Floats | None = None  # (n,) of each row, if it has been measured
+
+
+class Owners:
+    """Decides when rows are to have other owners, and gives them away, on `comm` (not the user's: a duplicate)."""
+
+    def __init__(self, comm: MPI.Intracomm, flows: Flows, trigger: Trigger) -> None:
+        self._comm, self._flows, self._trigger = comm, flows, trigger
+        self._last_s = 0.0  # what it took the last time
+
+    def move(self, rows: Rows, costs: Floats | None, work: Floats | None, speeds: Floats, calls: int) -> Owned:
+        """Collective: by the given (n,) costs; otherwise by the measured (n,) work, or else by the number of rows.
+
+        `calls` of map_blocks have computed these rows since they changed their owner: as many are expected to follow.
+        """
+        comm, began = self._comm, time.perf_counter()
+        timed = bool(comm.allreduce(work is not None, MPI.LAND))
+        if work is None or not timed:
+            work = np.ones(rows.n)
+        table = np.column_stack([work if costs is None else costs, work])
+        before, most_s, balanced_s = self._levels(table, speeds)
+        seconds = timed and costs is None  # otherwise the costs are in a unit of their own, not to be set against time
+        chances = calls if seconds else 1
+        self._trigger.cost_s = self._last_s if seconds else 0.0
+        decision = self._trigger.decide(before, chances * most_s, chances * balanced_s)
+        after, value = before, None
+        steps = n_rows = n_bytes = 0
+        if decision.act:
+            transfers, steps = self._flows.plan(float(table[:, 0].sum()), speeds)
+            items = agree(comm, lambda: pick(table[:, 0], transfers.of(comm.rank)).items)
+            targets = transfers.destinations[transfers.sources == comm.rank].tolist()
+            sources = transfers.sources[transfers.destinations == comm.rank].tolist()
+            moved = _move(comm, rows, table, dict(zip(targets, items, strict=True)), sources)
+            if comm.allreduce(moved.blame is not None, MPI.LOR):
+                raise_everywhere(comm, moved.blame, rows.spec.words)
+            n_rows, n_bytes = comm.allreduce(np.array([moved.rows, moved.bytes])).tolist()
+            value, table = moved.value, moved.table
+            after = self._levels(table, speeds)[0]
+            self._last_s = comm.allreduce(time.perf_counter() - began, MPI.MAX)
+        last = Balanced(
+            acted=decision.act,
+            reason=decision.words,
+            imbalance_before=before,
+            imbalance_after=after,
+            rows_moved=n_rows,
+            bytes_moved=n_bytes,
+            steps=steps,
+            seconds=time.perf_counter() - began,
+            predicted_gain_s=decision.gain_s if seconds else math.nan,
+        )
+        return Owned(last, value, table[:, 1] if decision.act and timed else None)
+
+    def _levels(self, table: Floats, speeds: Floats) -> tuple[float, float, float]:
+        """Imbalance, seconds of the slowest rank, balanced seconds: the same on all ranks to the last bit; collective.
+
+        ValueError on every rank for costs that add up to infinity.
+        """
+        loads, levels = np.zeros(self._comm.size), np.zeros(3)
+        self._comm.Gather(np.array([table[:, 0].sum()]), loads, 0)
+
+        def compute() -> None:
+            if self._comm.rank == 0:
+                with np.errstate(over="ignore"):
+                    if not np.isfinite(loads.sum()):
+                        raise ValueError("costs: expected numbers whose sum over all ranks is finite")
+                levels[:] = [imbalance(loads, speeds), (loads / speeds).max(), lower_bound(loads, speeds)]
+
+        agree(self._comm, compute)
+        self._comm.Bcast(levels, 0)
+        before, most_s, balanced_s = levels.tolist()
+        return before, most_s, balanced_s
+
+
+class _Moved(NamedTuple):
+    """One rank's part."""
+
+    value: Any  # its new rows, in the user's form
+    table: Floats  # (n', c) beside them
+    rows: int  # given away
+    bytes: int  # sent
+    blame: Blame | None  # of the user's pack or unpack
+
+
+def _move(
+    comm: MPI.Intracomm, rows: Rows, table: Floats, leaving: Mapping[int, Ints], sources: Sequence[int]
+) -> _Moved:
+    """Collective: send rows `leaving[rank]`, with theirs of the (n, c) table, to each rank; receive from each source.
+
+    Stays in step with the others when packing or unpacking fails on some rank.
+    """
+    blame: Blame | None = None
+    numbers = Rows(table)
+    parcels = Parcels(comm)
+    for target, index in leaving.items():
+        buffers = (empty_parcel(_BROKEN), empty_parcel(_BROKEN))
+        if blame is None:
+            try:
+                buffers = (rows.parcel(index, kind=_KIND), numbers.parcel(index, kind=_KIND))
+            except BaseException as caught:
+                blame = blame_user(caught, comm.rank, f"rows for rank {target}")
+        for buffer, tag in zip(buffers, _TAGS, strict=True):
+            parcels.send(target, tag, buffer)
+    arrived = _receive(parcels, 2 * len(sources))
+    staying = np.ones(rows.n, dtype=np.bool_)
+    for index in leaving.values():
+        staying[index] = False
+    kept = np.flatnonzero(staying)
+    blocks, tables = [rows.block(kept)], [numbers.block(kept)]
+    for source in sorted(sources):
+        parcel, beside = (arrived[source, tag] for tag in _TAGS)
+        if blame is None and head(parcel).kind != _BROKEN:
+            try:
+                blocks.append(columns_of(parcel, rows.spec, rows.unpack))
+                tables.append(columns_of(beside, numbers.spec, None))
+            except BaseException as caught:
+                blame = blame_user(caught, comm.rank, f"rows of rank {source}")
+    value = in_form(rows.spec, concatenate(rows.spec, blocks))
+    return _Moved(value, concatenate(numbers.spec, tables)[0], rows.n - len(kept), parcels.sent_bytes, blame)
+
+
+def _receive(parcels: Parcels, n_expected: int) -> dict[tuple[int, int], Buffer]:
+    """The parcels by (source, tag), received as they come, asleep in between; all sends are complete afterwards."""
+    arrived: dict[tuple[int, int], Buffer] = {}
+    nap = Nap(0.5e-3)
+    while len(arrived) < n_expected or parcels.under_way:
+        new = parcels.take()
+        arrived.update({(source, tag): buffer for source, tag, buffer in new})
+        if new:
+            nap.reset()
+        elif len(arrived) < n_expected or parcels.under_way:
+            nap.take()
+    return arrived
