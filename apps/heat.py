@@ -25,7 +25,7 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import imbalance
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.collective import agree, duplicate
 from lb_mpi.mpi.distribute import METHODS
 from lb_mpi.mpi.halo import HaloPlan
 from lb_mpi.mpi.waiting import barrier
@@ -143,7 +143,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     for name, least in (("steps", 1), ("work", 1), ("seed", 0)):
         if getattr(options, name) < least:
             raise ValueError(f"{name} = {getattr(options, name)}: expected at least {least}")
-    own = comm.Dup()
+    own = duplicate(comm)
     machine = agree(own, lambda: read_machine(options.machine) if options.machine and own.rank == 0 else None)
     graph = agree(own, lambda: as_graph(options.graph) if own.rank == 0 else None, patient=True)
     compile_once(own, compile_kernels)
@@ -157,7 +157,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         imbalance=options.imbalance,
         effort=options.effort,
         seed=options.seed,
-        speed=speed,
+        emulated_speed=speed,
     )
     setup_s = time.perf_counter() - began
     with plan:

@@ -241,7 +241,7 @@ def measure(graph: Graph, layout: Floats, objective: str, draws: int = 5) -> flo
     return float(
         np.median(
             [
-                balance(graph, layout * rng.uniform(5.0, 15.0, graph.n), layout, "fos", objective, tolerance=1e-6).steps
+                balance(graph, layout * rng.uniform(5.0, 15.0, graph.n), layout, tau=objective, tolerance=1e-6).steps
                 for _ in range(draws)
             ]
         )

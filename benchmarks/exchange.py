@@ -68,7 +68,7 @@ def main() -> None:
         parser.error("expected --rounds and --exchanges >= 1")
     rows, columns = most_square_mesh(comm.size)
     graph = mesh(rows, columns)
-    exchanges = {method: NeighbourExchange(comm, graph, method) for method in METHODS}
+    exchanges = {method: NeighbourExchange(comm, graph, method=method) for method in METHODS}
     ways = {"by hand": by_hand(comm, graph), **{name: exchange.exchange for name, exchange in exchanges.items()}}
     us = measure(comm, ways, options.rounds, options.exchanges)
     for exchange in exchanges.values():

@@ -57,11 +57,6 @@ class Machine:
         """The number of ranks P."""
         return len(self.hosts)
 
-    def message_s(self, payload_bytes: float) -> Floats:
-        """(P, P) seconds that a message of so many bytes takes; 0 on the diagonal."""
-        seconds: Floats = self.latency_s + self.s_per_byte * payload_bytes
-        return seconds
-
     def between(self, one: str, other: str) -> tuple[float, float] | None:
         """Medians of latency_s and s_per_byte of messages from a rank on host `one` to a rank on host `other`.
 
@@ -168,9 +163,9 @@ def speeds_of(hosts: Sequence[str], rates: ArrayLike, wanted: ArrayLike, got: Ar
 
     The speed is rate * wanted, if a rank never waits.  More ranks than cores are a matter of luck for each, and the luck of
     the next second will be another: so the ranks of a host are slowed down by one factor, sum got / sum wanted.  Rates are
-    leveled (see `level`).
+    evened out (see `even_out`).
     """
-    on, speeds = np.array(hosts), level(hosts, rates)
+    on, speeds = np.array(hosts), even_out(hosts, rates)
     asks, has = check_speeds(wanted, len(hosts), name="wanted"), check_speeds(got, len(hosts), name="got")
     speeds *= asks
     for host in np.unique(on):
@@ -180,26 +175,26 @@ def speeds_of(hosts: Sequence[str], rates: ArrayLike, wanted: ArrayLike, got: Ar
 
 
 def differ(hosts: Sequence[str], rates: ArrayLike) -> bool:
-    """Whether some host has cores of several kinds, by the (P,) rates of its ranks (see `level`)."""
+    """Whether some host has cores of several kinds, by the (P,) rates of its ranks (see `even_out`)."""
     rate, on = check_speeds(rates, len(hosts), name="rates"), np.array(hosts)
     return any(rate[on == host].max() >= ALIKE * rate[on == host].min() for host in np.unique(on))
 
 
-def level(hosts: Sequence[str], rates: ArrayLike) -> Floats:
+def even_out(hosts: Sequence[str], rates: ArrayLike) -> Floats:
     """(P,) rates in which ranks of one host that are nearly alike (by a factor of 1.5) have their mean.
 
     The cores of one machine are of few kinds; small differences come from whatever else they do just now.  The fastest
     ranks of a host are put together first.
     """
-    leveled, on = check_speeds(rates, len(hosts), name="rates"), np.array(hosts)
+    even, on = check_speeds(rates, len(hosts), name="rates"), np.array(hosts)
     for host in np.unique(on):
         ranks = np.flatnonzero(on == host)
-        ranks = ranks[np.argsort(-leveled[ranks], kind="stable")]
+        ranks = ranks[np.argsort(-even[ranks], kind="stable")]
         while len(ranks):
-            n_alike = int(np.count_nonzero(leveled[ranks] * ALIKE >= leveled[ranks[0]]))
-            leveled[ranks[:n_alike]] = math.fsum(leveled[ranks[:n_alike]]) / n_alike
+            n_alike = int(np.count_nonzero(even[ranks] * ALIKE >= even[ranks[0]]))
+            even[ranks[:n_alike]] = math.fsum(even[ranks[:n_alike]]) / n_alike
             ranks = ranks[n_alike:]
-    return leveled
+    return even
 
 
 def pairings(size: int) -> list[list[tuple[int, int]]]:

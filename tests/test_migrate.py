@@ -70,7 +70,7 @@ def test_passing_on_more_than_one_holds() -> None:
     """All work at one end of a chain of ranks that hold nothing: straight to the last stops."""
     graph = parse("mesh:1x5")
     loads, speeds = np.array([10.0, 0, 0, 0, 0]), np.ones(5)
-    flow = balance(graph, loads, speeds, "direct", tolerance=1e-9).flow
+    flow = balance(graph, loads, speeds, scheme="direct", tolerance=1e-9).flow
     assert np.allclose(flow, [8, 6, 4, 2])
     transfers = plan(graph, flow, loads, speeds)
     assert transfers.sources.tolist() == [0] * 4
@@ -144,7 +144,7 @@ def test_an_item_heavier_than_the_difference_stays() -> None:
         owner = np.array([0] * len(costs)) if moves else np.array([0, 1, 1])[: len(costs)]
         weights = np.array(costs)
         for _ in range(3):
-            flow = balance(graph, np.bincount(owner, weights, 2), speeds, "direct", tolerance=1e-9).flow
+            flow = balance(graph, np.bincount(owner, weights, 2), speeds, scheme="direct", tolerance=1e-9).flow
             after = move(graph, flow, owner, weights, speeds)
             assert moves or np.array_equal(after, owner)
             assert times_of(graph, after, weights, speeds).max() <= times_of(graph, owner, weights, speeds).max()
@@ -173,7 +173,7 @@ def test_ten_thousand_migrations_lose_nothing() -> None:
         graph, speeds, costs, owner = random_case(rng)
         scheme, tolerance = (("direct", 1e-9), ("fos", 0.1), ("dimension_exchange", 0.1))[k % 3]
         loads = np.bincount(owner, costs, graph.n)
-        flow = balance(graph, loads, speeds, scheme, tolerance=tolerance, max_steps=500).flow
+        flow = balance(graph, loads, speeds, scheme=scheme, tolerance=tolerance, max_steps=500).flow
         after = move(graph, flow, owner, costs, speeds)
         everything = [np.flatnonzero(after == rank) for rank in range(graph.n)]
         assert sorted(np.concatenate(everything).tolist()) == list(range(len(costs))), (seed, k)
@@ -190,7 +190,7 @@ def test_repeated_migrations_come_to_rest() -> None:
     for k in range(500):
         graph, speeds, costs, owner = random_case(rng)
         for _ in range(40):
-            flow = balance(graph, np.bincount(owner, costs, graph.n), speeds, "direct", tolerance=1e-9).flow
+            flow = balance(graph, np.bincount(owner, costs, graph.n), speeds, scheme="direct", tolerance=1e-9).flow
             after = move(graph, flow, owner, costs, speeds)
             if np.array_equal(after, owner):
                 break
@@ -210,7 +210,7 @@ def test_many_items_end_near_the_lower_bound(name: str) -> None:
         speeds = rng.uniform(4, 16, graph.n)
         costs = rng.exponential(size=64 * graph.n)
         owner = np.arange(len(costs)) // 64
-        flow = balance(graph, np.bincount(owner, costs, graph.n), speeds, "direct", tolerance=1e-9).flow
+        flow = balance(graph, np.bincount(owner, costs, graph.n), speeds, scheme="direct", tolerance=1e-9).flow
         times = times_of(graph, move(graph, flow, owner, costs, speeds), costs, speeds)
         assert times.max() <= 1.02 * costs.sum() / speeds.sum()
 
@@ -218,6 +218,6 @@ def test_many_items_end_near_the_lower_bound(name: str) -> None:
 def test_more_ranks_than_items() -> None:
     graph = from_edges(4, [0, 1, 2], [1, 2, 3])
     owner = np.array([0, 0])
-    flow = balance(graph, [2.0, 0, 0, 0], np.ones(4), "direct", tolerance=1e-9).flow
+    flow = balance(graph, [2.0, 0, 0, 0], np.ones(4), scheme="direct", tolerance=1e-9).flow
     after = move(graph, flow, owner, np.ones(2), np.ones(4))
     assert sorted(after.tolist()) in ([0, 1], [0, 2], [0, 3])

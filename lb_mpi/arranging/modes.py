@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence
 
 from lb_mpi.graph import Floats
+from lb_mpi.lanczos import highest, lowest
 
 DENSE = 400  # vertices: above, a few modes by Lanczos are found faster than all
 _TOL = 1e-9  # of Lanczos
@@ -47,15 +48,9 @@ def find_modes(laplacian: Any, speeds: Floats, n_low: int, n_high: int) -> Modes
 
 
 def _few(laplacian: Any, speeds: Floats, n_low: int, n_high: int) -> Modes:
-    n = len(speeds)
-    start = np.random.default_rng(0).uniform(-1.0, 1.0, n)  # ARPACK's own would be another one in every run
-    masses = sparse.diags_array(speeds).tocsc()
-    sigma = -1e-4 * laplacian.trace() / speeds.sum()  # off the 0, or there is nothing to factorise
-    low, x = eigsh(laplacian.tocsc(), n_low + 1, M=masses, sigma=sigma, which="LM", v0=start, tol=_TOL)
-    order = np.argsort(low)[1:]
-    low, x = low[order], x[:, order]
     scale = sparse.diags_array(1.0 / np.sqrt(speeds))
-    high, y = eigsh((scale @ laplacian @ scale).tocsr(), n_high, which="LA", v0=start, tol=_TOL)
-    order = np.argsort(high)
-    high, y = high[order], scale @ y[:, order]
-    return Modes(np.concatenate([low, high]), np.hstack([x, y]), n_low)
+    matrix = (scale @ laplacian @ scale).tocsr()
+    kernel = np.sqrt(speeds / speeds.sum())[:, None]
+    low, x = lowest(matrix, kernel, n_low, tol=_TOL)
+    high, y = highest(matrix, n_high, tol=_TOL)
+    return Modes(np.concatenate([low, high]), scale @ np.hstack([x, y]), n_low)

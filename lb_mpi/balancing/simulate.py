@@ -225,7 +225,7 @@ class Cluster:
                 self.setup = prepare(self.graph, self.judge.speeds, self.scheme)
             loads = [course.work for course in self.courses]
             diffusion = Diffusion(self.setup, loads)
-            while not diffusion.balanced(self.tolerance) or not diffusion.steps:
+            while not diffusion.converged(self.tolerance) or not diffusion.steps:
                 diffusion.step()
             made = plan(self.graph, diffusion.flow(), loads, self.setup.speeds)
             steps = diffusion.steps

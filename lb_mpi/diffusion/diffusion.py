@@ -8,13 +8,13 @@ tau_ij (l_i - l_j) units of work flow over the edge ij, so l' = M l with M = I -
   so it has no cycles.
 - Stop when the imbalance max(l) / lbar - 1 is within the tolerance (and no rank is asked for more than it has).
 
-    setup = prepare(graph, speeds, "sos")            # what depends on no load: once, by the root
+    setup = prepare(graph, speeds, "sos")            # what depends on no load: once
     diffusion = Diffusion(setup, loads)              # a whole graph at once
-    while not diffusion.balanced(0.05):
+    while not diffusion.converged(0.05):
         diffusion.step()
     diffusion.flow()                                 # (E,)
 
-    one = RankDiffusion(setup.local(rank), load, balanced_time, total)       # the same for one rank
+    one = RankDiffusion(setup.local(rank), load, mean_time, total)           # the same for one rank
     while not everybody's one.imbalance <= 0.05:                             # a reduction (max)
         one.step(values of the neighbours)                                   # an exchange of one.value
     one.flow(potentials of the neighbours)                                   # (deg,), an exchange of one.potential
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.flow import cancel_cycles, outflow
 from lb_mpi.diffusion.schemes import (
     ConjugateGradient,
@@ -57,7 +58,6 @@ __all__ = [
     "RankDiffusion",
     "Setup",
     "balance",
-    "direct_flow",
     "prepare",
 ]
 
@@ -69,8 +69,7 @@ class Diffusion:
         self.setup = setup
         self.steps = 0
         self._loads = check_loads(loads, setup.graph.n)
-        self._mean = setup.balanced_times(self._loads)
-        self._level = np.where(self._mean > 0, self._mean, 1.0)
+        self._mean = setup.mean_times(self._loads)
         ends, time = WholeGraph(setup.graph, setup.tau), self._loads / setup.speeds
         self._scheme: Scheme
         if setup.scheme == "direct":
@@ -86,10 +85,10 @@ class Diffusion:
     @property
     def imbalance(self) -> float:
         """max(l / lbar) - 1, lbar that of the rank's component."""
-        excess = float((self.times / self._level).max()) - 1.0
+        excess = float((self.times / np.where(self._mean > 0, self._mean, 1.0)).max()) - 1.0
         return 0.0 if excess < 0.0 else excess
 
-    def balanced(self, tolerance: float) -> bool:
+    def converged(self, tolerance: float) -> bool:
         """Whether the imbalance is within the tolerance, and the flow asks no rank for more than it has."""
         return self.imbalance <= tolerance and float(self.times.min()) >= 0.0
 
@@ -107,20 +106,20 @@ class Diffusion:
 class RankDiffusion:
     """A scheme (but not direct) on one rank, driven by exchanges with its neighbours.
 
-    `load` >= 0 is in units of work; `balanced_time` is sum w / sum s over the rank's component; `total` gives the sums over
+    `load` >= 0 is in units of work; `mean_time` is sum w / sum s over the rank's component; `total` gives the sums over
     all ranks of a (2,) array, and is called once in a step of cg, never by another scheme.
     """
 
-    def __init__(self, local: Local, load: float, balanced_time: float, total: TotalOf | None = None) -> None:
+    def __init__(self, local: Local, load: float, mean_time: float, total: TotalOf | None = None) -> None:
         if local.scheme == "direct":
-            raise ValueError("scheme = 'direct': it has no steps, expected the use of direct_flow")
+            raise ValueError("scheme = 'direct': expected one that has steps")
         if local.scheme == "cg" and total is None:
             raise ValueError("total = None: expected a function, since cg needs sums over all ranks")
         self._load = float(check_loads([load], name="load")[0])
-        self._level = float(check_loads([balanced_time], name="balanced_time")[0])
+        self._mean = float(check_loads([mean_time], name="mean_time")[0])
         self._ends = OneRank(local.rank, local.neighbours, local.tau)
         self._scheme = _scheme(
-            local, self._ends, self._load / local.speed, local.speed, self._level, local.colours, total or _row_sums
+            local, self._ends, self._load / local.speed, local.speed, self._mean, local.colours, total or _row_sums
         )
 
     @property
@@ -138,7 +137,7 @@ class RankDiffusion:
         """time / lbar - 1, or infinity when the rank is asked for more than it has: balanced when all are <= tolerance."""
         if self.time < 0.0:
             return math.inf
-        return self.time / self._level - 1.0 if self._level > 0.0 else 0.0
+        return self.time / self._mean - 1.0 if self._mean > 0.0 else 0.0
 
     @property
     def potential(self) -> float:
@@ -166,23 +165,6 @@ class RankDiffusion:
         return self._scheme.flow()
 
 
-def direct_flow(local: Local, loads: ArrayLike) -> Floats:
-    """(deg,) flow from one rank to each neighbour that balances exactly, from all (P,) loads: scheme direct.
-
-    Of all such flows the one with the least sum of flow^2 / tau.  Sums are correctly rounded, so both ends of an edge agree
-    to the last bit, whatever machines they are.
-    """
-    if local.direct is None:
-        raise ValueError(f"scheme = {local.scheme!r}: expected 'direct'")
-    rows, speeds, labels = local.direct
-    work = check_loads(loads, len(speeds))
-    mine = labels == local.component
-    balanced = math.fsum(work[mine]) / math.fsum(speeds[mine])
-    excess = np.where(mine, work - speeds * balanced, 0.0)
-    own, *others = (math.fsum((row * excess).tolist()) for row in rows)
-    return local.tau * (own - np.array(others, dtype=float))
-
-
 class Balance(NamedTuple):
     """What `balance` did."""
 
@@ -197,9 +179,9 @@ def balance(
     graph: Any,
     loads: ArrayLike,
     speeds: ArrayLike,
+    *,
     scheme: str = "fos",
     tau: str | None = None,
-    *,
     tolerance: float = 0.05,
     max_steps: int = 100_000,
 ) -> Balance:
@@ -207,30 +189,28 @@ def balance(
 
     The graph is given in any shape that `lb_mpi.as_graph` takes.  ValueError for bad arguments.
     """
-    if not 0.0 < tolerance < math.inf:
-        raise ValueError(f"tolerance = {tolerance!r}: expected a finite number > 0")
-    if max_steps < 0:
-        raise ValueError(f"max_steps = {max_steps!r}: expected at least 0")
+    tolerance = number("tolerance", tolerance, above=0.0)
+    max_steps = integer("max_steps", max_steps, 0)
     graph = as_graph(graph)
     diffusion = Diffusion(prepare(graph, speeds, scheme, tau), loads)
     imbalance = [diffusion.imbalance]
-    while not diffusion.balanced(tolerance) and diffusion.steps < max_steps:
+    while not diffusion.converged(tolerance) and diffusion.steps < max_steps:
         diffusion.step()
         imbalance.append(diffusion.imbalance)
     flow = diffusion.flow()
     after = check_loads(loads, graph.n) - outflow(graph, flow)
-    return Balance(diffusion.steps, diffusion.balanced(tolerance), imbalance, flow, after)
+    return Balance(diffusion.steps, diffusion.converged(tolerance), imbalance, flow, after)
 
 
 class _Direct:
-    def __init__(self, ends: Ends, time: Value, setup: Setup, balanced: Floats) -> None:
+    def __init__(self, ends: Ends, time: Value, setup: Setup, mean: Floats) -> None:
         self.value = self.time = time
         self.potential: Value = 0.0 * time
-        self._ends, self._setup, self._balanced = ends, setup, balanced
+        self._ends, self._setup, self._mean = ends, setup, mean
 
     def step(self) -> None:
         setup = self._setup
-        excess = setup.speeds * (self.time - self._balanced)
+        excess = setup.speeds * (self.time - self._mean)
         self.potential = self.potential + solve_potentials(setup.graph, setup.tau, excess)
         self.value = self.time = self.time - self._ends.outflow(self._ends.flows(self.potential)) / setup.speeds
 
@@ -243,11 +223,11 @@ def _row_sums(rows: Floats) -> Floats:
 
 
 def _scheme(
-    settings: Setup | Local, ends: Ends, time: Value, speed: Value, balanced: Value, colours: Ints, total: TotalOf
+    settings: Setup | Local, ends: Ends, time: Value, speed: Value, mean: Value, colours: Ints, total: TotalOf
 ) -> Scheme:
     if settings.scheme == "cg":
-        return ConjugateGradient(ends, time, speed, balanced, total)
+        return ConjugateGradient(ends, time, speed, mean, total)
     if settings.scheme == "dimension_exchange":
         return DimensionExchange(ends, time, speed, colours, settings.n_colours)
-    pairs = coefficients(settings.scheme, settings.tau_rule, settings.spectrum, settings.points)
-    return ThreeTerm(ends, time, speed, balanced, pairs)
+    pairs = coefficients(settings.scheme, settings.tau_rule, *settings.eigen)
+    return ThreeTerm(ends, time, speed, mean, pairs)

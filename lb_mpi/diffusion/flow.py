@@ -18,6 +18,16 @@ def outflow(graph: Graph, flow: Floats) -> Floats:
     return np.asarray(np.bincount(tails, flow, graph.n) - np.bincount(heads, flow, graph.n), dtype=float)
 
 
+def at_ends(graph: Graph, flow: Floats) -> Floats:
+    """(2E,) the (E,) flow as each vertex sees it, away from it, beside `graph.indices`."""
+    tails, heads = graph.edges()
+    seen = np.empty(len(graph.indices))
+    upper = graph.indices > np.repeat(np.arange(graph.n), graph.degrees)
+    seen[upper] = flow
+    seen[~upper] = -flow[np.lexsort((tails, heads))]
+    return seen
+
+
 def cancel_cycles(graph: Graph, flow: Floats) -> Floats:
     """The flow without the parts that run in circles: the outflow stays, no |flow| grows, no sign turns, no cycle is left.
 
@@ -45,7 +55,7 @@ def cancel_cycles(graph: Graph, flow: Floats) -> Floats:
 
 def _walk(start: int, leaving: dict[int, list[int]], to: dict[int, int], amount: dict[int, float]) -> None:
     """Take off all cycles that can be reached from `start`; edges that are on none are dropped from `leaving`."""
-    path, edges, place = [start], list[int](), {start: 0}
+    path, edges, at = [start], list[int](), {start: 0}
     while True:
         choice = leaving.get(path[-1], [])
         while choice and amount[choice[-1]] == 0.0:
@@ -54,20 +64,20 @@ def _walk(start: int, leaving: dict[int, list[int]], to: dict[int, int], amount:
             if not edges:
                 return
             edges.pop()
-            del place[path.pop()]
+            del at[path.pop()]
             leaving[path[-1]].pop()
             continue
         edge = choice[-1]
         vertex = to[edge]
-        if vertex not in place:
-            place[vertex] = len(path)
+        if vertex not in at:
+            at[vertex] = len(path)
             path.append(vertex)
             edges.append(edge)
             continue
-        loop = [*edges[place[vertex] :], edge]
+        loop = [*edges[at[vertex] :], edge]
         least = min(amount[edge] for edge in loop)
         for edge in loop:
             amount[edge] -= least
-        for left in path[place[vertex] + 1 :]:
-            del place[left]
-        del path[place[vertex] + 1 :], edges[place[vertex] :]
+        for left in path[at[vertex] + 1 :]:
+            del at[left]
+        del path[at[vertex] + 1 :], edges[at[vertex] :]

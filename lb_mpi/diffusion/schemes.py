@@ -112,18 +112,18 @@ class ThreeTerm:
     """
 
     def __init__(
-        self, ends: Ends, time: Value, speed: Value, balanced: Value, pairs: Iterator[tuple[float, float]]
+        self, ends: Ends, time: Value, speed: Value, mean: Value, pairs: Iterator[tuple[float, float]]
     ) -> None:
         self.value = self.time = time
         self.potential = 0.0 * time
-        self._ends, self._speed, self._balanced, self._pairs = ends, speed, balanced, pairs
+        self._ends, self._speed, self._mean, self._pairs = ends, speed, mean, pairs
         self._time_before, self._potential_before = self.time, self.potential
 
     def step(self) -> None:  # noqa: D102
         a, b = next(self._pairs)
         ends = self._ends
         time = self.time - a * ends.outflow(ends.flows(self.time)) / self._speed
-        potential = self.potential + a * (self.time - self._balanced)
+        potential = self.potential + a * (self.time - self._mean)
         if b:
             time = time + b * (self.time - self._time_before)
             potential = potential + b * (self.potential - self._potential_before)
@@ -141,11 +141,11 @@ class ConjugateGradient:
     Both sums of a step are in one reduction (Chronopoulos & Gear 1989).
     """
 
-    def __init__(self, ends: Ends, time: Value, speed: Value, balanced: Value, total: TotalOf) -> None:
-        self.value = speed * (time - balanced)  # the residual: work that is still in excess
+    def __init__(self, ends: Ends, time: Value, speed: Value, mean: Value, total: TotalOf) -> None:
+        self.value = speed * (time - mean)  # the residual: work that is still in excess
         self.time = time
         self.potential = 0.0 * time
-        self._ends, self._speed, self._balanced, self._total = ends, speed, balanced, total
+        self._ends, self._speed, self._mean, self._total = ends, speed, mean, total
         self._direction, self._outflow = 0.0 * time, 0.0 * time  # p and A W A^T p
         self._squared, self._alpha, self._first_squared = 0.0, 0.0, 0.0
 
@@ -165,7 +165,7 @@ class ConjugateGradient:
         self._outflow = out + beta * self._outflow
         self.potential = self.potential + self._alpha * self._direction
         self.value = excess - self._alpha * self._outflow
-        self.time = self._balanced + self.value / self._speed
+        self.time = self._mean + self.value / self._speed
 
     def flow(self) -> Floats:  # noqa: D102
         return self._ends.flows(self.potential)

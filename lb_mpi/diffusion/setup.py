@@ -1,20 +1,20 @@
 """What diffusion needs to know before it sees any load: the scheme, tau, its spectrum.   (pure)
 
-It depends on graph and speeds only.  The root prepares it once, and sends each rank its small part.
+It depends on graph and speeds only.  Only what takes an eigensolver (`Eigen`) has to be computed by one for all.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lb_mpi.checks import choice, show
 from lb_mpi.diffusion.schemes import colour_edges
-from lb_mpi.diffusion.spectral import Spectrum, eigenvalues, generalised_inverse, leja_order, paper_tau, spectrum
+from lb_mpi.diffusion.spectral import Spectrum, eigenvalues, leja_order, paper_tau, spectrum
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import check_loads, check_speeds
 
@@ -31,17 +31,16 @@ SCHEMES = tuple(DEFAULT_TAU)
 TAU_RULES = ("paper", "scaled", "uniform")
 
 
-class DirectData(NamedTuple):
-    """What one rank needs for the scheme direct."""
+class Eigen(NamedTuple):
+    """What takes an eigensolver: found by one rank and told to all, for machines may differ in the last bits."""
 
-    rows: Floats  # (deg+1, P) of the generalised inverse: its own, then its neighbours'
-    speeds: Floats  # (P,) of all ranks
-    labels: Ints  # (P,) components of all ranks
+    spectrum: Spectrum = Spectrum(1.0, 1.0)  # of sos, chebyshev, and fos unless tau is the paper's
+    points: Floats = np.zeros(0)  # eigenvalues in Leja order, of ops
 
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """One rank's part of a Setup: small, and all that the rank has to be sent."""
+    """One rank's part of a Setup."""
 
     scheme: str
     tau_rule: str
@@ -51,10 +50,7 @@ class Local:
     tau: Floats  # (deg,) beside neighbours
     colours: Ints  # (deg,) for dimension_exchange
     n_colours: int
-    component: int  # of the process graph
-    spectrum: Spectrum
-    points: Floats  # eigenvalues in Leja order, for ops
-    direct: DirectData | None
+    eigen: Eigen
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +64,11 @@ class Setup:
     tau: Floats  # (E,) up to the scheme's own factor
     n_components: int
     labels: Ints  # (P,) components
-    spectrum: Spectrum  # of sos, chebyshev, and fos unless tau is the paper's; otherwise (1, 1)
-    points: Floats = field(default_factory=lambda: np.zeros(0))  # eigenvalues in Leja order, for ops
-    colours: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (E,) for dimension_exchange
+    colours: Ints  # (E,) for dimension_exchange, otherwise 0
+    n_colours: int  # steps in which dimension_exchange uses every edge once
+    eigen: Eigen
 
-    @cached_property
-    def inverse(self) -> Floats:
-        """(P, P) generalised inverse of A W A^T, computed at its first use."""
-        return generalised_inverse(self.graph, self.tau)
-
-    def balanced_times(self, loads: ArrayLike) -> Floats:
+    def mean_times(self, loads: ArrayLike) -> Floats:
         """(P,) the time lbar = sum w / sum s of each rank's component."""
         work = np.bincount(self.labels, check_loads(loads, self.graph.n), self.n_components)
         return (work / np.bincount(self.labels, self.speeds, self.n_components))[self.labels]
@@ -86,29 +77,17 @@ class Setup:
         """The part that one rank needs."""
         tails, heads = self.graph.edges()
         mine = np.flatnonzero((tails == rank) | (heads == rank))  # ascending, as the neighbours are
-        neighbours = self.graph.neighbours(rank)
-        direct = None
-        if self.scheme == "direct":
-            direct = DirectData(self.inverse[[rank, *neighbours]], self.speeds, self.labels)
         return Local(
             scheme=self.scheme,
             tau_rule=self.tau_rule,
             rank=rank,
             speed=float(self.speeds[rank]),
-            neighbours=neighbours,
+            neighbours=self.graph.neighbours(rank),
             tau=self.tau[mine],
-            colours=self.colours[mine] if len(self.colours) else np.zeros(len(mine), dtype=np.int64),
+            colours=self.colours[mine],
             n_colours=self.n_colours,
-            component=int(self.labels[rank]),
-            spectrum=self.spectrum,
-            points=self.points,
-            direct=direct,
+            eigen=self.eigen,
         )
-
-    @property
-    def n_colours(self) -> int:
-        """Steps in which dimension_exchange uses every edge once."""
-        return int(self.colours.max(initial=-1)) + 1
 
 
 def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | None = None) -> Setup:
@@ -119,28 +98,54 @@ def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | Non
     sos, chebyshev and ops always scale; cg and direct don't depend on a factor; dimension_exchange has its own tau.
 
     A graph that isn't connected is balanced in each component by itself; a UserWarning names them.  ValueError for unknown
-    words and bad speeds.
+    words and bad speeds, TypeError for what is no graph.
     """
-    if scheme not in SCHEMES:
-        raise ValueError(f"scheme = {scheme!r}: expected one of {', '.join(SCHEMES)}")
-    rule = DEFAULT_TAU[scheme] if tau is None else tau
-    if rule not in TAU_RULES:
-        raise ValueError(f"tau = {tau!r}: expected one of {', '.join(TAU_RULES)}")
+    if not isinstance(graph, Graph):
+        raise TypeError(f"graph = {show(graph)}: expected an lb_mpi.graph.Graph")
+    rule = tau_rule(scheme, tau)
     speeds = check_speeds(speeds, graph.n)
-    count, labels = graph.components()
-    if count > 1:
-        warnings.warn(_name_components(count, labels), UserWarning, stacklevel=2)
-    weights = np.ones(graph.n_edges) if rule == "uniform" else paper_tau(graph, speeds)
-    ends, points, colours = Spectrum(1.0, 1.0), np.zeros(0), np.zeros(0, dtype=np.int64)
+    warn_of_components(graph)
+    return assemble(graph, speeds, scheme, rule, find_eigen(graph, speeds, scheme, rule))
+
+
+def tau_rule(scheme: str, tau: str | None) -> str:
+    """The rule for tau, checked; None: the usual one of the scheme."""
+    choice("scheme", scheme, SCHEMES)
+    return DEFAULT_TAU[scheme] if tau is None else choice("tau", tau, TAU_RULES)
+
+
+def find_eigen(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Eigen:
+    """What the scheme needs of the spectrum; ValueError for a graph that is too large for it."""
+    weights = _conductances(graph, speeds, rule)
     if scheme in ("sos", "chebyshev") or (scheme == "fos" and rule != "paper"):
-        ends = spectrum(graph, speeds, weights)
-    elif scheme == "ops":
-        points = leja_order(eigenvalues(graph, speeds, weights))
-    elif scheme == "dimension_exchange":
+        return Eigen(spectrum(graph, speeds, weights))
+    if scheme == "ops":
+        return Eigen(points=leja_order(eigenvalues(graph, speeds, weights)))
+    return Eigen()
+
+
+def assemble(graph: Graph, speeds: Floats, scheme: str, rule: str, eigen: Eigen) -> Setup:
+    """The setup, from what has been checked and found; the same on every machine, to the last bit."""
+    weights, colours = _conductances(graph, speeds, rule), np.zeros(graph.n_edges, dtype=np.int64)
+    n_colours = 0
+    if scheme == "dimension_exchange":
         tails, heads = graph.edges()
         weights = speeds[tails] * speeds[heads] / (speeds[tails] + speeds[heads])
         colours = colour_edges(graph)
-    return Setup(scheme, rule, graph, speeds, weights, count, labels, ends, points, colours)
+        n_colours = int(colours.max(initial=-1)) + 1
+    count, labels = graph.components()
+    return Setup(scheme, rule, graph, speeds, weights, count, labels, colours, n_colours, eigen)
+
+
+def warn_of_components(graph: Graph) -> None:
+    """A UserWarning for a graph that isn't connected."""
+    count, labels = graph.components()
+    if count > 1:
+        warnings.warn(_name_components(count, labels), UserWarning, stacklevel=3)
+
+
+def _conductances(graph: Graph, speeds: Floats, rule: str) -> Floats:
+    return np.ones(graph.n_edges) if rule == "uniform" else paper_tau(graph, speeds)
 
 
 def _name_components(count: int, labels: Ints) -> str:

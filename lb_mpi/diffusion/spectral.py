@@ -1,7 +1,7 @@
-"""The conductances tau of a process graph, the diffusion matrix M, and what its spectrum says.   (pure)
+"""The conductances tau of a process graph, its Laplacian, and what the spectrum says.   (pure)
 
-M = I - S^-1 A W A^T with W = diag(tau), S = diag(speeds), A the incidence matrix.  Nothing here depends on loads: the root
-computes it once and broadcasts it.  Jin & Wang, diffusion for heterogeneous systems; Cybenko 1989 for equal speeds.
+The diffusion matrix is M = I - S^-1 A W A^T with W = diag(tau), S = diag(speeds), A the incidence matrix.  Nothing here
+depends on loads.  Jin & Wang, diffusion for heterogeneous systems; Cybenko 1989 for equal speeds.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 from scipy.linalg import eigvalsh
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
+from scipy.sparse.linalg import ArpackNoConvergence
 
-from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph import Floats, Graph
+from lb_mpi.lanczos import factorise, highest, lowest, lowest_plain
 from lb_mpi.metrics import check_speeds
 
 DENSE = 1500  # vertices: below, all eigenvalues together are found faster than two alone
@@ -45,12 +46,6 @@ def laplacian(graph: Graph, tau: Floats) -> Any:
     return sparse.coo_array((values, (rows, columns)), shape=(graph.n, graph.n)).tocsr()
 
 
-def diffusion_matrix(graph: Graph, speeds: Floats, tau: Floats) -> Any:
-    """M = I - S^-1 A W A^T as a (P, P) scipy.sparse.csr_array: times after one step = M @ times before."""
-    speeds = check_speeds(speeds, graph.n)
-    return (sparse.eye_array(graph.n) - sparse.diags_array(1.0 / speeds) @ laplacian(graph, tau)).tocsr()
-
-
 def eigenvalues(graph: Graph, speeds: Floats, tau: Floats) -> Floats:
     """All eigenvalues of S^-1 A W A^T but the 0 of each component, ascending: (P - components,).
 
@@ -73,45 +68,17 @@ def spectrum(graph: Graph, speeds: Floats, tau: Floats) -> Spectrum:
     if graph.n <= DENSE:
         values = eigenvalues(graph, speeds, tau)
         return Spectrum(float(values[0]), float(values[-1]))
-    matrix = _symmetric(graph, speeds, tau)
-    start = np.random.default_rng(0).uniform(-1.0, 1.0, graph.n)  # ARPACK's own would be another one in every run
-    tol = 1e-3
-    high = float(eigsh(matrix, 1, which="LA", tol=tol, v0=start, return_eigenvectors=False)[0])
+    matrix, tol = _symmetric(graph, speeds, tau), 1e-3
+    high = float(highest(matrix, tol=tol)[0][0])
     high *= 1.0 + tol  # Lanczos finds it from below, and chebyshev must not leave any beyond the end
-    return Spectrum(_lowest(matrix, speeds, labels, high, start, tol), high)
-
-
-def _lowest(matrix: Any, speeds: Floats, labels: Ints, high: float, start: Floats, tol: float) -> float:
-    # The kernel (sqrt(s) on each component) is moved to the upper end.  Plain Lanczos finds the lower end fast in graphs
-    # of small diameter, where a factorisation would fill memory; in long ones it gives up early, and those fill little.
-    n = len(speeds)
     norms = np.sqrt(np.bincount(labels, speeds))
-    kernel = sparse.csr_array((np.sqrt(speeds) / norms[labels], (np.arange(n), labels)))
-
-    def moved(vector: Floats) -> Floats:
-        vector = vector.ravel()
-        return np.asarray(matrix @ vector + high * (kernel @ (kernel.T @ vector)))
-
-    operator = LinearOperator((n, n), matvec=moved, dtype=float)  # type: ignore[call-arg, unused-ignore]
+    kernel = sparse.csr_array((np.sqrt(speeds) / norms[labels], (np.arange(graph.n), labels)))
+    # Plain Lanczos finds the lower end fast in graphs of small diameter, where a factorisation would fill memory; in long
+    # ones it gives up early, and those fill little.
     try:
-        return float(eigsh(operator, 1, which="SA", tol=tol, v0=start, maxiter=20, return_eigenvectors=False)[0])
+        return Spectrum(lowest_plain(matrix, kernel, high, tol=tol, maxiter=20), high)
     except ArpackNoConvergence:
-        pass
-    sigma = -1e-7 * high  # off the kernel, or there is nothing to factorise
-    factors = splu(
-        (matrix - sigma * sparse.eye_array(n)).tocsc(),
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0.0,
-        options={"SymmetricMode": True},
-    )
-
-    def inverse(vector: Floats) -> Floats:
-        vector = factors.solve(vector.ravel())
-        return np.asarray(vector - kernel @ (kernel.T @ vector))
-
-    operator = LinearOperator((n, n), matvec=inverse, dtype=float)  # type: ignore[call-arg, unused-ignore]
-    largest = eigsh(operator, 1, which="LA", tol=tol, v0=inverse(start), return_eigenvectors=False)[0]
-    return float(1.0 / largest + sigma)
+        return Spectrum(float(lowest(matrix, kernel, tol=tol)[0][0]), high)
 
 
 def _symmetric(graph: Graph, speeds: Floats, tau: Floats) -> Any:
@@ -139,20 +106,6 @@ def leja_order(points: Floats) -> Floats:
     return np.array(order)
 
 
-def generalised_inverse(graph: Graph, tau: Floats) -> Floats:
-    """The (P, P) Moore-Penrose inverse of A W A^T: potentials d = inverse @ (loads - balanced loads).
-
-    The flow tau_ij (d_i - d_j) then balances exactly, and has the least sum of flow^2 / tau.  ValueError for more than
-    MAX_DENSE vertices.
-    """
-    if graph.n > MAX_DENSE:
-        raise ValueError(f"the inverse for a graph of {graph.n} vertices: expected at most {MAX_DENSE}")
-    labels = graph.components()[1]
-    scale = float(tau.mean()) if len(tau) else 1.0
-    kernel = (labels[:, None] == labels) / np.bincount(labels)[labels]
-    return np.asarray(np.linalg.inv(laplacian(graph, tau).toarray() / scale + kernel) - kernel) / scale
-
-
 def solve_potentials(graph: Graph, tau: Floats, excess: Floats) -> Floats:
     """(P,) potentials d with A W A^T d = excess, for one (P,) excess that adds up to 0 in each component.
 
@@ -165,9 +118,7 @@ def solve_potentials(graph: Graph, tau: Floats, excess: Floats) -> Floats:
     if not free.any():
         return potentials
     matrix = laplacian(graph, tau)
-    options = {"SymmetricMode": True}
-    held = matrix[free][:, free].tocsc()
-    factors = splu(held, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
+    factors = factorise(matrix[free][:, free])
     for _ in range(2):
         potentials[free] += factors.solve((excess - matrix @ potentials)[free])
     return potentials

@@ -10,12 +10,12 @@ there on, because tasks that sit together don't talk over the network.  Wanted: 
 n, with the least max_i T_i(x_i); h_i is the smaller one of n and what the node can hold.
 
 Let g_i(y) be the most tasks up to the peak with T_i <= y (h_i, if the peak is no higher than y).  At most one node is past
-its peak, and it had better go all the way to h_u: its own time falls, and the others have less to do.  So a level y can be
-kept exactly when
+its peak, and it had better go all the way to h_u: its own time falls, and the others have less to do.  So a deadline y can
+be kept exactly when
 
     G = sum_i g_i(y) >= n,    or some node u has T_u(h_u) <= y and h_u + G - g_u(y) >= n.
 
-Bisection over all floating point numbers finds the lowest such level in 63 probes of O(m).
+Bisection over all floating point numbers finds the earliest such deadline in 63 probes of O(m).
 
 Chen, Shi, Huang, Chen, "Distribution of Random Workloads in Parallel and Distributed Computing".  Their method solves the
 problem for real numbers and rounds; it is method="paper".
@@ -108,18 +108,18 @@ class _Nodes:
         """T_i(counts_i), seconds."""
         return counts * (self.time + self.talk * (self.n - counts))
 
-    def root(self, level: float) -> Floats:
-        """The smaller root of T_i(x) = level; the peak where T_i stays below it."""
-        height = level / self.slope
+    def root(self, deadline: float) -> Floats:
+        """The smaller root of T_i(x) = deadline; the peak where T_i stays below it."""
+        height = deadline / self.slope
         return 2.0 * height / (1.0 + np.sqrt(np.maximum(0.0, 1.0 - self.bend * height)))
 
-    def most(self, level: float) -> Floats:
-        """g_i(level).  The root is within rounding, so that its neighbours are looked at, too."""
-        low = np.minimum(np.floor(self.root(level)), self.peak)
+    def most(self, deadline: float) -> Floats:
+        """g_i(deadline).  The root is within rounding, so that its neighbours are looked at, too."""
+        low = np.minimum(np.floor(self.root(deadline)), self.peak)
         high = np.minimum(low + 1.0, self.peak)
-        low -= self.needed(low) > level
-        most: Floats = np.where(self.needed(high) <= level, high, low)
-        return np.where(self.highest <= level, self.limit, most)
+        low -= self.needed(low) > deadline
+        most: Floats = np.where(self.needed(high) <= deadline, high, low)
+        return np.where(self.highest <= deadline, self.limit, most)
 
     def without(self, node: int) -> _Nodes:
         """The same nodes, but that one can't hold a task."""
@@ -132,32 +132,32 @@ def _exact(nodes: _Nodes) -> Floats:
     """(m,) counts of least makespan."""
     candidates = np.flatnonzero(nodes.past)
 
-    def gains(most: Floats, level: float) -> Floats:
+    def gains(most: Floats, deadline: float) -> Floats:
         """How many more tasks than `most` each of the candidates could do, filled up."""
-        return np.where(nodes.full[candidates] <= level, nodes.limit[candidates] - most[candidates], 0.0)
+        return np.where(nodes.full[candidates] <= deadline, nodes.limit[candidates] - most[candidates], 0.0)
 
-    def holds(level: float) -> bool:
-        most = nodes.most(level)
+    def holds(deadline: float) -> bool:
+        most = nodes.most(deadline)
         missing = nodes.n - most.sum()
-        return bool(missing <= 0.0 or (gains(most, level) >= missing).any())
+        return bool(missing <= 0.0 or (gains(most, deadline) >= missing).any())
 
-    level = _lowest(holds, float(nodes.highest.max()))
-    most = nodes.most(level)
+    deadline = _lowest(holds, float(nodes.highest.max()))
+    most = nodes.most(deadline)
     if most.sum() >= nodes.n:
-        return _deal(nodes, nodes.n, level)
-    one = int(candidates[gains(most, level).argmax()])
+        return _deal(nodes, nodes.n, deadline)
+    one = int(candidates[gains(most, deadline).argmax()])
     rest, others = nodes.n - nodes.limit[one], nodes.without(one)
-    counts = _deal(others, rest, _lowest(lambda y: bool(others.most(y).sum() >= rest), level))
+    counts = _deal(others, rest, _lowest(lambda y: bool(others.most(y).sum() >= rest), deadline))
     counts[one] = nodes.limit[one]
     return counts
 
 
-def _deal(nodes: _Nodes, tasks: float, level: float, least: Floats | None = None) -> Floats:
-    """(m,) counts that add up to `tasks`, at least `least` and otherwise none above `level`, the lowest that allows it.
+def _deal(nodes: _Nodes, tasks: float, deadline: float, least: Floats | None = None) -> Floats:
+    """(m,) counts that add up to `tasks`, at least `least` and otherwise none above `deadline`, the lowest that allows it.
 
-    Everyone gets what is possible just below the level, and the first nodes what is missing then.
+    Everyone gets what is possible just below the deadline, and the first nodes what is missing then.
     """
-    counts, most = nodes.most(float(np.nextafter(level, 0.0))), nodes.most(level)
+    counts, most = nodes.most(float(np.nextafter(deadline, 0.0))), nodes.most(deadline)
     if least is not None:
         counts, most = np.maximum(counts, least), np.maximum(most, least)
     room = np.maximum(most - counts, 0.0)
@@ -170,16 +170,16 @@ def _paper(nodes: _Nodes) -> Floats:
     """(m,) counts by the method of Chen et al.: the best real numbers, rounded down, and what is missing to the
     nodes that have it done first.
 
-    When n lies within a jump of S(y), the node of the jump is filled and the others share the rest at the lowest level.
+    When n lies within a jump of S(y), the node of the jump is filled and the others share the rest at the lowest deadline.
     That one is above the jump, against the paper's wish, when two nodes can be past their peaks and the rest fits neither.
     """
 
-    def rising(nodes: _Nodes, level: float) -> Floats:
-        roots: Floats = np.where(nodes.highest <= level, nodes.limit, np.minimum(nodes.root(level), nodes.limit))
+    def rising(nodes: _Nodes, deadline: float) -> Floats:
+        roots: Floats = np.where(nodes.highest <= deadline, nodes.limit, np.minimum(nodes.root(deadline), nodes.limit))
         return roots
 
-    def shares(level: float) -> Floats:  # the paper's G_i
-        roots: Floats = np.where(nodes.past & (nodes.full < level), nodes.limit, rising(nodes, level))
+    def shares(deadline: float) -> Floats:  # the paper's G_i
+        roots: Floats = np.where(nodes.past & (nodes.full < deadline), nodes.limit, rising(nodes, deadline))
         return roots
 
     top = float(nodes.highest.max())
@@ -188,14 +188,14 @@ def _paper(nodes: _Nodes) -> Floats:
     if len(jumping):
         one = int(jumping[0])
         rest, others = nodes.n - nodes.limit[one], nodes.without(one)
-        level = _lowest(lambda y: bool(rising(others, y).sum() >= rest), top)
-        counts = np.floor(rising(others, float(np.nextafter(level, 0.0))))
+        deadline = _lowest(lambda y: bool(rising(others, y).sum() >= rest), top)
+        counts = np.floor(rising(others, float(np.nextafter(deadline, 0.0))))
         counts[one] = nodes.limit[one]
     else:
         counts = np.floor(shares(below))
-    # Each task that is missing goes where it is done first; T_i rises there, so that this is sharing out up to a level.
-    level = _lowest(lambda y: bool(np.maximum(nodes.most(y), counts).sum() >= nodes.n), top)
-    return _deal(nodes, nodes.n, level, counts)
+    # Each task that is missing goes where it is done first; T_i rises there, so that this is sharing out up to a deadline.
+    deadline = _lowest(lambda y: bool(np.maximum(nodes.most(y), counts).sum() >= nodes.n), top)
+    return _deal(nodes, nodes.n, deadline, counts)
 
 
 def _lowest(holds: Callable[[float], bool], top: float) -> float:

@@ -8,12 +8,13 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.arranging.arrange import arrange, check
-from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi import checks
+from lb_mpi.arranging.arrange import arrange
+from lb_mpi.graph import Floats, Graph
 from lb_mpi.graph_files import as_graph
-from lb_mpi.mpi.collective import agree, agree_on
+from lb_mpi.metrics import check_speeds
+from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.exchange import fingerprint
-from lb_mpi.mpi.waiting import barrier
 
 
 def arranged(
@@ -35,25 +36,13 @@ def arranged(
 
     ValueError or TypeError on every rank when an argument is wrong on any, or not the same on all.
     """
-    if not isinstance(comm, MPI.Intracomm):
-        raise TypeError(f"comm = {comm!r}: expected an mpi4py intracommunicator")
-    own = comm.Dup()
+    own = duplicate(comm)
     try:
-        layout, checked = agree(own, lambda: _check(own.size, graph, speeds, objective, method, seed))
-        same = {"graph": fingerprint(layout), "speeds": checked.tolist(), "seed": int(seed)}
-        agree_on(own, objective=objective, method=method, **same)
-
-        def compute() -> Ints | None:
-            try:
-                return (
-                    arrange(layout, checked, objective=objective, method=method, seed=seed).vertices
-                    if own.rank == 0
-                    else None
-                )
-            finally:
-                barrier(own)  # the others sleep meanwhile
-
-        found = agree(own, compute)
+        layout, checked, number = agree(own, lambda: _check(own.size, graph, speeds, seed))
+        options: dict[str, Any] = {"objective": objective, "method": method, "seed": number}
+        agree_on(own, graph=fingerprint(layout), speeds=checked.tolist(), **options)
+        on_root = own.rank == 0
+        found = agree(own, lambda: arrange(layout, checked, **options).vertices if on_root else None, patient=True)
         places = np.empty(own.size, dtype=np.int64) if found is None else found
         own.Bcast(places)
         return MPI.Intracomm(own.Split(0, int(places[own.rank])))
@@ -61,8 +50,8 @@ def arranged(
         own.Free()
 
 
-def _check(size: int, graph: Any, speeds: ArrayLike, objective: str, method: str, seed: int) -> tuple[Graph, Floats]:
+def _check(size: int, graph: Any, speeds: ArrayLike, seed: int) -> tuple[Graph, Floats, int]:
     layout = as_graph(graph)
     if layout.n != size:
         raise ValueError(f"graph of {layout.n} vertices: expected {size}, one for each rank")
-    return layout, check(layout, speeds, objective, method, seed)
+    return layout, check_speeds(speeds, size), checks.seed(seed)

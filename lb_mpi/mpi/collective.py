@@ -21,7 +21,15 @@ from lb_mpi.mpi.waiting import barrier, wait
 
 T = TypeVar("T")
 
-_KINDS: tuple[type[Exception], ...] = (ValueError, TypeError, OSError)
+_FILES: tuple[type[Exception], ...] = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    TimeoutError,
+)
+_KINDS: tuple[type[Exception], ...] = (ValueError, TypeError, *_FILES, OSError)
 
 
 class Failure(NamedTuple):
@@ -49,8 +57,9 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
 def agree(comm: MPI.Intracomm, make: Callable[[], T], *, patient: bool = False) -> T:
     """Collective: the value of `make()`, which runs on every rank by itself; when it raises on some, every rank raises.
 
-    The failing ranks raise their own exception (SystemExit and KeyboardInterrupt, too), the others the same kind, of
-    ValueError, TypeError, OSError, otherwise `lb_mpi.Error`, with the text of the lowest failing rank and its number.
+    The failing ranks raise their own exception (SystemExit and KeyboardInterrupt, too), the others the same kind (of
+    ValueError, TypeError, OSError and those of its kinds that tell of files; otherwise `lb_mpi.Error`), with the text of
+    the lowest failing rank and its number.
     `patient`: who waits, sleeps, since it takes long on some ranks.
     """
     error: BaseException | None = None
@@ -97,6 +106,11 @@ def agree_on(comm: MPI.Intracomm, **arguments: Any) -> None:
             first = told[0][name]
             if digest != first[1]:
                 raise ValueError(f"{name} = {text} on rank {rank}: expected {first[0]}, as on rank 0")
+
+
+def closed(name: str) -> ValueError:
+    """Make the error of what is used after its `close`."""
+    return ValueError(f"a {name} that was closed: expected an open one")
 
 
 def failure(error: BaseException) -> Failure:

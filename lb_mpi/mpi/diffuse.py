@@ -4,107 +4,139 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from functools import partial
+from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.diffusion.diffusion import Local, RankDiffusion, Setup, direct_flow, prepare
-from lb_mpi.diffusion.flow import cancel_cycles
+from lb_mpi.checks import integer, number
+from lb_mpi.diffusion.diffusion import Diffusion, RankDiffusion
+from lb_mpi.diffusion.flow import at_ends, cancel_cycles
+from lb_mpi.diffusion.setup import Eigen, Local, Setup, assemble, find_eigen, tau_rule, warn_of_components
+from lb_mpi.diffusion.spectral import Spectrum
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_loads, check_speeds
-from lb_mpi.mpi.collective import agree, agree_on
-from lb_mpi.mpi.exchange import NeighbourExchange
-from lb_mpi.mpi.waiting import wait
+from lb_mpi.mpi.collective import agree, agree_on, raise_together
+from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
 
 
 class Diffused(NamedTuple):
     """What `diffuse` found; the same on all ranks but for `flow`."""
 
     flow: Floats  # (deg,) work to each neighbour, < 0: from it; in the order of graph.neighbours(rank)
-    steps: int  # exchanges between neighbours that the flow took; direct: 1, a collective
+    steps: int  # exchanges between neighbours that the flow took; direct: 1, to the root and back
     converged: bool
     imbalance: list[float]  # before each step and after the last: (steps+1,)
 
 
 class Diffuser:
-    """A scheme on all ranks of `comm`: what depends on no load, made once by rank 0, and the neighbour exchange.
+    """A scheme on all ranks of `comm`, again and again, with speeds that may change.
 
-        with Diffuser(comm, graph, speed, "sos") as diffuser:
+        with Diffuser(comm, graph, scheme="sos") as diffuser:
             for round in range(rounds):
-                found = diffuser.diffuse(load)
+                found = diffuser.diffuse(load, speed)
 
-    Vertex k of `graph` is rank k of `comm`; `speed` > 0 is this rank's.  Scheme and tau as for `diffusion.setup.prepare`.
-    Collective, as are all methods.  Works on communicators of its own.
+    Vertex k of `graph` is rank k of `comm`.  Scheme and tau as for `diffusion.setup.prepare`; `exchange` is one of
+    `mpi.exchange.METHODS`.  Collective, as are all methods.  Works on communicators of its own.
 
     The stopping test, whether all ranks were balanced after a step, is asked at once, but heard only `lag` >= 0 steps later
     (None: log2 of the number of ranks, rounded up); the steps made meanwhile are forgotten.
 
-    ValueError or TypeError on every rank when an argument is wrong on any, or (but for `speed`) not the same on all.
-    UserWarning on rank 0 for a graph that isn't connected: each component is balanced by itself.
+    ValueError or TypeError on every rank when an argument is wrong on any, or not the same on all.  A rank that leaves the
+    `with` statement by an exception tells all others: `lb_mpi.Error` for who waits for it.  UserWarning on rank 0 for a
+    graph that isn't connected: each component is balanced by itself.
     """
 
     def __init__(
         self,
         comm: MPI.Intracomm,
         graph: Graph,
-        speed: float,
+        *,
         scheme: str = "fos",
         tau: str | None = None,
-        *,
+        exchange: str = METHODS[0],
         tolerance: float = 0.05,
         max_steps: int = 100_000,
         lag: int | None = None,
     ) -> None:
-        self._exchange = NeighbourExchange(comm, graph)
-        self._comm = own = self._exchange.comm
-        self._tolerance, self._max_steps = tolerance, max_steps
-        self._lag = lag
+        self._exchange = NeighbourExchange(comm, graph, method=exchange)
+        self._news = self._exchange.news
+        self._news.name = "Diffuser"
+        own = self._news.comm
         try:
-            mine = agree(own, lambda: _check(speed, tolerance, max_steps, lag))
-            agree_on(own, scheme=scheme, tau=tau, tolerance=tolerance, max_steps=max_steps, lag=lag)
-            speeds = np.zeros(own.size)
-            own.Allgather(mine, speeds)
-            self._setup = agree(own, lambda: prepare(graph, speeds, scheme, tau) if own.rank == 0 else None)
-            parts = agree(own, lambda: _parts(self._setup))
-            self._local: Local = own.scatter(parts)
-        except Exception:
+            self._rule = agree(own, lambda: tau_rule(scheme, tau))
+            self._stop = agree(own, lambda: _check(tolerance, max_steps, lag, own.size))
+            agree_on(own, scheme=scheme, tau=tau, **self._stop._asdict())
+            agree(own, lambda: warn_of_components(graph) if own.rank == 0 else None)
+        except BaseException:
             self._exchange.close()
             raise
-        self._speeds, self._labels = speeds, graph.components()[1]
-        self._speed_of_components = np.bincount(self._labels, speeds)
+        self._graph, self._scheme = graph, scheme
+        self._setup: Setup | None = None
+        self._local: Local | None = None
 
-    def diffuse(self, load: float) -> Diffused:
-        """The flow that levels the ranks' loads, `load` >= 0 units of work on this one, to the tolerance.
+    def diffuse(self, load: float, speed: float) -> Diffused:
+        """The flow that levels the ranks' loads to the tolerance: `load` >= 0 units of work, `speed` > 0 on this one.
 
-        The same steps and the same flow as `lb_mpi.balance` of the whole graph, to the last bit (direct: to
-        rounding).  It begins with an allgather of the loads, since all need their sum.  That is all for scheme direct.  In
-        the others only neighbours talk, but for the stopping test, and for the sums of cg.
+        The same steps and the same flow as `lb_mpi.balance` of the whole graph, to the last bit.  It begins with an
+        allgather of loads and speeds, since all need their sums.  Then, in scheme direct, the root solves and tells each
+        rank its part; in the others only neighbours talk, but for the stopping test, and for the sums of cg.
 
-        ValueError on every rank for a bad load on any.
+        ValueError on every rank for a bad load or speed on any, or a graph that is too large for the scheme.
         """
-        comm, loads = self._comm, np.zeros(self._comm.size)
-        wait(comm.Iallgather(np.array([_number(load)]), loads))
+        loads, speeds = self.gather(_number(load), _number(speed)).T
         check_loads(loads)
-        balanced = (np.bincount(self._labels, loads) / self._speed_of_components)[self._labels]
-        before = float((loads / self._speeds / np.where(balanced > 0, balanced, 1.0)).max()) - 1.0
-        if before <= self._tolerance or self._max_steps == 0:
-            flow = np.zeros(len(self._local.neighbours))
-            return Diffused(flow, 0, before <= self._tolerance, [max(0.0, before)])
-        if self._local.direct is not None:  # what is left is rounding; to measure that would take another collective
-            return Diffused(direct_flow(self._local, loads), 1, True, [before, 0.0])
-        one = RankDiffusion(self._local, float(loads[comm.rank]), float(balanced[comm.rank]), partial(total, comm))
-        stopped, imbalance = level(comm, self._exchange, one, self._tolerance, self._max_steps, self._lag)
-        flow = stopped.flow(self._exchange.exchange(stopped.potential))
-        if self._local.scheme == "dimension_exchange":
-            flow = self._without_cycles(flow)
-        return Diffused(flow, len(imbalance) - 1, imbalance[-1] <= self._tolerance, imbalance)
+        setup, tolerance = self.prepare(check_speeds(speeds)), self._stop.tolerance
+        before = Diffusion(setup, loads).imbalance
+        if before <= tolerance or self._stop.max_steps == 0:
+            deg = len(self._graph.neighbours(self._news.comm.rank))
+            return Diffused(np.zeros(deg), 0, before <= tolerance, [before])
+        if self._scheme == "direct":  # what is left is rounding; to measure that would take another collective
+            return Diffused(self._deal(lambda: solve(setup, loads)), 1, True, [before, 0.0])
+        flow, imbalance = self._diffuse(setup, loads)
+        if self._scheme == "dimension_exchange":  # its circles are long: only the root can see them all
+            whole = self._collect(flow)
+            flow = self._deal(lambda: cancel_cycles(self._graph, whole))
+        return Diffused(flow, len(imbalance) - 1, imbalance[-1] <= tolerance, imbalance)
+
+    def collect(self, setup: Setup, loads: Floats) -> tuple[Floats, int]:
+        """Collective: of a scheme that has steps, the (E,) flow on rank 0, zeros elsewhere, and the number of steps."""
+        flow, imbalance = self._diffuse(setup, loads)
+        return self._collect(flow), len(imbalance) - 1
+
+    def gather(self, *numbers: float) -> Floats:
+        """Collective: everybody's k numbers, (P, k), the same on all ranks."""
+        self._news.check()
+        return self._gather(np.array(numbers))
+
+    def prepare(self, speeds: Floats, stale: float = 0.0) -> Setup:
+        """Make ready for the (P,) speeds, the same on all ranks; nothing, if none has changed by more than `stale`.
+
+        Collective.  What needs an eigensolver is found by rank 0.
+        """
+        if self._setup is not None and float(np.abs(speeds / self._setup.speeds - 1.0).max()) <= stale:
+            return self._setup
+        own, graph, scheme, rule = self._news.comm, self._graph, self._scheme, self._rule
+        eigen = agree(own, lambda: find_eigen(graph, speeds, scheme, rule) if own.rank == 0 else Eigen(), patient=True)
+        told = np.array([*eigen.spectrum, *eigen.points])
+        length = np.array([len(told)])
+        own.Bcast(length)
+        told = np.resize(told, length[0])
+        own.Bcast(told)
+        eigen = Eigen(Spectrum(*told[:2].tolist()), told[2:])
+        self._setup = agree(own, lambda: assemble(graph, speeds, scheme, rule, eigen))
+        self._local = self._setup.local(own.rank)
+        return self._setup
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
         self._exchange.close()
+
+    def spread(self, error: BaseException) -> None:
+        """Tell all others that this rank can't go on; not collective.  Afterwards: only `close`."""
+        self._news.spread(error)
 
     def __enter__(self) -> Diffuser:
         return self
@@ -112,63 +144,98 @@ class Diffuser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self.spread(error)
         self.close()
 
-    def _without_cycles(self, flow: Floats) -> Floats:
-        # Circles are long: only the root can see them all.
-        comm, setup = self._comm, self._setup
-        flows = comm.gather(flow)
-        given: list[Floats] | None = None
-        if flows is not None and setup is not None:
-            tails, heads = setup.graph.edges()
-            ends = [setup.graph.neighbours(rank) > rank for rank in range(comm.size)]
-            whole = np.concatenate([part[upper] for part, upper in zip(flows, ends, strict=True)])
-            whole = cancel_cycles(setup.graph, whole)
-            given = []
-            for rank in range(comm.size):
-                edges = (tails == rank) | (heads == rank)
-                given.append(np.where(tails[edges] == rank, whole[edges], -whole[edges]))
-        return np.asarray(comm.scatter(given))
+    def _gather(self, numbers: Floats) -> Floats:
+        comm = self._news.comm
+        everyone = np.empty((comm.size, len(numbers)))
+        with self._news.telling():
+            self._news.wait(comm.Iallgather(numbers, everyone).Test, (numbers, everyone))
+        return everyone
+
+    def _total(self, numbers: Floats) -> Floats:
+        """Everybody's numbers, added up in the order in which a whole graph adds them: the same bits with every MPI."""
+        return np.asarray(np.ascontiguousarray(self._gather(numbers).T).sum(axis=1))
+
+    def _diffuse(self, setup: Setup, loads: Floats) -> tuple[Floats, list[float]]:
+        """Step until all ranks are balanced, or max_steps times: this rank's (deg,) flow after the step that did it.
+
+        And the greatest imbalances up to it, the same on all ranks; that of a rank that is asked for more than it has is
+        infinite.
+        """
+        assert self._local is not None
+        rank, exchange = self._news.comm.rank, self._exchange.exchange
+        with self._news.telling():
+            one = RankDiffusion(self._local, float(loads[rank]), float(setup.mean_times(loads)[rank]), self._total)
+            one, heard = self._step(one)
+            return one.flow(exchange(one.potential)), heard
+
+    def _step(self, one: RankDiffusion) -> tuple[RankDiffusion, list[float]]:
+        comm, wait = self._news.comm, self._news.wait
+        tolerance, max_steps, lag = self._stop
+        asked: deque[tuple[MPI.Request, Floats, Floats, RankDiffusion]] = deque()
+        heard: list[float] = []
+        for step in range(max_steps + 1):
+            mine, worst = np.array([one.imbalance]), np.zeros(1)
+            asked.append((comm.Iallreduce(mine, worst, MPI.MAX), mine, worst, one.snapshot()))
+            while len(asked) > (lag if step < max_steps else 0):
+                request, _, worst, then = asked[0]
+                wait(request.Test, asked)
+                asked.popleft()
+                heard.append(max(0.0, float(worst[0])))
+                if heard[-1] <= tolerance:
+                    for request, *_ in asked:
+                        wait(request.Test, asked)
+                    return then, heard
+            if step < max_steps:
+                one.step(self._exchange.exchange(one.value))
+        return one, heard
+
+    def _collect(self, flow: Floats) -> Floats:
+        """(E,) flow on rank 0, from everybody's (deg,) flow; zeros elsewhere."""
+        comm, graph = self._news.comm, self._graph
+        upper = flow[graph.neighbours(comm.rank) > comm.rank]  # one after the other: the order of Graph.edges
+        tails, _ = graph.edges()
+        whole = np.zeros(graph.n_edges)
+        with self._news.telling():
+            request = comm.Igatherv(upper, [whole, np.bincount(tails, minlength=comm.size)], 0)
+            self._news.wait(request.Test, (upper, whole))
+        return whole
+
+    def _deal(self, make: Callable[[], Floats]) -> Floats:
+        """Each rank's (deg,) part of the (E,) flow that rank 0 makes; what is raised there, all raise."""
+        comm, graph, error = self._news.comm, self._graph, None
+        counts = graph.degrees + 1  # the flow, and before it whether there is one
+        all_parts = np.zeros(counts.sum() if comm.rank == 0 else 0)
+        if comm.rank == 0:
+            try:
+                all_parts[:] = np.insert(at_ends(graph, make()), graph.indptr[:-1], 1.0)
+            except BaseException as caught:
+                error = caught
+        mine = np.zeros(counts[comm.rank])
+        with self._news.telling():
+            request = comm.Iscatterv([all_parts, counts] if comm.rank == 0 else None, mine, 0)
+            self._news.wait(request.Test, (all_parts, mine))
+        if mine[0] != 1.0:
+            raise_together(comm, error)
+        return mine[1:]
 
 
-def level(
-    comm: MPI.Intracomm,
-    exchange: NeighbourExchange,
-    one: RankDiffusion,
-    tolerance: float,
-    max_steps: int,
-    lag: int | None = None,
-) -> tuple[RankDiffusion, list[float]]:
-    """Collective: step until all ranks are balanced, or max_steps times; the stopping test runs beside the steps.
+class _Stop(NamedTuple):
+    """When to stop."""
 
-    Returns the state after the first step that balances all ranks (or after the last), and the greatest imbalances up to it,
-    the same on all ranks; that of a rank that is asked for more than it has is infinite.  `lag` as for `Diffuser`.
-    """
-    lag = (comm.size - 1).bit_length() if lag is None else lag
-    asked: deque[tuple[MPI.Request, Floats, Floats, RankDiffusion]] = deque()
-    heard: list[float] = []
-    for step in range(max_steps + 1):
-        mine, worst = np.array([one.imbalance]), np.zeros(1)
-        request = comm.Iallreduce(mine, worst, MPI.MAX)
-        asked.append((request, mine, worst, one.snapshot()))  # mpi4py doesn't keep the buffers of this one alive
-        while len(asked) > (lag if step < max_steps else 0):
-            request, mine, worst, state = asked.popleft()
-            request.Wait()
-            heard.append(max(0.0, float(worst[0])))
-            if heard[-1] <= tolerance:
-                for request, *_ in asked:
-                    request.Wait()
-                return state, heard
-        if step < max_steps:
-            one.step(exchange.exchange(one.value))
-    return one, heard
+    tolerance: float
+    max_steps: int
+    lag: int
 
 
-def total(comm: MPI.Intracomm, numbers: Floats) -> Floats:
-    """Everybody's numbers, added up in the order in which a whole graph adds them: the same bits with every MPI."""
-    everyone = np.empty((comm.size, len(numbers)))
-    comm.Allgather(numbers, everyone)
-    return np.asarray(np.ascontiguousarray(everyone.T).sum(axis=1))
+def solve(setup: Setup, loads: Floats) -> Floats:
+    """The (E,) flow of scheme direct."""
+    diffusion = Diffusion(setup, loads)
+    diffusion.step()
+    return diffusion.flow()
 
 
 def diffuse(
@@ -176,9 +243,10 @@ def diffuse(
     graph: Graph,
     load: float,
     speed: float,
+    *,
     scheme: str = "fos",
     tau: str | None = None,
-    *,
+    exchange: str = METHODS[0],
     tolerance: float = 0.05,
     max_steps: int = 100_000,
 ) -> Diffused:
@@ -186,27 +254,23 @@ def diffuse(
 
     For one time only; see `Diffuser`.
     """
-    with Diffuser(comm, graph, speed, scheme, tau, tolerance=tolerance, max_steps=max_steps) as diffuser:
-        return diffuser.diffuse(load)
+    options = {"tolerance": tolerance, "max_steps": max_steps}
+    with Diffuser(comm, graph, scheme=scheme, tau=tau, exchange=exchange, **options) as diffuser:  # type: ignore[arg-type]
+        return diffuser.diffuse(load, speed)
 
 
-def _parts(setup: Setup | None) -> list[Local] | None:
-    return None if setup is None else [setup.local(rank) for rank in range(setup.graph.n)]
+def _check(tolerance: float, max_steps: int, lag: int | None, size: int) -> _Stop:
+    usual = (size - 1).bit_length()
+    return _Stop(
+        number("tolerance", tolerance, above=0.0),
+        integer("max_steps", max_steps, 0),
+        usual if lag is None else integer("lag", lag, 0),
+    )
 
 
-def _check(speed: float, tolerance: float, max_steps: int, lag: int | None) -> Floats:
-    if not 0.0 < tolerance < math.inf:
-        raise ValueError(f"tolerance = {tolerance!r}: expected a finite number > 0")
-    if max_steps < 0:
-        raise ValueError(f"max_steps = {max_steps!r}: expected at least 0")
-    if lag is not None and lag < 0:
-        raise ValueError(f"lag = {lag!r}: expected at least 0")
-    return check_speeds([speed], name="speed")
-
-
-def _number(load: float) -> float:
+def _number(value: float) -> float:
     """NaN for what is no number: all ranks raise for it."""
     try:
-        return float(load)
+        return float(value)
     except (TypeError, ValueError):
         return math.nan

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
+from lb_mpi import checks
+from lb_mpi.checks import choice, function, integer, number, show
 from lb_mpi.distributing.allocation import Allocation, allocate
 from lb_mpi.distributing.halo import Piece, Pieces, block_parts, part_of, random_parts
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_parts, check_speeds
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.halo import HaloPlan
 from lb_mpi.mpi.speed import Kernel, measure
 from lb_mpi.mpi.waiting import wait
-from lb_mpi.partitioning.partition import partition
+from lb_mpi.partitioning.partition import EFFORTS, partition
 from lb_mpi.partitioning.quality import cut
 
 METHODS = ("static", "block", "random")
@@ -40,11 +42,12 @@ def distribute(
     effort: str = "good",
     seed: int = 0,
     parts: ArrayLike | None = None,
-    speed: float = 1.0,
+    emulated_speed: float = 1.0,
 ) -> HaloPlan:
     """Deal out the vertices of a task graph to the ranks of `comm`, each as much as it can do, with few edges cut.
 
-    Collective.  Works on duplicates of `comm`.  All arguments but `comm`, `root`, `kernel`, `speed` count on the root only.
+    Collective.  Works on duplicates of `comm`.  `root` is the same on all ranks; the other arguments but
+    `kernel` and `emulated_speed` count on the root only.
     The graph's vertex weights are work, its edge weights the bytes that are exchanged.  The root, which needs memory
     for the whole graph, decides; the others receive their part, and sleep until it comes.
 
@@ -64,50 +67,31 @@ def distribute(
     effort : of the partitioner: "fast", "good", "best".
     seed : of the partitioner, and of "random".
     parts : (n,) the rank of each vertex; given that, nothing is measured or computed.
-    speed : emulate a rank of this relative speed, 0 < speed <= 1, where speeds are measured; may differ by rank.
+    emulated_speed : relative, above 0 and at most 1, of an emulated rank where speeds are measured; may differ by rank.
 
     Returns this rank's `lb_mpi.mpi.halo.HaloPlan`; close it, or use it in a `with` statement.
 
     ValueError or TypeError on every rank when an argument is wrong on any.
     """
-    if not isinstance(comm, MPI.Intracomm):
-        raise TypeError(f"comm = {comm!r}: expected an mpi4py intracommunicator")
-    own = comm.Dup()
+    own = duplicate(comm)
     try:
-        agree(own, lambda: _check_root(root, own.size))
-        on_root = own.rank == root
+        first = agree(own, lambda: integer("root", root, 0, own.size - 1))
+        agree(own, lambda: (function("kernel", kernel, optional=True), checks.emulated_speed(emulated_speed)))
+        agree_on(own, root=first, kernel=None if kernel is None else "a function")
+        on_root = own.rank == first
         tasks = agree(own, lambda: as_graph(graph) if on_root else None, patient=True)
-        wants = _Wants(False, False)
-        if on_root:
-            measured = method == "static" and parts is None and machine is None
-            wants = _Wants(measured and speeds is None, measured and unit_s is not None)
         hosts = tuple(own.allgather(MPI.Get_processor_name()))
-        check = _Check(tasks.n if tasks else 0, hosts, method, speeds, machine, unit_s, imbalance, parts)
-        agree(own, lambda: check.all() if on_root else None)
-        wants = own.bcast(wants, root)
+        options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts)
+        wants = own.bcast(agree(own, lambda: options.check(tasks.n) if tasks is not None else None), first)
         if wants.speeds or wants.messages:
-            machine = measure(own, kernel, messages=wants.messages, rounds=5 if wants.speeds else 1, speed=speed)
-
-        def decide() -> tuple[Ints, Allocation | None] | None:
-            if tasks is None:
-                return None
-            if parts is not None:
-                return check_parts(parts, tasks.n, own.size), None
-            if method == "block":
-                return block_parts(tasks.n, own.size), None
-            if method == "random":
-                return random_parts(tasks.n, own.size, seed), None
-            allocation = allocation_of(tasks, own.size, speeds, machine, unit_s)
-            return _partition(tasks, allocation, imbalance, effort, seed), allocation
-
-        decided = agree(own, decide, patient=True)
-        pieces, cut_weight, allocation, owners = None, 0.0, None, None
-        if tasks is not None and decided is not None:
-            owners, allocation = decided
-            pieces, cut_weight = Pieces(tasks, owners, own.size), cut(tasks, owners, own.size)
-        cut_weight, allocation = own.bcast((cut_weight, allocation), root)
-        part = part_of(_scatter(own, pieces, root), own.rank)
-        return HaloPlan(own, part, cut_weight, allocation, owners)
+            rounds = 5 if wants.speeds else 1
+            measured = measure(own, kernel, messages=wants.messages, rounds=rounds, emulated_speed=emulated_speed)
+            options = options._replace(machine=measured)
+        decided = agree(own, lambda: None if tasks is None else _decide(tasks, options), patient=True)
+        cut_weight, allocation = own.bcast(decided and (decided.cut, decided.allocation), first)
+        piece = _scatter(own, decided and decided.pieces, first)
+        part = agree(own, lambda: part_of(piece, own.rank))
+        return HaloPlan(own, part, cut_weight, allocation, decided and decided.owners)
     finally:
         own.Free()
 
@@ -119,35 +103,39 @@ class _Wants(NamedTuple):
     messages: bool
 
 
-class _Check(NamedTuple):
-    """The arguments on the root, before anything is measured."""
+class _Options(NamedTuple):
+    """The arguments that count on the root only."""
 
-    n: int  # vertices
     hosts: tuple[str, ...]
     method: str
     speeds: ArrayLike | None
     machine: Machine | None
     unit_s: float | None
     imbalance: float
+    effort: str
+    seed: int
     parts: ArrayLike | None
 
-    def all(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method = {self.method!r}: expected one of {', '.join(METHODS)}")
+    def check(self, n: int) -> _Wants:
+        """What has to be measured; ValueError or TypeError before it is, n vertices being given."""
+        choice("method", self.method, METHODS)
+        choice("effort", self.effort, EFFORTS)
+        checks.seed(self.seed)
+        number("imbalance", self.imbalance, least=0.0)
+        if self.unit_s is not None:
+            number("unit_s", self.unit_s, above=0.0, unit="seconds")
         if self.speeds is not None:
             check_speeds(self.speeds, len(self.hosts))
-        if self.machine is not None and not isinstance(self.machine, Machine):
-            raise TypeError(f"machine = {self.machine!r}: expected an lb_mpi.machine.Machine")
         if self.machine is not None:
             self._check_machine(self.machine)
-        for name, value in (("unit_s", 1.0 if self.unit_s is None else self.unit_s), ("imbalance", self.imbalance)):
-            lowest = 0.0 if name == "imbalance" else math.ulp(0.0)
-            if not isinstance(value, int | float) or not lowest <= value < math.inf:
-                raise ValueError(f"{name} = {value!r}: expected a finite number {'>=' if lowest == 0.0 else '>'} 0")
         if self.parts is not None:
-            check_parts(self.parts, self.n, len(self.hosts))
+            check_parts(self.parts, n, len(self.hosts))
+        unknown = self.method == "static" and self.parts is None and self.machine is None
+        return _Wants(unknown and self.speeds is None, unknown and self.unit_s is not None)
 
     def _check_machine(self, machine: Machine) -> None:
+        if not isinstance(machine, Machine):
+            raise TypeError(f"machine = {show(machine)}: expected an lb_mpi.machine.Machine")
         if machine.size != len(self.hosts):
             raise ValueError(f"machine of {machine.size} ranks: expected {len(self.hosts)}")
         for rank, (measured, here) in enumerate(zip(machine.hosts, self.hosts, strict=True)):
@@ -155,9 +143,30 @@ class _Check(NamedTuple):
                 raise ValueError(f"machine with rank {rank} on host {measured}: expected {here} (measure it anew)")
 
 
-def _check_root(root: object, size: int) -> None:
-    if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < size:
-        raise ValueError(f"root = {root!r}: expected 0..{size - 1}")
+class _Decided(NamedTuple):
+    """What the root has found."""
+
+    owners: Ints  # (n,) the rank of each vertex
+    allocation: Allocation | None
+    pieces: Pieces
+    cut: float
+
+
+def _decide(graph: Graph, options: _Options) -> _Decided:
+    size, allocation = len(options.hosts), None
+    if options.parts is not None:
+        owners = check_parts(options.parts, graph.n, size)
+    elif options.method == "block":
+        owners = block_parts(graph.n, size)
+    elif options.method == "random":
+        owners = random_parts(graph.n, size, options.seed)
+    else:
+        allocation = allocation_of(graph, size, options.speeds, options.machine, options.unit_s)
+        ranks = np.flatnonzero(allocation.counts)  # those that are to get nothing take no part in the partition
+        targets = allocation.counts[ranks].astype(float)
+        slack, effort, seed = options.imbalance, options.effort, options.seed
+        owners = ranks[partition(graph, len(ranks), targets=targets, imbalance=slack, effort=effort, seed=seed)]
+    return _Decided(owners, allocation, Pieces(graph, owners, size), cut(graph, owners, size))
 
 
 def allocation_of(
@@ -171,37 +180,49 @@ def allocation_of(
     edge_bytes = float(graph.weights.mean()) if graph.n_edges else 0.0
     others = max(size - 1, 1)
     exchange: Floats = edge_bytes * machine.s_per_byte.sum(axis=1) / others
-    return allocate(
-        graph.n,
-        unit_s * mean * fast.max() / fast,
-        edge_probability=2.0 * graph.n_edges / (graph.n * (graph.n - 1.0)),
-        exchange=exchange,
-    )
-
-
-def _partition(graph: Graph, allocation: Allocation, imbalance: float, effort: str, seed: int) -> Ints:
-    """(n,) the rank of each vertex; ranks that are to get nothing don't take part in the partition."""
-    ranks = np.flatnonzero(allocation.counts)
-    targets = allocation.counts[ranks].astype(float)
-    owners: Ints = ranks[
-        partition(graph, len(ranks), targets=targets, imbalance=imbalance, effort=effort, seed=seed)
-    ]
-    return owners
+    pairs = graph.n * (graph.n - 1.0) / 2.0
+    times = unit_s * mean * fast.max() / fast
+    return allocate(graph.n, times, edge_probability=graph.n_edges / pairs, exchange=exchange)
 
 
 def _scatter(comm: MPI.Intracomm, pieces: Pieces | None, root: int) -> Piece:
-    """This rank's piece.  The root makes one after the other: it never holds a second graph."""
+    """This rank's piece, when there is memory for it on all.  The root makes one after the other: never a second graph."""
+    sizes = agree(comm, lambda: None if pieces is None else pieces.sizes())
     size = np.empty(2, dtype=np.int64)
-    comm.Scatter(None if pieces is None else pieces.sizes(), size, root)
-    if pieces is None:
-        n, nnz = size.tolist()
-        vertices, indptr, neighbours, owners = (np.empty(length, np.int64) for length in (n, n + 1, nnz, nnz))
-        piece = Piece(vertices, indptr, neighbours, owners, np.empty(nnz), np.empty(n))
-        for request in [comm.Irecv(array, root, _TAG) for array in piece]:
-            wait(request)
-        return piece
+    comm.Scatter(sizes, size, root)
+    mine = agree(comm, lambda: _empty(*size.tolist()) if pieces is None else None)
+    return agree(comm, lambda: _send(comm, pieces, root) if pieces is not None else _receive(comm, mine, root))
+
+
+def _empty(n: int, nnz: int) -> Piece:
+    vertices, indptr, neighbours, owners = (np.empty(length, np.int64) for length in (n, n + 1, nnz, nnz))
+    return Piece(vertices, indptr, neighbours, owners, np.empty(nnz), np.empty(n))
+
+
+def _receive(comm: MPI.Intracomm, piece: Piece | None, root: int) -> Piece:
+    assert piece is not None
+    follows = np.zeros(1, dtype=np.int8)
+    wait(comm.Irecv(follows, root, _TAG))
+    for request in [comm.Irecv(array, root, _TAG) for array in piece if follows[0]]:
+        wait(request)
+    return piece
+
+
+def _send(comm: MPI.Intracomm, pieces: Pieces, root: int) -> Piece:
+    """To all others their pieces; when one can't be made, to the rest that none follows."""
+    error: BaseException | None = None
     for rank in range(comm.size):
-        if rank != root:
-            for request in [comm.Isend(array, rank, _TAG) for array in pieces[rank]]:
-                wait(request)
+        if rank == root:
+            continue
+        piece: Sequence[Any] = []
+        try:
+            if error is None:
+                piece = pieces[rank]
+        except BaseException as caught:
+            error = caught
+        follows = np.array([error is None], dtype=np.int8)
+        for request in [comm.Isend(array, rank, _TAG) for array in (follows, *piece)]:
+            wait(request)
+    if error is not None:
+        raise error
     return pieces[root]

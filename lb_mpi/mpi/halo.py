@@ -1,18 +1,15 @@
 """The halo exchange: every rank gets the values of its ghosts from the ranks that own them, in one call.
 
-All indices are computed once (`lb_mpi.distributing.halo`), buffers and requests are made once for each kind of values
-(dtype and shape
-of one value) and started anew for every exchange.  Messages are the values themselves.
+All indices are computed once (`lb_mpi.distributing.halo`).  Buffers and requests are made once for each kind of values
+(dtype and shape of one value) and started anew for every exchange; those of the MOST_KINDS kinds used last are kept.
+Messages are the values themselves, counted in values and not in bytes: a message may be longer than 2 GiB.
 
-A rank whose values won't do tells all ranks before it raises, and whoever waits for it then raises, too.  In an exchange
-that goes well this costs nothing: only a rank that has waited for a while looks for such news.
+A rank whose values won't do tells all ranks before it raises, and whoever waits for it then raises, too (`lb_mpi.mpi.news`).
 """
 
 from __future__ import annotations
 
 import math
-import os
-import time
 import zlib
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -24,26 +21,32 @@ from numpy.typing import NDArray
 from lb_mpi.distributing.allocation import Allocation
 from lb_mpi.distributing.halo import Part
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.mpi.waiting import Nap
+from lb_mpi.mpi import news
+from lb_mpi.mpi.collective import duplicate
+from lb_mpi.mpi.news import News
 
-LONGEST_NAP_S = 0.5e-3
-QUICK_S = 0.2e-3  # without a nap, since balanced ranks are done at nearly the same time; others may have the core
-NEWS_AFTER_S = 5e-3  # of waiting
-STRAY_AFTER_S = 1.0  # of waiting: does a neighbour exchange something else?
-_BAD_NEWS, _FIRST_TAG, _TAGS = 1, 2, 32_000  # MPI promises tags up to 32,767
+MOST_KINDS = 16
+MOST_BYTES = 2**31 - 1  # of one value: what an MPI 3 can make a datatype of
+_FIRST_TAG, _TAGS = 1, 32_000  # MPI promises tags up to 32,767
+assert news.TAG < _FIRST_TAG
 
 _Kind = tuple[Any, tuple[int, ...]]
-_abandoned: list[Any] = []  # after a failure the MPI may still write to the buffers: they stay
 
 
 class _Channel(NamedTuple):
     """Buffers and requests for values of one kind."""
 
     tag: int
+    value: MPI.Datatype
     mine: NDArray[Any]  # what is sent, rank by rank
     theirs: NDArray[Any]  # the ghosts
     receives: list[MPI.Prequest]  # one for each rank in part.ranks
     requests: list[MPI.Prequest]  # these, and one for each rank to send
+
+    def free(self) -> None:
+        for request in self.requests:
+            request.Free()
+        self.value.Free()
 
 
 class HaloPlan:
@@ -67,10 +70,9 @@ class HaloPlan:
         self.cut = cut  # weights of all edges between parts, on all ranks
         self.allocation = allocation  # how many vertices (of mean weight) each rank was to get; None: wasn't computed
         self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
-        self._comm = comm.Dup()
-        self.n_halo = int(self._comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks
-        self._channels: dict[_Kind, _Channel] = {}
-        self._failure: str | None = None
+        self._news = News(duplicate(comm), "plan")
+        self.n_halo = int(self._news.comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks
+        self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
 
     @property
     def vertices(self) -> Ints:
@@ -114,25 +116,25 @@ class HaloPlan:
         new (n_local + n_ghosts, ...) array.  An array of that length (and without ghosts, any) is returned itself, its last
         n_ghosts rows filled in: nothing is copied but ghosts.
 
-        TypeError or ValueError for values that won't do.  They, and a rank that exchanges something else, are a RuntimeError
-        on the ranks that wait for it.  Afterwards the plan can only be closed.
+        TypeError or ValueError for values that won't do.  They, and a rank that exchanges something else, are an
+        `lb_mpi.Error` on the ranks that wait for it.  Afterwards the plan can only be closed.
         """
-        if self._failure is not None:
-            raise RuntimeError(f"plan after a failure ({self._failure}): expected close")
-        if not self._comm:
-            raise ValueError("a plan that was closed: expected an open one")
+        self._news.check()
         try:
-            array = self._check(values)
-        except (TypeError, ValueError) as error:
-            self._spread(str(error))
+            return self._exchange(values)
+        except BaseException as error:
+            self._news.spread(error)
             raise
+
+    def _exchange(self, values: Any) -> NDArray[Any]:
+        array = self._check(values)
         n_local, n_ghosts = self.part.n_local, self.part.n_ghosts
-        kind = array.dtype, array.shape[1:]
-        channel = self._channels.get(kind) or self._open(kind)
+        channel = self._channel((array.dtype, array.shape[1:]))
         np.take(array, self.part.send, axis=0, out=channel.mine, mode="clip")
-        if channel.requests:
-            MPI.Prequest.Startall(channel.requests)
-            self._complete(channel)
+        requests = channel.requests
+        if requests:
+            MPI.Prequest.Startall(requests)
+            self._news.wait(lambda: MPI.Prequest.Testall(requests), channel, lambda: self._stray(channel))
         if len(array) == n_local + n_ghosts:
             around = array
         else:
@@ -153,74 +155,50 @@ class HaloPlan:
             raise ValueError("values with room for ghosts that can't be written to: expected a writeable array")
         return array
 
-    def _open(self, kind: _Kind) -> _Channel:
-        dtype, shape = kind
-        part = self.part
+    def _channel(self, kind: _Kind) -> _Channel:
+        channel = self._channels.pop(kind, None)
+        if channel is None:
+            if len(self._channels) == MOST_KINDS:
+                self._channels.pop(next(iter(self._channels))).free()
+            channel = self._open(*kind)
+        self._channels[kind] = channel
+        return channel
+
+    def _open(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> _Channel:
+        part, comm = self.part, self._news.comm
+        size = dtype.itemsize * math.prod(shape)
+        if size > MOST_BYTES:
+            raise ValueError(f"values of {size} bytes each: expected at most {MOST_BYTES}")
         tag = _FIRST_TAG + zlib.crc32(repr((dtype.descr, shape)).encode()) % _TAGS
         mine, outbox = _memory(len(part.send), dtype, shape)
         theirs, inbox = _memory(part.n_ghosts, dtype, shape)
-        size = dtype.itemsize * math.prod(shape)
+        value = MPI.BYTE.Create_contiguous(size).Commit()
         receives, sends = [], []
         for k, rank in enumerate(part.ranks.tolist()):
-            begin, end = (size * part.receive_indptr[k : k + 2]).tolist()
-            receives.append(self._comm.Recv_init([inbox[begin:end], MPI.BYTE], rank, tag))
-            begin, end = (size * part.send_indptr[k : k + 2]).tolist()
-            sends.append(self._comm.Send_init([outbox[begin:end], MPI.BYTE], rank, tag))
-        channel = self._channels[kind] = _Channel(tag, mine, theirs, receives, receives + sends)
-        return channel
+            begin, end = part.receive_indptr[k : k + 2].tolist()
+            receives.append(comm.Recv_init([inbox[size * begin : size * end], end - begin, value], rank, tag))
+            begin, end = part.send_indptr[k : k + 2].tolist()
+            sends.append(comm.Send_init([outbox[size * begin : size * end], end - begin, value], rank, tag))
+        return _Channel(tag, value, mine, theirs, receives, receives + sends)
 
-    def _complete(self, channel: _Channel) -> None:
-        began = time.perf_counter()
-        while time.perf_counter() - began < QUICK_S:
-            if MPI.Prequest.Testall(channel.requests):
-                return
-            os.sched_yield()
-        nap = Nap(LONGEST_NAP_S)
-        while not MPI.Prequest.Testall(channel.requests):
-            nap.take()
-            waited_s = time.perf_counter() - began
-            if waited_s > NEWS_AFTER_S and self._comm.Iprobe(MPI.ANY_SOURCE, _BAD_NEWS):
-                self._fail(str(self._comm.recv(source=MPI.ANY_SOURCE, tag=_BAD_NEWS)))
-            if waited_s > STRAY_AFTER_S and (stray := self._stray(channel)) is not None:
-                told = f"rank {stray} exchanges values of another dtype or shape than rank {self._comm.rank}"
-                self._spread(told)
-                self._fail(told)
-
-    def _stray(self, channel: _Channel) -> int | None:
-        """The lowest rank that has sent something else, while its values were expected."""
-        status = MPI.Status()
+    def _stray(self, channel: _Channel) -> str | None:
+        """What is wrong if some rank has sent something else, while its values were expected; the lowest."""
+        status, comm = MPI.Status(), self._news.comm
         for rank, request in zip(self.part.ranks.tolist(), channel.receives, strict=True):
             # Messages of a rank don't overtake each other: had it sent the right ones first, they would have arrived.
-            other = self._comm.Iprobe(rank, MPI.ANY_TAG, status) and status.Get_tag() not in (channel.tag, _BAD_NEWS)
+            other = comm.Iprobe(rank, MPI.ANY_TAG, status) and status.Get_tag() not in (channel.tag, news.TAG)
             if other and not request.Get_status():
-                return int(rank)
+                return f"rank {rank} exchanges values of another dtype or shape than rank {comm.rank}"
         return None
-
-    def _spread(self, text: str) -> None:
-        """Tell all other ranks that this one can't go on."""
-        self._failure = text
-        told = text if text.startswith("rank ") else f"rank {self._comm.rank}: {text}"
-        _abandoned.extend(self._comm.isend(told, k, _BAD_NEWS) for k in range(self._comm.size) if k != self._comm.rank)
-
-    def _fail(self, text: str) -> None:
-        self._failure = text
-        raise RuntimeError(text)
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
-        if not self._comm:
-            return
-        failed = self._comm.allreduce(self._failure is not None, MPI.LOR)
-        if failed:  # messages may be under way, which no later communicator must receive: this one stays
-            _abandoned.append((self._comm, self._channels))
-            self._comm = MPI.COMM_NULL  # type: ignore[assignment]
-            self._channels = {}
-            return
+        self._news.close(self._free)
+
+    def _free(self) -> None:
         for channel in self._channels.values():
-            for request in channel.requests:
-                request.Free()
+            channel.free()
         self._channels.clear()
-        self._comm.Free()
 
     def __enter__(self) -> HaloPlan:
         return self
@@ -228,6 +206,8 @@ class HaloPlan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._news.spread(error)
         self.close()
 
 

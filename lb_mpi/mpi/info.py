@@ -48,7 +48,7 @@ def _tell(
 ) -> dict[str, Any]:
     if not measured and (output or speeds):
         raise ValueError(f"{'-o' if output else '--speeds'} without --measure: expected both")
-    speed = _speed(speeds, comm.rank, comm.size)
+    speed = 1.0 if speeds is None else comma_list("--speeds", speeds, comm.size)[comm.rank]
     agree_on(comm, versions=versions)
     hosts = comm.allgather(MPI.Get_processor_name())
     answer: dict[str, Any] = {
@@ -61,16 +61,9 @@ def _tell(
     }
     if not measured:
         return answer
-    machine = measure(comm, speed=speed)
+    machine = measure(comm, emulated_speed=speed)
     answer["machine"] = as_json(machine)
     if output:
         agree(comm, lambda: write_machine(machine, output) if comm.rank == 0 else None)
         answer["output"] = output
     return answer
-
-
-def _speed(text: str | None, rank: int, size: int) -> float:
-    """This rank's of the speeds to emulate."""
-    if text is None:
-        return 1.0
-    return comma_list("--speeds", text, size)[rank]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi.checks import show
 from lb_mpi.graph import Graph, from_edges, mesh, most_square_mesh
 
 
@@ -18,7 +19,7 @@ def process_graph(comm: MPI.Intracomm, graph: Graph | None) -> Graph:
             return grid(comm.dims, comm.periods)
         return mesh(*most_square_mesh(comm.size))
     if not isinstance(graph, Graph):
-        raise TypeError(f"graph = {graph!r}: expected an lb_mpi.graph.Graph")
+        raise TypeError(f"graph = {show(graph)}: expected an lb_mpi.graph.Graph")
     if graph.n != comm.size:
         raise ValueError(f"graph of {graph.n} vertices: expected {comm.size}, one for each rank")
     return graph

@@ -16,10 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi import checks
+from lb_mpi.checks import function, integer, number
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.collective import agree, agree_on, duplicate, raise_together
 from lb_mpi.mpi.waiting import barrier
 
 Kernel = Callable[[int], object]
@@ -39,7 +41,7 @@ def measure(
     messages: bool = True,
     rounds: int = 5,
     round_s: float = 0.15,
-    speed: float = 1.0,
+    emulated_speed: float = 1.0,
 ) -> Machine:
     """The machine under `comm`: hosts, speeds, and costs of messages, the same on all ranks.
 
@@ -53,36 +55,38 @@ def measure(
         vector that stays in the cache, in millions of multiplications and additions per second.  Must not communicate.
     messages : False: costs of messages are not measured, and 0.
     rounds, round_s : the speed of a rank is the median of so many rounds of so many seconds.
-    speed : emulate a rank of this relative speed, 0 < speed <= 1 (see `lb_mpi.throttle`); may differ by rank.
+    emulated_speed : relative, above 0 and at most 1, of an emulated rank (see `lb_mpi.throttle`); may differ by rank.
 
     The latency and the time for each byte are fitted to the shortest times of messages of 1 B to 1 MiB: all that disturbs a
     message makes it longer.  Pairs that exchange at the same time may share a wire, as they do in a run.
 
-    ValueError or TypeError on every rank when an argument is wrong on any; what the kernel raises on one rank is an error on
-    all: one of its type (ValueError, TypeError, OSError; otherwise RuntimeError) that names the rank.
+    ValueError or TypeError on every rank when an argument is wrong on any, or (but for `kernel` and `emulated_speed`) not
+    the same on all; a kernel is given on all ranks, or on none.  What it raises on one rank is an error on all: of
+    its own type (ValueError, TypeError, OSError; otherwise `lb_mpi.Error`), and names the rank.
     """
-    if not isinstance(comm, MPI.Intracomm):
-        raise TypeError(f"comm = {comm!r}: expected an mpi4py intracommunicator")
-    own = comm.Dup()
+    own = duplicate(comm)
     try:
-        slow = agree(own, lambda: throttle(speed))
-        agree(own, lambda: _check(kernel, rounds, round_s))
-        rounds, round_s, messages = own.bcast((rounds, round_s, messages))
+        slow = agree(own, lambda: throttle(checks.emulated_speed(emulated_speed)))
+        options = agree(own, lambda: _check(kernel, rounds, round_s))
+        agree_on(own, kernel=None if kernel is None else "a function", messages=bool(messages), **options._asdict())
         hosts = tuple(own.allgather(MPI.Get_processor_name()))
-        speeds = _speeds(own, hosts, kernel or multiply_add, slow, rounds, round_s)
+        speeds = _speeds(own, hosts, kernel or multiply_add, slow, options)
         latency_s, s_per_byte = _messages(own) if messages else np.zeros((2, own.size, own.size))
         return Machine(hosts, speeds, latency_s, s_per_byte)
     finally:
         own.Free()
 
 
-def _check(kernel: object, rounds: int, round_s: float) -> None:
-    if kernel is not None and not callable(kernel):
-        raise TypeError(f"kernel = {kernel!r}: expected a function of the number of units, or None")
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds = {rounds!r}: expected an integer >= 1")
-    if not (isinstance(round_s, int | float) and 0.0 < round_s <= 60.0):
-        raise ValueError(f"round_s = {round_s!r}: expected a number above 0 and at most 60 (seconds)")
+class _Rounds(NamedTuple):
+    """How long all ranks compute."""
+
+    rounds: int
+    round_s: float
+
+
+def _check(kernel: object, rounds: int, round_s: float) -> _Rounds:
+    function("kernel", kernel, optional=True)
+    return _Rounds(integer("rounds", rounds, 1), number("round_s", round_s, above=0.0, most=60.0, unit="seconds"))
 
 
 # --- speeds -----------------------------------------------------------------------------------------------------------
@@ -115,12 +119,12 @@ class _Round(NamedTuple):
 
 
 def _speeds(
-    comm: MPI.Intracomm, hosts: tuple[str, ...], kernel: Kernel, slow: throttle, rounds: int, round_s: float
+    comm: MPI.Intracomm, hosts: tuple[str, ...], kernel: Kernel, slow: throttle, options: _Rounds
 ) -> Floats:
     """(P,) speeds, the same on all ranks.  Cores of a host that seem to differ are looked at again: does it last?"""
     usual = np.empty((0, 3, comm.size))
     while len(usual) < MOST_LOOKS:
-        look = np.array(comm.allgather(_speed(comm, kernel, slow, rounds, round_s))).T
+        look = np.array(comm.allgather(_speed(comm, kernel, slow, options))).T
         usual = np.concatenate([usual, look[None]])
         rates = usual[:, 0].max(axis=0)
         if not differ(hosts, rates):
@@ -128,29 +132,24 @@ def _speeds(
     return speeds_of(hosts, rates, *np.median(usual[:, 1:], axis=0))
 
 
-def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, rounds: int, round_s: float) -> _Round:
+def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, options: _Rounds) -> _Round:
     """What this rank does in a usual round, while all ranks compute."""
-    error: Exception | None = None
+    error: BaseException | None = None
     found = []
     try:
         units = _calibrate(kernel)
-    except Exception as caught:
+    except BaseException as caught:
         error = caught
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         barrier(comm)
         if error is None:  # otherwise, too, the others expect this rank at every barrier
             try:
-                found.append(_round(kernel, units, slow, round_s))
-            except Exception as caught:
+                found.append(_round(kernel, units, slow, options.round_s))
+            except BaseException as caught:
                 error = caught
     barrier(comm)
-
-    def result() -> _Round:
-        if error is not None:
-            raise error
-        return _Round(*map(float, np.median(found, axis=0)))
-
-    return agree(comm, result)
+    raise_together(comm, error)
+    return _Round(*np.median(found, axis=0).tolist())
 
 
 def _round(kernel: Kernel, units: int, slow: throttle, round_s: float) -> _Round:
@@ -197,16 +196,17 @@ def _calibrate(kernel: Kernel) -> int:
 def _messages(comm: MPI.Intracomm) -> tuple[Floats, Floats]:
     """(P, P) latency_s and s_per_byte, the same on all ranks."""
     buffer = np.zeros(max(MESSAGE_BYTES), dtype=np.uint8)
-    found: dict[tuple[int, int], tuple[float, float]] = {}
+    taken: dict[tuple[int, int], list[float]] = {}
     for pairs in pairings(comm.size):
         barrier(comm)
         for first, second in pairs:
             if comm.rank == first:
-                found[first, second] = fit_message(MESSAGE_BYTES, [_ping(comm, second, buffer[:n]) for n in MESSAGE_BYTES])
+                taken[first, second] = [_ping(comm, second, buffer[:n]) for n in MESSAGE_BYTES]
             elif comm.rank == second:
                 for n in MESSAGE_BYTES:
                     _pong(comm, first, buffer[:n])
     barrier(comm)
+    found = agree(comm, lambda: {pair: fit_message(MESSAGE_BYTES, seconds) for pair, seconds in taken.items()})
     latency_s, s_per_byte = np.zeros((2, comm.size, comm.size))
     for theirs in comm.allgather(found):
         for (first, second), (latency, per_byte) in theirs.items():

@@ -14,9 +14,10 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg import LinAlgError, eigh
 from scipy.sparse.csgraph import breadth_first_order, shortest_path
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh, splu
+from scipy.sparse.linalg import ArpackError
 
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.lanczos import lowest
 from lb_mpi.partitioning.coarsen import Csr, csr
 from lb_mpi.partitioning.connect import connected
 
@@ -67,21 +68,9 @@ def _dense(laplacian: sparse.csc_array) -> tuple[float, Floats]:
 
 
 def _lanczos(laplacian: sparse.csc_array) -> tuple[float, Floats]:
-    # Shift and invert, a little below 0, with the constant vector taken out: the largest eigenvalue left is that of v_2.
     n = laplacian.shape[0]
-    sigma = -1e-6 * float(laplacian.diagonal().mean())
-    options = {"SymmetricMode": True}
-    shifted = sparse.csc_array(laplacian - sigma * sparse.eye_array(n))
-    factors = splu(shifted, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
-
-    def inverse(vector: Floats) -> Floats:
-        vector = factors.solve(vector.ravel() - vector.mean())
-        return np.asarray(vector - vector.mean())
-
-    operator = LinearOperator((n, n), matvec=inverse, dtype=float)  # type: ignore[call-arg, unused-ignore]
-    start = np.random.default_rng(0).uniform(-1.0, 1.0, n)  # ARPACK's own would be another one in every run
-    values, vectors = eigsh(operator, 1, which="LA", tol=1e-7, v0=inverse(start), maxiter=300)
-    return max(0.0, float(1.0 / values[0] + sigma)), vectors[:, 0]
+    values, vectors = lowest(laplacian, np.full((n, 1), 1.0 / np.sqrt(n)), tol=1e-7, maxiter=300)
+    return max(0.0, float(values[0])), vectors[:, 0]
 
 
 def _by_distance(laplacian: sparse.csc_array) -> tuple[float, Floats]:

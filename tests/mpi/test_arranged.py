@@ -47,8 +47,8 @@ def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
     loads = layout * np.random.default_rng(1).uniform(5, 15, SIZE)
     mine = float(SPEEDS[RANK])
     assert mine == layout[placed.rank]
-    found = diffuse(placed, graph, float(loads[placed.rank]), mine, "fos", "uniform", tolerance=1e-6)
-    assert found.steps == balance(graph, loads, layout, "fos", "uniform", tolerance=1e-6).steps
+    found = diffuse(placed, graph, float(loads[placed.rank]), mine, scheme="fos", tau="uniform", tolerance=1e-6)
+    assert found.steps == balance(graph, loads, layout, scheme="fos", tau="uniform", tolerance=1e-6).steps
     placed.Free()
 
 

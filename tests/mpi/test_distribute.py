@@ -262,7 +262,7 @@ def test_many_plans_are_freed() -> None:
         ({"parts": [SIZE] * 12}, f"parts[0] = {SIZE}"),
         ({"parts": [-1] * 12}, "parts[0] = -1"),
         ({"parts": [0.5] * 12}, "float64"),
-        ({"speed": 2.0 if LAST == RANK else 1.0}, "speed = 2.0"),
+        ({"emulated_speed": 2.0 if LAST == RANK else 1.0}, "speed = 2.0"),
         ({"kernel": 5}, "kernel = 5"),
     ],
 )

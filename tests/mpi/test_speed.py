@@ -32,7 +32,7 @@ def test_a_machine_is_measured() -> None:
     assert machine.hosts == tuple(COMM.allgather(MPI.Get_processor_name()))
     assert machine.speeds.min() > 0
     off = ~np.eye(SIZE, dtype=bool)
-    assert np.all(machine.message_s(1 << 20)[off] > 0)
+    assert np.all((machine.latency_s + machine.s_per_byte)[off] > 0)
     np.testing.assert_array_equal(machine.latency_s, machine.latency_s.T)
     for field in (machine.speeds, machine.latency_s, machine.s_per_byte):
         np.testing.assert_array_equal(field, COMM.bcast(field))  # the same on all ranks
@@ -40,12 +40,13 @@ def test_a_machine_is_measured() -> None:
 
 def test_messages_can_be_left_out() -> None:
     machine = measure(COMM, messages=False, rounds=1, round_s=0.01)
-    assert not machine.message_s(1000).any()
+    assert not machine.latency_s.any()
+    assert not machine.s_per_byte.any()
 
 
 def test_emulated_speeds_are_found() -> None:
     """A rank that rests three times as long as it computes is measured as one, whatever else this machine does."""
-    machine = measure(COMM, messages=False, rounds=3, round_s=0.1, speed=1.0 if RANK % 2 == 0 else 0.25)
+    machine = measure(COMM, messages=False, rounds=3, round_s=0.1, emulated_speed=1.0 if RANK % 2 == 0 else 0.25)
     if SIZE == 2:  # on more ranks than cores the emulation itself may be late
         assert machine.speeds[1] < 0.6 * machine.speeds[0]
     assert len(machine.speeds) == SIZE
@@ -80,7 +81,7 @@ def test_mistakes_are_told_to_all() -> None:
         multiply_add(n)
 
     cases: list[tuple[dict[str, object], str]] = [
-        ({"speed": 2.0 if last == RANK else 1.0}, "speed = 2.0"),
+        ({"emulated_speed": 2.0 if last == RANK else 1.0}, "speed = 2.0"),
         ({"kernel": 3}, "kernel = 3"),
         ({"rounds": 0}, "rounds = 0"),
         ({"rounds": True}, "rounds = True"),

@@ -1,0 +1,80 @@
+"""From loads to a plan that all ranks know; what goes wrong on the root alone is an error on all."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.balancing.migrate import Plan, plan
+from lb_mpi.diffusion.diffusion import SCHEMES, balance
+from lb_mpi.graph import parse
+from lb_mpi.mpi import diffuse as diffuse_module
+from lb_mpi.mpi import flows as flows_module
+from lb_mpi.mpi.diffuse import Diffuser
+from lb_mpi.mpi.exchange import METHODS
+from lb_mpi.mpi.flows import Flows
+from tests.misbehaviour import RAISES
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LOADS = np.random.default_rng(0).uniform(0, 9, SIZE)
+pytestmark = pytest.mark.mpi
+
+
+def columns(of: Plan) -> list[list[float]]:
+    return [column.tolist() for column in (of.sources, of.destinations, of.amounts, of.margins, of.shares)]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(scheme: str) -> None:
+    graph, flows = parse(f"complete:{SIZE}"), []
+    for exchange in METHODS:
+        flows.append(made := Flows(COMM, graph, scheme, None, 1e-3, exchange=exchange))
+        for speeds in (np.ones(SIZE), np.linspace(1, 2, SIZE), np.linspace(1, 2.001, SIZE)):  # the last are no others
+            used = speeds if speeds[-1] <= 2 else np.linspace(1, 2, SIZE)
+            whole = balance(graph, LOADS, used, scheme=scheme, tolerance=1e-3)
+            expected = columns(plan(graph, whole.flow, LOADS, used))
+            found = made.plan(LOADS[RANK], speeds)
+            assert COMM.allgather(columns(found.plan)) == [expected] * SIZE
+            assert found.steps == (1 if scheme == "direct" else whole.steps)
+    for made in flows:
+        made.close()
+        with pytest.raises(ValueError, match="that was closed: expected an open one"):
+            made.plan(1.0, np.ones(SIZE))
+
+
+def test_a_long_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more transfers than ranks: it takes a second message."""
+    many = np.arange(3.0 * SIZE)
+    monkeypatch.setattr(flows_module, "plan", lambda *_: Plan(many, many + 1, many + 2, many + 3, many + 4))
+    flows = Flows(COMM, parse(f"ring:{SIZE}") if SIZE > 2 else parse(f"mesh:1x{SIZE}"), "direct", None, 0.05)
+    assert columns(flows.plan(1.0, np.ones(SIZE)).plan) == [(many + k).tolist() for k in range(5)]
+    flows.close()
+
+
+@pytest.mark.parametrize("name", RAISES)
+def test_what_only_the_root_can_raise(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the next call works."""
+    graph = parse(f"mesh:1x{SIZE}")
+    flows = Flows(COMM, graph, "direct", None, 0.05)
+    with Diffuser(COMM, graph, scheme="direct", tolerance=1e-9) as direct, Diffuser(
+        COMM, graph, scheme="dimension_exchange", tolerance=1e-9
+    ) as exchanging:
+        actions: dict[str, Callable[[], object]] = {
+            "plan": lambda: flows.plan(LOADS[RANK], np.ones(SIZE)),
+            "solve": lambda: direct.diffuse(LOADS[RANK], 1.0),
+            "cancel_cycles": lambda: exchanging.diffuse(LOADS[RANK], 1.0),
+        }
+        for function, act in actions.items():
+            if SIZE == 1 and function != "plan":
+                continue
+            with monkeypatch.context() as patch:
+                patch.setattr(flows_module if function == "plan" else diffuse_module, function, RAISES[name])
+                own = {"Unspeakable": Exception, "SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}
+                kind = ValueError if name == "ValueError" else own.get(name, Exception) if RANK == 0 else lb_mpi.Error
+                with pytest.raises(kind):
+                    act()
+            act()
+    flows.close()

@@ -1,0 +1,264 @@
+"""What a user's kernel, graph or values may do that they shouldn't: an error on all ranks, and then all is as new."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.graph import mesh
+from lb_mpi.mpi.collective import describe
+from lb_mpi.mpi.diffuse import Diffuser
+from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
+from lb_mpi.mpi.halo import MOST_KINDS, HaloPlan
+from lb_mpi.mpi.speed import multiply_add
+from tests.misbehaviour import RAISES, RETURNS
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+pytestmark = pytest.mark.mpi
+
+
+def told(action: Callable[[], object]) -> list[str]:
+    """What every rank has raised, in words; it has to be something on all."""
+    words = "nothing"
+    try:
+        action()
+    except BaseException as error:
+        words = describe(error)
+    everyone = COMM.allgather(words)
+    assert "nothing" not in everyone, everyone
+    return everyone
+
+
+def check_told(words: list[str], cause: str, guilty: int = LAST) -> None:
+    """All name the cause; those who are innocent, the rank, too."""
+    assert all(cause in text for text in words), words
+    others = [text for rank, text in enumerate(words) if rank != guilty]
+    assert all(f": rank {guilty}: " in text for text in others), words
+
+
+def cause_of(name: str) -> str:
+    """What is told of RAISES[name]."""
+    return {"Unspeakable": "its text can't be had", "ValueError": "misbehaving", "Exception": "misbehaving"}.get(name, name)
+
+
+@pytest.fixture(autouse=True)
+def as_new() -> Iterator[None]:
+    """After every test a plan works."""
+    yield
+    with deal() as plan:
+        np.testing.assert_array_equal(plan.exchange(plan.vertices), [*plan.vertices, *plan.ghosts])
+
+
+def deal() -> HaloPlan:
+    return lb_mpi.distribute(COMM, mesh(1, 4 * SIZE) if RANK == 0 else None, method="block")
+
+
+# --- kernels ---
+
+
+@pytest.mark.parametrize("name", RAISES)
+def test_a_kernel_that_raises(name: str) -> None:
+    quick: dict[str, Any] = {"messages": False, "rounds": 1, "round_s": 0.001}
+    for guilty in ({LAST}, set(range(SIZE))):
+        kernel = RAISES[name] if RANK in guilty else multiply_add
+        words = told(lambda kernel=kernel: lb_mpi.measure(COMM, kernel, **quick))  # type: ignore[misc]
+        if guilty == {LAST}:
+            check_told(words, cause_of(name))
+        assert all(cause_of(name) in text for text in words)
+
+
+def test_a_kernel_that_returns_anything() -> None:
+    returns = [*RETURNS.values()]
+
+    def kernel(n: int) -> object:
+        multiply_add(n)
+        return returns[n % len(returns)]()
+
+    assert lb_mpi.measure(COMM, kernel, messages=False, rounds=1, round_s=0.001).size == SIZE
+
+
+@pytest.mark.parametrize("options", [{"rounds": 2}, {"round_s": 0.002}, {"messages": True}, {"kernel": multiply_add}])
+def test_measuring_otherwise_on_one_rank(options: dict[str, Any]) -> None:
+    given = {"messages": False, "rounds": 1, "round_s": 0.001, **(options if RANK == LAST else {})}
+    if SIZE > 1:
+        words = told(lambda: lb_mpi.measure(COMM, **given))
+        assert all(f"{next(iter(options))} = " in text and f"on rank {LAST}" in text for text in words)
+
+
+def test_numpys_numbers_are_as_good() -> None:
+    options: dict[str, Any] = {"rounds": np.int64(1), "round_s": np.float32(0.001), "emulated_speed": np.float64(1)}
+    assert lb_mpi.measure(COMM, messages=False, **options).size == SIZE
+    options = {"imbalance": np.float32(0.1), "seed": np.int32(3), "unit_s": np.float64(1), "emulated_speed": np.float32(1)}
+    with lb_mpi.distribute(COMM, mesh(4, 4), root=np.int64(LAST), method="random", **options) as plan:
+        assert (plan.parts is not None) == (RANK == LAST)
+
+
+# --- graphs ---
+
+
+class NoPath(os.PathLike[str]):
+    """The path of a graph that raises when it's looked at."""
+
+    def __init__(self, misbehave: Callable[..., Any]) -> None:
+        self.misbehave = misbehave
+
+    def __fspath__(self) -> str:
+        return str(self.misbehave())
+
+
+def test_graphs_that_are_none() -> None:
+    kinds = {None: "TypeError", 5: "TypeError", "nosuch.graph": "FileNotFoundError", "/": "IsADirectoryError"}
+    for bad, kind in kinds.items():
+        words = told(lambda bad=bad: lb_mpi.distribute(COMM, bad if RANK == 0 else None))  # type: ignore[misc]
+        assert all(text.startswith(kind) for text in words), words
+        check_told(words, "", guilty=0)
+    for name, misbehave in RAISES.items():
+        bad_graph = NoPath(misbehave) if RANK == 0 else None
+        check_told(told(lambda bad=bad_graph: lb_mpi.distribute(COMM, bad)), cause_of(name), guilty=0)  # type: ignore[misc]
+
+
+def test_another_root_or_kernel_on_one_rank() -> None:
+    if SIZE > 1:
+        for options in ({"root": LAST}, {"kernel": multiply_add}):
+            given: dict[str, Any] = options if RANK == LAST else {}
+            words = told(lambda given=given: lb_mpi.distribute(COMM, mesh(3, 3), **given))  # type: ignore[misc]
+            assert all(f"{next(iter(options))} = " in text and f"on rank {LAST}" in text for text in words)
+
+
+@pytest.mark.parametrize("name", ["MemoryError", "KeyboardInterrupt"])
+def test_pieces_that_cannot_be_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the ranks before have been sent by then."""
+    from lb_mpi.distributing.halo import Pieces
+
+    made = Pieces.__getitem__
+
+    def some(self: Pieces, rank: int) -> Any:
+        return RAISES[name]() if rank == LAST else made(self, rank)
+
+    monkeypatch.setattr(Pieces, "__getitem__", some)
+    check_told(told(deal), name, guilty=0)
+    monkeypatch.undo()
+
+
+# --- values ---
+
+
+class NoArray:
+    """Values that raise when they are looked at."""
+
+    def __init__(self, misbehave: Callable[..., Any]) -> None:
+        self.misbehave = misbehave
+
+    def __array__(self, *_: object, **__: object) -> Any:
+        return self.misbehave()
+
+
+BAD_VALUES: dict[str, tuple[Callable[[int], Any], str]] = {
+    "None": (lambda n: None, "values"),
+    "str": (lambda n: "words", "values"),
+    "list": (lambda n: [1.0] * (n + 7), "values"),
+    "objects": (lambda n: np.array([None] * n), "values"),
+    **{name: (lambda n, m=misbehave: NoArray(m), cause_of(name)) for name, misbehave in RAISES.items()},  # type: ignore[misc]
+}
+
+
+def test_values_that_are_none() -> None:
+    for make, cause in BAD_VALUES.values():
+        for guilty in ({LAST}, set(range(SIZE))):
+            plan = deal()
+            n = len(plan.vertices)
+            values = make(n) if RANK in guilty else np.zeros(n)
+            words = told(lambda plan=plan, values=values: [plan.exchange(values) for _ in range(SIZE)])  # type: ignore[misc]
+            assert all(cause in text for text in words)
+            if guilty == {LAST}:
+                check_told(words, cause)
+            with pytest.raises(lb_mpi.Error, match="plan after a failure"):
+                plan.exchange(np.zeros(n))
+            plan.close()
+            with pytest.raises(lb_mpi.Error, match="plan after a failure"):
+                plan.exchange(np.zeros(n))
+
+
+# --- leaving a with statement ---
+
+
+@contextmanager
+def on_a_plan() -> Iterator[Callable[[], object]]:
+    with deal() as plan:
+        yield lambda: plan.exchange(plan.vertices)
+
+
+@contextmanager
+def on_an_exchange(method: str) -> Iterator[Callable[[], object]]:
+    with NeighbourExchange(COMM, mesh(1, SIZE), method=method) as exchange:
+        yield lambda: exchange.exchange(1.0)
+
+
+@contextmanager
+def on_a_diffuser(scheme: str) -> Iterator[Callable[[], object]]:
+    with Diffuser(COMM, mesh(1, SIZE), scheme=scheme, tolerance=1e-9) as diffuser:
+        yield lambda: diffuser.diffuse(1.0 + RANK, 1.0)
+
+
+LEFT: dict[str, Callable[[], Any]] = {
+    "plan": on_a_plan,
+    **{method: lambda m=method: on_an_exchange(m) for method in METHODS},  # type: ignore[misc]
+    **{scheme: lambda s=scheme: on_a_diffuser(s) for scheme in ("fos", "cg", "direct")},  # type: ignore[misc]
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_leaving_by_an_exception(what: str) -> None:
+    """The one raises its own, and waits for nobody; the others hear of it in an exchange, or at the end."""
+    for name in ("KeyboardInterrupt", "Exception"):
+        for more in (SIZE + 1, 0):
+
+            def run(name: str = name, more: int = more) -> None:
+                with LEFT[what]() as act:
+                    act()
+                    if RANK == LAST:
+                        RAISES[name]()
+                    for _ in range(more):
+                        act()
+
+            words = told(run)
+            assert words[LAST].startswith(name)
+            check_told(words, cause_of(name))
+
+
+# --- kinds of values ---
+
+
+def test_few_kinds_are_kept() -> None:
+    with deal() as plan:
+        n = len(plan.vertices)
+        for turn in range(2):
+            for width in range(1, 3 * MOST_KINDS):
+                values = np.repeat(plan.vertices[:, None] + turn, width, axis=1)
+                around = plan.exchange(values)
+                np.testing.assert_array_equal(around[n:, width - 1], plan.ghosts + turn)
+                plan.exchange(plan.vertices)  # used again and again, so kept
+            assert len(plan._channels) == MOST_KINDS
+            assert (np.dtype(np.int64), ()) in plan._channels
+
+
+def test_messages_are_counted_in_values() -> None:
+    """An MPI 3 can't count to 2^31: a message of bytes would end at 2 GiB."""
+    counts: list[tuple[int, int]] = []
+
+    class Counting(MPI.Intracomm):
+        def Send_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
+            counts.append((buf[1], buf[2].size))
+            return super().Send_init(buf, dest, tag)
+
+    with deal() as plan:
+        plan._news.comm = Counting(plan._news.comm)
+        plan.exchange(np.zeros((len(plan.vertices), 10, 3)))
+    assert counts == [(1, 240)] * len(plan.part.ranks)
