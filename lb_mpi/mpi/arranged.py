@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike
 from lb_mpi import checks
 from lb_mpi.arranging.arrange import arrange
 from lb_mpi.graph import Floats, Graph
-from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.exchange import fingerprint
+from lb_mpi.mpi.process_graph import graph_of_ranks
 
 
 def arranged(
@@ -51,7 +51,4 @@ def arranged(
 
 
 def _check(size: int, graph: Any, speeds: ArrayLike, seed: int) -> tuple[Graph, Floats, int]:
-    layout = as_graph(graph)
-    if layout.n != size:
-        raise ValueError(f"graph of {layout.n} vertices: expected {size}, one for each rank")
-    return layout, check_speeds(speeds, size), checks.seed(seed)
+    return graph_of_ranks(graph, size), check_speeds(speeds, size), checks.seed(seed)

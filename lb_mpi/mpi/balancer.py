@@ -71,7 +71,7 @@ class Balancer:
         self,
         comm: MPI.Intracomm,
         *,
-        graph: Graph | None = None,
+        graph: Any = None,
         scheme: str = "direct",
         tau: str | None = None,
         tolerance: float = 0.05,

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -16,7 +16,7 @@ from lb_mpi.diffusion.diffusion import Diffusion, RankDiffusion
 from lb_mpi.diffusion.flow import at_ends, cancel_cycles
 from lb_mpi.diffusion.setup import Eigen, Local, Setup, assemble, find_eigen, tau_rule, warn_of_components
 from lb_mpi.diffusion.spectral import Spectrum
-from lb_mpi.graph import Floats, Graph
+from lb_mpi.graph import Floats
 from lb_mpi.metrics import check_loads, check_speeds
 from lb_mpi.mpi.collective import agree, agree_on, raise_together
 from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
@@ -38,8 +38,9 @@ class Diffuser:
             for round in range(rounds):
                 found = diffuser.diffuse(load, speed)
 
-    Vertex k of `graph` is rank k of `comm`.  Scheme and tau as for `diffusion.setup.prepare`; `exchange` is one of
-    `mpi.exchange.METHODS`.  Collective, as are all methods.  Works on communicators of its own.
+    Vertex k of `graph`, which comes in any shape that `lb_mpi.as_graph` takes, is rank k of `comm`.  Scheme and tau as for
+    `diffusion.setup.prepare`; `exchange` is one of `mpi.exchange.METHODS`.  Collective, as are all methods.  Works on
+    communicators of its own.
 
     The stopping test, whether all ranks were balanced after a step, is asked at once, but heard only `lag` >= 0 steps later
     (None: log2 of the number of ranks, rounded up); the steps made meanwhile are forgotten.
@@ -52,7 +53,7 @@ class Diffuser:
     def __init__(
         self,
         comm: MPI.Intracomm,
-        graph: Graph,
+        graph: Any,
         *,
         scheme: str = "fos",
         tau: str | None = None,
@@ -69,11 +70,11 @@ class Diffuser:
             self._rule = agree(own, lambda: tau_rule(scheme, tau))
             self._stop = agree(own, lambda: _check(tolerance, max_steps, lag, own.size))
             agree_on(own, scheme=scheme, tau=tau, **self._stop._asdict())
-            agree(own, lambda: warn_of_components(graph) if own.rank == 0 else None)
+            agree(own, lambda: warn_of_components(self._exchange.graph) if own.rank == 0 else None)
         except BaseException:
             self._exchange.close()
             raise
-        self._graph, self._scheme = graph, scheme
+        self._graph, self._scheme = self._exchange.graph, scheme
         self._setup: Setup | None = None
         self._local: Local | None = None
 
@@ -240,7 +241,7 @@ def solve(setup: Setup, loads: Floats) -> Floats:
 
 def diffuse(
     comm: MPI.Intracomm,
-    graph: Graph,
+    graph: Any,
     load: float,
     speed: float,
     *,

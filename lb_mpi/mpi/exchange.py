@@ -21,6 +21,7 @@ from lb_mpi.checks import choice, show
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.news import News
+from lb_mpi.mpi.process_graph import graph_of_ranks
 
 METHODS = ("neighbourhood", "paper")
 _TAG = 1
@@ -32,7 +33,8 @@ class NeighbourExchange:
         with NeighbourExchange(comm, graph) as exchange:
             theirs = exchange.exchange(mine)            # (deg,), in the order of graph.neighbours(comm.rank)
 
-    Collective, as is `close`.  Works on a communicator of its own.  `method` is one of METHODS; `shape` is that of what
+    `graph` comes in any shape that `lb_mpi.as_graph` takes.  Collective, as is `close`.  Works on a communicator of its
+    own.  `method` is one of METHODS; `shape` is that of what
     every rank tells, () for a number.
 
     ValueError or TypeError on every rank when an argument is wrong on any, or not the same on all.  A rank that leaves the
@@ -40,13 +42,13 @@ class NeighbourExchange:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, graph: Graph, *, method: str = METHODS[0], shape: tuple[int, ...] = ()
+        self, comm: MPI.Intracomm, graph: Any, *, method: str = METHODS[0], shape: tuple[int, ...] = ()
     ) -> None:
         own = duplicate(comm)
         try:
-            agree(own, lambda: _check(graph, own.size, method))
-            agree_on(own, method=method, edges_of_graph=fingerprint(graph), shape=shape)
-            neighbours = graph.neighbours(own.rank).tolist()
+            self.graph = agree(own, lambda: _check(graph, own.size, method))
+            agree_on(own, method=method, edges_of_graph=fingerprint(self.graph), shape=shape)
+            neighbours = self.graph.neighbours(own.rank).tolist()
             self._mine, self._theirs = agree(own, lambda: (np.zeros(shape), np.zeros((len(neighbours), *shape))))
             make = own.Dup if method == "paper" else partial(own.Create_dist_graph_adjacent, neighbours, neighbours)
             self.news = News(make(), "NeighbourExchange")
@@ -139,9 +141,6 @@ def fingerprint(graph: Graph) -> int:
     return zlib.crc32(graph.indices.tobytes(), zlib.crc32(graph.indptr.tobytes()))
 
 
-def _check(graph: object, size: int, method: object) -> None:
-    if not isinstance(graph, Graph):
-        raise TypeError(f"graph = {show(graph)}: expected an lb_mpi.graph.Graph")
-    if graph.n != size:
-        raise ValueError(f"graph of {graph.n} vertices: expected {size}, one for each rank")
+def _check(graph: object, size: int, method: object) -> Graph:
     choice("method", method, METHODS)
+    return graph_of_ranks(graph, size)

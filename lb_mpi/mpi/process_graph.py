@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.checks import show
-from lb_mpi.graph import Graph, from_edges, mesh, most_square_mesh
+from lb_mpi.graph import Graph, mesh, most_square_mesh
+from lb_mpi.graph_files import as_graph
 
 
-def process_graph(comm: MPI.Intracomm, graph: Graph | None) -> Graph:
-    """`graph`, if it is one of all ranks; for None: that of a Cartesian communicator, otherwise the most square mesh."""
+def graph_of_ranks(graph: Any, size: int) -> Graph:
+    """The graph, in any shape that `lb_mpi.as_graph` takes; ValueError unless it has a vertex for each rank."""
+    layout = as_graph(graph)
+    if layout.n != size:
+        raise ValueError(f"graph of {layout.n} vertices: expected {size}, one for each rank")
+    return layout
+
+
+def process_graph(comm: MPI.Intracomm, graph: Any) -> Graph:
+    """The graph of all ranks; for None: that of a Cartesian communicator, otherwise the most square mesh."""
     if graph is None:
         if isinstance(comm, MPI.Cartcomm) and comm.dim > 0:
             return grid(comm.dims, comm.periods)
         return mesh(*most_square_mesh(comm.size))
-    if not isinstance(graph, Graph):
-        raise TypeError(f"graph = {show(graph)}: expected an lb_mpi.graph.Graph")
-    if graph.n != comm.size:
-        raise ValueError(f"graph of {graph.n} vertices: expected {comm.size}, one for each rank")
-    return graph
+    return graph_of_ranks(graph, comm.size)
 
 
 def grid(dims: Sequence[int], periods: Sequence[int]) -> Graph:
@@ -36,4 +41,4 @@ def grid(dims: Sequence[int], periods: Sequence[int]) -> Graph:
         if periodic and length > 2:
             tails.append(along[-1].ravel())
             heads.append(along[0].ravel())
-    return from_edges(ranks.size, np.concatenate(tails), np.concatenate(heads))
+    return Graph.from_edges(ranks.size, np.concatenate(tails), np.concatenate(heads))

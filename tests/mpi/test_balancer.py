@@ -453,7 +453,7 @@ BAD = [
     ({"when": -1.0}, "when", ValueError),
     ({"every": 0}, "every", ValueError),
     ({"every": 1.5}, "every", ValueError),
-    ({"graph": "mesh"}, "graph", TypeError),
+    ({"graph": 7}, "graph", TypeError),
     ({"graph": parse("ring:99")}, "graph", ValueError),
 ]
 

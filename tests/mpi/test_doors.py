@@ -1,0 +1,43 @@
+"""Any shape of a graph will do at every door that is opened by all ranks, and what is none is refused alike."""
+
+from collections.abc import Callable
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.graph import mesh
+from lb_mpi.mpi.diffuse import Diffuser
+from lb_mpi.mpi.exchange import NeighbourExchange
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+pytestmark = pytest.mark.mpi
+
+
+def arranged(graph: Any) -> None:
+    lb_mpi.arranged(COMM, graph, np.arange(1.0, SIZE + 1)).Free()
+
+
+DOORS: dict[str, Callable[[Any], Any]] = {
+    "Balancer": lambda graph: lb_mpi.Balancer(COMM, graph=graph).close(),
+    "NeighbourExchange": lambda graph: NeighbourExchange(COMM, graph).close(),
+    "Diffuser": lambda graph: Diffuser(COMM, graph).close(),
+    "arranged": arranged,
+    "distribute": lambda graph: lb_mpi.distribute(COMM, graph, speeds=np.ones(SIZE), effort="fast").close(),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_any_shape_of_a_graph(door: str) -> None:
+    path = nx.path_graph(SIZE)
+    for graph in (f"mesh:1x{SIZE}", path, mesh(1, SIZE).to_scipy()):
+        DOORS[door](graph)
+    for wrong, kind in (("grid:3x3", OSError), (np.eye(3), TypeError), ("mesh:0x3", ValueError)):
+        with pytest.raises(kind) as caught:
+            DOORS[door](wrong if RANK == 0 else path)
+        expected = {OSError: "no such name of a graph", TypeError: "scipy.sparse matrix", ValueError: "mesh:0x3"}[kind]
+        assert expected in str(caught.value)
