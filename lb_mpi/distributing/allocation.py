@@ -1,4 +1,4 @@
-"""How many of n tasks that talk to each other each of m unequal nodes should run.   (pure)
+"""Allocation of n tasks that talk to each other to m unequal nodes: how many each should run.   (pure)
 
 A node with x of the n tasks is expected to need
 
@@ -40,7 +40,7 @@ MAX_TASKS = 1 << 52  # up to twice as many are counted exactly in floating point
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """What `allocate` found; no allocation at all takes less than `lower_bound`, up to rounding."""
+    """Counts of tasks; no allocation at all takes less than `lower_bound`, up to rounding."""
 
     counts: Ints  # (m,) tasks of each node
     makespan: float  # seconds until the last node is done: max_i T_i(counts_i)
@@ -59,7 +59,7 @@ def allocate(
     cap: ArrayLike | None = None,
     method: str = "exact",
 ) -> Allocation:
-    """How many of the `tasks` each of m nodes should run, to be done as early as possible.
+    """Count the `tasks` that each of m nodes should run, to be done as early as possible.
 
     time (m,): expected seconds of one task on each node.  edge_probability: expected chance that two tasks exchange data
     (of a graph of n tasks: 2E / (n (n-1))).  exchange (m,): expected seconds that one exchange with a task elsewhere costs
@@ -121,7 +121,7 @@ def _exact(nodes: _Nodes) -> Floats:
     candidates = np.flatnonzero(nodes.past)
 
     def gains(most: Floats, deadline: float) -> Floats:
-        """How many more tasks than `most` each of the candidates could do, filled up."""
+        """Count the tasks beyond `most` that each of the candidates could do, filled up."""
         return np.where(nodes.full[candidates] <= deadline, nodes.limit[candidates] - most[candidates], 0.0)
 
     def holds(deadline: float) -> bool:

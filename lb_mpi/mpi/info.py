@@ -1,4 +1,4 @@
-"""What `python -m lb_mpi info` tells of a running MPI: its library, hosts and ranks, and the machine as measured."""
+"""Facts of a running MPI that `python -m lb_mpi info` tells: its library, hosts and ranks, and the machine as measured."""
 
 from __future__ import annotations
 
