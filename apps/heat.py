@@ -22,7 +22,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps.command import Parser, add_speeds, compile_once, own_speed, run
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.graph_files import read_graph
+from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.collective import agree, duplicate
@@ -145,7 +145,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
             raise ValueError(f"{name} = {getattr(options, name)}: expected at least {least}")
     own = duplicate(comm)
     machine = agree(own, lambda: read_machine(options.machine) if options.machine and own.rank == 0 else None)
-    graph = agree(own, lambda: read_graph(options.graph) if own.rank == 0 else None, patient=True)
+    graph = agree(own, lambda: as_graph(options.graph) if own.rank == 0 else None, patient=True)
     compile_once(own, compile_kernels)
     barrier(own)
     began = time.perf_counter()

@@ -26,7 +26,6 @@ from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, Arrangement, arrange
 from lb_mpi.arranging.methods import all_costs
 from lb_mpi.arranging.objectives import UniformAim, costs
 from lb_mpi.arranging.secular import compile_kernels
-from lb_mpi.commands.arrange import parse_neighbours
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Floats, Graph, parse
 
@@ -114,7 +113,7 @@ def experiment_1() -> list[str]:
     ]
     speeds = np.arange(1.0, 10.0)
     for name, text in GRAPHS.items():
-        graph, printed = parse_neighbours(text), PRINTED[name]
+        graph, printed = parse(text), PRINTED[name]
         values = np.concatenate([values for _, values in all_costs(UniformAim(graph), speeds)])
         p = {method: arrange(graph, speeds, method=method).p for method in FAST}
         where = place(values, p["paper"])
@@ -141,7 +140,7 @@ def experiment_2() -> list[str]:
         "|---" * 9 + "|",
     ]
     for (name, number), (pr, pct) in PRINTED_SETS.items():
-        graph, speeds = parse_neighbours(GRAPHS[name]), np.array(SPEED_SETS[number])
+        graph, speeds = parse(GRAPHS[name]), np.array(SPEED_SETS[number])
         values = np.concatenate([values for _, values in all_costs(UniformAim(graph), speeds)])
         p = {method: arrange(graph, speeds, method=method).p for method in FAST}
         where = place(values, p["paper"])
@@ -258,7 +257,7 @@ def table_of_steps(names: tuple[str, ...]) -> list[str]:
         speeds = np.random.default_rng(0).uniform(1.0, 10.0, graph.n)
         for objective in OBJECTIVES:
             found: dict[str, Arrangement] = {
-                method: arrange(graph, speeds, objective, method) for method in ("paper", "fill", "swap")
+                method: arrange(graph, speeds, objective=objective, method=method) for method in ("paper", "fill", "swap")
             }
             cells = [f"{found['swap'].steps_before} / {measure(graph, speeds, objective):g}"]
             cells += [

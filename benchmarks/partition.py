@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.graph_files import read_graph
+from lb_mpi.graph_files import as_graph
 from lb_mpi.partitioning.external import WholeNumbers, kahip, metis, whole_numbers
 from lb_mpi.partitioning.partition import EFFORTS, partition
-from lb_mpi.partitioning.quality import quality
+from lb_mpi.partitioning.quality import partition_metrics
 
 Peer = Callable[[WholeNumbers, Floats, float, int], Ints]
 PEERS: dict[str, Peer] = {
@@ -73,9 +73,9 @@ def run(case: Case, methods: Iterable[str], imbalance: float, seeds: int) -> lis
             if method in PEERS:
                 parts = PEERS[method](whole, case.targets, imbalance, seed)
             else:
-                parts = partition(case.graph, k, case.targets, imbalance, method, seed)
+                parts = partition(case.graph, k, targets=case.targets, imbalance=imbalance, effort=method, seed=seed)
             seconds.append(time.process_time() - began)
-            figures = quality(case.graph, parts, case.targets)
+            figures = partition_metrics(case.graph, parts, k, targets=case.targets)
             cuts.append(figures.cut)
             worst = max(worst, figures.imbalance)
         rows.append(
@@ -180,10 +180,10 @@ def main() -> None:
 
     for effort in options.efforts:
         for targets in (None, [1, 1, 2, 4]):  # compiles, or loads what was compiled
-            partition("mesh:60x60", 4, targets, effort=effort)
+            partition("mesh:60x60", 4, targets=targets, effort=effort)
     rows: list[Row] = []
     for name in names:
-        graph = read_graph(files[name])
+        graph = as_graph(files[name])
         for k in ks:
             if not options.only_unequal:
                 equal = Case(name, graph, np.full(k, 1.0 / k), False)

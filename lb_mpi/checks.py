@@ -94,7 +94,8 @@ def comma_list(name: str, text: str, size: int | None = None) -> list[float]:
             raise ValueError
         found = [float(word) for word in text.split(",")]
     except ValueError:
-        raise ValueError(f"{name} = {show(text)}: expected numbers with commas between them") from None
+        expected = "a number" if size == 1 else "numbers with commas between them"
+        raise ValueError(f"{name} = {show(text)}: expected {expected}") from None
     if size is not None and len(found) != size:
         raise ValueError(f"{name} has {len(found)} numbers: expected {size}")
     return found

@@ -1,5 +1,7 @@
 """Process graphs and task graphs: one immutable structure, the named graphs, and the order of the ring.   (pure)
 
+A graph in any other shape becomes one by `lb_mpi.as_graph` (in `graph_files`), arrays of edges by `Graph.from_edges`.
+
 A `Graph` is undirected and weighted, in compressed sparse rows: the neighbours of vertex i are
 `indices[indptr[i]:indptr[i + 1]]`, ascending.  Every edge is stored twice, once at each end, with the same weight;
 there are no self-loops and no parallel edges.  A Graph that breaks this can't be made: `Graph` is the one validator.
@@ -18,6 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.sparse import csgraph
 
+from lb_mpi import checks
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -28,15 +32,94 @@ MAX_EDGES = 50_000_000  # of a named graph: 1.6 GB; "complete:100000" is a slip 
 class Graph:
     """An undirected graph of n vertices and E edges; the arrays are its own and can't be written to.
 
+    indptr          (n+1,) where the neighbours of each vertex begin
+    indices         (2E,) the neighbours
+    weights         (2E,) of the edges, beside indices; for tasks: bytes exchanged
+    vertex_weights  (n,) for tasks: work
+
     ValueError, naming vertex or edge, for arrays that don't describe such a graph: wrong lengths, neighbours outside
     0..n-1, self-loops, parallel or one-sided edges, unequal weights at the two ends, weights that are negative, NaN or
     infinite.  TypeError for arrays of other things than numbers.
     """
 
-    indptr: Ints  # (n+1,) where the neighbours of each vertex begin
-    indices: Ints  # (2E,) the neighbours
-    weights: Floats  # (2E,) of the edges, beside indices; for tasks: bytes exchanged
-    vertex_weights: Floats  # (n,) for tasks: work
+    indptr: Ints
+    indices: Ints
+    weights: Floats
+    vertex_weights: Floats
+
+    @classmethod
+    def from_edges(
+        cls,
+        n: int,
+        tails: ArrayLike,
+        heads: ArrayLike,
+        weights: ArrayLike | None = None,
+        vertex_weights: ArrayLike | None = None,
+    ) -> Graph:
+        """The graph of n vertices with the edges tails[k]-heads[k], each given once, in either direction.
+
+        Weights (E,) and vertex_weights (n,) are 1 if left out.  Errors as for `Graph`.
+        """
+        n = checks.integer("n", n, 1)
+        tail, head = _vector("tails", tails, int), _vector("heads", heads, int)
+        weight = np.ones(len(tail)) if weights is None else _vector("weights", weights, float)
+        if not len(tail) == len(head) == len(weight):
+            raise ValueError(f"{len(tail)} tails, {len(head)} heads, {len(weight)} weights: expected equal numbers")
+        outside = (tail < 0) | (tail >= n) | (head < 0) | (head >= n)
+        if outside.any():
+            k = int(outside.argmax())
+            raise ValueError(f"edge {tail[k]}-{head[k]}: expected vertices in 0..{n - 1}")
+        start, end = np.concatenate([tail, head]), np.concatenate([head, tail])
+        order = np.argsort(start * n + end, kind="stable")
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(start, minlength=n))])
+        both = np.concatenate([weight, weight])
+        return cls(indptr, end[order], both[order], _vertex_weights(vertex_weights, n))
+
+    @classmethod
+    def from_scipy(cls, matrix: Any, vertex_weights: ArrayLike | None = None) -> Graph:
+        """The graph of a symmetric (n, n) scipy.sparse matrix: an edge for every stored entry, its value the weight.
+
+        The diagonal is left out: in a matrix it means no edge.  ValueError, naming the entry, for a matrix that is not
+        square or not symmetric, or has entries that are negative, NaN, infinite or complex.
+        """
+        if not bool(sparse.issparse(matrix)):
+            raise TypeError(f"matrix of type {type(matrix).__name__}: expected a scipy.sparse matrix or array")
+        if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
+            raise ValueError(f"matrix of shape {matrix.shape}: expected a square one")
+        if matrix.dtype.kind not in "biuf":
+            raise ValueError(f"matrix of dtype {matrix.dtype}: expected real numbers")
+        entries = sparse.coo_array(matrix, copy=True)
+        entries.sum_duplicates()
+        off = entries.row != entries.col
+        values = entries.data[off].astype(float)
+        csr = sparse.csr_array((values, (entries.row[off], entries.col[off])), shape=matrix.shape)
+        csr.sort_indices()
+        indptr, indices = csr.indptr.astype(np.int64), csr.indices.astype(np.int64)
+        return cls(indptr, indices, csr.data, _vertex_weights(vertex_weights, matrix.shape[0]))
+
+    @classmethod
+    def from_networkx(cls, graph: Any, *, weight: str = "weight", vertex_weight: str = "weight") -> Graph:
+        """The graph of an undirected networkx graph; vertex k is the k-th of `list(graph)`.
+
+        Edges have the weight of their attribute `weight`, vertices that of their attribute `vertex_weight`, 1 where there
+        is none; the weights of a multigraph's parallel edges add up.  ValueError for directed graphs, self-loops and bad
+        weights.
+        """
+        if graph.is_directed():
+            raise ValueError("a directed networkx graph: expected an undirected one (see its to_undirected method)")
+        number = {node: k for k, node in enumerate(graph)}
+        total: dict[tuple[int, int], float] = {}
+        for one, other, value in graph.edges(data=weight, default=1):
+            if one == other:
+                raise ValueError(f"node {one!r} has a self-loop")
+            ends = min(number[one], number[other]), max(number[one], number[other])
+            total[ends] = total.get(ends, 0.0) + checks.number(f"weight of edge {one!r}-{other!r}", value, least=0.0)
+        tails, heads = np.array(list(total), dtype=np.int64).reshape(-1, 2).T
+        vertex_weights = [
+            checks.number(f"weight of node {node!r}", value, least=0.0)
+            for node, value in graph.nodes(data=vertex_weight, default=1)
+        ]
+        return cls.from_edges(len(number), tails, heads, np.array(list(total.values())), vertex_weights)
 
     def __post_init__(self) -> None:
         for name, dtype in (("indptr", int), ("indices", int), ("weights", float), ("vertex_weights", float)):
@@ -119,112 +202,83 @@ class Graph:
         """The (n, n) weighted adjacency as a scipy.sparse.csr_array; edges of weight 0 are stored zeros."""
         return sparse.csr_array((self.weights, self.indices, self.indptr), shape=(self.n, self.n))
 
+    def to_networkx(self) -> Any:
+        """A networkx graph of the vertices 0..n-1; weights of edges and vertices are their attributes "weight"."""
+        import networkx  # late: it takes long to import
 
-def from_edges(
-    n: int,
-    tails: ArrayLike,
-    heads: ArrayLike,
-    weights: ArrayLike | None = None,
-    vertex_weights: ArrayLike | None = None,
-) -> Graph:
-    """The graph of n vertices with the edges tails[k]-heads[k], each given once, in either direction.
-
-    Weights (E,) and vertex_weights (n,) are 1 if left out.  Errors as for `Graph`.
-    """
-    tail, head = _vector("tails", tails, int), _vector("heads", heads, int)
-    weight = np.ones(len(tail)) if weights is None else _vector("weights", weights, float)
-    if not len(tail) == len(head) == len(weight):
-        raise ValueError(f"{len(tail)} tails, {len(head)} heads, {len(weight)} weights: expected equal numbers")
-    outside = (tail < 0) | (tail >= n) | (head < 0) | (head >= n)
-    if outside.any():
-        k = int(outside.argmax())
-        raise ValueError(f"edge {tail[k]}-{head[k]}: expected vertices in 0..{n - 1}")
-    start, end = np.concatenate([tail, head]), np.concatenate([head, tail])
-    order = np.argsort(start * n + end, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(start, minlength=n))])
-    both = np.concatenate([weight, weight])
-    return Graph(indptr, end[order], both[order], _vertex_weights(vertex_weights, n))
+        graph = networkx.Graph()
+        graph.add_nodes_from((k, {"weight": weight}) for k, weight in enumerate(self.vertex_weights.tolist()))
+        tails, heads = self.edges()
+        graph.add_weighted_edges_from(zip(tails.tolist(), heads.tolist(), self.edge_weights().tolist(), strict=True))
+        return graph
 
 
-def from_scipy(matrix: Any, vertex_weights: ArrayLike | None = None) -> Graph:
-    """The graph of a symmetric (n, n) scipy.sparse matrix: an edge for every stored entry, its value the weight.
-
-    The diagonal is left out: in a matrix it means no edge.  ValueError, naming the entry, for a matrix that is not
-    square or not symmetric, or has entries that are negative, NaN, infinite or complex.
-    """
-    if not bool(sparse.issparse(matrix)):
-        raise TypeError(f"matrix of type {type(matrix).__name__}: expected a scipy.sparse matrix or array")
-    if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"matrix of shape {matrix.shape}: expected a square one")
-    if matrix.dtype.kind not in "biuf":
-        raise ValueError(f"matrix of dtype {matrix.dtype}: expected real numbers")
-    entries = sparse.coo_array(matrix, copy=True)
-    entries.sum_duplicates()
-    off = entries.row != entries.col
-    csr = sparse.csr_array((entries.data[off].astype(float), (entries.row[off], entries.col[off])), shape=matrix.shape)
-    csr.sort_indices()
-    indptr, indices = csr.indptr.astype(np.int64), csr.indices.astype(np.int64)
-    return Graph(indptr, indices, csr.data, _vertex_weights(vertex_weights, matrix.shape[0]))
+from_edges, from_scipy, from_networkx = Graph.from_edges, Graph.from_scipy, Graph.from_networkx
 
 
-def from_networkx(graph: Any, weight: str = "weight", vertex_weight: str = "weight") -> Graph:
-    """The graph of an undirected networkx graph; vertex k is the k-th of `list(graph)`.
-
-    Edges have the weight of their attribute `weight`, vertices that of their attribute `vertex_weight`, 1 where there
-    is none; the weights of a multigraph's parallel edges add up.  ValueError for directed graphs, self-loops and bad
-    weights.
-    """
-    if graph.is_directed():
-        raise ValueError("a directed networkx graph: expected an undirected one (see its to_undirected method)")
-    number = {node: k for k, node in enumerate(graph)}
-    total: dict[tuple[int, int], float] = {}
-    for one, other, value in graph.edges(data=weight, default=1):
-        if one == other:
-            raise ValueError(f"node {one!r} has a self-loop")
-        ends = min(number[one], number[other]), max(number[one], number[other])
-        total[ends] = total.get(ends, 0.0) + _weight(value, f"edge {one!r}-{other!r}")
-    tails, heads = np.array(list(total), dtype=np.int64).reshape(-1, 2).T
-    vertex_weights = [_weight(value, f"node {node!r}") for node, value in graph.nodes(data=vertex_weight, default=1)]
-    return from_edges(len(number), tails, heads, np.array(list(total.values())), vertex_weights)
+NAMES = "mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N or lists of neighbours like 2/1,3/2"
+_NEIGHBOURS = re.compile(r"(?=.*[0-9])[0-9,]*(/[0-9,]*)+")
 
 
-def _weight(value: Any, what: str) -> float:
-    try:
-        weight = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{what} has weight {value!r}: expected a number") from None
-    if not 0 <= weight < math.inf:
-        raise ValueError(f"{what} has weight {value!r}: expected a finite number >= 0")
-    return weight
+def is_name(text: str) -> bool:
+    """True for a text that is meant for `parse`: it begins like a named graph, or lists neighbours."""
+    return bool(re.match("(mesh|torus|hypercube|ring|complete):", text) or _NEIGHBOURS.fullmatch(text))
 
 
 def parse(text: str) -> Graph:
-    """The named graph "mesh:RxC", "torus:RxC", "hypercube:D", "ring:N" or "complete:N", all weights 1.
+    """The graph "mesh:RxC", "torus:RxC", "hypercube:D", "ring:N", "complete:N", or one of lists; all weights are 1.
 
     Vertex r*C + c is row r, column c.  A torus or ring of one or two in a direction is a mesh in that direction: no
-    edge is there twice.  ValueError for any other text.
+    edge is there twice.  Lists, "2/1,3/2": the neighbours of each vertex, where the first vertex is 1.  ValueError for any
+    other text.
     """
-    match = re.fullmatch(r"(mesh|torus):([0-9]+)x([0-9]+)|(hypercube|ring|complete):([0-9]+)", text)
+    if _NEIGHBOURS.fullmatch(text):
+        return _of_neighbours(text)
+    match = re.fullmatch(r"(mesh|torus):([0-9]{1,18})x([0-9]{1,18})|(hypercube|ring|complete):([0-9]{1,18})", text)
     if match is None:
-        raise ValueError(f"graph = {text!r}: expected mesh:RxC, torus:RxC, hypercube:D, ring:N or complete:N")
+        raise ValueError(f"graph = {checks.show(text)}: expected {NAMES}")
+    if match[4] == "hypercube":
+        return _hypercube(int(match[5]))
+    rows, columns, size = (int(word or 1) for word in match.group(2, 3, 5))
+    if rows * columns * size == 0:
+        raise ValueError(f"graph = {text!r}: expected at least one vertex")
     if match[1]:
-        return mesh(int(match[2]), int(match[3]), periodic=match[1] == "torus")
-    size = int(match[5])
+        return mesh(rows, columns, periodic=match[1] == "torus")
     if match[4] == "ring":
         return mesh(1, size, periodic=True)
-    if match[4] == "complete":
-        _check_size(size, size * (size - 1) // 2, text)
-        return from_edges(size, *np.triu_indices(size, 1))
-    _check_size(1, size << min(size, 64), text)
-    vertices = np.arange(1 << size)
-    pairs = [(low, low | (1 << bit)) for bit in range(size) for low in [vertices[vertices & (1 << bit) == 0]]]
-    return from_edges(1 << size, *(_concatenate(ends) for ends in (zip(*pairs, strict=True) if pairs else ((), ()))))
+    _check_edges(size * (size - 1) // 2, text)
+    return Graph.from_edges(size, *np.triu_indices(size, 1))
+
+
+def _hypercube(dimension: int) -> Graph:
+    _check_edges(dimension << min(dimension, 64), f"hypercube:{dimension}")
+    vertices = np.arange(1 << dimension)
+    lower = [vertices[vertices & (1 << bit) == 0] for bit in range(dimension)]
+    upper = [low | (1 << bit) for bit, low in enumerate(lower)]
+    return Graph.from_edges(1 << dimension, _concatenate(lower), _concatenate(upper))
+
+
+def _of_neighbours(text: str) -> Graph:
+    lists = [[int(word) for word in part.split(",") if word] for part in text.split("/")]
+    arcs = [(one, other) for one, others in enumerate(lists, start=1) for other in others]
+    known = set(arcs)
+    for one, other in arcs:
+        if not 1 <= other <= len(lists) or other == one:
+            raise ValueError(f"graph: vertex {one} lists {other}: expected another one of 1..{len(lists)}")
+        if (other, one) not in known:
+            raise ValueError(f"graph: vertex {one} lists {other}, but not the other way round: expected both")
+    if len(known) < len(arcs):
+        one, other = next(arc for arc in known if arcs.count(arc) > 1)
+        raise ValueError(f"graph: vertex {one} lists {other} twice: expected it once")
+    once = np.array([(one - 1, other - 1) for one, other in arcs if one < other], dtype=np.int64).reshape(-1, 2)
+    return Graph.from_edges(len(lists), once[:, 0], once[:, 1])
 
 
 def mesh(rows: int, columns: int, *, periodic: bool = False) -> Graph:
     """The rows x columns mesh, or the torus if `periodic`; vertex r*columns + c is row r, column c."""
+    rows, columns = checks.integer("rows", rows, 1), checks.integer("columns", columns, 1)
     name = f"{'torus' if periodic else 'mesh'}:{rows}x{columns}"
-    _check_size(min(rows, columns), 2 * rows * columns, name)
+    _check_edges(2 * rows * columns, name)
     grid = np.arange(rows * columns).reshape(rows, columns)
     tails, heads = [grid[:, :-1], grid[:-1]], [grid[:, 1:], grid[1:]]
     if periodic and columns > 2:
@@ -233,12 +287,13 @@ def mesh(rows: int, columns: int, *, periodic: bool = False) -> Graph:
     if periodic and rows > 2:
         tails.append(grid[0])
         heads.append(grid[-1])
-    return from_edges(rows * columns, _concatenate(tails), _concatenate(heads))
+    return Graph.from_edges(rows * columns, _concatenate(tails), _concatenate(heads))
 
 
 def most_square_mesh(size: int) -> tuple[int, int]:
     """Rows <= columns with rows * columns = size, as near to each other as can be."""
-    rows = next(rows for rows in range(math.isqrt(_at_least_one(size)), 0, -1) if size % rows == 0)
+    size = checks.integer("size", size, 1)
+    rows = next(rows for rows in range(math.isqrt(size), 0, -1) if size % rows == 0)
     return rows, size // rows
 
 
@@ -248,7 +303,7 @@ def ring_order(size: int) -> tuple[int, ...]:
     For a size that is no power of two: the order of the next power of two with the missing ranks left out.  Xu, Zhang,
     Sun 1991.
     """
-    cube = 1 << (_at_least_one(size) - 1).bit_length()
+    cube = 1 << (checks.integer("size", size, 1) - 1).bit_length()
     return tuple(rank for rank in (k ^ (k >> 1) for k in range(cube)) if rank < size)
 
 
@@ -265,15 +320,7 @@ def _vertex_weights(values: ArrayLike | None, n: int) -> Floats:
     return np.ones(n) if values is None else _vector("vertex_weights", values, float)
 
 
-def _at_least_one(size: int) -> int:
-    if size < 1:
-        raise ValueError(f"size = {size!r}: expected at least 1")
-    return size
-
-
-def _check_size(smallest: int, n_edges: int, name: str) -> None:
-    if smallest < 1:
-        raise ValueError(f"graph = {name!r}: expected sizes of at least 1")
+def _check_edges(n_edges: int, name: str) -> None:
     if n_edges > MAX_EDGES:
         raise ValueError(f"graph = {name!r}: expected at most {MAX_EDGES} edges")
 

@@ -12,15 +12,15 @@ import os
 import re
 from array import array
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from lb_mpi.graph import Floats, Graph, Ints, from_edges, from_scipy, parse
-from lb_mpi.partitioning.quality import check_parts
+from lb_mpi.files import write_whole
+from lb_mpi.graph import NAMES, Floats, Graph, Ints, is_name, parse
+from lb_mpi.metrics import check_parts
 
 _MATRIX_MARKET = b"%%matrixmarket"
 _MAX_WEIGHT = 1 << 53  # up to here a float holds every integer exactly
@@ -32,15 +32,40 @@ def _fail(path: PathLike, line: int, what: str) -> NoReturn:
     raise ValueError(f"{os.fspath(path)}:{line}: {what}")
 
 
-def read_graph(name: PathLike) -> Graph:
-    """The named graph "mesh:RxC", "torus:RxC", ... (see `graph.parse`), or the one in the METIS or Matrix Market file."""
-    if isinstance(name, str) and re.match("(mesh|torus|hypercube|ring|complete):", name):
-        return parse(name)
-    with open(name, "rb") as file:
-        begin = file.read(len(_MATRIX_MARKET))
-    if begin.lower() == _MATRIX_MARKET or os.fspath(name).endswith(".mtx"):
-        return read_matrix_market(name)
-    return read_metis(name)
+def as_graph(graph: Any) -> Graph:
+    """The graph in any of the shapes in which one is taken anywhere in lb_mpi.
+
+    graph  a `Graph`; an undirected networkx graph; a symmetric scipy.sparse matrix or array; a name: "mesh:RxC",
+           "torus:RxC", "hypercube:D", "ring:N", "complete:N", or lists of neighbours (see `lb_mpi.graph.parse`); or the
+           path of a METIS .graph or a Matrix Market file, which is told by its first line
+
+    ValueError for what is wrong with the graph (file:line, if it is one), OSError for a file that can't be read, TypeError
+    for anything else.
+    """
+    if isinstance(graph, Graph):
+        return graph
+    if isinstance(graph, str) and is_name(graph):
+        return parse(graph)
+    if isinstance(graph, str | os.PathLike):
+        return _read(graph)
+    if hasattr(graph, "is_directed") and hasattr(graph, "edges"):
+        return Graph.from_networkx(graph)
+    if sparse.issparse(graph):
+        return Graph.from_scipy(graph)
+    raise TypeError(
+        f"graph of type {type(graph).__name__}: expected a Graph, networkx graph, scipy.sparse matrix, name or path"
+    )
+
+
+def _read(path: PathLike) -> Graph:
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(len(_MATRIX_MARKET))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, f"No such file, and no such name of a graph: {NAMES}", path) from None
+    if begin.lower() == _MATRIX_MARKET or os.fspath(path).endswith(".mtx"):
+        return read_matrix_market(path)
+    return read_metis(path)
 
 
 # --- partitions ------------------------------------------------------------------------------------------------------
@@ -49,8 +74,7 @@ def read_graph(name: PathLike) -> Graph:
 def write_parts(path: PathLike, parts: ArrayLike) -> None:
     """Write the (n,) parts as METIS does: the number of one vertex's part on each line."""
     numbers = check_parts(parts, np.size(parts), 1 << 62)
-    text = "".join(f"{part}\n" for part in numbers.tolist())
-    Path(path).write_text(text, encoding="ascii")
+    write_whole(path, "".join(f"{part}\n" for part in numbers.tolist()))
 
 
 def read_parts(path: PathLike, n: int | None = None) -> Ints:
@@ -113,7 +137,7 @@ def read_metis(path: PathLike) -> Graph:
     if len(head) != 2 * header.m:
         _fail(path, header.line, f"the header says m = {header.m} edges, the lines after it have {len(head) // 2}")
     once = tail < head
-    return from_edges(n, tail[once], head[once], weight_of[once], np.array(vertex_weights))
+    return Graph.from_edges(n, tail[once], head[once], weight_of[once], np.array(vertex_weights))
 
 
 def _numbered_lines(path: PathLike) -> Iterator[tuple[int, list[int]]]:
@@ -226,7 +250,7 @@ def read_matrix_market(path: PathLike) -> Graph:
             there = np.flatnonzero((row_of == j) & (column_of == i))
             what = "adds up to infinity" if wrong is infinite else f"is not equal to ({j + 1}, {i + 1})"
             _fail(path, line_of[int([*here, *there][0])], f"entry ({i + 1}, {j + 1}) {what}")
-    return from_scipy(matrix)
+    return Graph.from_scipy(matrix)
 
 
 class _MatrixHeader(NamedTuple):
@@ -276,12 +300,13 @@ def _matrix_entry(path: PathLike, line: int, words: list[bytes], header: _Matrix
         _fail(path, line, f"{text!r}: above the diagonal, but a symmetric matrix is stored as its lower triangle")
     if header.field == b"pattern":
         return row, column, 1.0
+    whole = header.field in (b"integer", b"unsigned-integer")
     try:
         if b"_" in words[2]:  # float() takes 1_000
             raise ValueError
-        value = float(words[2])
-    except ValueError:
-        _fail(path, line, f"{text!r}: expected a number as value")
-    if row != column and not 0 <= value < math.inf:
-        _fail(path, line, f"weight {value}: expected a finite number >= 0")
+        value = float(int(words[2])) if whole else float(words[2])
+    except (ValueError, OverflowError):
+        _fail(path, line, f"{text!r}: expected {'an integer' if whole else 'a number'} as value")
+    if not math.isfinite(value) or (row != column and value < 0.0):
+        _fail(path, line, f"weight {value}: expected a finite number{' >= 0' if row != column else ''}")
     return row, column, 0.0 if row == column else value

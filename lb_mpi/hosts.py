@@ -13,12 +13,13 @@ taken for an option, and holds nothing that a shell would read as anything but a
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from lb_mpi import checks
 
 MAX_SLOTS = 1_000_000
 _NAME = re.compile(r"(?!-)[A-Za-z0-9._:-]+")
@@ -26,11 +27,16 @@ _NAME = re.compile(r"(?!-)[A-Za-z0-9._:-]+")
 
 @dataclass(frozen=True)
 class Host:
-    """One line of a host list; ValueError, naming the field, for what can't be."""
+    """One line of a host list; ValueError, naming the field, for what can't be.
 
-    name: str  # letters, digits, ".", "_", "-" and, in an IPv6 address, ":"; doesn't begin with "-"
-    slots: int = 1  # how many ranks it runs, at least 1
-    speed: float = 1.0  # of one rank there, relative to the other hosts' ranks, above 0
+    name   letters, digits, ".", "_", "-" and, in an IPv6 address, ":"; doesn't begin with "-"
+    slots  how many ranks it runs, 1 to MAX_SLOTS
+    speed  of one rank there, relative to the other hosts' ranks, above 0
+    """
+
+    name: str
+    slots: int = 1
+    speed: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name) or self.name.count(":") == 1:
@@ -38,11 +44,8 @@ class Host:
                 f"host name {self.name!r}: expected letters, digits, '.', '_', '-', not beginning with '-', "
                 "or an IPv6 address"
             )
-        if not isinstance(self.slots, int) or isinstance(self.slots, bool) or not 1 <= self.slots <= MAX_SLOTS:
-            raise ValueError(f"host {self.name}: slots = {self.slots!r}: expected an integer, 1 to {MAX_SLOTS}")
-        if not isinstance(self.speed, int | float) or not 0.0 < self.speed < math.inf:
-            raise ValueError(f"host {self.name}: speed = {self.speed!r}: expected a finite number above 0")
-        object.__setattr__(self, "speed", float(self.speed))
+        object.__setattr__(self, "slots", checks.integer(f"host {self.name}: slots", self.slots, 1, MAX_SLOTS))
+        object.__setattr__(self, "speed", checks.number(f"host {self.name}: speed", self.speed, above=0.0))
 
 
 def parse_hosts(text: str, where: str) -> list[Host]:
@@ -117,7 +120,4 @@ def _slots(name: str, text: str | None) -> int:
 def _speed(name: str, text: str | None) -> float:
     if text is None:
         return 1.0
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"host {name}: speed = {text!r}: expected a finite number above 0") from None
+    return checks.comma_list(f"host {name}: speed", text, 1)[0]

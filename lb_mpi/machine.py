@@ -96,7 +96,7 @@ def read_machine(path: PathLike) -> Machine:
             given = json.load(file)
         except json.JSONDecodeError as error:
             raise ValueError(f"{where}:{error.lineno}: {error.msg}: expected JSON") from None
-        except (UnicodeDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # no UTF-8; a number of too many digits; too deep
             raise ValueError(f"{where}: expected JSON") from None
     if not isinstance(given, dict) or given.get("format") != FORMAT:
         raise ValueError(f'{where}: expected a JSON object with "format": "{FORMAT}"')

@@ -1,4 +1,4 @@
-"""What "good" means: imbalance, efficiency, lower bound; and the check of speeds and loads at every door.   (pure)
+"""Imbalance, efficiency, lower bound: what is "good"; and the check of speeds, loads and parts at every door.   (pure)
 
 A rank with speed s_i (units of work per second) and load w_i (units of work) needs the time l_i = w_i / s_i.
 """
@@ -8,22 +8,41 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lb_mpi.checks import show
 
-def check_speeds(speeds: ArrayLike, size: int | None = None, *, name: str = "speeds") -> NDArray[np.float64]:
+Floats = NDArray[np.float64]
+
+
+def check_speeds(speeds: ArrayLike, size: int | None = None, *, name: str = "speeds") -> Floats:
     """`speeds` as a new (P,) array; ValueError, naming the index, unless all are finite and > 0 (and P = `size`)."""
     return _check(speeds, size, name, zero=False)
 
 
-def check_loads(loads: ArrayLike, size: int | None = None, *, name: str = "loads") -> NDArray[np.float64]:
+def check_loads(loads: ArrayLike, size: int | None = None, *, name: str = "loads") -> Floats:
     """`loads` as a new (P,) array; ValueError, naming the index, unless all are finite and >= 0 (and P = `size`)."""
     return _check(loads, size, name, zero=True)
 
 
-def _check(values: ArrayLike, size: int | None, name: str, *, zero: bool) -> NDArray[np.float64]:
+def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
+    """`parts` as an (n,) array of integers; ValueError, naming the vertex, for one outside 0..k-1."""
+    array = np.asarray(parts)
+    if array.shape != (n,) or array.dtype.kind not in "iu":
+        raise ValueError(f"parts of shape {array.shape} and dtype {array.dtype}: expected {n} integers, one per vertex")
+    outside = (array < 0) | (array >= k)
+    if outside.any():
+        vertex = int(outside.argmax())
+        raise ValueError(f"parts[{vertex}] = {array[vertex]}: expected 0..{k - 1}")
+    return array.astype(np.int64)
+
+
+def _check(values: ArrayLike, size: int | None, name: str, *, zero: bool) -> Floats:
     try:
-        array = np.array(values, dtype=float)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} = {values!r}: expected numbers") from None
+        given = np.asarray(values)
+        if given.dtype.kind not in "iufO":  # text, complex numbers, True and False
+            raise TypeError
+        array = np.array(given, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} = {show(values)}: expected numbers") from None
     if array.ndim != 1 or len(array) < 1 or (size is not None and len(array) != size):
         expected = "at least one number" if size is None else f"{size} numbers"
         raise ValueError(f"{name} of shape {array.shape}: expected {expected} in one dimension")

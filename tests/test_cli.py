@@ -1,13 +1,18 @@
 """python -m lb_mpi, without MPI: words, keys, exit codes."""
 
+import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
+from typing import NoReturn
 
 import pytest
 
-from lb_mpi.__main__ import main
+from lb_mpi.__main__ import COMMANDS, main
+from lb_mpi.commands import allocate
+from lb_mpi.errors import Error
 
 MAZE = str(pathlib.Path(__file__).parent / "data" / "maze16.txt")
 
@@ -73,3 +78,51 @@ def test_as_a_module() -> None:
     assert done.returncode == 2
     assert "T9" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["allocate --tasks 3 --time 1", "-h"])
+def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> None:
+    command = [sys.executable, "-m", "lb_mpi", *arguments.split()]
+    reader, writer = os.pipe()
+    os.close(reader)
+    for output, code, says in (
+        (writer, 141, ""),
+        (os.open("/dev/full", os.O_WRONLY), 1, "No space left on device: 'standard output'\n"),
+    ):
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
+        os.close(output)
+        assert done.returncode == code
+        assert done.stderr.endswith(says)
+        assert done.stderr.count("\n") == (1 if says else 0)
+
+
+@pytest.mark.parametrize("arguments", ["", "simulate", "simulate maze", "alocate --tasks 3"])
+def test_unknown_commands(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
+    assert main(arguments.split()) == 2
+    err = capsys.readouterr().err
+    assert f"COMMAND = '{' '.join(arguments.split()[:2])}': expected allocate, partition, arrange, info, " in err
+
+
+def test_help_names_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["-h"], ["simulate", "--help"]):
+        assert main(arguments) == 0
+        out = capsys.readouterr().out
+        assert all(f"  {name} " in out for name in COMMANDS)
+
+
+def test_what_has_failed_is_one_line_and_a_bug_keeps_its_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(options: argparse.Namespace) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(allocate, "run", fail)
+    line = ["allocate", "--tasks", "1", "--time", "1"]
+    for error, code in ((Error("rank 1 is gone"), 1), (ValueError("x = 1"), 2), (OSError(2, "gone", "f"), 2)):
+        assert main(line) == code
+        assert capsys.readouterr().err == f"python -m lb_mpi: error: {error}\n"
+    error = KeyboardInterrupt()
+    assert main(line) == 130
+    error = ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError):
+        main(line)

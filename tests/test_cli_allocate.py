@@ -1,7 +1,6 @@
 """The command `allocate`."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,8 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str]) -> None:
     for method in ("exact", "paper"):
         assert main(["allocate", *(LINE + more).split(), "--method", method, "--json"]) == 0
         given = json.loads(capsys.readouterr().out)
-        talk: dict[str, Any] = {"exchange": [0.01, 0.01, 0.02], "wait_probability": 0.1, "wait": 0.05}
-        expected = allocate(1000, [1, 2, 4], edge_probability=0.1, cap=[500] * 3, method=method, **talk)
+        options = {"exchange": [0.01, 0.01, 0.02], "wait_probability": 0.1, "wait": 0.05, "cap": [500] * 3}
+        expected = allocate(1000, [1, 2, 4], edge_probability=0.1, method=method, **options)
         assert {"counts", "makespan", "lower_bound", "seconds"} <= set(given)
         assert given["counts"] == expected.counts.tolist()
         assert (given["makespan"], given["lower_bound"]) == (expected.makespan, expected.lower_bound)
@@ -40,8 +39,9 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         ("--tasks 10 --time 1,0", "time[1] = 0.0"),
         ("--tasks 10 --time 1,,2", "time = '1,,2': expected numbers with commas between"),
         ("--tasks 10 --time 1,2 --exchange 1,2,3", "exchange of shape (3,): expected 2 numbers"),
-        ("--tasks 10 --time 1,2 --edge-probability 2", "= 2.0: expected 0..1"),
+        ("--tasks 10 --time 1,2 --edge-probability 2", "edge_probability = 2.0"),
         ("--tasks 10 --time 1,2 --cap 4,5", "1 short of tasks = 10"),
+        ("--tasks 10 --time 1,2 --cap 9,1.5", "cap = 1.5: expected whole numbers"),
         ("--tasks -1 --time 1,2", "tasks = -1"),
     ],
 )

@@ -42,7 +42,7 @@ def test_every_scheme_takes_every_tau(scheme: str) -> None:
     for tau in ("", " --tau paper", " --tau scaled", " --tau uniform"):
         result = command(f"--graph torus:3x4 --scheme {scheme} --tolerance 1e-3{tau}")
         assert result["converged"]
-        assert scheme in summary(result)
+        assert scheme in "\n".join(summary(result))
 
 
 def test_given_speeds_and_times() -> None:
@@ -56,21 +56,21 @@ def test_giving_up_is_said() -> None:
     result = command(LINE + " --max-steps 2")
     assert not result["converged"]
     assert result["steps"] == 2
-    assert "not the 0.05" in summary(result)
+    assert "not the 0.05" in "\n".join(summary(result))
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("--graph mesh:0x8", "graph = 'mesh:0x8'"),
-        ("--graph blob:8", "graph = 'blob:8'"),
+        ("--graph blob:8", "No such file, and no such name of a graph.*'blob:8'"),
         ("--graph ring:3 --speeds 1,2", "speeds of shape"),
         ("--graph ring:3 --speeds 1,0,2", r"speeds\[1\] = 0.0"),
         ("--graph ring:3 --speeds 1,nan,2", r"speeds\[1\] = nan"),
         ("--graph ring:3 --speeds uniform:0:0", r"speeds\[0\] = 0.0"),
         ("--graph ring:3 --speeds uniform:4", "speeds = 'uniform:4': expected uniform:LOW:HIGH"),
-        ("--graph ring:3 --speeds uniform:4:3", "expected 0 <= LOW <= HIGH"),
-        ("--graph ring:3 --speeds uniform:4:inf", "expected 0 <= LOW <= HIGH"),
+        ("--graph ring:3 --speeds uniform:4:3", "speeds = 3.0: expected a finite number >= 4"),
+        ("--graph ring:3 --speeds uniform:4:inf", "speeds = inf: expected a finite number >= 4"),
         ("--graph ring:3 --speeds normal:4:5", "speeds = 'normal:4:5'"),
         ("--graph ring:3 --times 1,-1,2", r"times\[1\] = -1.0"),
         ("--graph ring:3 --times uniform:nan:2", "times = "),
@@ -81,5 +81,5 @@ def test_giving_up_is_said() -> None:
     ],
 )
 def test_odd_values(line: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         command(line)

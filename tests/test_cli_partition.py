@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.graph import mesh
 from lb_mpi.graph_files import read_parts
 from lb_mpi.partitioning.partition import partition
-from lb_mpi.partitioning.quality import quality
+from lb_mpi.partitioning.quality import partition_metrics
 
 
 def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -19,8 +18,9 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert main(["partition", *line.split(), str(output)]) == 0
     given = json.loads(capsys.readouterr().out)
     parts = read_parts(output, 144)
-    figures = quality(mesh(12, 12), parts, [4, 2, 1, 1])
-    assert (parts == partition("mesh:12x12", 4, [4, 2, 1, 1], 0.05, "fast", 3)).all()
+    figures = partition_metrics("mesh:12x12", parts, 4, targets=[4, 2, 1, 1])
+    expected = partition("mesh:12x12", 4, targets=[4, 2, 1, 1], imbalance=0.05, effort="fast", seed=3)
+    assert (parts == expected).all()
     assert {"cut", "imbalance", "sizes", "connected", "seconds"} <= set(given)
     assert (given["cut"], given["volume"], given["imbalance"]) == (figures.cut, figures.volume, figures.imbalance)
     assert given["sizes"] == np.bincount(parts, minlength=4).tolist()
@@ -85,3 +85,43 @@ def test_mistakes_are_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str
     assert out == ""
     assert err.count("\n") == 1
     assert message in err
+
+
+MACHINE = """{"format": "lb_mpi machine", "version": 1, "hosts": ["a", "b"], "speeds": [3, 1],
+"latency_s": [[0, 0.5], [0.5, 0]], "s_per_byte": [[0, 0.25], [0.25, 0]]}"""
+
+
+def test_a_partition_is_judged_on_a_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    machine, parts = tmp_path / "machine.json", tmp_path / "stripes.part"
+    machine.write_text(MACHINE)
+    parts.write_text("0\n" * 4 + "1\n" * 4)
+    line = ["partition", "mesh:2x4", "-k", "2", "--machine", str(machine)]
+    assert main([*line, "--parts", str(parts), "--json"]) == 0
+    given = json.loads(capsys.readouterr().out)
+    assert (given["cut"], given["imbalance"], given["method"]) == (4.0, 1.0, str(parts))
+    assert given["cost"] == {
+        "objective_s": 5.5,
+        "lower_bound_s": 2.0,
+        "computing_s": [4 / 3, 4.0],
+        "communication_s": [1.5, 1.5],
+    }
+    assert main([*line, "--parts", str(parts), "--unit-s", "1"]) == 0
+    assert "on this machine 13.5 s, of which 6 s could not be avoided" in capsys.readouterr().out
+    assert main([*line, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["weights"] == [6.0, 2.0]  # by its speeds
+    for wrong, says in ((["-k", "3"], "machine of 2 ranks: expected 3"), (["--parts", "nosuch.part"], "nosuch.part")):
+        assert main([*line, *wrong]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_parts_are_written_whole_or_not_at_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "a.part").write_text("0\n1\n")
+    (tmp_path / "link.part").symlink_to("a.part")
+    line = ["partition", "ring:4", "-k", "2", "--effort", "fast", "-o"]
+    assert main([*line, str(tmp_path / "link.part")]) == 0
+    assert (tmp_path / "link.part").is_symlink()
+    assert len(read_parts(tmp_path / "a.part", 4)) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.part", "link.part"]
+    assert main([*line, "/dev/full"]) == 2
+    assert capsys.readouterr().err == "python -m lb_mpi: error: [Errno 28] No space left on device: '/dev/full'\n"
+    assert Path("/dev/full").is_char_device()

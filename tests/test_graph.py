@@ -53,6 +53,8 @@ def same(one: Graph, other: Graph) -> bool:
         ("ring:9", nx.cycle_graph(9)),
         ("complete:1", nx.empty_graph(1)),
         ("complete:6", nx.complete_graph(6)),
+        ("2,4/1,3/2,4/1,3", nx.cycle_graph(4)),
+        ("2/1,/", nx.Graph({0: [1], 1: [], 2: []})),
     ],
 )
 def test_named_graphs(text: str, expected: nx.Graph) -> None:
@@ -144,6 +146,7 @@ def test_conversions_go_round(expected: nx.Graph) -> None:
     graph = from_networkx(expected)
     assert same(from_edges(graph.n, *graph.edges(), graph.edge_weights(), graph.vertex_weights), graph)
     assert same(from_edges(graph.n, *graph.edges()[::-1], graph.edge_weights(), graph.vertex_weights), graph)
+    assert same(from_networkx(graph.to_networkx()), graph)
     for matrix in (graph.to_scipy(), graph.to_scipy().tocoo(), sparse.csc_matrix(graph.to_scipy())):
         assert same(from_scipy(matrix, graph.vertex_weights), graph)
 
@@ -208,7 +211,7 @@ def test_other_bad_arguments() -> None:
     with pytest.raises(ValueError, match="'a' has a self-loop"):
         from_networkx(nx.Graph([("a", "a")]))
     for weight in (-1, math.nan, math.inf, "heavy", None):
-        with pytest.raises(ValueError, match="edge 'a'-'b' has weight"):
+        with pytest.raises(ValueError, match="weight of edge 'a'-'b' = "):
             from_networkx(nx.Graph([("a", "b", {"weight": weight})]))
 
 
@@ -309,6 +312,7 @@ def test_matrix_market_pattern_diagonal_and_duplicates(tmp_path: Path) -> None:
 
 
 REAL = "%%MatrixMarket matrix coordinate real general\n"
+INTEGER = "%%MatrixMarket matrix coordinate integer symmetric\n"
 PATTERN = "%%MatrixMarket matrix coordinate pattern symmetric\n"
 
 
@@ -345,6 +349,10 @@ PATTERN = "%%MatrixMarket matrix coordinate pattern symmetric\n"
         (REAL + "2 2 2\n1 2 1\n2\0 1 1\n", 4, "expected row and column"),
         (REAL + "2 2 2\n1 2 1\n+2 1 1\n", 4, "expected row and column"),
         (REAL + "2 2 4\n1 2 1e308\n2 1 1e308\n1 2 1e308\n2 1 1e308\n", 3, "adds up to infinity"),
+        (REAL + "2 2 3\n1 2 1\n2 1 1\n2 2 31e400\n", 5, "weight inf"),
+        (REAL + "2 2 3\n1 2 1\n2 1 1\n2 2 nan\n", 5, "weight nan"),
+        (INTEGER + "2 2 1\n2 1 1.5\n", 3, "'2 1 1.5': expected an integer"),
+        (INTEGER + "2 2 1\n2 1 " + "9" * 400 + "\n", 3, "expected an integer"),
         (PATTERN + "3 3 2\n2 1\n3 2-\n", 4, "expected row and column in 1..3"),
         (PATTERN + "3 3 2\n2 1\n3 2 1\n", 4, "expected row, column$"),
         (PATTERN + "3 3 2\n2 1\n1 3\n", 4, "above the diagonal"),

@@ -95,7 +95,8 @@ def test_a_list_of_nobody(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [("a b",), ("-a",), ("a:b",), ("",), ("a\n",), ("a", 0), ("a", True), ("a", 1.5), ("a", 1, 0.0), ("a", 1, "2")]
+    "fields",
+    [("a b",), ("-a",), ("a:b",), ("",), ("a\n",), ("a", 0), ("a", True), ("a", 1.5), ("a", 1, 0.0), ("a", 1, "2")],
 )
 def test_a_host_that_cannot_be(fields: tuple[object, ...]) -> None:
     with pytest.raises(ValueError, match="expected"):

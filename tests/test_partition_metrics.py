@@ -1,6 +1,5 @@
 """Figures of partitions, each against its definition, written out with loops over networkx graphs."""
 
-import math
 from typing import Any
 
 import networkx as nx
@@ -9,16 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lb_mpi
 from lb_mpi.graph import Graph, from_edges, from_networkx, mesh
-from lb_mpi.partitioning.quality import (
-    check_parts,
-    connected,
-    cut,
-    mapping_cost,
-    part_weights,
-    quality,
-    volume,
-)
+from lb_mpi.machine import Machine
+from lb_mpi.metrics import check_parts
+from lb_mpi.partitioning.quality import connected, cut, mapping_cost, part_weights, volume
 
 
 @st.composite
@@ -52,14 +46,14 @@ def test_connected(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Gener
         assert whole == (len(members) == 0 or nx.is_connected(members))
 
 
-@given(partitions(), st.booleans(), st.booleans())
-def test_mapping_cost(
-    drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Generator], startup: bool, arrays: bool
-) -> None:
+@given(partitions(), st.sampled_from([None, 0.25]))
+def test_mapping_cost(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Generator], unit_s: float | None) -> None:
     expected, graph, parts, k, rng = drawn
     speeds = rng.uniform(0.5, 2, k)
-    alpha, beta = (rng.uniform(0, 1, (k, k)) if arrays else np.full((k, k), rng.uniform()) for _ in range(2))
-    cost = mapping_cost(graph, parts, speeds, *((a if arrays else a[0, 0]) for a in (alpha, beta)), startup=startup)
+    alpha, beta = (rng.uniform(0, 1, (k, k)) * ~np.eye(k, dtype=bool) for _ in range(2))
+    cost = mapping_cost(graph, parts, Machine(("host",) * k, speeds, alpha, beta), unit_s=unit_s)
+    if unit_s is not None:
+        speeds = speeds / speeds.max() / unit_s
     seconds = []
     for j in range(k):
         computing = sum(expected.nodes[i]["weight"] for i in expected if parts[i] == j) / speeds[j]
@@ -67,34 +61,41 @@ def test_mapping_cost(
             (parts[b], w) for i, b, w in expected.to_directed().edges(data="weight") if parts[i] == j != parts[b]
         ]
         communication = sum(w * beta[j, part] for part, w in talking)
-        if startup:
-            communication += sum(alpha[j, part] for part in {part for part, w in talking if w})
-        assert cost.computing[j] == pytest.approx(computing)
-        assert cost.communication[j] == pytest.approx(communication)
+        communication += sum(alpha[j, part] for part in {part for part, w in talking if w})
+        assert cost.computing_s[j] == pytest.approx(computing)
+        assert cost.communication_s[j] == pytest.approx(communication)
         seconds.append(computing + communication)
-    assert cost.objective == pytest.approx(max(seconds))
-    assert cost.lower_bound <= cost.objective * (1 + 1e-12)
+    assert cost.objective_s == pytest.approx(max(seconds))
+    assert cost.lower_bound_s <= cost.objective_s * (1 + 1e-12)
+
+
+def machine(speeds: list[float], latency_s: float = 0.0, s_per_byte: float = 0.0) -> Machine:
+    off = 1.0 - np.eye(len(speeds))
+    return Machine(("host",) * len(speeds), speeds, latency_s * off, s_per_byte * off)  # type: ignore[arg-type]
 
 
 def test_worked_example() -> None:
     """Two rows of a 2 x 4 mesh, on nodes of performance 1 and 3."""
-    graph, parts = mesh(2, 4), [0, 0, 0, 0, 1, 1, 1, 1]
-    figures = quality(graph, parts, [1, 3])
-    assert (figures.cut, figures.volume) == (4.0, 8)
+    parts = [0, 0, 0, 0, 1, 1, 1, 1]
+    figures = lb_mpi.partition_metrics("mesh:2x4", parts, 2, targets=[1, 3])
+    assert (figures.cut, figures.volume, figures.cost) == (4.0, 8, None)
     assert figures.imbalance == pytest.approx(1.0)  # part 0 should have two of the eight vertices
     assert (figures.sizes.tolist(), figures.weights.tolist()) == ([4, 4], [4.0, 4.0])
     assert figures.connected.tolist() == [True, True]
-    cost = mapping_cost(graph, parts, [1, 3], alpha=0.5, beta=[[99, 0.25], [0.125, math.nan]])
-    assert cost.communication.tolist() == [1.0, 0.5]
-    assert (cost.objective, cost.lower_bound) == (5.0, 2.0)
-    assert mapping_cost(graph, parts, [1, 3], 0.5, 0.25, startup=True).objective == 5.5
-    assert quality(graph, parts, [25, 25]).imbalance == 0.0
+    assert lb_mpi.partition_metrics("mesh:2x4", np.array(parts), np.int64(2)).imbalance == 0.0
+    figures = lb_mpi.partition_metrics("mesh:2x4", parts, 2, machine=machine([1, 3], 0.5, 0.25))
+    assert figures.imbalance == pytest.approx(1.0)  # against the machine's speeds
+    assert figures.cost is not None
+    assert (figures.cost.objective_s, figures.cost.lower_bound_s) == (5.5, 2.0)
+    halved = lb_mpi.partition_metrics("mesh:2x4", parts, 2, machine=machine([1, 3]), unit_s=1 / 6)
+    assert halved.cost is not None
+    assert halved.cost.objective_s == pytest.approx(2.0)
 
 
 def test_the_heaviest_task_bounds_too() -> None:
     graph = from_edges(3, [0], [1], vertex_weights=[10, 1, 1])
-    assert mapping_cost(graph, [0, 1, 1], [1, 2]).lower_bound == 5.0
-    assert mapping_cost(graph, [1, 0, 0], [1, 2]).objective == 5.0
+    assert mapping_cost(graph, [0, 1, 1], machine([1, 2])).lower_bound_s == 5.0
+    assert mapping_cost(graph, [1, 0, 0], machine([1, 2])).objective_s == 5.0
 
 
 def test_many_more_parts_than_vertices() -> None:
@@ -102,7 +103,6 @@ def test_many_more_parts_than_vertices() -> None:
     parts = np.arange(9) * 100_000
     assert volume(graph, parts, 1_000_000) == 24
     assert connected(graph, parts, 1_000_000).all()
-    assert mapping_cost(graph, parts, np.ones(1_000_000), beta=1.0).objective == 5.0
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,17 @@ def test_odd_parts(parts: Any, message: str) -> None:
             figure(mesh(1, 3), parts, 2)
 
 
-def test_other_odd_values() -> None:
-    graph, parts = mesh(1, 3), [0, 1, 0]
-    with pytest.raises(ValueError, match=r"targets\[1\] = 0.0"):
-        quality(graph, parts, [1, 0])
-    with pytest.raises(ValueError, match=r"performance\[0\] = nan"):
-        mapping_cost(graph, parts, [math.nan, 1])
-    with pytest.raises(ValueError, match=r"alpha\[0\] = -1.0"):
-        mapping_cost(graph, parts, [1, 1], alpha=-1)
-    with pytest.raises(ValueError, match=r"beta\[1, 0\] = inf"):
-        mapping_cost(graph, parts, [1, 1], beta=[[0, 0], [math.inf, 0]])
-    with pytest.raises(ValueError, match=r"beta of shape \(2,\)"):
-        mapping_cost(graph, parts, [1, 1], beta=[0, 1])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"targets": [1, 0]}, r"targets\[1\] = 0.0"),
+        ({"targets": [1, 2, 3]}, "targets of shape"),
+        ({"k": 0}, "k = 0"),
+        ({"machine": machine([1, 2, 3])}, "machine of 3 ranks: expected 2"),
+        ({"unit_s": 1.0}, "unit_s = 1.0 without a machine"),
+        ({"unit_s": -1.0, "machine": machine([1, 2])}, "unit_s = -1.0"),
+    ],
+)
+def test_other_odd_values(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lb_mpi.partition_metrics(**{"graph": "mesh:1x3", "parts": [0, 1, 0], "k": 2, **wrong})

@@ -1,16 +1,14 @@
-"""When to balance; and the whole loop of measuring, deciding and lending, on imaginary ranks."""
+"""When to balance, and what is known of rows and ranks."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from lb_mpi.balancing.estimate import Observation, RowCosts, Worths, blocks, smooth
-from lb_mpi.balancing.judge import WIDTH, Judge, Report
-from lb_mpi.balancing.migrate import pick, plan
-from lb_mpi.balancing.trigger import HOME, Trigger
-from lb_mpi.diffusion.diffusion import Diffusion, prepare
-from lb_mpi.graph import mesh, most_square_mesh
+from lb_mpi.balancing.reports import N_TOLD, REPORT, Report
+from lb_mpi.balancing.trigger import Trigger
 
 NAN = math.nan
 
@@ -36,7 +34,7 @@ def test_what_balancing_has_not_reached_is_not_tried_for_again() -> None:
     for _ in range(40):
         decisions.append(trigger.decide(0.3, now_s=1.3, balanced_s=1.0).act)
         if decisions[-1]:
-            trigger.settle(now_s=1.3)
+            trigger.come_true(now_s=1.3)
     assert decisions[0]
     assert sum(decisions[20:]) <= 6
     assert trigger.decide(9.0, now_s=10.0, balanced_s=1.0).act
@@ -46,7 +44,7 @@ def test_what_has_come_true_is_expected_again() -> None:
     trigger = Trigger("auto")
     for _ in range(50):  # costs move on while they are balanced: half of the saving comes true
         assert trigger.decide(0.3, now_s=1.3, balanced_s=1.0).act
-        trigger.settle(now_s=1.15)
+        trigger.come_true(now_s=1.15)
     assert 0.4 < trigger.trust < 0.6
 
 
@@ -97,152 +95,68 @@ def test_costs_of_single_rows_are_told_apart_in_time() -> None:
     errors = []
     for turn in range(60):
         for part in blocks(64, 8, turn):
-            costs.observe(part, 0, float(true[part].sum()), worth)
+            costs.observe([(part, 0, float(true[part].sum()))], worth)
         errors.append(float(np.abs(costs.work(worth) - true).mean()))
     assert costs.known
     assert errors[-1] < 0.5 * errors[0]
 
 
-def test_worths_fit_all_ratios_that_were_seen() -> None:
+def told(size: int, seen: list[tuple[int, Observation]]) -> np.ndarray:
+    """Reports in which only this is told."""
+    reports = np.empty(size, dtype=REPORT)
+    for rank in range(size):
+        mine = tuple(one for own, one in seen if own == rank)
+        reports[rank] = Report(False, 0, 1.0, 1.0, 1.0, 0.0, 0, 0, told=mine).fields()
+    return reports
+
+
+@pytest.mark.parametrize("size", [6, 300])
+def test_worths_fit_all_ratios_that_were_seen(size: int) -> None:
     rng = np.random.default_rng(1)
-    true = rng.uniform(0.2, 5.0, 6)
-    worths = Worths(6)
-    assert worths.fit().tolist() == [1.0] * 6
-    for own, other in ((0, 1), (2, 1), (2, 3), (4, 3), (4, 5)):
-        worths.tell(own, Observation(other, 1.0, math.log(true[other] / true[own])))
-    fitted = worths.fit()
-    assert fitted / fitted[0] == pytest.approx(true / true[0], rel=0.05)
-    assert np.log(fitted).mean() == pytest.approx(0.0, abs=1e-12)
+    true = rng.uniform(0.2, 5.0, size)
+    worths = Worths(size)
+    assert worths.values.tolist() == [1.0] * size
+    pairs = [(0, 1), (2, 1), (2, 3), (4, 3), (4, 5)]
+    reports = told(size, [(own, Observation(other, 1.0, math.log(true[other] / true[own]))) for own, other in pairs])
+    worths.tell(reports["told"], reports["n_told"])
+    fitted = worths.values
+    assert fitted[:6] / fitted[0] == pytest.approx(true[:6] / true[0], rel=0.05)
+    assert np.log(fitted).mean() == pytest.approx(0.0, abs=1e-9)
+
+
+def test_only_the_heaviest_observations_are_told() -> None:
+    seen = [(0, Observation(k, float(k + 1), 0.5)) for k in range(9)]
+    report = told(9, seen)[0]
+    assert report["n_told"] == N_TOLD
+    assert report["told"]["other"].tolist() == [8, 7, 6, 5]
 
 
 def test_rows_that_another_rank_has_measured_tell_the_ratio_of_ticks() -> None:
     costs, worth = RowCosts(0, 10), np.array([1.0, 1.0])
-    assert costs.observe(slice(0, 10), 0, 10.0, worth) is None
+    assert costs.observe([(slice(0, 10), 0, 10.0)], worth) == []
     lent = np.array([2, 5, 7])
-    seen = costs.observe(lent, 1, 0.75, worth)  # rank 1 needs a quarter of the ticks: each is worth four
-    assert seen is not None
+    (seen,) = costs.observe([(lent, 1, 0.75)], worth)  # rank 1 needs a quarter of the ticks: each is worth four
     assert seen.other == 1
     assert math.exp(seen.log_ratio) == pytest.approx(4.0)
     assert costs.work(np.array([1.0, 4.0])) == pytest.approx(np.ones(10))
-    assert costs.observe(lent, 1, 0.75, np.array([1.0, 4.0])) is None  # nothing new
-    costs.observe(slice(0, 10), 0, NAN, worth)
+    assert costs.observe([(lent, 1, 0.75)], np.array([1.0, 4.0])) == []  # nothing new
+    costs.observe([(slice(0, 10), 0, NAN)], worth)
     assert costs.work(np.array([1.0, 4.0])) == pytest.approx(np.ones(10))
 
 
-class Imagined:
-    """Ranks whose ticks have true worths, which need `tick_s` seconds for one, and rows with true costs in work."""
-
-    def __init__(self, worths: list[float], tick_s: list[float], rows: list[np.ndarray], when: str = "auto") -> None:
-        self.true, self.tick_s, self.rows = np.array(worths), np.array(tick_s), rows
-        self.size = len(rows)
-        self.judge = Judge(self.size, Trigger(when))
-        self.costs = [RowCosts(rank, len(mine)) for rank, mine in enumerate(rows)]
-        self.away: list[dict[int, np.ndarray]] = [{} for _ in rows]
-        self.turn = 0
-
-    @property
-    def balanced_s(self) -> float:
-        return float(sum(mine.sum() for mine in self.rows) / (self.true / self.tick_s).sum())
-
-    def round(self) -> float:
-        """One call of map: its seconds."""
-        self.turn += 1
-        ticks, told = np.zeros(self.size), [[] for _ in range(self.size)]
-        worth = self.judge.worth
-        lent = 0
-        for home, mine in enumerate(self.rows):
-            kept = np.ones(len(mine), dtype=bool)
-            for by, index in self.away[home].items():
-                kept[index] = False
-                taken = float(mine[index].sum()) / self.true[by]
-                ticks[by] += taken
-                lent += len(index)
-                if len(index):
-                    told[home].append(self.costs[home].observe(index, by, taken, worth))
-            index = np.flatnonzero(kept)
-            for part in blocks(len(index), 8, self.turn):
-                taken = float(mine[index[part]].sum()) / self.true[home]
-                ticks[home] += taken
-                told[home].append(self.costs[home].observe(index[part], home, taken, worth))
-        busy_s = ticks * self.tick_s
-        reports = np.empty((self.size, WIDTH))
-        for rank, costs in enumerate(self.costs):
-            report = Report(0.0, 1.0, float(costs.work(worth).sum()), busy_s[rank], ticks[rank], 0.0, lent, 0.0)
-            reports[rank] = report.numbers([seen for seen in told[rank] if seen is not None])
-        verdict = self.judge.hear(reports)
-        self.reason = int(verdict.reason)
-        self.acted = verdict.reason in (3, 4, 5, HOME)
-        if self.acted:
-            self._rebalance()
-        return float(busy_s.max())
-
-    def _rebalance(self) -> None:
-        graph = mesh(*most_square_mesh(self.size))
-        loads = [float(costs.work(self.judge.worth).sum()) for costs in self.costs]
-        diffusion = Diffusion(prepare(graph, self.judge.speeds, "direct"), loads)
-        diffusion.step()
-        transfers = plan(graph, diffusion.flow(), loads, self.judge.speeds)
-        for rank, costs in enumerate(self.costs):
-            mine = transfers.of(rank)
-            items = pick(costs.work(self.judge.worth), mine).items
-            self.away[rank] = dict(zip(mine.destinations.tolist(), items, strict=True))
-        self.judge.balanced(lending=len(transfers.amounts) > 0)
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("size", [2, 4, 9])
-@pytest.mark.parametrize("uneven", [False, True])
-def test_unknown_speeds_are_found_in_a_few_calls(seed: int, size: int, uneven: bool) -> None:
-    rng = np.random.default_rng(seed)
-    rows = [rng.lognormal(0.0, 1.0 if uneven else 0.0, 400) for _ in range(size)]
-    ranks = Imagined(list(rng.uniform(0.2, 1.0, size)), list(rng.uniform(1.0, 4.0, size)), rows)
-    seconds = [ranks.round() for _ in range(12)]
-    assert max(seconds[8:]) < (1.10 if uneven else 1.08) * ranks.balanced_s, (seed, np.array(seconds) / ranks.balanced_s)
-
-
-def test_nothing_happens_among_equals() -> None:
-    ranks = Imagined([1.0] * 6, [2.0] * 6, [np.ones(100)] * 6)
-    for _ in range(10):
-        ranks.round()
-        assert not ranks.acted
-
-
-def test_costs_that_move_are_followed() -> None:
-    size, n = 8, 200
-    ranks = Imagined([1.0] * size, [1.0] * size, [np.ones(n)] * size)
-    ratios = []
-    for turn in range(100):
-        sun = 2 * math.pi * (np.arange(size * n) / (size * n) - turn / 200)
-        ranks.rows = list((1.0 + 4.0 * np.maximum(0.0, np.cos(sun))).reshape(size, n))
-        ratios.append(ranks.round() / ranks.balanced_s)
-    assert ratios[0] > 2.0
-    assert np.mean(ratios[6:]) < 1.08
-
-
-def test_an_item_that_can_not_be_divided_is_no_reason_to_go_on() -> None:
-    ranks = Imagined([1.0] * 3, [1.0] * 3, [np.array([100.0]), np.ones(10), np.ones(10)])
-    ranks.judge.trigger.cost_s = 10.0
-    acted = []
-    for _ in range(30):
-        ranks.round()
-        acted.append(ranks.acted)
-    assert sum(acted[15:]) <= 4
-
-
-def test_lending_that_does_not_pay_is_given_up() -> None:
-    judge = Judge(2, Trigger())
-    reports = np.stack([Report(0, 1.0, 1.0, busy, 1.0, 0.0, 0, 0).numbers([]) for busy in (1.0, 0.5)])
-    assert judge.hear(reports).reason != HOME
-    judge.balanced(lending=True)
-    for index, busy in enumerate((0.75, 0.75)):
-        reports[index, :6] = [0.0, 1.0, 1.0, busy, 1.0, 2.0]
-    judge.hear(reports)
-    assert judge.hear(reports).reason == HOME
-
-
-def test_failed_ranks_and_rows_that_differ() -> None:
-    judge = Judge(2, Trigger())
-    good, failed, other = (Report(*numbers, 1.0, 1.0, 1.0, 0, 0, 0).numbers([]) for numbers in ((0, 5), (1, 5), (0, 6)))
-    assert judge.hear(np.stack([good, good])).error == 0.0
-    assert judge.hear(np.stack([good, failed])).error == 1.0
-    assert judge.hear(np.stack([good, other])).error == 2.0
+def test_blocks_are_observed_together_as_one_after_the_other() -> None:
+    rng = np.random.default_rng(5)
+    together, alone, worth = RowCosts(0, 40), RowCosts(0, 40), np.array([1.0, 2.0, 0.5])
+    for turn in range(20):
+        order = rng.permutation(40)
+        cuts = np.sort(rng.choice(41, 5, replace=False))
+        timed = [
+            (np.sort(order[a:b]), int(rng.integers(3)), float(rng.choice([0.0, NAN, rng.exponential()])))
+            for a, b in pairwise(cuts)
+        ]
+        seen = together.observe([*timed, (slice(3, 3), 1, 1.0)], worth)
+        one_by_one = [one for each in timed for one in alone.observe([each], worth)]
+        assert [one.other for one in seen] == [one.other for one in one_by_one], turn
+        np.testing.assert_allclose([one[1:] for one in seen], [one[1:] for one in one_by_one])
+        np.testing.assert_allclose(together.ticks, alone.ticks)
+        assert together.measured_by.tolist() == alone.measured_by.tolist()

@@ -1,1 +1,1 @@
-"""How `lb_mpi.arrange` finds its answers: modes of a layout, the secular equation, the aims, the methods.   (pure)"""
+"""The methods of `lb_mpi.arrange`: modes of a layout, the secular equation, the aims, the methods.   (pure)"""

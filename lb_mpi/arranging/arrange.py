@@ -1,4 +1,4 @@
-"""Arrangement: which node takes which position of a process graph, so that diffusion converges fastest.   (pure)
+"""Arrangement: which node sits at which vertex of a process graph, so that diffusion converges fastest.   (pure)
 
 Law (Jin & Wang, "Improving the convergence rate of the diffusion algorithm by arranging processors", Journal of Software
 2003).  The graph is given, and so are the speeds, but who sits where can be chosen.  With one tau on all edges the error
@@ -12,19 +12,21 @@ S^-1 A W A^T.  An arrangement that is good for the one can be bad for the other:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from lb_mpi import checks
 from lb_mpi.arranging import methods
 from lb_mpi.arranging.methods import MAX_EXHAUSTIVE, Progress
 from lb_mpi.arranging.modes import find_modes
 from lb_mpi.arranging.objectives import AIMS, TIE, Aim, UniformAim
 from lb_mpi.diffusion.spectral import Spectrum, laplacian
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 
 __all__ = ["MAX_EXHAUSTIVE", "METHODS", "OBJECTIVES", "Arrangement", "arrange", "check", "predict_steps"]
@@ -37,40 +39,51 @@ _N_MODES = 8  # at either end of the spectrum, of large graphs, to predict steps
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
-    """What `arrange` found; "before" is the order in which the speeds were given."""
+    """An arrangement and what it gains; "before" is the order in which the speeds were given.
 
-    positions: Ints  # (P,) node positions[k], the one of speeds[positions[k]], sits at vertex k
+    positions           (P,) node positions[k], the one of speeds[positions[k]], sits at vertex k
+    objective, method   as asked for
+    p, p_before         lambda_P / lambda_2 of S^-1 A A^T, whatever the objective is: the steps are proportional to it
+    spectrum, spectrum_before      lambda_2 and lambda_P of the objective's own matrix
+    tolerance           imbalance at which the steps end
+    steps_predicted, steps_before  see `predict_steps`
+    note                why nothing was gained, if so; otherwise empty
+    """
+
+    positions: Ints
     objective: str
     method: str
-    p_before: float  # lambda_P / lambda_2 of S^-1 A A^T, whatever the objective is
+    p_before: float
     p: float
-    spectrum_before: Spectrum  # lambda_2 and lambda_P of the objective's own matrix
+    spectrum_before: Spectrum
     spectrum: Spectrum
-    tolerance: float  # imbalance at which the steps end
-    steps_before: int  # see `predict_steps`
+    tolerance: float
+    steps_before: int
     steps_predicted: int
-    note: str  # why nothing was gained, if so; otherwise empty
+    note: str
 
     @property
-    def places(self) -> Ints:
-        """(P,) the vertex that each node takes: places[positions[k]] = k."""
+    def vertices(self) -> Ints:
+        """(P,) the vertex at which each node sits: vertices[positions[k]] = k."""
         return np.argsort(self.positions)
 
 
 def arrange(
-    graph: Graph,
+    graph: Any,
     speeds: ArrayLike,
+    *,
     objective: str = "uniform",
     method: str = "swap",
     seed: int = 0,
-    *,
     tolerance: float = 1e-6,
     progress: Callable[[str, float], None] | None = None,
 ) -> Arrangement:
-    """Which of the nodes with the (P,) speeds takes which of the P vertices of a connected graph.
+    """Find which of the nodes with the (P,) speeds takes which of the P vertices of a connected graph.
 
     Parameters
     ----------
+    graph : in any shape that `lb_mpi.as_graph` takes: a Graph, networkx graph, scipy.sparse matrix, name or file.
+    speeds : (P,) of the nodes, in any unit.
     objective : "uniform": smallest p, for schemes with one tau on all edges; "paper": largest lambda_2 with the paper's tau.
     method : "exhaustive": the best of all, at most 9 vertices; "paper": the greedy of Jin & Wang, literally, which may be
         worse than the order given; "fill": a better one for the same price; "swap": fill, then descent by swaps; "anneal":
@@ -82,7 +95,9 @@ def arrange(
     ValueError for unknown words, bad speeds, a graph that isn't connected (each component has to be arranged by itself) and
     too many vertices for "exhaustive"; TypeError for what is no graph.
     """
+    graph = as_graph(graph)
     speeds = check(graph, speeds, objective, method, seed, tolerance)
+    checks.function("progress", progress, optional=True)
     aim: Aim = AIMS[objective](graph)
     report: Progress = progress or (lambda text, done: None)
     positions, note = np.arange(graph.n), ""
@@ -106,24 +121,18 @@ def arrange(
         spectrum_before=before,
         spectrum=after,
         tolerance=tolerance,
-        steps_before=predict_steps(graph, speeds, objective, tolerance),
-        steps_predicted=predict_steps(graph, speeds[positions], objective, tolerance),
+        steps_before=predict_steps(graph, speeds, objective=objective, tolerance=tolerance),
+        steps_predicted=predict_steps(graph, speeds[positions], objective=objective, tolerance=tolerance),
         note=note,
     )
 
 
 def check(graph: Graph, speeds: ArrayLike, objective: str, method: str, seed: int, tolerance: float = 1.0) -> Floats:
     """The speeds as an array; errors as for `arrange`."""
-    if not isinstance(graph, Graph):
-        raise TypeError(f"graph = {graph!r}: expected an lb_mpi.graph.Graph")
-    if objective not in OBJECTIVES:
-        raise ValueError(f"objective = {objective!r}: expected one of {', '.join(OBJECTIVES)}")
-    if method not in METHODS:
-        raise ValueError(f"method = {method!r}: expected one of {', '.join(METHODS)}")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed = {seed!r}: expected an integer >= 0")
-    if not 0.0 < tolerance < math.inf:
-        raise ValueError(f"tolerance = {tolerance!r}: expected a finite number > 0")
+    checks.choice("objective", objective, OBJECTIVES)
+    checks.choice("method", method, METHODS)
+    checks.seed(seed)
+    checks.number("tolerance", tolerance, above=0.0)
     array = check_speeds(speeds, graph.n)
     count, labels = graph.components()
     if count > 1:
@@ -137,7 +146,7 @@ def check(graph: Graph, speeds: ArrayLike, objective: str, method: str, seed: in
     return array
 
 
-def predict_steps(graph: Graph, speeds: ArrayLike, objective: str = "uniform", tolerance: float = 1e-6) -> int:
+def predict_steps(graph: Graph, speeds: ArrayLike, *, objective: str = "uniform", tolerance: float = 1e-6) -> int:
     """Steps of fos until the imbalance is within the tolerance, with the (P,) speeds in the order of the vertices.
 
     fos with the optimal uniform tau for the objective "uniform", with the paper's for "paper".  Times at the start are drawn

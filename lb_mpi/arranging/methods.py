@@ -3,8 +3,8 @@
 `positions` (P,) are node numbers: node positions[k] sits at vertex k, so `speeds[positions]` is the layout.
 
 exhaustive   all P! arrangements
-paper        the greedy of Jin & Wang 2003: positions without a node count as the slowest; fastest nodes first
-fill         positions without a node count as the harmonic mean of the speeds not yet placed; fastest and slowest in turn
+paper        the greedy of Jin & Wang 2003: vertices without a node count as the slowest; fastest nodes first
+fill         vertices without a node count as the harmonic mean of the speeds not yet placed; fastest and slowest in turn
 swap         from fill (or from the order given, where that is better): swaps of two nodes, as long as one helps
 anneal       from local minimum to local minimum of swap (Martin, Otto, Felten 1991), at a temperature that falls
 """
@@ -22,7 +22,7 @@ from lb_mpi.arranging.objectives import TIE, Aim, Changes, costs
 from lb_mpi.graph import Floats, Ints
 
 MAX_EXHAUSTIVE = 9
-Progress = Callable[[str, float], None]  # what is going on, and which part of the method is done, 0 to 1
+Progress = Callable[[str, float], None]  # the work of the moment, and the part of the method that is done, 0 to 1
 
 _BATCH = 20160  # arrangements at a time
 _TRIES = 50  # estimates of a large graph that turn out wrong before descent gives up
@@ -52,12 +52,12 @@ def exhaustive(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
 
 
 def paper(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
-    """The paper's greedy, literally; of equally good positions it takes the first."""
+    """The paper's greedy, literally; of equally good vertices it takes the first."""
     return _construct(aim, speeds, np.argsort(-speeds, kind="stable"), lambda rest: float(speeds.min()), progress)
 
 
 def fill(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
-    """Like the greedy, but unplaced positions count as what is left on average, and both extremes are placed in turn."""
+    """Like the greedy, but vertices without a node count as what is left on average, and both extremes come in turn."""
     falling = np.argsort(-speeds, kind="stable")
     order = np.empty_like(falling)
     order[0::2] = falling[: (len(speeds) + 1) // 2]

@@ -28,7 +28,7 @@ class Modes(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether no mode is missing."""
+        """True when no mode is missing."""
         return len(self.values) == len(self.vectors) - 1
 
 

@@ -1,6 +1,6 @@
-"""What an arrangement is judged by: a cost to be made small, and what changes of a layout would do to it.   (pure)
+"""The aims that an arrangement is judged by: a cost to be made small, and what changes of a layout would do to it.   (pure)
 
-A layout is the (P,) speeds in the order of the positions.  Two aims (Jin & Wang 2003, and what its section on tau asks for):
+A layout is the (P,) speeds in the order of the vertices.  Two aims (Jin & Wang 2003, and what its section on tau asks for):
 
 uniform   one tau on all edges, at its best value 2/(lambda_2 + lambda_P): the error falls by (p - 1)/(p + 1) a step,
           p = lambda_P / lambda_2 of S^-1 A A^T.  The cost is p.
@@ -36,8 +36,8 @@ class Changes(Protocol):
 
     cost: float  # of the layout itself
 
-    def place(self, positions: Ints, speed: float) -> Floats:
-        """(n,) costs if one of the (n,) positions gets the speed.
+    def place(self, vertices: Ints, speed: float) -> Floats:
+        """(n,) costs if one of the (n,) vertices gets the speed.
 
         Where it is no more than an estimate, the least is nevertheless exact up to DENSE vertices.
         """
@@ -61,7 +61,7 @@ class Aim(Protocol):
         """The cost from lambda_2 and lambda_P."""
 
     def changes(self, speeds: Floats) -> Changes:
-        """What changes of a layout would do."""
+        """The changes of a layout, judged."""
 
 
 def costs(aim: Aim, layouts: Floats) -> Floats:
@@ -103,8 +103,8 @@ class _UniformChanges:
         self._seen = see(modes, speeds, aim.degrees)
         self.cost = float(modes.values[-1] / modes.values[0])
 
-    def place(self, positions: Ints, speed: float) -> Floats:
-        low, high = ends_after_place(self._seen, positions, speed)
+    def place(self, vertices: Ints, speed: float) -> Floats:
+        low, high = ends_after_place(self._seen, vertices, speed)
         return high / low
 
     def swap_bounds(self, first: Ints, second: Ints) -> Floats:
@@ -156,28 +156,28 @@ class _PaperChanges:
         self._vectors: Floats = modes.vectors[:, : len(self._low)]
         self.cost = float(1.0 / self._low[0])
 
-    def place(self, positions: Ints, speed: float) -> Floats:
+    def place(self, vertices: Ints, speed: float) -> Floats:
         n = len(self._speeds)
         size = self._vectors.shape[1]
-        change = speed - self._speeds[positions]
-        result = np.empty(len(positions))
-        for some in _chunks(len(positions), self._aim.factors.shape[1] * size**2):
-            where = positions[some]
+        change = speed - self._speeds[vertices]
+        result = np.empty(len(vertices))
+        for some in _chunks(len(vertices), self._aim.factors.shape[1] * size**2):
+            where = vertices[some]
             x = self._vectors[where]
             stiffness = np.diag(self._low) + self._bend(where, speed, None, size)
             weight = change[some] - change[some] ** 2 / (self._speeds.sum() + change[some])
             mass = np.eye(size) + weight[:, None, None] * x[:, :, None] * x[:, None, :]
             result[some] = _ritz(stiffness, mass)
-        return self._confirm(result, positions, speed) if n <= DENSE else result
+        return self._confirm(result, vertices, speed) if n <= DENSE else result
 
-    def _confirm(self, bounds: Floats, positions: Ints, speed: float) -> Floats:
+    def _confirm(self, bounds: Floats, vertices: Ints, speed: float) -> Floats:
         """Replace bounds by exact costs, the lowest first, until the least cost is known."""
         result, best = bounds.copy(), np.inf
         for k in np.argsort(bounds, kind="stable").tolist():
             if bounds[k] > best * (1.0 + TIE):
                 break
             layout = self._speeds.copy()
-            layout[positions[k]] = speed
+            layout[vertices[k]] = speed
             result[k] = costs(self._aim, layout[None])[0]
             best = min(best, result[k])
         return result

@@ -10,8 +10,8 @@ where the sum runs over the mode of eigenvalue 0, too; the 1 is its count.  For 
 1 = lambda d_i R_ii: Golub's secular equation (Golub 1973; Bunch, Nielsen, Sorensen 1978).  Bisection on the count needs no
 care with poles or equal eigenvalues, and no eigenproblem: 10 us for two speeds of 64, where eigenvalues take 160 us.
 
-With a few modes only, those that are missing act as one more pole for each vertex.  Its weight and place are known, since
-the sum over all k of x_ka x_kb is (S^-1)_ab, and that of lambda_k x_ka^2 is deg_a / s_a^2.
+With a few modes only, those that are missing act as one more pole for each vertex.  Its weight and position are known,
+since the sum over all k of x_ka x_kb is (S^-1)_ab, and that of lambda_k x_ka^2 is deg_a / s_a^2.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NONE = -1  # in place of j: only one speed changes
 
 
 class Seen(NamedTuple):
-    """What the equation needs of one layout; plain arrays, for the compiled loop."""
+    """One layout as the equation sees it; plain arrays, for the compiled loop."""
 
     values: Floats  # (m,) of the modes
     vectors: Floats  # (P, m)
     weights: Floats  # (P,) of the pole that stands for the missing modes; 0 where none is missing
-    places: Floats  # (P,) of it
+    poles: Floats  # (P,) where it is
     speeds: Floats  # (P,)
     degrees: Floats  # (P,)
     total: float  # of the speeds
@@ -43,18 +43,18 @@ class Seen(NamedTuple):
 def see(modes: Modes, speeds: Floats, degrees: Floats) -> Seen:
     """Add the poles of the missing modes."""
     total = float(speeds.sum())
-    weights, places = np.zeros(len(speeds)), np.ones(len(speeds))
+    weights, poles = np.zeros(len(speeds)), np.ones(len(speeds))
     if not modes.complete:
         squares = modes.vectors**2
         weights = np.maximum(1.0 / speeds - 1.0 / total - squares.sum(axis=1), 1e-300)
         moments = degrees / speeds**2 - squares @ modes.values
-        places = np.clip(moments / weights, modes.values[modes.n_low - 1], modes.values[modes.n_low])
-    return Seen(modes.values, modes.vectors, weights, places, speeds, degrees, total)
+        poles = np.clip(moments / weights, modes.values[modes.n_low - 1], modes.values[modes.n_low])
+    return Seen(modes.values, modes.vectors, weights, poles, speeds, degrees, total)
 
 
-def ends_after_place(seen: Seen, positions: Ints, speed: float) -> tuple[Floats, Floats]:
-    """(n,) lambda_2 and (n,) lambda_P when one of the (n,) positions gets the speed."""
-    low, high = _ends(*seen, positions, speed)
+def ends_after_place(seen: Seen, vertices: Ints, speed: float) -> tuple[Floats, Floats]:
+    """(n,) lambda_2 and (n,) lambda_P when one of the (n,) vertices gets the speed."""
+    low, high = _ends(*seen, vertices, speed)
     return low, high
 
 
@@ -73,9 +73,9 @@ def compile_kernels() -> None:
 
 @njit(cache=True, error_model="numpy")
 def _below(  # type: ignore[no-untyped-def]
-    point, values, vectors, weights, places, total, i, change, j, other_change
+    point, values, vectors, weights, poles, total, i, change, j, other_change
 ):
-    """How many of the known eigenvalues, the 0 not counted, are below the point after the change."""
+    """The number of known eigenvalues, the 0 not counted, below the point after the change."""
     ii = ij = jj = 0.0
     count = 0
     two = j != _NONE
@@ -89,13 +89,13 @@ def _below(  # type: ignore[no-untyped-def]
             jj += y * y * pole
         count += pole < 0.0
     if len(values) < len(vectors) - 1:
-        ii += weights[i] / (places[i] - point)
+        ii += weights[i] / (poles[i] - point)
         if two:
-            jj += weights[j] / (places[j] - point)
+            jj += weights[j] / (poles[j] - point)
             rest = -1.0 / total
             for k in range(len(values)):
                 rest -= vectors[i, k] * vectors[j, k]
-            ij += rest / (0.5 * (places[i] + places[j]) - point)
+            ij += rest / (0.5 * (poles[i] + poles[j]) - point)
     ii = 1.0 / change + 1.0 / total - point * ii
     count -= change < 0.0
     if not two:
@@ -111,11 +111,11 @@ def _below(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, error_model="numpy")
 def _low_end(  # type: ignore[no-untyped-def]
-    bottom, top, values, vectors, weights, places, total, i, change, j, other_change
+    bottom, top, values, vectors, weights, poles, total, i, change, j, other_change
 ):
     while top - bottom > RELATIVE * top:
         middle = 0.5 * (bottom + top)
-        if _below(middle, values, vectors, weights, places, total, i, change, j, other_change) >= 1:
+        if _below(middle, values, vectors, weights, poles, total, i, change, j, other_change) >= 1:
             top = middle
         else:
             bottom = middle
@@ -123,11 +123,11 @@ def _low_end(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def _ends(values, vectors, weights, places, speeds, degrees, total, positions, speed):  # type: ignore[no-untyped-def]
-    n, m = len(positions), len(values)
+def _ends(values, vectors, weights, poles, speeds, degrees, total, vertices, speed):  # type: ignore[no-untyped-def]
+    n, m = len(vertices), len(values)
     low, high = np.empty(n), np.empty(n)
     for c in range(n):
-        i = positions[c]
+        i = vertices[c]
         change = speed - speeds[i]
         low[c], high[c] = values[0], values[m - 1]
         if change == 0.0:
@@ -136,12 +136,12 @@ def _ends(values, vectors, weights, places, speeds, degrees, total, positions, s
         # more than the trace of S^-1 A A^T does.
         rise = max(0.0, degrees[i] * (1.0 / speed - 1.0 / speeds[i]))
         top = values[1] if m > 1 else values[0] + rise
-        low[c] = _low_end(0.0, top, values, vectors, weights, places, total, i, change, _NONE, 0.0)
+        low[c] = _low_end(0.0, top, values, vectors, weights, poles, total, i, change, _NONE, 0.0)
         bottom = values[m - 2] if m > 1 else 0.0
         top = values[m - 1] + rise
         while top - bottom > RELATIVE * top:
             middle = 0.5 * (bottom + top)
-            if _below(middle, values, vectors, weights, places, total, i, change, _NONE, 0.0) >= m:
+            if _below(middle, values, vectors, weights, poles, total, i, change, _NONE, 0.0) >= m:
                 top = middle
             else:
                 bottom = middle
@@ -151,7 +151,7 @@ def _ends(values, vectors, weights, places, speeds, degrees, total, positions, s
 
 @njit(cache=True, error_model="numpy")
 def _first_below(  # type: ignore[no-untyped-def]
-    values, vectors, weights, places, speeds, degrees, total, firsts, seconds, limit
+    values, vectors, weights, poles, speeds, degrees, total, firsts, seconds, limit
 ):
     n, m = len(firsts), len(values)
     for c in range(n):
@@ -166,18 +166,18 @@ def _first_below(  # type: ignore[no-untyped-def]
         bottom = values[m - 1] / _mass(vectors[i, m - 1], vectors[j, m - 1], change, total)
         if bottom >= limit * top:
             continue
-        if _below(bottom / limit, values, vectors, weights, places, total, i, change, j, -change) >= 1:
+        if _below(bottom / limit, values, vectors, weights, poles, total, i, change, j, -change) >= 1:
             continue
-        if _below(limit * top, values, vectors, weights, places, total, i, change, j, -change) < m:
+        if _below(limit * top, values, vectors, weights, poles, total, i, change, j, -change) < m:
             continue
-        low = _low_end(bottom / limit, top, values, vectors, weights, places, total, i, change, j, -change)
-        if _below(limit * low, values, vectors, weights, places, total, i, change, j, -change) >= m:
+        low = _low_end(bottom / limit, top, values, vectors, weights, poles, total, i, change, j, -change)
+        if _below(limit * low, values, vectors, weights, poles, total, i, change, j, -change) >= m:
             return c
     return n
 
 
 @njit(cache=True)
 def _mass(one, other, change, total):  # type: ignore[no-untyped-def]
-    """What x S x = 1 becomes, without the part of x along the mode of eigenvalue 0."""
+    """The value that x S x = 1 takes, without the part of x along the mode of eigenvalue 0."""
     drift = change * (one - other)
     return 1.0 + change * (one * one - other * other) - drift * drift / total

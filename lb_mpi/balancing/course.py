@@ -16,6 +16,7 @@ picked for it anew.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -39,18 +40,27 @@ class Told(NamedTuple):
     seen: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks
 
 
+class Ranks(NamedTuple):
+    """What is known of all ranks, the same on all of them; see `reports.Verdict`."""
+
+    worth: Floats  # (P,) of a tick of each, in units of work
+    speeds: Floats  # (P,) units of work per second
+    late: Floats  # (P,) work that each could have done before it came
+
+
 class Course:
     """One rank of `size`, from round to round; `neighbours` are those on the process graph."""
 
     def __init__(self, rank: int, size: int, neighbours: list[int]) -> None:
         self.rank, self.neighbours = rank, neighbours
-        self.worth, self.speeds, self.late = np.ones(size), np.ones(size), np.zeros(size)  # see `reports.Verdict`
+        self.ranks = Ranks(np.ones(size), np.ones(size), np.zeros(size))
         self.n_calls = 0  # rounds since rows have changed their owner
         self.costs: RowCosts | None = None
         self.mark: int | None = None  # of the rows that the costs are of
         self.plan: Plan | None = None
         self.lent: dict[int, Rowset] = {}  # by borrower, as planned
         self.lenders: list[int] = []
+        self._planned_rows = 0  # that this rank had when the plan was made
         self._n_rounds = 0
         self._home_s = 0.0  # time of this rank's own rows in the last round; 0: not known
 
@@ -58,7 +68,7 @@ class Course:
     def work(self) -> float:
         """Units of work that this rank has: that of its rows, and what it could have done before it came."""
         assert self.costs is not None
-        return float(self.costs.work(self.worth).sum() + self.late[self.rank])
+        return float(self.costs.work(self.ranks.worth).sum() + self.ranks.late[self.rank])
 
     @property
     def is_lending(self) -> bool:
@@ -75,9 +85,9 @@ class Course:
             self.costs, self.mark, self._home_s = RowCosts(self.rank, n), mark, 0.0
             self.lent = dict.fromkeys(self.lent, _NONE)
         elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
-            mean = float(np.mean(self.costs.work(self.worth))) if len(self.costs) else np.nan
+            mean = float(np.mean(self.costs.work(self.ranks.worth))) if len(self.costs) else np.nan
             self.costs = RowCosts(self.rank, n)
-            self.costs.ticks[:] = mean / self.worth[self.rank]
+            self.costs.ticks[:] = mean / self.ranks.worth[self.rank]
             self._pick()
         self._n_rounds += 1
         self.n_calls += 1
@@ -98,29 +108,25 @@ class Course:
         if not reliable:
             self.costs = RowCosts(self.rank, len(self.costs))
             return Told()
-        seen = []
-        given = home = 0.0
-        for rows, by, its_ticks, helped in learned.timed:
-            observation = self.costs.observe(rows, by, its_ticks, self.worth)
-            if observation is not None:
-                seen.append(observation)
-            if not math.isnan(its_ticks):
-                given += its_ticks * float(self.worth[by]) if helped else 0.0
-                home += its_ticks if by == self.rank else 0.0
+        seen = self.costs.observe([timed[:3] for timed in learned.timed], self.ranks.worth)
+        known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
+        given = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known if timed.helped)
+        home = sum(timed.ticks for timed in known if timed.by == self.rank)
         self._home_s = busy_s * home / ticks if ticks > 0.0 else 0.0
         self.costs.fill()
-        helped_work = given - learned.help_ticks * float(self.worth[self.rank])
-        return Told(float(self.costs.work(self.worth).sum()), helped_work, tuple(seen))
+        helped_work = given - learned.help_ticks * float(self.ranks.worth[self.rank])
+        return Told(float(self.costs.work(self.ranks.worth).sum()), helped_work, tuple(seen))
 
     def hear(self, verdict: Verdict) -> None:
         """Take in what the root has found out."""
-        self.worth, self.speeds, self.late = verdict.worth, verdict.speeds, verdict.late
+        self.ranks = Ranks(verdict.worth, verdict.speeds, verdict.late)
         if verdict.problem:  # nothing is known of the rows, and nothing is lent
             self.own(None)
 
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, rows are lent by this plan, which all ranks have; None: they stay at home."""
         self.plan = plan
+        self._planned_rows = len(self.costs) if self.costs is not None else 0
         self._pick()
 
     def own(self, work: Floats | None) -> None:
@@ -129,11 +135,11 @@ class Course:
         self.costs, self.n_calls = None, 0
         if work is not None:
             self.costs = RowCosts(self.rank, len(work))
-            self.costs.ticks[:] = work / self.worth[self.rank]
+            self.costs.ticks[:] = work / self.ranks.worth[self.rank]
 
     def _round(self, home: list[Rowset]) -> Round:
         return Round(
-            self.rank, home, lent=self.lent, lenders=self.lenders, neighbours=self.neighbours, speeds=self.speeds
+            self.rank, home, lent=self.lent, lenders=self.lenders, neighbours=self.neighbours, speeds=self.ranks.speeds
         )
 
     def _pick(self) -> None:
@@ -142,10 +148,12 @@ class Course:
         if self.plan is None or self.costs is None:
             return
         mine = self.plan.of(self.rank)
-        self.lenders = self.plan.sources[self.plan.destinations == self.rank].tolist()
+        if self._planned_rows and len(self.costs) != self._planned_rows:  # as large a part of these rows as of those
+            mine = replace(mine, amounts=mine.amounts * (len(self.costs) / self._planned_rows))
+        self.lenders = self.plan.to(self.rank)
         items: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(mine.amounts)
         if self.costs.known:
-            items = pick(self.costs.work(self.worth), mine).items
+            items = pick(self.costs.work(self.ranks.worth), mine).items
         self.lent = dict(zip(mine.destinations.tolist(), items, strict=True))
 
     def _blocks(self, n: int, *, warm: bool) -> list[Rowset]:
@@ -153,7 +161,7 @@ class Course:
         n_blocks = MOST_BLOCKS
         if warm and self._home_s > 0.0:
             n_blocks = max(1, min(MOST_BLOCKS, int(self._home_s / BLOCK_S)))
-        if len(self.worth) == 1:
+        if len(self.ranks.worth) == 1:
             n_blocks = 1
         lent = [rows for rows in self.lent.values() if not isinstance(rows, slice) and len(rows)]
         if lent:
@@ -162,7 +170,7 @@ class Course:
             kept = np.flatnonzero(staying)
             return [kept[part] for part in blocks(len(kept), n_blocks, self._n_rounds)]
         parts: list[Rowset] = list(blocks(n, n_blocks, self._n_rounds))
-        if parts and not warm and len(self.worth) > 1:
+        if parts and not warm and len(self.ranks.worth) > 1:
             first = parts[0]
             assert isinstance(first, slice)
             if first.stop >= 4:  # two rows at least: of one alone, a product of matrices is computed in another way

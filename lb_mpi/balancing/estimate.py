@@ -14,6 +14,7 @@ and g_r seconds pass while it does one.  So its speed is s_r = k_r / g_r units o
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -67,33 +68,50 @@ class RowCosts:
         """(n,) costs in units of work at the (P,) worths k; NaN: not measured."""
         return np.asarray(self.ticks * worth[self.measured_by])
 
-    def observe(self, rows: slice | Ints, by: int, ticks: float, worth: Floats) -> Observation | None:
-        """Rank `by` has taken `ticks` for `rows` together: spread over the rows in proportion to what they cost so far.
+    def observe(self, timed: Iterable[tuple[slice | Ints, int, float]], worth: Floats) -> list[Observation]:
+        """Blocks of rows (each row in one at most) were computed: (rows, by which rank, ticks that it took).
 
-        Returns what that tells of the worth of its ticks: something where it's another rank, and most of the rows were
-        measured here before.
+        The ticks of a block are spread over its rows in proportion to what they cost so far.  Returns what that tells of the
+        worth of other ranks' ticks: something where most of the rows were measured here before.
         """
-        if math.isnan(ticks):
-            return None
-        before = self.ticks[rows] * worth[self.measured_by[rows]] / worth[by]  # in ticks of `by`
-        if not len(before):
-            return None
-        ticks = max(ticks, FEWEST)
-        total = float(before.sum())
-        if not (math.isfinite(total) and total > 0.0):
-            self.ticks[rows] = ticks / len(before)
-            self.measured_by[rows] = by
-            return None
-        told = None
-        own = float(before[self.measured_by[rows] == self.rank].sum()) / total
-        if by != self.rank and own > 0.5:
-            ratio = math.log(total / ticks) / own
-            told = Observation(by, ticks * float(worth[by]), math.log(worth[by] / worth[self.rank]) + ratio)
-        # Measured by somebody else, the rows keep their costs unless that is told about them, too.
+        known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and _count(rows)]
+        if not known:
+            return []
+        counts = np.array([_count(rows) for rows, _, _ in known])
+        starts = np.cumsum(counts) - counts
+        index = np.concatenate([_numbers(rows) for rows, _, _ in known])
+        by = np.array([rank for _, rank, _ in known])
+        ticks = np.maximum([ticks for _, _, ticks in known], FEWEST)
+        measured_by = self.measured_by[index]
+        before = self.ticks[index] * worth[measured_by] / np.repeat(worth[by], counts)  # in ticks of `by`
+        total = np.add.reduceat(before, starts)
+        usable = np.isfinite(total) & (total > 0.0)
+        total[~usable] = 1.0
+        own = np.add.reduceat(np.where(measured_by == self.rank, before, 0.0), starts) / total
+        tells = usable & (by != self.rank) & (own > 0.5)
         factor = ticks / total
-        self.ticks[rows] = before * (factor if told is not None else smooth(1.0, factor))
-        self.measured_by[rows] = by
-        return told
+        # Measured by somebody else, the rows keep their costs unless that is told about them, too.
+        trusted = np.where(tells | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
+        each = np.where(np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts))
+        self.ticks[index] = each
+        self.measured_by[index] = np.repeat(by, counts)
+        own_worth = float(worth[self.rank])
+        return [
+            Observation(
+                int(by[k]),
+                float(ticks[k] * worth[by[k]]),
+                math.log(worth[by[k]] / own_worth) + math.log(total[k] / ticks[k]) / float(own[k]),
+            )
+            for k in np.flatnonzero(tells).tolist()
+        ]
+
+
+def _count(rows: slice | Ints) -> int:
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
+def _numbers(rows: slice | Ints) -> Ints:
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
 def smooth(before: float, now: float, up: float = UP) -> float:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ from lb_mpi.metrics import check_loads, check_speeds
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """R transfers of work, those of each source together, the largest first."""
+    """R transfers of work, by ascending source, the largest of each first."""
 
     sources: Ints  # (R,) ranks
     destinations: Ints  # (R,) ranks
@@ -42,10 +43,22 @@ class Plan:
 
     def of(self, rank: int) -> Plan:
         """The transfers from one rank."""
-        mine = self.sources == rank
+        begin, end = np.searchsorted(self.sources, (rank, rank + 1)).tolist()
+        mine = slice(begin, end)
         return Plan(
             self.sources[mine], self.destinations[mine], self.amounts[mine], self.margins[mine], self.shares[mine]
         )
+
+    def to(self, rank: int) -> list[int]:
+        """The ranks that have transfers to one rank, ascending."""
+        order, destinations = self._by_destination
+        begin, end = np.searchsorted(destinations, (rank, rank + 1)).tolist()
+        return sorted(self.sources[order[begin:end]].tolist())
+
+    @cached_property
+    def _by_destination(self) -> tuple[Ints, Ints]:
+        order = np.argsort(self.destinations, kind="stable")
+        return order, self.destinations[order]
 
 
 class Picked(NamedTuple):

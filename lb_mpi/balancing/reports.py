@@ -60,11 +60,13 @@ class Report(NamedTuple):
     began_s: float = math.nan  # from the end of the last round to the begin of this one; NaN: there was none
     told: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks; the heaviest are told
 
-    def record(self) -> Records:
-        """(1,) of dtype REPORT."""
+    def fields(self) -> tuple[Any, ...]:
+        """As a tuple for an array of dtype REPORT."""
         told = sorted(self.told, key=lambda seen: -seen.weight)[:N_TOLD]
-        padded = [tuple(seen) for seen in told] + [(0, 0.0, 0.0)] * (N_TOLD - len(told))
-        return np.array([(*self[:-1], len(told), padded)], dtype=REPORT)
+        return *self[:-1], len(told), [*told, *_UNTOLD[len(told) :]]
+
+
+_UNTOLD: list[tuple[Any, ...]] = [(0, 0.0, 0.0)] * N_TOLD
 
 
 class Problem(IntEnum):

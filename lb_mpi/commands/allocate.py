@@ -1,4 +1,4 @@
-"""The command `allocate`: how many tasks each of some unequal nodes should run."""
+"""The command `allocate`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import time
 from typing import Any
 
+from lb_mpi.checks import comma_list
 from lb_mpi.distributing.allocation import METHODS, allocate
 
 SHOWN = 20  # nodes, to people
@@ -14,7 +15,7 @@ SHOWN = 20  # nodes, to people
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     several = "; one number: the same on all nodes (%(default)s)"
-    parser.add_argument("--tasks", type=int, required=True, metavar="N", help="how many tasks there are")
+    parser.add_argument("--tasks", type=int, required=True, metavar="N", help="the number of tasks")
     parser.add_argument("--time", required=True, metavar="S,S,...", help="expected seconds of one task on each node")
     parser.add_argument(
         "--edge-probability",
@@ -32,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--wait", default="0", metavar="S,S,...", help="seconds of such a wait" + several)
     parser.add_argument("--cap", metavar="N,N,...", help="the most tasks that each node can hold; inf: no limit")
     parser.add_argument(
-        "--method", choices=METHODS, default="exact", help="exact, or that of Chen et al. (%(default)s)"
+        "--method",
+        choices=METHODS,
+        default="exact",
+        help="exact: the best there is; paper: the method of Chen, Shi, Huang and Chen, to compare with (%(default)s)",
     )
 
 
@@ -41,16 +45,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time, `seconds` of computing.
     """
-    times = numbers("time", args.time)
-    exchange, chance, wait = (
-        _same(numbers(name, getattr(args, name))) for name in ("exchange", "wait_probability", "wait")
-    )
-    cap = None if args.cap is None else _same(numbers("cap", args.cap))
+    times = comma_list("time", args.time)
+    each = {name: _same(comma_list(name, getattr(args, name))) for name in ("exchange", "wait_probability", "wait")}
+    cap = None if args.cap is None else _same(comma_list("cap", args.cap))
     began = time.perf_counter()
-    talk = {"exchange": exchange, "wait_probability": chance, "wait": wait}
-    result = allocate(
-        args.tasks, times, edge_probability=args.edge_probability, cap=cap, method=args.method, **talk
-    )
+    result = allocate(args.tasks, times, edge_probability=args.edge_probability, cap=cap, method=args.method, **each)
     return {
         "counts": result.counts.tolist(),
         "makespan": result.makespan,
@@ -60,20 +59,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def summary(result: dict[str, Any]) -> str:
-    """What `run` found, in a few lines for people."""
+def summary(result: dict[str, Any]) -> list[str]:
+    """The answer in a few lines for people."""
     counts, makespan, bound = result["counts"], result["makespan"], result["lower_bound"]
     shown = ", ".join(map(str, counts[:SHOWN])) + (f", ... ({len(counts)} nodes)" if len(counts) > SHOWN else "")
     above = f", {makespan / bound - 1:.2%} above the best, {bound:.6g} s" if makespan > bound else ", none is better"
-    return f"tasks per node: {shown}\nthe last node is done after {makespan:.6g} s{above}"
-
-
-def numbers(name: str, text: str) -> list[float]:
-    """The numbers in "1,2,..."; ValueError, naming the option, for other text."""
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{name} = {text!r}: expected numbers with commas between") from None
+    return [f"tasks per node: {shown}", f"the last node is done after {makespan:.6g} s{above}"]
 
 
 def _same(values: list[float]) -> list[float] | float:

@@ -1,10 +1,9 @@
-"""The command `python -m lb_mpi arrange`: who sits where on a process graph; or a host list put in that order."""
+"""The command `arrange`: who sits where on a process graph; or a host list put in that order."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from lb_mpi import checks
 from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, arrange
 from lb_mpi.arranging.secular import compile_kernels
-from lb_mpi.commands.diffusion import draw
-from lb_mpi.graph import Floats, Graph, from_edges
-from lb_mpi.graph_files import read_graph
+from lb_mpi.checks import comma_list
+from lb_mpi.commands.arguments import GRAPH, draw
+from lb_mpi.graph import Floats, Graph
+from lb_mpi.graph_files import as_graph
 from lb_mpi.hosts import Host, format_hosts, read_hosts
 from lb_mpi.metrics import check_speeds
 
@@ -28,31 +29,34 @@ Report = Callable[[str, float], None]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "--graph",
-        required=True,
-        help="mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N; the neighbours of vertices 1, 2, ... with slashes "
-        "between: 2/1,3/2; or a METIS .graph or Matrix Market file",
-    )
+    parser.add_argument("--graph", required=True, help=GRAPH)
     nodes = parser.add_mutually_exclusive_group()
-    nodes.add_argument("--speeds", help="uniform:LOW:HIGH, one per vertex: 1,2,..., or a file with them (uniform:1:10)")
+    nodes.add_argument(
+        "--speeds",
+        metavar="X,X,...",
+        help="uniform:LOW:HIGH, one per vertex: 1,2,..., or a file with them (uniform:1:10)",
+    )
     nodes.add_argument("--hosts", metavar="FILE", help="a host list; printed again in the order of the vertices")
     parser.add_argument("--seed", type=int, default=0, help="of the drawn speeds and of anneal (%(default)s)")
     parser.add_argument(
         "--objective",
         choices=OBJECTIVES,
         default="uniform",
-        help="uniform: for one tau on all edges; paper: for the paper's tau (%(default)s)",
+        help="what the arrangement is to be good for: diffusion with the same flow per second of difference on all edges "
+        "(uniform), or with that of Jin and Wang, less where a slow node is (paper) (%(default)s)",
     )
     parser.add_argument(
         "--method",
         choices=METHODS,
         default="swap",
-        help="exhaustive: all (at most 9 vertices); paper: the greedy of Jin and Wang; fill, swap, anneal: ever better and "
-        "slower (%(default)s)",
+        help="exhaustive: try all (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, anneal: ever "
+        "better and slower (%(default)s)",
     )
     parser.add_argument(
-        "--tolerance", type=float, default=1e-6, help="imbalance for which steps are predicted (%(default)s)"
+        "--tolerance",
+        type=float,
+        default=1e-6,
+        help="predict the steps until no rank is slower than the mean by more than this (%(default)s)",
     )
 
 
@@ -64,9 +68,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     tolerance; `seconds` of computing, without compiling; `note` says why nothing was gained, if so; `hosts` is the list in
     its new order.
     """
-    graph = graph_from(args.graph)
-    if args.seed < 0:
-        raise ValueError(f"seed = {args.seed}: expected at least 0")
+    graph = as_graph(args.graph)
+    checks.seed(args.seed)
     hosts: list[Host] = []
     if args.hosts is None:
         speeds = read_speeds(args.speeds or "uniform:1:10", graph.n, args.seed)
@@ -76,9 +79,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     compile_kernels()
     begin = time.perf_counter()
     with _progress() as report:
-        found = arrange(
-            graph, speeds, args.objective, args.method, args.seed, tolerance=args.tolerance, progress=report
-        )
+        options = {name: getattr(args, name) for name in ("objective", "method", "seed", "tolerance")}
+        found = arrange(graph, speeds, progress=report, **options)
     seconds = time.perf_counter() - begin
     result = {
         "graph": args.graph,
@@ -105,12 +107,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    """What `run` found, in a few lines for people; a host list is one for mpiexec, too."""
+    """The answer in a few lines for people; a host list is one for mpiexec, too."""
     comment = "# " if "hosts" in result else ""
     lines = [
         f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['method']} for the "
         f"{result['objective']} tau in {result['seconds']:.3g} s",
-        f"p = lambda_P / lambda_2: {result['p_before']:.2f} before, {result['p']:.2f} now; lambda_2 for this tau: "
+        f"p = lambda_P / lambda_2, to which the steps of diffusion are proportional: {result['p_before']:.2f} before, "
+        f"{result['p']:.2f} now; lambda_2 for this tau: "
         f"{result['lambda_2_before']:.4g} before, {result['lambda_2']:.4g} now",
         f"steps to an imbalance of {result['tolerance']:g}: {result['steps_before']} before, "
         f"{result['steps_predicted']} now (predicted)",
@@ -123,35 +126,13 @@ def summary(result: dict[str, Any]) -> list[str]:
     return [comment + line for line in lines] + hosts
 
 
-def graph_from(text: str) -> Graph:
-    """A graph by name, from a file, or by lists of neighbours; ValueError or OSError."""
-    return parse_neighbours(text) if re.fullmatch(r"[0-9,/]*/[0-9,/]*", text) else read_graph(text)
-
-
-def parse_neighbours(text: str) -> Graph:
-    """The graph "N/N/...": for each vertex, the first is 1, its neighbours with commas between; ValueError, naming it."""
-    lists = [[int(word) for word in part.split(",") if word] for part in text.split("/")]
-    arcs = [(one, other) for one, others in enumerate(lists, start=1) for other in others]
-    for one, other in arcs:
-        if not 1 <= other <= len(lists) or other == one:
-            raise ValueError(f"graph: vertex {one} lists {other}: expected another one of 1..{len(lists)}")
-        if (other, one) not in arcs:
-            raise ValueError(f"graph: vertex {one} lists {other}, but not the other way round: expected both")
-    if len(set(arcs)) < len(arcs):
-        twice = next(arc for arc in arcs if arcs.count(arc) > 1)
-        raise ValueError(f"graph: vertex {twice[0]} lists {twice[1]} twice")
-    once = [(one - 1, other - 1) for one, other in arcs if one < other]
-    tails, heads = np.array(once, dtype=np.int64).reshape(-1, 2).T
-    return from_edges(len(lists), tails, heads)
-
-
 def read_speeds(text: str, n: int, seed: int) -> Floats:
     """(n,) speeds: drawn, listed, or from a file with numbers between blanks, commas or line ends."""
     if text.startswith("uniform:") or not os.path.isfile(text):
         return check_speeds(draw("speeds", text, n, np.random.default_rng(seed)), n)
     try:
-        numbers = [float(word) for word in Path(text).read_text().replace(",", " ").split()]
-    except ValueError:
+        numbers = comma_list("speeds", ",".join(Path(text).read_text().replace(",", " ").split()))
+    except ValueError:  # UnicodeDecodeError is one, too
         raise ValueError(f"{text}: expected nothing but numbers, the speeds") from None
     return check_speeds(numbers, n, name=f"{text}: speeds")
 

@@ -1,37 +1,55 @@
-"""The command `python -m lb_mpi simulate diffusion`: one balancing of drawn loads on a process graph, on paper."""
+"""The command `simulate diffusion`: one balancing of drawn loads on a process graph, on paper."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from typing import Any
 
 import numpy as np
 
+from lb_mpi import checks
+from lb_mpi.commands.arguments import GRAPH, draw
 from lb_mpi.diffusion.diffusion import SCHEMES, TAU_RULES, balance
 from lb_mpi.diffusion.setup import DEFAULT_TAU
-from lb_mpi.graph import Floats, parse
+from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_loads, check_speeds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     usual = ", ".join(f"{scheme}: {tau}" for scheme, tau in DEFAULT_TAU.items() if scheme != "dimension_exchange")
-    parser.add_argument("--graph", required=True, help="mesh:RxC, torus:RxC, hypercube:D, ring:N or complete:N")
+    parser.add_argument("--graph", required=True, help=GRAPH)
     parser.add_argument(
-        "--speeds", default="uniform:4:16", help="uniform:LOW:HIGH, or one per rank: 1,2,... (%(default)s)"
+        "--speeds",
+        default="uniform:4:16",
+        metavar="X,X,...",
+        help="uniform:LOW:HIGH, or one per rank: 1,2,... (%(default)s)",
     )
-    parser.add_argument("--times", default="uniform:5:15", help="seconds before balancing, likewise (%(default)s)")
+    parser.add_argument(
+        "--times", default="uniform:5:15", metavar="S,S,...", help="seconds before balancing, likewise (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the draws: speeds first, then times (%(default)s)")
-    parser.add_argument("--scheme", choices=SCHEMES, default="fos", help="(%(default)s)")
+    parser.add_argument(
+        "--scheme",
+        choices=SCHEMES,
+        default="fos",
+        help="how neighbours level their times: fos, first order, is the plain way, sos, chebyshev, ops and cg take fewer "
+        "steps, dimension_exchange levels pairs in turn, direct solves for the flow at once (%(default)s)",
+    )
     parser.add_argument(
         "--tau",
         choices=TAU_RULES,
-        help=f"conductance of the edges; left out: the usual one of the scheme ({usual}); dimension_exchange has its own",
+        help="how much work flows over an edge for each second by which its ends differ; left out: what suits the scheme "
+        f"({usual}); dimension_exchange has its own",
     )
-    parser.add_argument("--tolerance", type=float, default=0.05, help="imbalance to stop at (%(default)s)")
-    parser.add_argument("--max-steps", type=int, default=100_000, help="give up after so many (%(default)s)")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.05,
+        help="stop when no rank needs longer than the mean by more than this (%(default)s)",
+    )
+    parser.add_argument("--max-steps", type=int, default=100_000, help="give up after so many steps (%(default)s)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -41,10 +59,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     and after the last, `volume` the sum of all |flow| over edges, `l2_volume` the root of the sum of their squares (both in
     units of work), `seconds` of computing, spectrum included.
     """
-    graph = parse(args.graph)
-    if args.seed < 0:
-        raise ValueError(f"seed = {args.seed}: expected at least 0")
-    rng = np.random.default_rng(args.seed)
+    graph = as_graph(args.graph)
+    rng = np.random.default_rng(checks.seed(args.seed))
     speeds = check_speeds(draw("speeds", args.speeds, graph.n, rng), graph.n)
     times = check_loads(draw("times", args.times, graph.n, rng), graph.n, name="times")
     begin = time.perf_counter()
@@ -68,26 +84,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def summary(result: dict[str, Any]) -> str:
-    """What `run` found, in a few lines for people."""
+def summary(result: dict[str, Any]) -> list[str]:
+    """The answer in a few lines for people."""
     first, last = result["imbalance"][0], result["imbalance"][-1]
     end = "" if result["converged"] else f", which is not the {result['tolerance']:g} that was asked for"
-    return (
-        f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges\n"
-        f"{result['scheme']}, tau {result['tau']}: imbalance {first:.3g} to {last:.3g} in {result['steps']} steps{end}\n"
-        f"work moved over edges {result['volume']:.6g} (l2 {result['l2_volume']:.6g}), computed in {result['seconds']:.3g} s"
-    )
-
-
-def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
-    """(n,) numbers "uniform:LOW:HIGH", or those that are listed, as many as there are; ValueError, naming `name`."""
-    words = text.split(":")
-    try:
-        if words[0] != "uniform":
-            return np.array([float(word) for word in text.split(",")])
-        low, high = map(float, words[1:])
-    except ValueError:
-        raise ValueError(f"{name} = {text!r}: expected uniform:LOW:HIGH or numbers with commas between") from None
-    if not 0.0 <= low <= high < math.inf:
-        raise ValueError(f"{name} = {text!r}: expected 0 <= LOW <= HIGH")
-    return rng.uniform(low, high, n)
+    return [
+        f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges",
+        f"{result['scheme']}, tau {result['tau']}: imbalance {first:.3g} to {last:.3g} in {result['steps']} steps{end}",
+        f"work moved over edges {result['volume']:.6g} (l2 {result['l2_volume']:.6g}), "
+        f"computed in {result['seconds']:.3g} s",
+    ]

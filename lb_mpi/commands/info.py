@@ -1,4 +1,4 @@
-"""The command `python -m lb_mpi info`: what this is run with and where; with --measure, how fast it is.
+"""The command `info`: what this is run with and where; with --measure, how fast it is.
 
 The only one that may be started by mpiexec; without an MPI it tells the versions, and that there is none.
 """
@@ -6,11 +6,7 @@ The only one that may be started by mpiexec; without an MPI it tells the version
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import os
 import platform
-from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
@@ -32,31 +28,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@contextlib.contextmanager
-def one_rank_speaks() -> Iterator[None]:
-    """Only rank 0 prints within the block, as far as the launcher has told who that is: before MPI is started."""
-    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-    if next((os.environ[name] for name in names if name in os.environ), "0") == "0":
-        yield
-        return
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield
-
-
-def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """What rank 0 tells; nothing on the others, which exit with code 2 where rank 0 raises ValueError or OSError."""
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Tell what rank 0 has found; nothing on the others, which exit with code 2 where it raises ValueError or OSError."""
     versions = {"lb_mpi": __version__, "python": platform.python_version(), **_versions()}
     try:
         from lb_mpi.mpi import info
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
+        reason = str(error).splitlines()[0]
         if options.measure:
-            raise ValueError(f"--measure needs MPI: {str(error).splitlines()[0]}") from None
-        return {"versions": versions, "mpi": None}, [in_words(versions), f"no MPI: {str(error).splitlines()[0]}"]
+            raise ValueError(f"--measure needs MPI: {reason}") from None
+        return {"versions": versions, "mpi": None, "reason": reason}
     return info.run(versions, options.measure, options.speeds, options.output)
 
 
+def summary(answer: dict[str, Any]) -> list[str]:
+    """The answer as lines for people."""
+    lines = [", ".join(f"{name} {version}" for name, version in answer["versions"].items())]
+    if answer["mpi"] is None:
+        return [*lines, f"no MPI: {answer['reason']}"]
+    size, hosts = answer["ranks"], answer["hosts"]
+    n_hosts = len(set(hosts))
+    lines += [
+        f"{answer['mpi']}; MPI standard {answer['standard']}; thread level {answer['thread_level']}",
+        f"{size} rank{'s' * (size > 1)} on {n_hosts} host{'s' * (n_hosts > 1)}",
+    ]
+    if "machine" in answer:
+        fields = ("hosts", "speeds", "latency_s", "s_per_byte")
+        return lines + table(Machine(**{name: answer["machine"][name] for name in fields}))
+    for host in dict.fromkeys(hosts):
+        lines.append(f"  {host}: {_ranks([rank for rank, its in enumerate(hosts) if its == host])}")
+    return lines
+
+
 def table(machine: Machine) -> list[str]:
-    """What was measured, in lines for people: a line a rank, and one for each two hosts."""
+    """The machine in lines for people: a line a rank, and one for each two hosts."""
     width = max(len(host) for host in ("host", *machine.hosts))
     lines = [f"{'rank':>6}  {'host':<{width}}  {'speed':>6}  {'million mult-adds/s':>19}"]
     for rank in range(min(machine.size, MOST_LINES)):
@@ -84,6 +89,8 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def in_words(versions: dict[str, str]) -> str:
-    """As one line."""
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+def _ranks(ranks: list[int]) -> str:
+    """As "ranks 0 to 3" or "ranks 0, 2"."""
+    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

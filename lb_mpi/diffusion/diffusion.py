@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -45,7 +45,8 @@ from lb_mpi.diffusion.schemes import (
 )
 from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, Local, Setup, prepare
 from lb_mpi.diffusion.spectral import solve_potentials
-from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_loads
 
 __all__ = [
@@ -175,7 +176,7 @@ class Balance(NamedTuple):
 
 
 def balance(
-    graph: Graph,
+    graph: Any,
     loads: ArrayLike,
     speeds: ArrayLike,
     *,
@@ -186,10 +187,11 @@ def balance(
 ) -> Balance:
     """The net flow that levels (P,) loads on (P,) speeds to the tolerance, and the steps that it takes; see `prepare`.
 
-    ValueError for bad arguments.
+    The graph is given in any shape that `lb_mpi.as_graph` takes.  ValueError for bad arguments.
     """
     tolerance = number("tolerance", tolerance, above=0.0)
     max_steps = integer("max_steps", max_steps, 0)
+    graph = as_graph(graph)
     diffusion = Diffusion(prepare(graph, speeds, scheme, tau), loads)
     imbalance = [diffusion.imbalance]
     while not diffusion.converged(tolerance) and diffusion.steps < max_steps:

@@ -1,4 +1,4 @@
-"""Allocation of n tasks that talk to each other to m unequal nodes: how many each should run.   (pure)
+"""The allocation of n tasks that talk to each other: how many each of m unequal nodes should run.   (pure)
 
 A node with x of the n tasks is expected to need
 
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.checks import choice, integer
+from lb_mpi import checks
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads, check_speeds
 
@@ -40,11 +40,17 @@ MAX_TASKS = 1 << 52  # up to twice as many are counted exactly in floating point
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Counts of tasks; no allocation at all takes less than `lower_bound`, up to rounding."""
+    """The numbers of tasks that `allocate` found.
 
-    counts: Ints  # (m,) tasks of each node
-    makespan: float  # seconds until the last node is done: max_i T_i(counts_i)
-    lower_bound: float  # seconds of the best allocation in whole tasks; "exact" attains it, "paper" not always
+    counts       (m,) tasks of each node
+    makespan     seconds until the last node is done: max_i T_i(counts_i)
+    lower_bound  seconds of the best allocation in whole tasks; "exact" attains it, "paper" not always
+    method       "exact" or "paper"
+    """
+
+    counts: Ints
+    makespan: float
+    lower_bound: float
     method: str
 
 
@@ -59,19 +65,25 @@ def allocate(
     cap: ArrayLike | None = None,
     method: str = "exact",
 ) -> Allocation:
-    """Count the `tasks` that each of m nodes should run, to be done as early as possible.
+    """The number of the `tasks` that each of m nodes should run, to be done as early as possible.
 
-    time (m,): expected seconds of one task on each node.  edge_probability: expected chance that two tasks exchange data
-    (of a graph of n tasks: 2E / (n (n-1))).  exchange (m,): expected seconds that one exchange with a task elsewhere costs
-    the node.  wait_probability, wait (m,): chance that such an exchange makes the node wait, and for how many seconds.
-    cap (m,): the most tasks that each node can hold, rounded down; infinity and None: no limit.  One number stands for the
-    same on all nodes, but one array at least says how many nodes there are, or else it is one.
+    Parameters
+    ----------
+    tasks : how many there are.
+    time : (m,) expected seconds of one task on each node.
+    edge_probability : expected chance that two tasks exchange data (of a graph of n tasks: 2E / (n (n-1))).
+    exchange : (m,) expected seconds that one exchange with a task elsewhere costs the node.
+    wait_probability, wait : (m,) chance that such an exchange makes the node wait, and for how many seconds.
+    cap : (m,) the most tasks that each node can hold: whole numbers, infinity for no limit; None: no limits.
+    method : "exact" gives the least makespan of all allocations in whole tasks, in O(m) numpy work and memory; "paper" is
+        that of Chen et al., never better.
 
-    method: "exact" gives the least makespan of all allocations in whole tasks, in O(m) numpy work and memory; "paper" is
-    that of Chen et al., never better.  ValueError, naming the node, for numbers out of range, for caps that add up to less
-    than the tasks and for times beyond floating point.
+    One number stands for the same on all nodes, but one array at least says how many nodes there are, or else it is one.
+
+    ValueError, naming the node, for numbers out of range, for caps that add up to less than the tasks and for times beyond
+    floating point.
     """
-    choice("method", method, METHODS)
+    checks.choice("method", method, METHODS)
     nodes = _check(tasks, time, edge_probability, exchange, wait_probability, wait, cap)
     best = _exact(nodes)
     counts = best if method == "exact" else _paper(nodes)
@@ -214,18 +226,18 @@ def _check(
     wait: ArrayLike,
     cap: ArrayLike | None,
 ) -> _Nodes:
-    n = integer("tasks", tasks, 0, MAX_TASKS)
-    limits = np.asarray(np.inf if cap is None else cap, dtype=float)
-    limits = np.where(limits < n, np.floor(limits), np.where(np.isnan(limits), np.nan, float(n)))
-    given = {"time": time, "exchange": exchange, "wait_probability": wait_probability, "wait": wait, "cap": limits}
-    m = next((len(np.asarray(values)) for values in given.values() if np.ndim(values)), 1)
+    n = checks.integer("tasks", tasks, 0, MAX_TASKS)
+    chance = checks.number("edge_probability", edge_probability, least=0.0, most=1.0)
+    limits = np.inf if cap is None else cap
+    given = {"time": time, "exchange": exchange, "wait_probability": wait_probability, "wait": wait}
+    m = next((len(np.asarray(values)) for values in (*given.values(), limits) if np.ndim(values)), 1)
     nodes = {name: _per_node(name, values, m) for name, values in given.items()}
+    nodes["cap"] = _caps(limits, m, float(n))
     check_speeds(nodes["time"], name="time")
-    chance = check_loads([edge_probability], name="edge_probability")
-    for name, values in (("edge_probability", chance), ("wait_probability", nodes["wait_probability"])):
-        if (values > 1.0).any():
-            node = int((values > 1.0).argmax())
-            raise ValueError(f"{name}[{node}] = {values[node]}: expected 0..1")
+    over = nodes["wait_probability"] > 1.0
+    if over.any():
+        node = int(over.argmax())
+        raise ValueError(f"wait_probability[{node}] = {nodes['wait_probability'][node]}: expected 0..1")
     room = nodes["cap"].sum()
     if room < n:
         raise ValueError(f"cap adds up to {room:.0f}: {n - room:.0f} short of tasks = {n}")
@@ -241,3 +253,14 @@ def _per_node(name: str, values: ArrayLike, m: int) -> Floats:
     if np.ndim(values) == 0:
         return np.repeat(check_loads(np.atleast_1d(values), name=name), m)
     return check_loads(values, m, name=name)
+
+
+def _caps(cap: ArrayLike, m: int, n: float) -> Floats:
+    """(m,) whole numbers of at most n."""
+    wanted = np.asarray(cap)
+    if wanted.dtype.kind == "f":
+        broken = np.isfinite(wanted) & (wanted != np.floor(wanted))
+        if broken.any():
+            raise ValueError(f"cap = {wanted[broken][0]}: expected whole numbers, or infinity for no limit")
+        wanted = np.where(wanted > n, n, wanted)
+    return np.minimum(_per_node("cap", wanted, m), n)

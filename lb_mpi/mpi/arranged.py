@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from lb_mpi import checks
 from lb_mpi.arranging.arrange import arrange
 from lb_mpi.graph import Floats, Graph
+from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.exchange import fingerprint
@@ -18,7 +19,7 @@ from lb_mpi.mpi.exchange import fingerprint
 
 def arranged(
     comm: MPI.Intracomm,
-    graph: Graph,
+    graph: Any,
     speeds: ArrayLike,
     *,
     objective: str = "uniform",
@@ -37,11 +38,11 @@ def arranged(
     """
     own = duplicate(comm)
     try:
-        checked, number = agree(own, lambda: _check(own.size, graph, speeds, seed))
+        layout, checked, number = agree(own, lambda: _check(own.size, graph, speeds, seed))
         options: dict[str, Any] = {"objective": objective, "method": method, "seed": number}
-        agree_on(own, graph=fingerprint(graph), speeds=checked.tolist(), **options)
+        agree_on(own, graph=fingerprint(layout), speeds=checked.tolist(), **options)
         on_root = own.rank == 0
-        found = agree(own, lambda: arrange(graph, checked, **options).places if on_root else None, patient=True)
+        found = agree(own, lambda: arrange(layout, checked, **options).vertices if on_root else None, patient=True)
         places = np.empty(own.size, dtype=np.int64) if found is None else found
         own.Bcast(places)
         return MPI.Intracomm(own.Split(0, int(places[own.rank])))
@@ -49,9 +50,8 @@ def arranged(
         own.Free()
 
 
-def _check(size: int, graph: Graph, speeds: ArrayLike, seed: int) -> tuple[Floats, int]:
-    if not isinstance(graph, Graph):
-        raise TypeError(f"graph = {checks.show(graph)}: expected an lb_mpi.graph.Graph")
-    if graph.n != size:
-        raise ValueError(f"graph of {graph.n} vertices: expected {size}, one for each rank")
-    return check_speeds(speeds, size), checks.seed(seed)
+def _check(size: int, graph: Any, speeds: ArrayLike, seed: int) -> tuple[Graph, Floats, int]:
+    layout = as_graph(graph)
+    if layout.n != size:
+        raise ValueError(f"graph of {layout.n} vertices: expected {size}, one for each rank")
+    return layout, check_speeds(speeds, size), checks.seed(seed)

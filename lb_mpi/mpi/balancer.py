@@ -105,7 +105,7 @@ class Balancer:
     @property
     def speeds(self) -> Floats:
         """(P,) speeds as known by now, relative to their mean; the same on all ranks."""
-        speeds = self._course.speeds
+        speeds = self._course.ranks.speeds
         return np.asarray(speeds / speeds.mean())
 
     def map_blocks(
@@ -179,10 +179,10 @@ class Balancer:
         given = agree(comm, lambda: None if costs is None else _check_costs(costs, mine.n))
         agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
         known = course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
-        work = known.work(course.worth) if known is not None else None
+        work = known.work(course.ranks.worth) if known is not None else None
         with held():
             try:
-                moved = self._owners.move(mine, given, work, course.speeds, max(1, course.n_calls))
+                moved = self._owners.move(mine, given, work, course.ranks.speeds, max(1, course.n_calls))
             except BaseException as error:
                 self._raised = error
                 raise
@@ -270,7 +270,8 @@ class Balancer:
         """The root hears everybody and decides; the verdict, and the seconds that deciding took."""
         comm, judge = self._comm, self._judge
         reports, answer = np.empty(comm.size, dtype=REPORT), np.zeros(1, dtype=verdict_dtype(comm.size))
-        wait(comm.Igather(report.record().view(np.uint8), reports.view(np.uint8), 0), LONGEST_WAIT_S)
+        mine = np.array([report.fields()], dtype=REPORT)
+        wait(comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0), LONGEST_WAIT_S)
         began = time.perf_counter()
         error: Exception | None = None
         if judge is not None:
@@ -309,7 +310,11 @@ def _rows(
 
 
 def _check_costs(costs: ArrayLike, n: int) -> Floats:
-    return check_loads(costs, n, name="costs") if n or np.size(costs) else np.zeros(0)
+    found = check_loads(costs, n, name="costs") if n or np.size(costs) else np.zeros(0)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(found.sum()):
+            raise ValueError(f"costs with sum {found.sum()}: expected numbers whose sum is finite")
+    return found
 
 
 def _check(

@@ -14,14 +14,15 @@ from lb_mpi.checks import choice, function, integer, number, show
 from lb_mpi.distributing.allocation import Allocation, allocate
 from lb_mpi.distributing.halo import Piece, Pieces, block_parts, part_of, random_parts
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
-from lb_mpi.metrics import check_speeds
+from lb_mpi.metrics import check_parts, check_speeds
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.halo import HaloPlan
 from lb_mpi.mpi.speed import Kernel, measure
 from lb_mpi.mpi.waiting import wait
-from lb_mpi.partitioning.partition import EFFORTS, as_graph, partition
-from lb_mpi.partitioning.quality import check_parts, cut
+from lb_mpi.partitioning.partition import EFFORTS, partition
+from lb_mpi.partitioning.quality import cut
 
 METHODS = ("static", "block", "random")
 _TAG = 1

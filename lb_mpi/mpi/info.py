@@ -1,4 +1,4 @@
-"""Facts of a running MPI that `python -m lb_mpi info` tells: its library, hosts and ranks, and the machine as measured."""
+"""Facts of a running MPI, for `python -m lb_mpi info`: its library, hosts and ranks, and the machine as measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from mpi4py import MPI
 
 from lb_mpi.checks import comma_list
-from lb_mpi.commands.info import in_words, table
 from lb_mpi.machine import as_json, write_machine
 from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.speed import measure
@@ -23,16 +22,14 @@ THREAD_LEVELS = {
 }
 
 
-def run(
-    versions: dict[str, str], measured: bool, speeds: str | None, output: str | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Collective on all ranks: what rank 0 tells, for machines and for people; nothing on the others.
+def run(versions: dict[str, str], measured: bool, speeds: str | None, output: str | None) -> dict[str, Any]:
+    """Collective on all ranks: the answer on rank 0, ready for JSON; nothing on the others.
 
     ValueError or OSError on rank 0 for a mistake of the user's, on which the others exit with code 2.
     """
     comm = MPI.COMM_WORLD
     try:
-        answer, lines = _tell(comm, versions, measured, speeds, output)
+        answer = _tell(comm, versions, measured, speeds, output)
     except (ValueError, OSError):
         if comm.rank == 0:
             raise
@@ -43,12 +40,12 @@ def run(
         traceback.print_exc()
         sys.stderr.flush()
         comm.Abort(1)
-    return (answer, lines) if comm.rank == 0 else ({}, [])
+    return answer if comm.rank == 0 else {}
 
 
 def _tell(
     comm: MPI.Intracomm, versions: dict[str, str], measured: bool, speeds: str | None, output: str | None
-) -> tuple[dict[str, Any], list[str]]:
+) -> dict[str, Any]:
     if not measured and (output or speeds):
         raise ValueError(f"{'-o' if output else '--speeds'} without --measure: expected both")
     speed = 1.0 if speeds is None else comma_list("--speeds", speeds, comm.size)[comm.rank]
@@ -62,25 +59,11 @@ def _tell(
         "ranks": comm.size,
         "hosts": hosts,
     }
-    lines = [
-        in_words(versions),
-        f"{answer['mpi']}; MPI standard {answer['standard']}; thread level {answer['thread_level']}",
-        f"{comm.size} rank{'s' * (comm.size > 1)} on {len(set(hosts))} host{'s' * (len(set(hosts)) > 1)}",
-    ]
     if not measured:
-        for host in dict.fromkeys(hosts):
-            lines.append(f"  {host}: {_ranks([rank for rank, its in enumerate(hosts) if its == host])}")
-        return answer, lines
+        return answer
     machine = measure(comm, emulated_speed=speed)
     answer["machine"] = as_json(machine)
     if output:
         agree(comm, lambda: write_machine(machine, output) if comm.rank == 0 else None)
         answer["output"] = output
-    return answer, lines + table(machine)
-
-
-def _ranks(ranks: list[int]) -> str:
-    """As "ranks 0 to 3" or "ranks 0, 2"."""
-    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    return answer

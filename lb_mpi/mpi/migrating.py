@@ -94,8 +94,9 @@ class Owners:
 
         def compute() -> None:
             if self._comm.rank == 0:
-                if not np.isfinite(loads.sum()):
-                    raise ValueError("costs: expected numbers whose sum over all ranks is finite")
+                with np.errstate(over="ignore"):
+                    if not np.isfinite(loads.sum()):
+                        raise ValueError("costs: expected numbers whose sum over all ranks is finite")
                 levels[:] = [imbalance(loads, speeds), (loads / speeds).max(), lower_bound(loads, speeds)]
 
         agree(self._comm, compute)

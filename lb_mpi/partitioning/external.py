@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.graph import Floats, Graph, Ints, from_scipy
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.spectral_bisection import spectral_bisection
 
 _TOTAL = 1 << 28  # of all weights: what they are scaled to; sums of them fit into 32 bits
@@ -96,7 +96,7 @@ def spectral(graph: Graph, targets: Floats) -> Ints:
             part[vertices] = first + int(targets[first:end].argmax())
             continue
         middle = (first + end) // 2
-        piece = from_scipy(adjacency[vertices][:, vertices], graph.vertex_weights[vertices])
+        piece = Graph.from_scipy(adjacency[vertices][:, vertices], graph.vertex_weights[vertices])
         side = spectral_bisection(piece, float(targets[first:middle].sum() / targets[first:end].sum()))
         todo += [(vertices[side == 0], first, middle), (vertices[side == 1], middle, end)]
     return part

@@ -1,0 +1,290 @@
+"""Rows on a virtual clock: the very objects that run on MPI, with as many ranks as you like.   (pure)
+
+A call of `map_blocks` is a round of all ranks (`lb_mpi.balancing.round`, `course`), the judge on the root, and diffusion on
+the process graph.  Here messages take a latency and the time for their bytes, and keep their order between each two ranks,
+as MPI promises; rows take what they cost / the speed of the rank, with some noise; a rank in the middle of a block hears a
+message at its end.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.judge import Judge
+from lb_mpi.balancing.migrate import Plan, plan
+from lb_mpi.balancing.reports import REPORT, Records, Report
+from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Rowset, Send, count
+from lb_mpi.balancing.trigger import Reason, Trigger, When
+from lb_mpi.checks import choice, integer, number
+from lb_mpi.checks import seed as check_seed
+from lb_mpi.diffusion.diffusion import Diffusion
+from lb_mpi.diffusion.setup import Setup, prepare
+from lb_mpi.errors import ProtocolError
+from lb_mpi.graph import Floats, Graph
+from lb_mpi.metrics import check_speeds
+
+Costs = Callable[[int], Sequence[Floats]]  # call -> for each rank, (n,) units of work of its rows
+Seconds = Callable[[int, Job], float]  # rank, job -> how long it takes there
+ROWS = ("constant", "lognormal", "hotspot")  # kinds of costs
+STALE = 0.01  # relative change of a speed after which the scheme is prepared anew
+HEADER_BYTES = 64  # of a message
+
+
+class Network(NamedTuple):
+    """What messages cost."""
+
+    latency_s: tuple[float, float] = (5e-6, 5e-6)  # the least and the most; log-uniform between them
+    s_per_byte: float = 0.0
+    row_bytes: int = 8  # of a row, and of its result
+
+    def delay_s(self, message: Message, rng: random.Random) -> float:
+        """Draw the time that a message takes."""
+        low, high = self.latency_s
+        delay = low if low == high else math.exp(rng.uniform(math.log(low), math.log(high)))
+        n = message.payload if message.kind is Kind.DONE else count(message.rows) if message.rows is not None else 0
+        return delay + self.s_per_byte * (HEADER_BYTES + n * self.row_bytes)
+
+
+class World:
+    """All ranks of one round, and what is under way between them."""
+
+    def __init__(self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random) -> None:
+        self.rounds, self.network, self.rng = rounds, network, rng
+        self.now = 0.0
+        self.busy_s = np.zeros(len(rounds))
+        self.jobs: list[tuple[Job, float] | None] = [None] * len(rounds)  # in hand, with the seconds that they take
+        self.inbox: list[list[Arrival]] = [[] for _ in rounds]  # of ranks in the middle of a job
+        self.n_messages = self.n_bytes = 0
+        self._seconds = seconds
+        self._events: list[tuple[float, int, int, Arrival | None]] = []  # time, number, rank, message (None: job is done)
+        self._n_events = 0
+        self._arrives: dict[tuple[int, int], float] = {}  # the last message between two ranks
+
+    def under_way(self) -> list[tuple[int, int, Message]]:
+        """(source, destination, message) of all messages that no rank has served."""
+        flying = [(event[3][0], event[2], event[3][1]) for event in self._events if event[3] is not None]
+        waiting = [(source, rank, message) for rank, inbox in enumerate(self.inbox) for source, message in inbox]
+        return flying + waiting
+
+    def run(self, begin_s: Iterable[float], on_step: Callable[[World], None] | None = None) -> Floats:
+        """Play the round to its end; (P,) when each rank is through.  ProtocolError if that never comes.
+
+        Rank r begins at begin_s[r].  `on_step` is called after each event.
+        """
+        ends_s = np.full(len(self.rounds), np.nan)
+        for rank, at in enumerate(begin_s):
+            self._schedule(at, rank, None)
+        while self._events:
+            self.now, _, rank, arrival = heapq.heappop(self._events)
+            round, job = self.rounds[rank], self.jobs[rank]
+            if arrival is not None:
+                if job is not None or round.to_lend is not None:
+                    self.inbox[rank].append(arrival)
+                    continue
+                self._post(rank, round.turn(self.now, (arrival,)))
+            else:
+                if job is not None:
+                    self.jobs[rank] = None
+                    self._finish(rank, *job)
+                arrived, self.inbox[rank] = self.inbox[rank], []
+                self._post(rank, round.turn(self.now, arrived))
+            self._begin(rank)
+            if round.over:
+                ends_s[rank] = self.now
+            if on_step is not None:
+                on_step(self)
+        if np.isnan(ends_s).any():
+            raise ProtocolError(f"the round never ends for rank {int(np.isnan(ends_s).argmax())}")
+        return ends_s
+
+    def fails(self, _rank: int, _job: Job) -> bool:
+        """True when the user's function is to raise in this job."""
+        return False
+
+    def _begin(self, rank: int) -> None:
+        job = self.rounds[rank].job
+        if job is None:
+            return
+        seconds = self._seconds(rank, job)
+        self.jobs[rank] = job, seconds
+        self.busy_s[rank] += seconds
+        self._schedule(self.now + seconds, rank, None)
+
+    def _finish(self, rank: int, job: Job, seconds: float) -> None:
+        round = self.rounds[rank]
+        if self.fails(rank, job):
+            self._post(rank, round.fail())
+            return
+        self._post(rank, round.done(job, seconds, seconds, count(job.rows)))
+
+    def _post(self, rank: int, sends: Iterable[Send]) -> None:
+        for destination, message in sends:
+            pair = (rank, destination)
+            at = max(self.now + self.network.delay_s(message, self.rng), self._arrives.get(pair, 0.0))
+            self._arrives[pair] = at
+            self.n_messages += 1
+            self._schedule(at, destination, (rank, message))
+
+    def _schedule(self, at: float, rank: int, arrival: Arrival | None) -> None:
+        self._n_events += 1
+        heapq.heappush(self._events, (at, self._n_events, rank, arrival))
+
+
+class Call(NamedTuple):
+    """What one call took; seconds are virtual."""
+
+    seconds: float  # until all ranks are through, and have agreed on what comes next
+    bound_s: float  # work / sum of the speeds
+    alone_s: float  # without balancing
+    rows_moved: int
+    bytes_moved: int
+    acted: bool  # the distribution was changed for the calls after this one
+    reason: str  # in words
+    messages: int
+
+
+class Cluster:
+    """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
+
+    Ticks of a rank are seconds of its own time.  `noise`: the standard deviation of the logarithm of a job's time.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        speeds: ArrayLike,
+        *,
+        scheme: str = "direct",
+        tolerance: float = 0.05,
+        when: When = "auto",
+        every: int = 1,
+        network: Network | None = None,
+        noise: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
+        self.scheme, self.tolerance = scheme, number("tolerance", tolerance, above=0.0)
+        self.network, self.noise = network or Network(), number("noise", noise, least=0.0)
+        self.courses = [Course(rank, graph.n, graph.neighbours(rank).tolist()) for rank in range(graph.n)]
+        self.judge = Judge(graph.n, Trigger(when, every, tolerance))
+        self.setup: Setup = prepare(graph, np.ones(graph.n), scheme)
+        self.rng = random.Random(check_seed(seed))
+        self._collective_s = 2 * (graph.n - 1).bit_length() * self.network.latency_s[1]  # there and back on a tree
+
+    def call(self, costs: Sequence[Floats]) -> Call:
+        """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r."""
+        rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
+        world = World(rounds, _Clock(costs, self.speeds, self.noise, self.rng).seconds, self.network, self.rng)
+        ends_s = world.run(np.zeros(len(rounds)))
+        reports = self._reports(rounds, world)
+        verdict = self.judge.hear(reports)
+        for course in self.courses:
+            course.hear(verdict)
+        seconds = float(ends_s.max()) + self._collective_s
+        if verdict.decision.act:
+            spent_s = self._rebalance(home=verdict.decision.reason is Reason.HOME)
+            self.judge.changed(lending=self.courses[0].is_lending, seconds=spent_s)
+            seconds += spent_s
+        work = np.array([mine.sum() for mine in costs])
+        return Call(
+            seconds,
+            float(work.sum() / self.speeds.sum()),
+            float((work / self.speeds).max()),
+            verdict.rows,
+            verdict.bytes,
+            verdict.decision.act,
+            verdict.decision.words,
+            world.n_messages,
+        )
+
+    def _reports(self, rounds: Sequence[Round], world: World) -> Records:
+        reports = np.empty(len(rounds), dtype=REPORT)
+        for rank, (course, round) in enumerate(zip(self.courses, rounds, strict=True)):
+            busy_s = float(world.busy_s[rank])
+            told = course.learn(round.learned, busy_s, busy_s)
+            rows = round.learned.rows_lent
+            n_bytes = 2 * rows * self.network.row_bytes
+            began_s = 0.0
+            report = Report(False, 0, told.work, busy_s, busy_s, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
+            reports[rank] = report.fields()
+        return reports
+
+    def _rebalance(self, *, home: bool) -> float:
+        """Another distribution for the calls to come; the seconds that finding it takes."""
+        made: Plan | None = None
+        steps = 0
+        if not home:
+            if float(np.abs(self.judge.speeds / self.setup.speeds - 1.0).max()) > STALE:
+                self.setup = prepare(self.graph, self.judge.speeds, self.scheme)
+            loads = [course.work for course in self.courses]
+            diffusion = Diffusion(self.setup, loads)
+            while not diffusion.converged(self.tolerance) or not diffusion.steps:
+                diffusion.step()
+            made = plan(self.graph, diffusion.flow(), loads, self.setup.speeds)
+            steps = diffusion.steps
+        for course in self.courses:
+            course.follow(made)
+        return self._collective_s + steps * self.network.latency_s[1]
+
+
+class _Clock:
+    """How long jobs take."""
+
+    def __init__(self, costs: Sequence[Floats], speeds: Floats, noise: float, rng: random.Random) -> None:
+        self._sums = [np.concatenate([[0.0], np.cumsum(mine)]) for mine in costs]
+        self._costs, self._speeds, self._noise, self._rng = costs, speeds, noise, rng
+
+    def seconds(self, rank: int, job: Job) -> float:
+        """Draw the seconds of `job` on `rank`."""
+        rows: Rowset = job.rows
+        if isinstance(rows, slice):
+            sums = self._sums[job.owner]
+            work = float(sums[rows.stop] - sums[rows.start])
+        else:
+            work = float(self._costs[job.owner][rows].sum())
+        noise = math.exp(self._rng.gauss(0.0, self._noise)) if self._noise else 1.0
+        return noise * work / float(self._speeds[rank])
+
+
+def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: float = 1.0, period: int = 100) -> Costs:
+    """Costs of rows by call: of `n_rows` on each rank, 1 unit of work in the mean.
+
+    "constant"; "lognormal": the logarithms have the standard deviation `spread`, the same in each call; "hotspot": a
+    warm region, that costs up to 1 + 4 `spread` as much, moves over all ranks once in `period` calls.  ValueError for
+    other words.
+    """
+    choice("costs", kind, ROWS)
+    ranks, rows = integer("n_ranks", n_ranks, 1), integer("n_rows", n_rows, 1)
+    width, calls = number("spread", spread, least=0.0), integer("period", period, 1)
+    if kind == "constant":
+        same = [np.ones(rows)] * ranks
+        return lambda _call: same
+    if kind == "lognormal":
+        rng = np.random.default_rng(check_seed(seed))
+        drawn = list(rng.lognormal(-0.5 * width**2, width, (ranks, rows)))
+        return lambda _call: drawn
+    place = np.arange(ranks * rows) / (ranks * rows)
+
+    def hot(call: int) -> Sequence[Floats]:
+        cost = 1.0 + 4.0 * width * np.maximum(0.0, np.cos(2.0 * np.pi * (place - call / calls)))
+        return list((cost / cost.mean()).reshape(ranks, rows))
+
+    return hot
+
+
+def simulate(cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int, Call], Any] | None = None) -> list[Call]:
+    """So many calls in a row, one after the other; `on_call` hears of each."""
+    done = []
+    for number_of_call in range(integer("calls", calls, 1)):
+        done.append(cluster.call(costs(number_of_call)))
+        if on_call is not None:
+            on_call(number_of_call, done[-1])
+    return done

@@ -1,0 +1,38 @@
+"""Arguments that several commands have: a graph, a seed, numbers that are drawn or listed."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from lb_mpi.checks import comma_list, number, show
+from lb_mpi.graph import Floats
+
+GRAPH = (
+    "mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N; the neighbours of vertices 1, 2, ... with slashes between: "
+    "2/1,3/2; or a METIS .graph or Matrix Market file"
+)
+
+
+def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
+    """(n,) numbers "uniform:LOW:HIGH", or those that are listed, as many as there are; ValueError, naming `name`."""
+    kind, *bounds = text.split(":")
+    if kind != "uniform":
+        return np.array(comma_list(name, text))
+    if len(bounds) != 2:
+        raise ValueError(f"{name} = {show(text)}: expected uniform:LOW:HIGH, or numbers with commas between them")
+    low = number(name, comma_list(name, bounds[0], 1)[0], least=0.0)
+    high = number(name, comma_list(name, bounds[1], 1)[0], least=low)
+    return rng.uniform(low, high, n)
+
+
+def pair(text: str) -> tuple[float, float]:
+    """Parse "LOW,HIGH", or one number for both."""
+    try:
+        numbers = comma_list("", text)
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected one number, or two with a comma")
+    return numbers[0], numbers[-1]

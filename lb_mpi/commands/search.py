@@ -1,0 +1,97 @@
+"""The command `simulate search`: an unbalanced tree search on virtual ranks; the count is checked where it is published."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from lb_mpi.commands.arguments import pair
+from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
+from lb_mpi.searching import room, simulate
+from lb_mpi.searching.searcher import Options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("--tree", choices=sorted(TREES), default="T1", help="a published tree (%(default)s)")
+    parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks (%(default)s)")
+    parser.add_argument(
+        "--latency",
+        type=pair,
+        default=(5e-6, 5e-6),
+        metavar="S[,S]",
+        help="seconds that a message takes; two: log-uniform between them (5e-6)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of delays and pauses (%(default)s)")
+    parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds a node takes (%(default)s)")
+    parser.add_argument(
+        "--quantum-s",
+        type=float,
+        default=50e-6,
+        help="virtual seconds of work between two looks for messages (%(default)s)",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        default=4.0,
+        metavar="J",
+        help="a rank with no more nodes in hand than this gives none away (%(default)s)",
+    )
+    parser.add_argument(
+        "--split-rule",
+        choices=("alternate", "half", "one"),
+        default="alternate",
+        help="which of its nodes a rank gives away: every other one, the older half, or the oldest (%(default)s)",
+    )
+    parser.add_argument(
+        "--pause",
+        type=pair,
+        metavar="S,S",
+        help="shortest and longest seconds that an idle rank waits before it asks for work again",
+    )
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Search as the options say; ValueError for odd values.
+
+    `nodes`, `leaves`, `depth` of the tree, `efficiency` (1: all ranks did nothing but work), how often work was moved
+    (`balances`) with how many `drafts` and `messages`, in `virtual_seconds`, simulated in `seconds`.
+    """
+    began = time.perf_counter()
+    room.check_ranks(options.ranks, room.TREE_BYTES)
+    low, high = simulate.check_latency(options.latency)
+    problems = [UnbalancedTreeSearch(TREES[options.tree], options.split_rule) for _ in range(options.ranks)]
+    pause = options.pause or simulate.pause_for(options.ranks, high)
+    result = simulate.search(
+        problems,
+        latency=(low, high),
+        unit_s=options.unit_s,
+        quantum_s=options.quantum_s,
+        seed=options.seed,
+        options=Options(threshold=options.threshold, pause_s=pause, seed=options.seed),
+    )
+    count = result.value
+    known = PUBLISHED.get(options.tree)
+    if known is not None and known != count:
+        raise AssertionError(f"{options.tree} has {known} as published, but {count} were counted")
+    return {
+        "tree": options.tree,
+        "ranks": options.ranks,
+        **count._asdict(),
+        "efficiency": result.efficiency,
+        "balances": result.balances,
+        "drafts": result.drafts,
+        "messages": result.messages,
+        "virtual_seconds": result.virtual_seconds,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def summary(answer: dict[str, Any]) -> list[str]:
+    """The answer in a few lines for people."""
+    return [
+        f"{answer['nodes']:,} nodes on {answer['ranks']} virtual ranks in {answer['virtual_seconds']:.6f} virtual seconds",
+        f"efficiency {answer['efficiency']:.3f}; work was moved {answer['balances']} times, with {answer['drafts']} drafts "
+        f"and {answer['messages']:,} messages",
+    ]

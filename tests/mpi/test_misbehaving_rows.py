@@ -1,0 +1,188 @@
+"""What users' functions may do to the Balancer, and what all ranks are told then; and arrays that need care."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from tests.misbehaviour import RAISES, RETURNS
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+pytestmark = pytest.mark.mpi
+
+
+def numbers(n: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(RANK).standard_normal((n, *shape))
+
+
+def pack(item: dict[str, int]) -> bytes:
+    return json.dumps(item).encode()
+
+
+def check(misbehave: Callable[[], object], call: str, everywhere: bool, wrong: Callable[..., object]) -> None:
+    """All ranks raise, and name rank and cause; who has raised SystemExit or KeyboardInterrupt raises it."""
+    mine = everywhere or RANK == LAST
+    with pytest.raises((lb_mpi.BalanceError, SystemExit, KeyboardInterrupt)) as caught:
+        misbehave()
+    if isinstance(caught.value, lb_mpi.BalanceError):
+        assert re.match(r"rank \d+, " if everywhere else f"rank {LAST}, ", str(caught.value)), f"{call}: {caught.value}"
+    else:
+        assert mine, call
+        with pytest.raises(type(caught.value)):
+            wrong()
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_whatever_is_raised_or_returned_is_told_to_all(everywhere: bool) -> None:
+    mine = everywhere or RANK == LAST
+    rows, objects = numbers(40, 2), [{"n": k} for k in range(20)]
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        for name, wrong in {**RAISES, **{f"returns {k}": lambda *_, r=r: r() for k, r in RETURNS.items()}}.items():
+
+            def function(block: Any, wrong: Callable[..., object] = wrong) -> Any:
+                return wrong() if mine else block
+
+            check(lambda: balancer.map_blocks(function, rows), f"function {name}", everywhere, wrong)
+            assert np.array_equal(balancer.map_blocks(np.copy, rows), rows)  # as new
+        for name, wrong in {**RAISES, **{f"returns {k}": lambda *_, r=r: r() for k, r in RETURNS.items()}}.items():
+            if SIZE == 1:
+                break
+
+            def broken(item: dict[str, int], wrong: Callable[..., object] = wrong) -> Any:
+                return wrong() if mine else pack(item)
+
+            costs = np.full(20, 100.0 * (RANK == LAST))
+            check(
+                lambda: balancer.migrate(objects, costs, pack=broken, unpack=json.loads),  # noqa: B023
+                f"pack {name}", everywhere, wrong,
+            )  # fmt: skip
+            if name in RAISES:  # what it returns is the user's
+
+                def torn(text: bytes, wrong: Callable[..., object] = wrong) -> Any:
+                    return wrong()
+
+                costs = np.full(20, 100.0 * (RANK == 0))
+                with pytest.raises((lb_mpi.BalanceError, SystemExit, KeyboardInterrupt)):
+                    balancer.migrate(objects, costs, pack=pack, unpack=torn)
+        assert len(COMM.allgather(balancer.migrate(objects, pack=pack, unpack=json.loads))) == SIZE
+
+
+def test_arguments_that_will_not_do() -> None:
+    rows = numbers(10, 2)
+    with lb_mpi.Balancer(COMM, every=np.int64(2), tolerance=np.float32(0.25), emulated_speed=np.float32(0.5)) as balancer:
+        bad: list[tuple[Callable[[], object], str]] = [
+            (lambda: balancer.map_blocks(np.copy, rows.view(np.matrix)), "rows of type matrix: expected a numpy array"),
+            (lambda: balancer.map_blocks(np.copy, rows, block_rows=0), "block_rows = 0: expected an integer >= 1"),
+            (lambda: balancer.map_blocks(np.copy, rows, block_rows="a"), "block_rows = 'a': expected"),
+            (lambda: balancer.map_blocks(None, rows), "function = None: expected a function"),
+            (lambda: balancer.map_blocks(np.copy, [rows] * 61), "61 arrays: expected at most 60"),
+            (lambda: balancer.map_blocks(np.copy, [1], pack=3, unpack=json.loads), "pack = 3: expected a function"),
+            (lambda: balancer.migrate(rows, costs=[1e308] * 10), "costs .*expected numbers whose sum"),
+        ]
+        for call, words in bad:
+            with pytest.raises((TypeError, ValueError), match=words):
+                call()
+        if SIZE > 1:
+            with pytest.raises(TypeError, match=f"rows of rank {LAST} are .* in blocks of 3: expected .*, as on rank 0"):
+                balancer.map_blocks(np.copy, rows, block_rows=3 if RANK == LAST else None)
+        for result in (np.ma.masked_array(rows, rows > 0), rows.view(np.matrix)):
+            with pytest.raises(lb_mpi.BalanceError, match=r"function returned a (MaskedArray|matrix) of float64"):
+                balancer.map_blocks(lambda block, result=result: result[: len(block)], rows)
+        assert np.array_equal(balancer.map_blocks(np.copy, rows), rows)
+
+
+def spin_rows(n: int) -> None:
+    from tests.mpi.test_balancer import spin
+
+    spin(2e-5 * n * (1 + RANK % 4))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_memory_order_is_kept(order: Any) -> None:
+    rows, more = np.array(numbers(90, 3, 2), order=order), np.array(numbers(90, 4), order=order)
+
+    def function(block: np.ndarray, beside: np.ndarray) -> np.ndarray:
+        for array in (block, beside):
+            assert len(array) < 2 or array.flags.f_contiguous == (order == "F"), (array.shape, array.strides)
+            assert len(array) < 2 or array.flags.c_contiguous == (order == "C")
+        spin_rows(len(block))
+        return block + beside.sum(axis=1)[:, None, None]
+
+    expected = rows + more.sum(axis=1)[:, None, None]
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        for _ in range(8):
+            result = balancer.map_blocks(function, rows, more)
+            assert result.tobytes() == expected.tobytes()
+            assert result.flags.f_contiguous == (order == "F")
+
+
+@pytest.mark.parametrize("n", [1, 7, 64, 100])
+def test_blocks_of_one_shape_give_the_bits_of_these_calls(n: int) -> None:
+    weights = np.random.default_rng(7).standard_normal((33, 33))
+    rows, size = numbers(n, 33), 8
+
+    def function(block: np.ndarray) -> np.ndarray:
+        assert len(block) in (size, n % size)
+        spin_rows(len(block))
+        return np.asarray(block @ weights)
+
+    expected = np.concatenate([rows[first : first + size] @ weights for first in range(0, n, size)])
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        for _ in range(8):
+            assert balancer.map_blocks(function, rows, block_rows=size).tobytes() == expected.tobytes()
+
+
+def test_no_row_is_split_off_alone_in_the_first_call() -> None:
+    sizes = []
+
+    def function(block: np.ndarray) -> np.ndarray:
+        sizes.append(len(block))
+        return block
+
+    with lb_mpi.Balancer(COMM) as balancer:
+        balancer.map_blocks(function, numbers(1000, 3))
+    assert min(sizes) > 1
+
+
+PADDED = np.dtype({"names": ["a", "b"], "formats": ["u1", ">f8"], "offsets": [0, 8], "itemsize": 24})
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">i2", PADDED, np.dtype([("x", "<f4", (2,)), ("y", ">u2")])])
+def test_migrate_keeps_the_very_dtype(dtype: Any) -> None:
+    rows = np.zeros(30, dtype=dtype)
+    values = np.arange(30) + 100 * RANK
+    if rows.dtype.names:
+        rows[rows.dtype.names[-1]] = values
+    else:
+        rows[:] = values
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        owned = balancer.migrate(rows, np.full(30, 1.0 + RANK))
+        assert owned.dtype == rows.dtype
+        assert owned.dtype.itemsize == rows.dtype.itemsize
+        got = owned[rows.dtype.names[-1]] if rows.dtype.names else owned
+        everything = sorted(int(value) for part in COMM.allgather(got.tolist()) for value in part)
+        assert everything == sorted(k + 100 * rank for rank in range(SIZE) for k in range(30))
+
+
+def test_leaving_by_an_exception_does_not_wait_for_the_others() -> None:
+    def leave() -> None:
+        with lb_mpi.Balancer(COMM) as balancer:
+            balancer.map_blocks(np.copy, numbers(5))
+            if RANK != LAST:
+                COMM.recv(source=LAST)  # which that rank sends when it has left
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        leave()
+    if RANK == LAST:
+        for rank in range(LAST):
+            COMM.send(None, rank)

@@ -1,0 +1,206 @@
+"""The law of a round, checked from outside on all ranks at once; and every state that small rounds can reach."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.balancing.round import Kind, Learned, Message, Round, count, numbers
+
+UnderWay = Iterable[tuple[int, int, Message]]  # source, destination, message
+
+
+def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWay) -> None:
+    """AssertionError unless each row is in exactly one place, and nothing is on its way to who is at the end."""
+    places: Counter[tuple[int, int]] = Counter()
+    loans: dict[tuple[int, int], int] = {}  # (owner, borrower): loans with rows, or their answers, that are not settled
+    messages = list(under_way)
+
+    def put(owner: int, rows: object) -> None:
+        places.update((owner, int(row)) for row in numbers(rows))  # type: ignore[arg-type]
+
+    for rank, round in enumerate(rounds):
+        for block in round.home:
+            put(rank, block)
+        for rows in (round.to_lend or {}).values():
+            put(rank, rows)
+        for job in round.borrowed:
+            put(job.owner, job.rows)
+            loans[job.owner, rank] = loans.get((job.owner, rank), 0) + 1
+        for timed in round.learned.timed:
+            put(rank, timed.rows)
+            assert timed.by == rank or count(timed.rows), "a loan without rows was answered"
+    for source, destination, message in messages:
+        assert not rounds[destination].over, f"{message} for rank {destination}, which is at the end of its round"
+        if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None and count(message.rows):
+            put(source, message.rows)
+            heard = rounds[source].neighbours.get(destination, False)
+            assert message.kind is Kind.PLANNED or heard, f"help for rank {destination}, which is not dry"
+            loans[source, destination] = loans.get((source, destination), 0) + 1
+        if message.kind in (Kind.DONE, Kind.FAILED):
+            loan = rounds[destination].away.get(source)
+            assert loan is not None, f"{message} for rank {destination}, which has lent rank {source} nothing"
+            put(destination, loan.rows)
+            loans[destination, source] = loans.get((destination, source), 0) + 1
+    away = {(owner, borrower): 1 for owner, round in enumerate(rounds) for borrower in round.away}
+    assert loans == away, f"loans {loans}, in the books {away}"
+    twice = [place for place, n in places.items() if n > 1]
+    assert not twice, f"rows in two places: {twice}"
+    if not any(round.failed for round in rounds):
+        assert len(places) == sum(n_rows), f"{sum(n_rows) - len(places)} rows are lost"
+    for rank, round in enumerate(rounds):
+        said = {destination for source, destination, message in messages if source == rank and message.kind is Kind.DRY}
+        for neighbour in round.neighbours:
+            heard = rounds[neighbour].neighbours.get(rank, False)
+            assert (heard or neighbour in said) == (round.dry_at is not None), f"rank {rank} is dry, or said so for nothing"
+        assert not (round.failed and (round.home or round.borrowed)), f"rank {rank} has failed, and goes on"
+        if round.dry_at is not None:
+            assert not round.home, f"rank {rank} is dry, but has rows not begun"
+
+
+def check_end(rounds: Sequence[Round], n_rows: Sequence[int]) -> None:
+    """AssertionError unless all rows have been computed, once, by who says so."""
+    for rank, round in enumerate(rounds):
+        assert round.over
+        if not any(one.failed for one in rounds):
+            done = sorted(int(row) for timed in round.learned.timed for row in numbers(timed.rows))
+            assert done == list(range(n_rows[rank])), f"rank {rank}: {done}"
+
+
+class State(NamedTuple):
+    """All ranks, and what is under way between each two of them, in order."""
+
+    rounds: tuple[Round, ...]
+    wires: dict[tuple[int, int], tuple[Message, ...]]
+    failures: int  # that may still happen
+
+    def key(self) -> object:
+        """Equal for states that can't be told apart."""
+        ranks = tuple(
+            (
+                tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
+                tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
+                tuple(sorted(r.lenders)), tuple(r.neighbours.items()), r.dry_at, r.failed,
+                tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r._n_home,
+            )
+            for r in self.rounds
+        )  # fmt: skip
+        wires = tuple(
+            sorted((ends, tuple((m.kind, _rows(m.rows)) for m in wire)) for ends, wire in self.wires.items() if wire)
+        )
+        return ranks, wires, self.failures
+
+
+def _rows(rows: object) -> tuple[int, ...]:
+    return () if rows is None else tuple(numbers(rows).tolist())  # type: ignore[arg-type]
+
+
+def clone(round: Round) -> Round:
+    """A copy that shares nothing that changes."""
+    other = copy.copy(round)
+    other.home, other.borrowed, other.away = list(round.home), deque(round.borrowed), dict(round.away)
+    other.to_lend = None if round.to_lend is None else dict(round.to_lend)
+    other.lenders, other.neighbours = set(round.lenders), dict(round.neighbours)
+    learned = round.learned
+    other.learned = Learned(list(learned.timed), learned.help_ticks, learned.rows_lent)
+    return other
+
+
+def first_state(
+    n_rows: Sequence[int],
+    edges: Iterable[tuple[int, int]],
+    plan: dict[tuple[int, int], int] | None = None,
+    *,
+    failures: int = 0,
+    round_class: type[Round] = Round,
+) -> State:
+    """Ranks with rows in blocks of one; plan[owner, borrower]: how many of the first rows are lent."""
+    plan, pairs, size = plan or {}, list(edges), len(n_rows)
+    rounds = []
+    for rank, n in enumerate(n_rows):
+        first, lent = 0, {}
+        for (owner, borrower), rows in plan.items():
+            if owner == rank:
+                lent[borrower] = np.arange(first, first + rows)
+                first += rows
+        rounds.append(
+            round_class(
+                rank,
+                [slice(row, row + 1) for row in range(first, n)],
+                lent=lent,
+                lenders=[owner for owner, borrower in plan if borrower == rank],
+                neighbours=sorted({*(b for a, b in pairs if a == rank), *(a for a, b in pairs if b == rank)}),
+                speeds=np.ones(size),
+            )
+        )
+    return State(tuple(rounds), {}, failures)
+
+
+def successors(state: State) -> list[State]:
+    """One delivery, one turn without any, one job done, or one that fails."""
+    states = []
+
+    def step(rank: int, arrived: Sequence[tuple[int, Message]], wires: dict, failures: int, how: str) -> None:  # type: ignore[type-arg]
+        rounds = tuple(clone(round) if number == rank else round for number, round in enumerate(state.rounds))
+        round, new = rounds[rank], dict(wires)
+        if how == "turn":
+            sends = round.turn(0.0, arrived)
+        else:
+            job = round.job
+            assert job is not None
+            sends = round.done(job, 1.0, 1.0) if how == "done" else round.fail()
+        for destination, message in sends:
+            new[rank, destination] = (*new.get((rank, destination), ()), message)
+        states.append(State(rounds, new, failures))
+
+    for (source, rank), wire in state.wires.items():
+        if wire:
+            step(rank, [(source, wire[0])], {**state.wires, (source, rank): wire[1:]}, state.failures, "turn")
+    for rank, round in enumerate(state.rounds):
+        if round.over:
+            continue
+        step(rank, [], state.wires, state.failures, "turn")
+        if round.job is not None and round.to_lend is None:
+            step(rank, [], state.wires, state.failures, "done")
+            if state.failures:
+                step(rank, [], state.wires, state.failures - 1, "fail")
+    return states
+
+
+def explore(first: State, *, most_states: int = 100_000) -> tuple[int, int]:
+    """Check the law in every reachable state, and that the end can be reached from each; (states, ends among them)."""
+    n_rows = [
+        sum(count(block) for block in r.home) + sum(count(rows) for rows in (r.to_lend or {}).values()) for r in first.rounds
+    ]
+    seen, queue, came_from = {first.key(): 0}, deque([first]), [list[int]()]
+    ends = []
+    while queue:
+        state = queue.popleft()
+        here = seen[state.key()]
+        check_law(state.rounds, n_rows, [(*ends, m) for ends, wire in state.wires.items() for m in wire])
+        if all(round.over for round in state.rounds):
+            check_end(state.rounds, n_rows)
+            ends.append(here)
+            continue
+        for new in successors(state):
+            key = new.key()
+            if key not in seen:
+                seen[key] = len(seen)
+                came_from.append([])
+                queue.append(new)
+                assert len(seen) <= most_states, "more states than expected: choose smaller rounds"
+            came_from[seen[key]].append(here)
+    n_ends, saved = len(ends), set(ends)
+    while ends:
+        for number in came_from[ends.pop()]:
+            if number not in saved:
+                saved.add(number)
+                ends.append(number)
+    assert len(saved) == len(seen), f"{len(seen) - len(saved)} states from which the round never ends"
+    return len(seen), n_ends
+
+

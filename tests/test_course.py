@@ -1,0 +1,152 @@
+"""From round to round: measuring, deciding and lending, by the real objects on a virtual clock."""
+
+import math
+
+import numpy as np
+import pytest
+
+from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.judge import Judge
+from lb_mpi.balancing.reports import REPORT, Problem, Records, Report, Verdict, verdict_of
+from lb_mpi.balancing.round import count, numbers
+from lb_mpi.balancing.simulate import Cluster, Network, row_costs, simulate
+from lb_mpi.balancing.trigger import Decision, Reason, Trigger
+from lb_mpi.graph import mesh, most_square_mesh, parse
+
+QUICK = Network((1e-7, 1e-7))
+
+
+def ranks(size: int, speeds: object, **options: object) -> Cluster:
+    options = {"network": QUICK, "when": "auto", **options}
+    return Cluster(mesh(*most_square_mesh(size)), speeds, **options)  # type: ignore[arg-type]
+
+
+def ratios(cluster: Cluster, costs: list[np.ndarray], calls: int) -> list[float]:
+    """Seconds / bound of each call."""
+    return [call.seconds / call.bound_s for call in simulate(cluster, lambda _call: costs, calls)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("size", [2, 4, 9])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_unknown_speeds_are_found_in_a_few_calls(seed: int, size: int, uneven: bool) -> None:
+    rng = np.random.default_rng(seed)
+    rows = [rng.lognormal(0.0, 1.0 if uneven else 0.0, 400) for _ in range(size)]
+    found = ratios(ranks(size, rng.uniform(500.0, 5000.0, size)), rows, 12)
+    assert max(found[8:]) < (1.10 if uneven else 1.08), (seed, found)
+
+
+@pytest.mark.parametrize("scheme", ["fos", "sos", "cg", "dimension_exchange", "direct"])
+def test_any_scheme_levels_the_ranks(scheme: str) -> None:
+    speeds = 1000.0 * np.array([4.0, 1.0, 2.0, 1.0, 3.0, 1.0])
+    found = ratios(ranks(6, speeds, scheme=scheme), [np.ones(200)] * 6, 12)
+    assert found[0] > 1.1
+    assert max(found[8:]) < 1.08
+
+
+def test_nothing_happens_among_equals() -> None:
+    cluster = ranks(6, np.full(6, 500.0))
+    calls = simulate(cluster, lambda _call: [np.ones(100)] * 6, 10)
+    assert not any(call.acted for call in calls)
+    assert sum(call.rows_moved for call in calls) == 0
+
+
+def test_costs_that_move_are_followed() -> None:
+    size = 8
+    calls = simulate(ranks(size, np.full(size, 1000.0)), row_costs("hotspot", size, 200, period=200), 100)
+    assert calls[0].alone_s / calls[0].bound_s > 2.0
+    assert np.mean([call.seconds / call.bound_s for call in calls[6:]]) < 1.08
+
+
+def test_rows_that_can_not_be_divided_are_no_reason_to_go_on() -> None:
+    cluster = ranks(3, np.ones(3), network=Network((2.0, 2.0)))  # to decide takes seconds
+    calls = simulate(cluster, lambda _call: [np.array([100.0]), np.ones(10), np.ones(10)], 30)
+    assert sum(call.acted for call in calls[15:]) <= 4
+
+
+def test_numbers_of_rows_that_change() -> None:
+    cluster = ranks(4, [4000.0, 1000.0, 1000.0, 500.0])
+    calls = simulate(cluster, lambda call: [np.ones(100 + 10 * ((call + rank) % 3)) for rank in range(4)], 12)
+    assert max(call.seconds / call.bound_s for call in calls[6:]) < 1.25
+    assert min(call.alone_s / call.bound_s for call in calls[6:]) > 1.5
+
+
+def test_noise_and_distance_cost_little() -> None:
+    cluster = ranks(9, np.linspace(1000.0, 4000.0, 9), noise=0.1, network=Network((1e-4, 1e-3), 1e-9, 1000), seed=3)
+    found = ratios(cluster, [np.ones(300)] * 9, 20)
+    assert np.mean(found[10:]) < 1.15
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    runs = [
+        simulate(ranks(4, [4000.0, 1e3, 1e3, 500.0], noise=0.2, seed=7), row_costs("lognormal", 4, 50), 5)
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+
+
+def test_a_round_of_a_course_has_every_row_once() -> None:
+    course = Course(0, 3, [1, 2])
+    for n in (0, 1, 2, 3, 5, 1000):
+        for warm in (False, True):
+            blocks = course.begin(n, 5, warm=warm).home
+            rows = np.concatenate([np.zeros(0, dtype=int), *map(numbers, blocks)])
+            assert sorted(rows.tolist()) == list(range(n))
+            if n >= 1000 and not warm:  # what the first call takes tells nothing, but it is never about one row alone
+                assert min(map(count, blocks)) == count(blocks[-1]) == 2
+
+
+def reports(*rows: Report) -> Records:
+    return np.array([row.fields() for row in rows], dtype=REPORT)
+
+
+def test_lending_that_does_not_pay_is_given_up() -> None:
+    judge = Judge(2, Trigger())
+    plain = reports(*(Report(False, 1, 1.0, busy, 1.0, 0.0, 0, 0) for busy in (1.0, 0.5)))
+    assert judge.hear(plain).decision.reason is not Reason.HOME
+    judge.changed(lending=True)
+    dear = reports(*(Report(False, 1, 1.0, 0.75, 1.0, 2.0, 0, 0) for _ in range(2)))
+    judge.hear(dear)
+    assert judge.hear(dear).decision.reason is Reason.HOME
+
+
+def test_failed_ranks_and_rows_that_differ() -> None:
+    good, failed, other = (Report(bad, mark, 1.0, 1.0, 1.0, 0.0, 0, 0) for bad, mark in ((False, 5), (True, 5), (False, 6)))
+    for others, problem in ((good, Problem.NONE), (failed, Problem.FAILED), (other, Problem.DIFFER)):
+        assert Judge(2, Trigger()).hear(reports(good, others)).problem is problem
+
+
+def test_rounding_below_zero_is_no_work() -> None:
+    judge = Judge(2, Trigger())
+    for _ in range(3):
+        verdict = judge.hear(reports(*(Report(False, 1, 1.0, 1.0, 1e-3, 0.0, 0, 0, helped=h) for h in (0.0, -1.1e-3))))
+    assert verdict.problem is Problem.NONE
+    assert verdict.speeds.min() > 0.0
+
+
+def test_a_verdict_travels_as_it_is() -> None:
+    verdict = Verdict(
+        Problem.NONE, Decision(Reason.GAIN, 0.25), math.nan, 0.5, 10**12, 3, np.arange(3.0), np.ones(3), np.zeros(3)
+    )
+    read = verdict_of(verdict.record())
+    assert repr(read) == repr(verdict)
+    assert read.decision.act
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"noise": -1.0}, "noise"),
+        ({"noise": "a"}, "noise"),
+        ({"tolerance": 0.0}, "tolerance"),
+        ({"when": "never"}, "when"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_bad_parameters_of_a_simulation(options: dict[str, object], name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} = .*expected"):
+        Cluster(parse("ring:4"), np.ones(4), **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="speeds"):
+        Cluster(parse("ring:4"), np.ones(3))
+    with pytest.raises(ValueError, match="costs = 'odd': expected one of constant, lognormal, hotspot"):
+        row_costs("odd", 3, 3)

@@ -1,0 +1,180 @@
+"""The public names, and what is alike at every door: graphs in any shape, numpy's numbers, words for what is wrong."""
+
+import inspect
+import math
+import pydoc
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from scipy import sparse
+
+import lb_mpi
+from lb_mpi import checks
+from lb_mpi.__main__ import COMMANDS
+from lb_mpi.graph import Graph, mesh
+
+
+def needs_mpi() -> Any:
+    return pytest.importorskip("mpi4py")
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    needs_mpi()
+    assert sorted(lb_mpi.__all__) == lb_mpi.__all__
+    assert set(lb_mpi.__all__) == {name for name in dir(lb_mpi) if not name.startswith("_")}
+    for name in lb_mpi.__all__:
+        assert inspect.getdoc(getattr(lb_mpi, name)), name
+    with pytest.raises(AttributeError, match="no attribute 'blance'"):
+        lb_mpi.blance  # noqa: B018
+
+
+def test_help_shows_all_names_and_no_noise() -> None:
+    needs_mpi()
+    text = pydoc.plain(pydoc.render_doc(lb_mpi))
+    for name in lb_mpi.__all__:
+        assert f"class {name}(" in text or f"{name}(" in text
+    for noise in ("TYPE_CHECKING", "_LATER", "Any ="):
+        assert noise not in text
+
+
+def test_importing_brings_neither_numpy_nor_mpi() -> None:
+    script = "import sys, lb_mpi, lb_mpi.hosts, lb_mpi.checks; print({'numpy', 'mpi4py', 'scipy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_options_are_given_by_name() -> None:
+    allowed = {"partition": 2, "arrange": 2, "allocate": 2, "partition_metrics": 3, "as_graph": 1}
+    for name, most in allowed.items():
+        kinds = [parameter.kind for parameter in inspect.signature(getattr(lb_mpi, name)).parameters.values()]
+        assert kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == most, name
+
+
+def test_every_command_has_its_module_and_every_module_its_command() -> None:
+    folder = Path(lb_mpi.__file__).parent / "commands"
+    shared = {"__init__", "dispatch", "arguments"}
+    assert {name.split()[-1] for name in COMMANDS} == {path.stem for path in folder.glob("*.py")} - shared
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def shapes(folder: Path) -> dict[str, Any]:
+    """The 2 x 4 mesh in every shape in which a graph can be given."""
+    graph = mesh(2, 4)
+    lists = [[int(j) + 1 for j in graph.neighbours(k)] for k in range(graph.n)]
+    (folder / "a.graph").write_text("8 10\n" + "".join(" ".join(map(str, some)) + "\n" for some in lists))
+    entries = "".join(f"{j + 1} {i + 1}\n" for i, j in zip(*graph.edges(), strict=True))
+    (folder / "a.mtx").write_text(f"%%MatrixMarket matrix coordinate pattern symmetric\n8 8 10\n{entries}")
+    return {
+        "Graph": graph,
+        "networkx": graph.to_networkx(),
+        "csr array": graph.to_scipy(),
+        "coo matrix": sparse.coo_matrix(graph.to_scipy()),
+        "name": "mesh:2x4",
+        "lists": "/".join(",".join(map(str, some)) for some in lists),
+        "METIS": str(folder / "a.graph"),
+        "Matrix Market": folder / "a.mtx",
+    }
+
+
+SPEEDS = [1.0, 2, 3, 4, 5, 6, 7, 8]
+DOORS: dict[str, Callable[[Any], Any]] = {
+    "as_graph": lambda graph: lb_mpi.as_graph(graph).indices,
+    "partition": lambda graph: lb_mpi.partition(graph, 2, effort="fast"),
+    "partition_metrics": lambda graph: lb_mpi.partition_metrics(graph, [0, 1] * 4, 2).cut,
+    "arrange": lambda graph: lb_mpi.arrange(graph, SPEEDS, method="fill").positions,
+    "balance": lambda graph: lb_mpi.balance(graph, SPEEDS, SPEEDS[::-1], tolerance=0.5).flow,
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_any_shape_of_a_graph_at_every_door(door: str, tmp_path: Path) -> None:
+    expected = DOORS[door](mesh(2, 4))
+    for shape, graph in shapes(tmp_path).items():
+        assert np.array_equal(DOORS[door](graph), expected), shape
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_what_is_no_graph_is_refused_alike(door: str, tmp_path: Path) -> None:
+    names = "No such file, and no such name of a graph: mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N"
+    for path in ("grid:3x3", "nosuch.graph", tmp_path / "nosuch.mtx"):
+        with pytest.raises(FileNotFoundError, match=names):
+            DOORS[door](path)
+    for graph in (np.eye(8), 8, None, [[1, 0]]):
+        with pytest.raises(TypeError, match=r"expected a Graph, networkx graph, scipy\.sparse matrix, name or path"):
+            DOORS[door](graph)
+    for graph, message in (
+        ("mesh:0x3", "graph = 'mesh:0x3'"),
+        ("mesh:3", "graph = 'mesh:3': expected mesh:RxC"),
+        (nx.DiGraph([(0, 1)]), "directed"),
+        (sparse.csr_array([[0.0, 1.0], [0.0, 0.0]]), "one-sided"),
+        ("2/1/4", "vertex 3 lists 4"),
+        ("2/1,3/", "vertex 2 lists 3, but not"),
+        ("2,2/1,1", "lists 2 twice"),
+        ("1/1", "vertex 1 lists 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            DOORS[door](graph)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert lb_mpi.partition("ring:8", np.int8(2), imbalance=np.float32(0), seed=np.uint64(3)).sum() == 4
+    assert sorted(lb_mpi.arrange("ring:3", np.arange(1, 4), seed=np.int64(1), tolerance=np.float32(0.1)).positions) == [
+        0,
+        1,
+        2,
+    ]
+    assert lb_mpi.allocate(np.int32(4), np.ones(2), cap=np.int64(2)).counts.tolist() == [2, 2]
+    assert Graph.from_edges(np.int64(2), [0], [1]).n == mesh(np.int64(1), np.int8(2)).n == 2  # type: ignore[arg-type]
+
+
+VALIDATORS: dict[str, tuple[Callable[[object], object], tuple[object, ...], tuple[object, ...]]] = {
+    "integer": (
+        lambda v: checks.integer("x", v, 0, 9),
+        (0, 9, np.int8(3), np.uint64(3)),
+        (-1, 10, 1.0, "1", True, np.bool_(1), None, [1]),
+    ),
+    "number": (
+        lambda v: checks.number("x", v, above=0.0, most=1.0),
+        (1, 0.5, np.float32(0.5), np.int64(1)),
+        (0, 1.5, math.nan, math.inf, 10**400, "1", True, np.bool_(1), None, np.ones(2), 1j),
+    ),
+    "seed": (lambda v: checks.seed(v, "x"), (0, np.int64(7), 1 << 80), (-1, 0.5, "a", None, True)),
+    "emulated_speed": (lambda v: checks.emulated_speed(v, "x"), (1, 0.1, np.float64(0.5)), (0, 1.1, "fast", math.nan)),
+    "choice": (lambda v: checks.choice("x", v, ("a", "b")), ("a",), ("c", 1, None, ["a"])),
+    "comma_list": (lambda v: checks.comma_list("x", str(v), 2), ("1,2", "1e3,.5"), ("", "1,", "a,b", "1_0,2", "1,2,3")),
+}
+
+
+@pytest.mark.parametrize("kind", VALIDATORS)
+def test_one_validator_for_each_kind(kind: str) -> None:
+    check, good, bad = VALIDATORS[kind]
+    for value in good:
+        check(value)
+    for value in bad:
+        with pytest.raises(ValueError, match=r"^x (= .*: expected|has 3 numbers: expected)"):
+            check(value)
+
+
+def test_what_can_not_be_shown_is_refused_in_words() -> None:
+    class Unspeakable:
+        def __repr__(self) -> str:
+            raise ZeroDivisionError
+
+    with pytest.raises(ValueError, match="x = <Unspeakable>: expected an integer"):
+        checks.integer("x", Unspeakable())
+    with pytest.raises(ValueError, match=r"\.\.\. \(1002 characters\)"):
+        checks.number("x", "y" * 1000)
