@@ -35,6 +35,18 @@ def test_what_cannot_be_ended_is_told_and_not_waited_for(
     assert "time.sleep(60)" in told
 
 
+def test_what_tests_start_heeds_ctrl_c_where_they_do_not() -> None:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}  # as of nohup
+    try:
+        for number in before:
+            with started(["sleep", "60"]) as process:
+                process.send_signal(number)
+                assert process.wait(20) == -number
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_is_interrupted_while_it_starts_is_ended(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     processes = []
