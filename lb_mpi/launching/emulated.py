@@ -97,9 +97,7 @@ class Cluster(NamedTuple):
     def up(self, hosts: Sequence[Host], delay_s: float) -> None:
         """Make it; on any way out but success, nothing is left of it."""
         if self.folder.exists() or self.namespaces():
-            raise ClusterError(
-                f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name"
-            )
+            raise ClusterError(f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name")
         try:
             self._up(hosts, delay_s)
         except BaseException:
