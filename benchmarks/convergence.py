@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.convergence_cases import REFERENCE, TOLERANCES, draw
+from benchmarks.convergence_cases import REFERENCE, TOLERANCES, draw, steps_to
 from lb_mpi.diffusion.diffusion import Diffusion, prepare
 
 EXCHANGES = ("neighbourhood", "paper")  # as in lb_mpi.mpi.exchange, which takes MPI to import
