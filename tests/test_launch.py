@@ -188,6 +188,17 @@ while len(list(here.iterdir())) < 2: time.sleep(0.01)
     assert schedule.run_all([*two, stage("c", Counts(1), n_cores=2)], verbose=False)
 
 
+def test_a_stage_waits_for_the_one_that_it_comes_after(tmp_path: Path) -> None:
+    file = tmp_path / "made"
+    first = stage("first", Counts(), script=f"import time; time.sleep(0.5); open({str(file)!r}, 'w')")
+    second = stage("second", Counts(1), script=f"open({str(file)!r})")._replace(after="first")
+    noted: list[int] = []
+    judge = second.judge
+    second = second._replace(judge=lambda folder, code: noted.append(code) or judge(folder, code))
+    assert schedule.run_all([first, second], verbose=False)
+    assert noted == [0]
+
+
 NOTES = """
 import os, pathlib, sys, time
 file = pathlib.Path(os.environ["LB_MPI_PROGRESS"]) / "1.progress"
@@ -233,9 +244,9 @@ SHARES = [f"serial tests, {k} of 4" for k in (1, 2, 3, 4)]
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["--ranks", "2,4"], ["ruff", "mypy", *SHARES, "mpi tests, 2 ranks", "mpi tests, 4 ranks"]),
-        (["--other-mpi", "--ranks=2"], ["serial tests", "mpi tests, 2 ranks"]),
-        (["--serial-only"], ["ruff", "mypy", *SHARES]),
+        (["--ranks", "2,4"], ["tools.kernels", "ruff", "mypy", *SHARES, "mpi tests, 2 ranks", "mpi tests, 4 ranks"]),
+        (["--other-mpi", "--ranks=2"], ["tools.kernels", "serial tests", "mpi tests, 2 ranks"]),
+        (["--serial-only"], ["tools.kernels", "ruff", "mypy", *SHARES]),
         (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
         (["-k", "some", "--ranks=1"], ["serial tests", "mpi tests, 1 rank"]),
         (["tests/test_graph.py", "-x"], ["serial tests"]),

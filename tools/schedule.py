@@ -78,7 +78,7 @@ def run_all(stages: Iterable[Stage], *, verbose: bool) -> bool:
     good, hung, totals, signed = True, False, Counts(), time.monotonic()
     with ExitStack() as everything:
         while waiting or running:
-            while waiting and sum(one.stage.n_cores for one in running) + waiting[0].n_cores <= N_CORES:
+            while waiting and fits(waiting[0], [one.stage for one in running]):
                 stage = waiting.pop(0)
                 if hung and stage.name.startswith("mpi"):
                     print(f"{stage.name:<20}          not run after a hang", flush=True)
@@ -103,6 +103,12 @@ def run_all(stages: Iterable[Stage], *, verbose: bool) -> bool:
         return good
     print("no test ran\n0 passed, 1 failed", flush=True)
     return False
+
+
+def fits(stage: Stage, running: list[Stage]) -> bool:
+    """There are cores for it, and nothing runs that it must come after."""
+    n_busy = sum(one.n_cores for one in running)
+    return n_busy + stage.n_cores <= N_CORES and stage.after not in [one.name for one in running]
 
 
 def tell(one: Running, outcome: Outcome, *, verbose: bool) -> None:

@@ -11,6 +11,7 @@ from tools.counts import Counts, count
 from tools.environment import Environment
 
 CHECK_LIMIT_S = 600.0
+KERNELS = "tools.kernels"
 
 
 class Outcome(NamedTuple):
@@ -35,10 +36,11 @@ class Stage(NamedTuple):
     argv: Callable[[Path], list[str]]
     variables: dict[str, str]
     judge: Callable[[Path, int], Outcome]
+    after: str = ""  # the name of a stage that must have ended before
 
 
 def check(environment: Environment, *command: str) -> Stage:
-    """Make a stage of a static check, `python -m COMMAND`."""
+    """Make a stage that has no tests, `python -m COMMAND`: a static check, or what is to be done before the tests."""
 
     def judge(folder: Path, code: int) -> Outcome:
         problem = "hung" if code == limit.HUNG else f"exit code {code}" if code else ""
@@ -60,7 +62,7 @@ def serial(environment: Environment, arguments: list[str], silence_s: float, sha
     def judge(folder: Path, code: int) -> Outcome:
         return Outcome(*count([folder / "report.xml"], code, may_be_empty=may_be_empty), _text(folder / "log"))
 
-    return Stage(f"serial tests{share}", 1, silence_s, argv, environment.variables(), judge)
+    return Stage(f"serial tests{share}", 1, silence_s, argv, environment.variables(), judge, KERNELS)
 
 
 def parallel(environment: Environment, n: int, arguments: list[str], silence_s: float, *, may_be_empty: bool) -> Stage:
@@ -77,7 +79,8 @@ def parallel(environment: Environment, n: int, arguments: list[str], silence_s: 
         texts = [(title, _text(path)) for title, path in titled]
         return Outcome(counts, problem, "\n".join(f"--- {title} ---\n{text}" for title, text in texts if text))
 
-    return Stage(f"mpi tests, {n} rank{'s' if n > 1 else ''}", min(n, 2), silence_s, argv, environment.job(n, [])[1], judge)
+    name, variables = f"mpi tests, {n} rank{'s' if n > 1 else ''}", environment.job(n, [])[1]
+    return Stage(name, min(n, 2), silence_s, argv, variables, judge, KERNELS)
 
 
 def _text(log: Path) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from lb_mpi.launching import limit
 from tools.environment import ROOT, Environment, SetupError, prepare, wanted
 from tools.schedule import run_all
-from tools.stages import Stage, check, parallel, serial
+from tools.stages import KERNELS, Stage, check, parallel, serial
 
 RANKS = (1, 2, 3, 4, 8)
 SILENCE_S = 120.0
@@ -64,6 +64,8 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
     serial_places = [text for text in places if not _is_mpi(text)]
     stages = []
     if not options.mpi_only:
+        if not rest:
+            stages.append(check(environment, KERNELS))
         if not rest and not options.other_mpi:
             stages += [check(environment, "ruff", "check", "."), check(environment, "mypy")]
         if rest:
