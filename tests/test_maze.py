@@ -47,7 +47,7 @@ def counted(search):
     top = int(search._stack.ends[maze_kernel.TOP])
     return [
         sum(
-            search._cells[search._stack.position[i] + search._maze.offsets[d]] == FREE
+            search._maze.cells[search._stack.position[i] + search._maze.offsets[d]] == FREE
             for d in range(search._stack.cursor[i], search._stack.upper[i] + 1)
         )
         for i in range(top + 1)

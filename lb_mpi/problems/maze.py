@@ -94,16 +94,16 @@ class MazeSearch:
         self.rank = checks.integer("rank", rank, 0)
         self.width = dim + 2
         self.entry, self.exit = self.width + 1, dim * self.width + dim
-        self._cells = cells.reshape(-1)
+        flat = cells.reshape(-1)
         for name, cell in (("entry", self.entry), ("exit", self.exit)):
-            if self._cells[cell] in (BLOCKED, WALL):
+            if flat[cell] in (BLOCKED, WALL):
                 raise ValueError(f"{name} of the maze, cell {divmod(cell, self.width)}, is blocked: expected it free")
         offsets = np.array(ROWS, np.int64) * self.width + np.array(COLUMNS, np.int64)
-        entered: Cells = np.zeros(self._cells.size, np.uint8)  # pages that are never touched cost nothing
-        self._maze = Maze(self._cells, entered, offsets, self.exit, checks.integer("order", order, 0))
+        entered: Cells = np.zeros(flat.size, np.uint8)  # pages that are never touched cost nothing
+        self._maze = Maze(flat, entered, offsets, self.exit, checks.integer("order", order, 0))
         # Room for the longest path there can be: pages of it that are never touched cost nothing, whereas to copy a
         # stack of millions of records into a larger one would keep a rank from serving messages for a tenth of a second.
-        room = self._cells.size + WINDOW
+        room = flat.size + WINDOW
         position, cursor, upper = np.empty(room, np.int64), np.empty(room, np.int8), np.empty(room, np.int8)
         self._stack = Stack(position, cursor, upper, np.array([-1, 0, 0], np.int64))
         self._half = split_rule != "one"
@@ -111,7 +111,6 @@ class MazeSearch:
         self._parts: list[tuple[int, Indices]] = []  # who gave, and the cells where the parts begin, oldest first
         self._log, self._logged = np.empty(LOG if log else 0, np.int64), 0
         self._visited = 0
-        self._found_at = NOWHERE
 
     def start(self) -> None:
         """Take the entry in hand; the first unit of work marks it."""
@@ -131,8 +130,6 @@ class MazeSearch:
         done = kernel.mark(self._maze, self._stack, units, units + LOOKS, self._log[self._logged :])
         if self._log.size:
             self._logged += done
-        if self._maze.entered[self.exit] != 0:
-            self._found_at = self.exit
         self._visited += done
         return done
 
@@ -174,7 +171,7 @@ class MazeSearch:
             raise ValueError(f"payload from rank {giver}, record {record}: expected a rank, inner cell, two directions")
         # A cell that was given must not be entered afterwards, or the walk back could go round: on another machine the
         # mark may be still under way.
-        self._cells[position[self._cells[position] == FREE]] = MARKED
+        self._maze.cells[position[self._maze.cells[position] == FREE]] = MARKED
         self._parts.append((giver, position))
         self._take(position, cursor, upper)
 
@@ -195,18 +192,18 @@ class MazeSearch:
 
     def put_marks(self, marks: Indices) -> None:
         """Mark cells, shape (n,) flat indices, that ranks of another machine have marked."""
-        if marks.size and not 0 <= marks.min() <= marks.max() < self._cells.size:
-            raise ValueError(f"marks {marks.min()} to {marks.max()}: expected cells, 0 to {self._cells.size - 1}")
-        self._cells[marks[self._cells[marks] == FREE]] = MARKED
+        if marks.size and not 0 <= marks.min() <= marks.max() < self._maze.cells.size:
+            raise ValueError(f"marks {marks.min()} to {marks.max()}: expected cells, 0 to {self._maze.cells.size - 1}")
+        self._maze.cells[marks[self._maze.cells[marks] == FREE]] = MARKED
 
     @property
     def found(self) -> bool:
         """True when this rank has reached the exit."""
-        return self._found_at != NOWHERE
+        return bool(self._maze.entered[self.exit])
 
     def result(self) -> MazeResult:
         """Return what this rank did."""
-        return MazeResult(self._visited, self._found_at, self.rank if self.found else NOBODY)
+        return MazeResult(self._visited, *((self.exit, self.rank) if self.found else (NOWHERE, NOBODY)))
 
     def merge(self, one: MazeResult, other: MazeResult) -> MazeResult:
         """Add the cells visited; of two that found the exit the first counts."""
@@ -218,8 +215,8 @@ class MazeSearch:
 
         ValueError when this rank neither entered the cell nor was given a part that begins there.
         """
-        if not 0 <= cell < self._cells.size:
-            raise ValueError(f"cell = {cell!r}: expected a flat index, 0 to {self._cells.size - 1}")
+        if not 0 <= cell < self._maze.cells.size:
+            raise ValueError(f"cell = {cell!r}: expected a flat index, 0 to {self._maze.cells.size - 1}")
         n, last = kernel.follow(self._maze, cell, np.empty(0, np.int64))
         path = np.empty(n, np.int64)
         kernel.follow(self._maze, cell, path)
