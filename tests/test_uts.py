@@ -266,24 +266,24 @@ def test_plain_count_stops():
         ("shape", 3, ValueError),
         ("depth", 0, ValueError),
         ("depth", 1001, ValueError),
-        ("depth", 2.0, TypeError),
-        ("depth", True, TypeError),
+        ("depth", 2.0, ValueError),
+        ("depth", True, ValueError),
         ("branching", 0, ValueError),
         ("branching", -4.0, ValueError),
         ("branching", float("nan"), ValueError),
         ("branching", float("inf"), ValueError),
-        ("branching", "4", TypeError),
-        ("branching", 4j, TypeError),
+        ("branching", "4", ValueError),
+        ("branching", 4j, ValueError),
         ("seed", -1, ValueError),
         ("seed", 2**31, ValueError),
-        ("seed", 1.5, TypeError),
+        ("seed", 1.5, ValueError),
         ("q", -0.1, ValueError),
         ("q", 1.1, ValueError),
         ("q", float("nan"), ValueError),
-        ("q", False, TypeError),
+        ("q", False, ValueError),
         ("m", 0, ValueError),
         ("m", 101, ValueError),
-        ("m", "8", TypeError),
+        ("m", "8", ValueError),
         ("shift", -0.5, ValueError),
         ("shift", float("nan"), ValueError),
         ("may_be_infinite", 1, TypeError),
@@ -312,8 +312,8 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match=r"^split_rule = 'third': expected one of"):
         UnbalancedTreeSearch(Tree(), "third")
     search = UnbalancedTreeSearch(Tree())
-    for units, error in ((0, ValueError), (-3, ValueError), (1.5, TypeError), (True, TypeError)):
-        with pytest.raises(error, match=f"^units = {units}: expected an integer"):
+    for units in (0, -3, 1.5, True):
+        with pytest.raises(ValueError, match=f"^units = {units}: expected an integer"):
             search.work(units)
     with pytest.raises(ValueError, match=r"^limit = -1: expected an integer"):
         plain_count(Tree(), -1)

@@ -53,7 +53,7 @@ def find_bounds(weights: Floats, targets: Floats, imbalance: float) -> Bounds:
 
 @njit(cache=True)
 def pack(weights: Floats, order: Ints, shares: Floats) -> Ints:
-    """(n,) part of each vertex: each, in `order`, goes about where weight / share is least afterwards."""
+    """Return (n,) part of each vertex: each, in `order`, goes about where weight / share is least afterwards."""
     k = len(shares)
     part = np.zeros(len(weights), np.int64)
     loads, heap = np.zeros(k), make_heap(k)

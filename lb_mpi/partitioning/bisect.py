@@ -27,7 +27,7 @@ class Starts(NamedTuple):
 
 
 def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: State) -> Ints:
-    """(n,) 0 or 1: a light cut, side 0 with `share` of the weight, both within bounds (2,) if that can be."""
+    """Return (n,) 0 or 1: a light cut, side 0 with `share` of the weight, both within bounds (2,) if that can be."""
     total = float(graph.vertex_weights.sum())
     levels = coarsen(graph, SMALL, 1.5 * total / SMALL, state)
     finer = [graph, *(level.csr for level in levels)]
@@ -43,7 +43,7 @@ def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: Stat
 
 
 def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, starts: Starts, state: State) -> Ints:
-    """(n,) part of each vertex, 0..k-1; targets (k,) fractions, bounds (k,) the largest weights of the parts.
+    """Return (n,) part of each vertex, 0..k-1; targets (k,) fractions, bounds (k,) the largest weights of the parts.
 
     Where a side is not connected, virtual edges hold it together while it is bisected itself.
     """

@@ -187,7 +187,7 @@ def contract(graph: Csr, group: Ints, count: int) -> Csr:
 
 @njit(cache=True)
 def members_of(group: Ints, count: int) -> tuple[Ints, Ints]:
-    """(count + 1,) where the members of each group begin, and (n,) the members, group by group, ascending in each."""
+    """Return (count + 1,) where the members of each group begin, and (n,) the members, group by group, ascending in each."""
     first = np.zeros(count + 2, np.int64)
     for g in group:
         first[g + 2] += 1

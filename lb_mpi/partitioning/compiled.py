@@ -11,17 +11,18 @@ from typing import Any, TypeVar
 
 from numba import njit
 
+COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: where it is missing, this module can't be imported
+
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
-_njit: Any = njit  # its types don't know the option _nrt
 
 
 def borrowing(kernel: Kernel) -> Kernel:
     """Compile a kernel that makes no arrays."""
-    compiled: Kernel = _njit(cache=True, _nrt=False)(kernel)
+    compiled: Kernel = njit(cache=True, **COUNTLESS)(kernel)
     return compiled
 
 
 def inlined(kernel: Kernel) -> Kernel:
     """Compile a small kernel that makes no arrays, as a part of whatever calls it."""
-    compiled: Kernel = _njit(forceinline=True, _nrt=False)(kernel)
+    compiled: Kernel = njit(forceinline=True, **COUNTLESS)(kernel)
     return compiled

@@ -13,7 +13,7 @@ FAINT = 0.1  # the weight of all virtual edges together, in lightest real ones: 
 
 @njit(cache=True)
 def first_of_components(indptr: Ints, indices: Ints) -> Ints:
-    """(components,) the first vertex of each connected component, ascending."""
+    """Return (components,) the first vertex of each connected component, ascending."""
     n = len(indptr) - 1
     seen = np.zeros(n, np.bool_)
     stack = np.empty(n, np.int64)
@@ -64,7 +64,7 @@ def chain(graph: Csr, vertices: Ints, weight: float) -> Csr:
 
 
 def connected(graph: Csr) -> Csr:
-    """`graph` itself if it is connected, else a graph whose components are joined, one by one, by faint virtual edges."""
+    """Return `graph` itself if it is connected, else one in which faint virtual edges join component to component."""
     firsts = first_of_components(graph.indptr, graph.indices)
     if len(firsts) <= 1:
         return graph

@@ -36,7 +36,7 @@ def cut_and_excess(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float
 
 @njit(cache=True)
 def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
-    """(n,) 0 for a side of about weight `target` grown from vertex `start`, 1 for the others.
+    """Return (n,) 0 for a side of about weight `target` grown from vertex `start`, 1 for the others.
 
     A vertex that is too heavy for what is left of the target is passed over.
     """

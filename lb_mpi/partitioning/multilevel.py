@@ -47,7 +47,7 @@ FEWEST = 200  # vertices of a coarsest graph
 
 
 def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, seed: int) -> Ints:
-    """(n,) part of each vertex, 0..k-1.
+    """Return (n,) part of each vertex, 0..k-1.
 
     targets (k,) : positive fractions that add up to 1.  No part weighs more than (1 + imbalance) * its target * total
     weight, as far as the weights of the vertices allow it (see `balance`); if all weights are 0, vertices count 1 each.

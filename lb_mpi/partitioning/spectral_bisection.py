@@ -34,7 +34,7 @@ class Fiedler(NamedTuple):
 
 
 def fiedler(graph: Graph) -> Fiedler:
-    """lambda_2 and v_2 of `graph`; where the eigenvalue is a multiple one, one of its vectors, always the same.
+    """Return lambda_2 and v_2 of `graph`; where the eigenvalue is a multiple one, one of its vectors, always the same.
 
     A graph that is not connected is made so by faint virtual edges first (see `connect`): its value is then near 0.
     """
@@ -42,7 +42,7 @@ def fiedler(graph: Graph) -> Fiedler:
 
 
 def fiedler_of(graph: Csr) -> Fiedler:
-    """`fiedler` of the arrays of a graph."""
+    """Return what `fiedler` does, for the arrays of a graph."""
     joined = connected(graph)
     n = joined.n
     if n < 2:
@@ -83,7 +83,7 @@ def _by_distance(laplacian: sparse.csc_array) -> tuple[float, Floats]:
 
 
 def split(vector: Floats, weights: Floats, target: float) -> Ints:
-    """(n,) 0 for the vertices of lowest entries with about `target` of the weight (n,), 1 for the others.
+    """Return (n,) 0 for the vertices of lowest entries with about `target` of the weight (n,), 1 for the others.
 
     Equal entries are taken in the order of the vertices; with weights that are all 0, vertices count 1 each.
     """
@@ -97,7 +97,7 @@ def split(vector: Floats, weights: Floats, target: float) -> Ints:
 
 
 def spectral_bisection(graph: Graph, target: float = 0.5) -> Ints:
-    """(n,) 0 or 1: side 0 are the vertices with the lowest entries of v_2, `target` of the vertex weight.
+    """Return (n,) 0 or 1: side 0 are the vertices with the lowest entries of v_2, `target` of the vertex weight.
 
     target : the fraction of side 0, 0 < target < 1.
     """

@@ -17,9 +17,6 @@ always leads back in time, since a rank gives away a part only after it came to 
 
 from __future__ import annotations
 
-import math
-import operator
-import os
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -27,8 +24,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lb_mpi import checks
 from lb_mpi.problems import maze_kernel as kernel
-from lb_mpi.problems.maze_kernel import BLOCKED, FREE, LAST_DIRECTION, MARKED, STAY, WALL, Cells, Indices
+from lb_mpi.problems.maze_cells import check_cells, check_maze_parameters, check_path, random_maze, read_maze
+from lb_mpi.problems.maze_kernel import BLOCKED, FREE, LAST_DIRECTION, MARKED, STAY, WALL, Cells, Indices, Maze, Stack
 
 __all__ = [
     "BLOCKED", "FREE", "MARKED", "WALL", "MazeResult", "MazeSearch", "Walk", "check_cells", "check_maze_parameters",
@@ -49,7 +48,6 @@ RECORD = np.dtype([("position", "<i8"), ("cursor", "i1"), ("upper", "i1")])
 WINDOW = 1 << 13  # most records that one part has, and that "alternate" looks at when it splits
 LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
 LOG = 1 << 13  # marked cells that are remembered until somebody takes them
-BLOCK = 1 << 20  # cells that random_maze draws at a time
 
 
 class MazeResult(NamedTuple):
@@ -92,35 +90,31 @@ class MazeSearch:
         self, cells: Cells, rank: int, split_rule: str = "alternate", *, log: bool = False, order: int = 0
     ) -> None:
         dim = check_cells(cells)
-        if split_rule not in SPLIT_RULES:
-            raise ValueError(f"split_rule = {split_rule!r}: expected one of {SPLIT_RULES}")
-        self.rank = _integer("rank", rank, 0)
+        checks.choice("split_rule", split_rule, SPLIT_RULES)
+        self.rank = checks.integer("rank", rank, 0)
         self.width = dim + 2
         self.entry, self.exit = self.width + 1, dim * self.width + dim
-        self._cells = cells.reshape(-1)
+        flat = cells.reshape(-1)
         for name, cell in (("entry", self.entry), ("exit", self.exit)):
-            if self._cells[cell] in (BLOCKED, WALL):
+            if flat[cell] in (BLOCKED, WALL):
                 raise ValueError(f"{name} of the maze, cell {divmod(cell, self.width)}, is blocked: expected it free")
-        self._order = _integer("order", order, 0)
-        self._half = split_rule != "one"
-        self._dealt = np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
-        self._offsets = np.array(ROWS, np.int64) * self.width + np.array(COLUMNS, np.int64)
-        self._entered: Cells = np.zeros(self._cells.size, np.uint8)  # 1 + direction; pages never touched cost nothing
-        self._parts: list[tuple[int, Indices]] = []  # who gave, and the cells where the parts begin, oldest first
+        offsets = np.array(ROWS, np.int64) * self.width + np.array(COLUMNS, np.int64)
+        entered: Cells = np.zeros(flat.size, np.uint8)  # pages that are never touched cost nothing
+        self._maze = Maze(flat, entered, offsets, self.exit, checks.integer("order", order, 0))
         # Room for the longest path there can be: pages of it that are never touched cost nothing, whereas to copy a
         # stack of millions of records into a larger one would keep a rank from serving messages for a tenth of a second.
-        room = self._cells.size + WINDOW
-        self._position = np.empty(room, np.int64)
-        self._cursor, self._upper = np.empty(room, np.int8), np.empty(room, np.int8)
-        self._state = np.array([-1, 0, 0], np.int64)
+        room = flat.size + WINDOW
+        position, cursor, upper = np.empty(room, np.int64), np.empty(room, np.int8), np.empty(room, np.int8)
+        self._stack = Stack(position, cursor, upper, np.array([-1, 0, 0], np.int64))
+        self._half = split_rule != "one"
+        self._dealt = np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
+        self._parts: list[tuple[int, Indices]] = []  # who gave, and the cells where the parts begin, oldest first
         self._log, self._logged = np.empty(LOG if log else 0, np.int64), 0
         self._visited = 0
-        self._found_at = NOWHERE
 
     def start(self) -> None:
         """Take the entry in hand; the first unit of work marks it."""
-        self._position[0], self._cursor[0], self._upper[0] = self.entry, STAY, STAY
-        self._state[:] = 0
+        self._take(np.array([self.entry]), STAY, STAY)
 
     def work(self, units: int) -> int:
         """Mark up to `units` new cells; returns how many.
@@ -128,55 +122,34 @@ class MazeSearch:
         Fewer when the exit has been reached, nothing is left, many exhausted records had to be popped, or the log is full
         (then load() > 0 says that there is more to do).
         """
-        if units < 1:
-            raise ValueError(f"units = {units!r}: expected an integer >= 1")
+        units = checks.integer("units", units, 1)
         if self._log.size:
             units = min(units, self._log.size - self._logged)
         if self.found or units == 0:
             return 0
-        done = kernel.mark(
-            self._cells,
-            self._entered,
-            self._offsets,
-            self._position,
-            self._cursor,
-            self._upper,
-            self._state,
-            self.exit,
-            units,
-            units + LOOKS,
-            self._log[self._logged :],
-            self._order,
-        )
+        done = kernel.mark(self._maze, self._stack, units, units + LOOKS, self._log[self._logged :])
         if self._log.size:
             self._logged += done
-        if self._entered[self.exit] != 0:
-            self._found_at = self.exit
         self._visited += done
         return done
 
     def load(self) -> float:
         """Value the untried directions in hand, in the paper's measure: 0.0 when there are none."""
-        n = kernel.trim(self._cells, self._offsets, self._position, self._cursor, self._upper, self._state, LOOKS)
-        top, bottom = int(self._state[kernel.TOP]), int(self._state[kernel.BOTTOM])
+        n = kernel.trim(self._maze, self._stack, LOOKS)
+        top, bottom = int(self._stack.ends[kernel.TOP]), int(self._stack.ends[kernel.BOTTOM])
         return 0.0 if top < bottom else top - bottom + max(n, 1) / 8
 
     def split(self) -> bytes | None:
         """Give away untried directions by the split rule, packed; None when there is one branch only."""
-        n = kernel.deal(self._cells, self._offsets, self._position, self._cursor, self._upper, self._state, self._dealt)
+        n = kernel.deal(self._maze, self._stack, self._dealt)
         if n > 0:
             levels = self._dealt[:n][::-1]
+            position, cursor, upper, _ = self._stack
             part = np.empty(n, RECORD)
-            part["position"], part["cursor"], part["upper"] = (
-                self._position[levels],
-                self._cursor[levels],
-                self._upper[levels],
-            )
-            self._upper[levels] = -1
+            part["position"], part["cursor"], part["upper"] = position[levels], cursor[levels], upper[levels]
+            upper[levels] = -1
             return GIVER.pack(self.rank) + part.tobytes()
-        record = kernel.divide(
-            self._cells, self._offsets, self._position, self._cursor, self._upper, self._state, self._half, LOOKS
-        )
+        record = kernel.divide(self._maze, self._stack, self._half, LOOKS)
         return None if record[0] < 0 else GIVER.pack(self.rank) + np.array([record], RECORD).tobytes()
 
     def absorb(self, payload: bytes) -> None:
@@ -198,10 +171,14 @@ class MazeSearch:
             raise ValueError(f"payload from rank {giver}, record {record}: expected a rank, inner cell, two directions")
         # A cell that was given must not be entered afterwards, or the walk back could go round: on another machine the
         # mark may be still under way.
-        self._cells[position[self._cells[position] == FREE]] = MARKED
+        self._maze.cells[position[self._maze.cells[position] == FREE]] = MARKED
         self._parts.append((giver, position))
-        self._position[:n], self._cursor[:n], self._upper[:n] = position, cursor, upper
-        self._state[:] = n - 1, 0, 0
+        self._take(position, cursor, upper)
+
+    def _take(self, position: Indices, cursor: npt.ArrayLike, upper: npt.ArrayLike) -> None:
+        n = len(position)
+        self._stack.position[:n], self._stack.cursor[:n], self._stack.upper[:n] = position, cursor, upper
+        self._stack.ends[:] = n - 1, 0, 0
 
     def take_marks(self) -> Indices:
         """The cells that this rank has marked since the last call, shape (n,) flat indices; empties the log."""
@@ -215,18 +192,18 @@ class MazeSearch:
 
     def put_marks(self, marks: Indices) -> None:
         """Mark cells, shape (n,) flat indices, that ranks of another machine have marked."""
-        if marks.size and not 0 <= marks.min() <= marks.max() < self._cells.size:
-            raise ValueError(f"marks {marks.min()} to {marks.max()}: expected cells, 0 to {self._cells.size - 1}")
-        self._cells[marks[self._cells[marks] == FREE]] = MARKED
+        if marks.size and not 0 <= marks.min() <= marks.max() < self._maze.cells.size:
+            raise ValueError(f"marks {marks.min()} to {marks.max()}: expected cells, 0 to {self._maze.cells.size - 1}")
+        self._maze.cells[marks[self._maze.cells[marks] == FREE]] = MARKED
 
     @property
     def found(self) -> bool:
         """True when this rank has reached the exit."""
-        return self._found_at != NOWHERE
+        return bool(self._maze.entered[self.exit])
 
     def result(self) -> MazeResult:
         """Return what this rank did."""
-        return MazeResult(self._visited, self._found_at, self.rank if self.found else NOBODY)
+        return MazeResult(self._visited, *((self.exit, self.rank) if self.found else (NOWHERE, NOBODY)))
 
     def merge(self, one: MazeResult, other: MazeResult) -> MazeResult:
         """Add the cells visited; of two that found the exit the first counts."""
@@ -238,12 +215,12 @@ class MazeSearch:
 
         ValueError when this rank neither entered the cell nor was given a part that begins there.
         """
-        if not 0 <= cell < self._entered.size:
-            raise ValueError(f"cell = {cell!r}: expected a flat index, 0 to {self._entered.size - 1}")
-        n, last = kernel.follow(self._entered, self._offsets, cell, np.empty(0, np.int64))
+        if not 0 <= cell < self._maze.cells.size:
+            raise ValueError(f"cell = {cell!r}: expected a flat index, 0 to {self._maze.cells.size - 1}")
+        n, last = kernel.follow(self._maze, cell, np.empty(0, np.int64))
         path = np.empty(n, np.int64)
-        kernel.follow(self._entered, self._offsets, cell, path)
-        if self._entered[last] == STAY + 1:
+        kernel.follow(self._maze, cell, path)
+        if self._maze.entered[last] == STAY + 1:
             return Walk(path, NOWHERE, NOBODY)
         # The first giver counts: a later one may have had the cell from here, and the walk back would go round.
         for giver, cells in self._parts:
@@ -289,115 +266,6 @@ def without_loops(path: Indices) -> Indices:
     return path[kept]
 
 
-def check_path(cells: Cells, path: npt.ArrayLike) -> None:
-    """Verify a path, shape (n,) flat indices, in a maze, before or after the search; ValueError names the first fault.
-
-    It leads from the entry to the exit, each step to one of the eight neighbours; no cell is blocked, none comes twice.
-    """
-    dim = check_cells(cells)
-    width = dim + 2
-    steps = np.asarray(path)
-    if steps.ndim != 1 or steps.size == 0 or steps.dtype.kind not in "iu":
-        raise ValueError(f"path of shape {steps.shape}, {steps.dtype}: expected at least one integer, in one dimension")
-    if steps.min() < 0 or steps.max() >= width * width:
-        raise ValueError(f"path has cells {steps.min()} to {steps.max()}: expected 0 to {width * width - 1}")
-    if steps[0] != width + 1:
-        raise ValueError(f"path begins at cell {steps[0]}: expected the entry, {width + 1}")
-    if steps[-1] != dim * width + dim:
-        raise ValueError(f"path ends at cell {steps[-1]}: expected the exit, {dim * width + dim}")
-    faults = np.flatnonzero(np.isin(cells.reshape(-1)[steps], (BLOCKED, WALL)))
-    if faults.size:
-        raise ValueError(f"path goes through cell {steps[faults[0]]}: it is blocked")
-    rows, columns = np.divmod(steps.astype(np.int64), width)
-    faults = np.flatnonzero(np.maximum(abs(np.diff(rows)), abs(np.diff(columns))) != 1)
-    if faults.size:
-        i = faults[0]
-        raise ValueError(f"path goes from cell {steps[i]} to {steps[i + 1]}: expected one of its eight neighbours")
-    again = np.sort(steps)
-    faults = np.flatnonzero(again[1:] == again[:-1])
-    if faults.size:
-        raise ValueError(f"path comes twice through cell {again[faults[0]]}")
-
-
-def check_cells(cells: Cells) -> int:
-    """Return dim of an array that can hold a maze with its wall; TypeError, ValueError when it can't."""
-    dim = _check_shape("cells", cells)
-    if not all((edge == WALL).all() for edge in (cells[0], cells[-1], cells[:, 0], cells[:, -1])):
-        raise ValueError(f"cells: expected the outer wall, {WALL}, all round")
-    return dim
-
-
-def read_maze(path: str | os.PathLike[str]) -> Cells:
-    """Read a maze as the paper prints it: rows of 0 (free) and 1 (blocked) within an outer wall of 2.
-
-    Returns cells of shape (dim + 2, dim + 2), uint8.
-    Errors: OSError when the file can't be read; ValueError with file:line when it is no square maze with a whole wall.
-    """
-    with open(path, "rb") as file:
-        lines = file.read().splitlines()
-    while lines and not lines[-1]:
-        lines.pop()
-    name = os.fspath(path)
-    if not lines:
-        raise ValueError(f"{name}:1: the file is empty: expected rows of 0, 1 and 2")
-    width = len(lines[0])
-    for number, line in enumerate(lines, start=1):
-        wrong = line.translate(None, b"012")
-        if wrong:
-            raise ValueError(f"{name}:{number}: character {chr(wrong[0])!r}: expected only 0, 1 and 2")
-        if len(line) != width:
-            raise ValueError(f"{name}:{number}: {len(line)} cells: expected {width}, as in the first row")
-        if number in (1, len(lines)):
-            if line.strip(b"2"):
-                raise ValueError(f"{name}:{number}: the wall is broken: expected only 2 in the first and the last row")
-        elif not (line.startswith(b"2") and line.endswith(b"2")):
-            raise ValueError(f"{name}:{number}: the wall is broken: expected 2 at both ends")
-        elif b"2" in line[1:-1]:
-            raise ValueError(f"{name}:{number}: a wall (2) inside: expected 0 or 1")
-    if len(lines) != width or width < 3:
-        raise ValueError(f"{name}:{len(lines)}: {len(lines)} rows of {width} cells: expected a square, at least 3 x 3")
-    return (np.frombuffer(b"".join(lines), np.uint8) - ord("0")).reshape(width, width)
-
-
-def random_maze(dim: int, free: float, seed: int, walled: bool = False, out: Cells | None = None) -> Cells:
-    """Make a maze of dim x dim cells, each free with probability `free`, entry and exit always.
-
-    Returns cells of shape (dim + 2, dim + 2), uint8.
-
-    walled  block all neighbours of the exit, so that it can't be reached and all reachable cells must be visited
-    out     array to fill and to return (a shared window, say) instead of a new one
-
-    Memory beyond the array is a few megabytes.  Errors: ValueError, TypeError that name the argument.
-    """
-    dim = check_maze_parameters(dim, free, seed, walled)
-    cells: Cells
-    if out is None:
-        cells = np.empty((dim + 2, dim + 2), np.uint8)
-    elif _check_shape("out", out) != dim:
-        raise ValueError(f"out has shape {out.shape}: expected {(dim + 2, dim + 2)}")
-    else:
-        cells = out
-    rng = np.random.default_rng(seed)
-    cells[0], cells[-1], cells[:, 0], cells[:, -1] = WALL, WALL, WALL, WALL
-    inner = cells[1:-1, 1:-1]
-    rows = max(1, BLOCK // dim)
-    for first in range(0, dim, rows):
-        block = inner[first : first + rows]
-        block[:] = np.where(rng.random(block.shape) < free, FREE, BLOCKED)
-    if walled:
-        inner[-2:, -2:] = BLOCKED
-    inner[0, 0] = inner[-1, -1] = FREE
-    return cells
-
-
-def check_maze_parameters(dim: int, free: float, seed: int, walled: bool = False) -> int:
-    """Return dim; ValueError, TypeError for what `random_maze` can't make."""
-    _integer("seed", seed, 0)
-    if not (math.isfinite(free) and 0 < free <= 1):
-        raise ValueError(f"free = {free!r}: expected a probability with 0 < free <= 1")
-    return _integer("dim", dim, 3 if walled else 1)
-
-
 def compile_kernels() -> None:
     """Compile the inner loops (or load them from numba's cache) before anything is timed."""
     cells = random_maze(2, 1.0, 0)
@@ -407,25 +275,3 @@ def compile_kernels() -> None:
     search.load()
     search.split()
     search.walk_back(search.entry)
-
-
-def _check_shape(name: str, cells: Cells) -> int:
-    if not isinstance(cells, np.ndarray) or cells.dtype != np.uint8:
-        raise TypeError(f"{name} is {getattr(cells, 'dtype', type(cells).__name__)}: expected a numpy array of uint8")
-    if cells.ndim != 2 or cells.shape[0] != cells.shape[1] or cells.shape[0] < 3:
-        raise ValueError(f"{name} has shape {cells.shape}: expected (dim + 2, dim + 2) with dim >= 1")
-    if not (cells.flags.c_contiguous and cells.flags.writeable):
-        raise ValueError(f"{name}: expected a C-contiguous, writeable array")
-    return int(cells.shape[0]) - 2
-
-
-def _integer(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool):
-        raise TypeError(f"{name} = {value!r}: expected an integer")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} = {value!r}: expected an integer") from None
-    if number < least:
-        raise ValueError(f"{name} = {number}: expected an integer >= {least}")
-    return number

@@ -1,10 +1,10 @@
 """The compiled inner loops of the maze search (`lb_mpi.problems.maze`), on plain arrays.   (pure)
 
-The stack is three arrays: record i stands at the flat index position[i] and has the directions cursor[i]..upper[i] not
-yet tried.  Its *counted* directions, n(i) of them, are those that lead to a cell which is free and unmarked right now.
+Record i of the stack stands at the flat index position[i] and has the directions cursor[i]..upper[i] not yet tried.  Its
+*open* directions, n(i) of them, are those that lead to a cell which is free and unmarked right now.
 Marks are never removed, so n(i) only ever shrinks; all that is remembered below rests on that.
 
-`state` holds three indices into the stack:
+`Stack.ends` holds three indices into the stack:
 - TOP: the last record; the stack is empty when TOP < BOTTOM.
 - BOTTOM: every record below it is exhausted (n = 0), for good.
 - WIDE: every record below it has n < 2, for good; records above a lower TOP are gone, so WIDE <= TOP + 1.
@@ -15,6 +15,8 @@ the stack.  `looks` bounds the records that one call looks at, so that one call 
 Other ranks may mark cells of the same array meanwhile, without locks: a byte is read and written whole, so the worst
 that a race can do is that two ranks mark one cell, and both go on from it.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,45 +32,58 @@ LAST_DIRECTION = 7
 STAY = 8  # the direction by which the entry is entered, from itself
 
 
+class Maze(NamedTuple):
+    """The cells, and what one rank does in them; flat indices throughout."""
+
+    cells: Cells  # ((dim + 2)^2,) shared by all ranks of a machine
+    entered: Cells  # ((dim + 2)^2,) 1 + the direction by which this rank entered the cell; 0: it didn't
+    offsets: Indices  # (9,) from a cell to its neighbour in each direction
+    exit: int
+    order: int  # 0 tries the first of a record's directions first, 1 the last, any other draws by lot for each cell
+
+
+class Stack(NamedTuple):
+    """The records from the entry, or from where a part began, to the present cell."""
+
+    position: Indices
+    cursor: Directions
+    upper: Directions
+    ends: Indices  # (3,) TOP, BOTTOM, WIDE
+
+
 @njit(cache=True)
-def count(cells: Cells, offsets: Indices, here: int, cursor: int, upper: int) -> int:
-    """Count the directions cursor..upper of the cell `here` that lead to a free, unmarked cell."""
+def count(maze: Maze, stack: Stack, i: int) -> int:
+    """Count the open directions of record i."""
+    here = stack.position[i]
     n = 0
-    for direction in range(cursor, upper + 1):
-        if cells[here + offsets[direction]] == FREE:
+    for direction in range(stack.cursor[i], stack.upper[i] + 1):
+        if maze.cells[here + maze.offsets[direction]] == FREE:
             n += 1
     return n
 
 
 @njit(cache=True)
-def mark(
-    cells: Cells,
-    entered: Cells,
-    offsets: Indices,
-    position: Indices,
-    cursor: Directions,
-    upper: Directions,
-    state: Indices,
-    exit_cell: int,
-    units: int,
-    looks: int,
-    log: Indices,
-    order: int,
-) -> int:
+def goes_backwards(order: int, here: int) -> bool:
+    """Tell by the maze's order if the last of the directions of cell `here` is tried first."""
+    return order == 1 or (order > 1 and ((here * 40503 + order * 9973) >> 7) & 1 == 1)
+
+
+@njit(cache=True)
+def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices) -> int:
     """Mark up to `units` cells depth first; returns the number of cells marked, and writes them into `log`, if it has room.
 
-    `order` 0 tries the first of a record's directions first, 1 the last, any other now this, now that, as drawn by lot for
-    each cell.
     Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
     for all that are marked.
     """
-    top, bottom, wide = state[TOP], state[BOTTOM], state[WIDE]
+    cells, entered, offsets = maze.cells, maze.entered, maze.offsets
+    position, cursor, upper, ends = stack
+    top, bottom, wide = ends[TOP], ends[BOTTOM], ends[WIDE]
     done = 0
     popped = 0
     while done < units and bottom <= top and popped < looks:
         here = position[top]
         first, last = cursor[top], upper[top]
-        backwards = order == 1 or (order > 1 and ((here * 40503 + order * 9973) >> 7) & 1 == 1)
+        backwards = goes_backwards(maze.order, here)
         direction = last if backwards else first
         step = -1 if backwards else 1
         while first <= direction <= last and cells[here + offsets[direction]] != FREE:
@@ -86,123 +101,97 @@ def mark(
         else:
             cursor[top] = direction + 1
         top += 1
-        position[top] = cell
-        cursor[top] = 0
-        upper[top] = LAST_DIRECTION
+        position[top], cursor[top], upper[top] = cell, 0, LAST_DIRECTION
         if done < log.size:
             log[done] = cell
         done += 1
-        if cell == exit_cell:
+        if cell == maze.exit:
             break
-    state[TOP] = top
-    state[WIDE] = wide
+    ends[TOP] = top
+    ends[WIDE] = wide
     return done
 
 
 @njit(cache=True)
-def trim(
-    cells: Cells,
-    offsets: Indices,
-    position: Indices,
-    cursor: Directions,
-    upper: Directions,
-    state: Indices,
-    looks: int,
-) -> int:
+def trim(maze: Maze, stack: Stack, looks: int) -> int:
     """Pop exhausted records off the top, raise BOTTOM past those below; returns n(BOTTOM).
 
     0: nothing is left (TOP < BOTTOM), or `looks` records were not enough to tell.
     """
-    top, bottom = state[TOP], state[BOTTOM]
+    ends = stack.ends
+    top, bottom = ends[TOP], ends[BOTTOM]
     n = 0
     while top >= bottom and looks > 0:
-        n = count(cells, offsets, position[top], cursor[top], upper[top])
+        n = count(maze, stack, top)
         if n > 0:
             break
         top -= 1
         looks -= 1
-    state[TOP] = top
-    state[WIDE] = min(state[WIDE], top + 1)
+    ends[TOP] = top
+    ends[WIDE] = min(ends[WIDE], top + 1)
     if n == 0:
         return 0
     while bottom < top and looks > 0:
-        n = count(cells, offsets, position[bottom], cursor[bottom], upper[bottom])
+        n = count(maze, stack, bottom)
         if n > 0:
             break
         bottom += 1
         looks -= 1
-    state[BOTTOM] = bottom
+    ends[BOTTOM] = bottom
     if bottom == top:
-        n = count(cells, offsets, position[top], cursor[top], upper[top])
+        n = count(maze, stack, top)
     return n
 
 
 @njit(cache=True)
-def divide(
-    cells: Cells,
-    offsets: Indices,
-    position: Indices,
-    cursor: Directions,
-    upper: Directions,
-    state: Indices,
-    half: bool,
-    looks: int,
-) -> tuple[int, int, int]:
-    """Cut the last counted directions off the record that is to be split; returns the part as position, cursor, upper.
+def divide(maze: Maze, stack: Stack, half: bool, looks: int) -> tuple[int, int, int]:
+    """Cut the last open directions off the record that is to be split; returns the part as position, cursor, upper.
 
     Half of them, or one.  The record is the shallowest with n >= 2, otherwise (none among the next `looks` records) the
     shallowest with n > 0.  Position -1 when there is only one branch, or none, or `looks` records were not enough to
     tell.
     """
-    n = trim(cells, offsets, position, cursor, upper, state, looks)
+    n = trim(maze, stack, looks)
     if n == 0:
         return -1, 0, 0
-    top, level = state[TOP], state[BOTTOM]
-    wide = max(state[WIDE], level)
+    top, level = stack.ends[TOP], stack.ends[BOTTOM]
+    wide = max(stack.ends[WIDE], level)
     while wide <= top and looks > 0:
-        n_wide = count(cells, offsets, position[wide], cursor[wide], upper[wide])
+        n_wide = count(maze, stack, wide)
         if n_wide >= 2:
             level, n = wide, n_wide
             break
         wide += 1
         looks -= 1
-    state[WIDE] = wide
+    stack.ends[WIDE] = wide
     if level == top and n == 1:
         return -1, 0, 0
-    here, last = position[level], upper[level]
+    here, last = stack.position[level], stack.upper[level]
     first = last + 1
     left = n // 2 if half and n >= 2 else 1
-    while left > 0 and first > cursor[level]:  # another rank may have marked some since they were counted
+    while left > 0 and first > stack.cursor[level]:  # another rank may have marked some since they were counted
         first -= 1
-        if cells[here + offsets[first]] == FREE:
+        if maze.cells[here + maze.offsets[first]] == FREE:
             left -= 1
-    upper[level] = first - 1
+    stack.upper[level] = first - 1
     return here, first, last
 
 
 @njit(cache=True)
-def deal(
-    cells: Cells,
-    offsets: Indices,
-    position: Indices,
-    cursor: Directions,
-    upper: Directions,
-    state: Indices,
-    given: Indices,
-) -> int:
+def deal(maze: Maze, stack: Stack, given: Indices) -> int:
     """Choose every second record that is not exhausted; the top one is kept.
 
     Looks at `given.size` records: half of them are those nearest to the top, half are spread evenly over the rest of the
     stack.  Writes the indices of the chosen ones into `given`, from the top down, and returns how many.  They stay on the
     stack, because the path leads over them; the caller copies and closes them.
     """
-    level, bottom = state[TOP], state[BOTTOM]
+    level, bottom = stack.ends[TOP], stack.ends[BOTTOM]
     dense = level - given.size // 2
     stride = max(1, (dense - bottom) // max(1, given.size // 2))
     n = 0
     keep = True
     while level >= bottom and n < given.size:
-        if count(cells, offsets, position[level], cursor[level], upper[level]) > 0:
+        if count(maze, stack, level) > 0:
             if not keep:
                 given[n] = level
                 n += 1
@@ -212,11 +201,12 @@ def deal(
 
 
 @njit(cache=True)
-def follow(entered: Cells, offsets: Indices, cell: int, path: Indices) -> tuple[int, int]:
+def follow(maze: Maze, cell: int, path: Indices) -> tuple[int, int]:
     """Step back from `cell` by the directions in `entered`, writing into `path` the cells that fit.
 
     Returns the number of cells that were entered (the entry included, where the walk ends), and the last cell reached.
     """
+    entered, offsets = maze.entered, maze.offsets
     n = 0
     while entered[cell] != 0:
         if n < path.size:

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from lb_mpi import checks
 from lb_mpi.problems import uts_kernel as kernel
 from lb_mpi.problems.uts_tree import (
     MAX_CHILDREN,
@@ -20,8 +21,6 @@ from lb_mpi.problems.uts_tree import (
     Tree,
     TreeCount,
     averages,
-    check_integer,
-    check_name,
     child_counter,
     plain_count,
     root_state,
@@ -58,7 +57,7 @@ class UnbalancedTreeSearch:
     def __init__(self, tree: Tree, split_rule: str = "alternate") -> None:
         if not isinstance(tree, Tree):
             raise TypeError(f"tree = {tree!r}: expected a Tree")
-        check_name("split_rule", split_rule, SPLIT_RULES)
+        checks.choice("split_rule", split_rule, SPLIT_RULES)
         self.tree = tree
         self._split_rule = split_rule
         self._growth = growth(tree)
@@ -75,7 +74,7 @@ class UnbalancedTreeSearch:
 
     def work(self, units: int) -> int:
         """Count up to `units` nodes, youngest first; returns how many, fewer only when no more are left."""
-        units = check_integer("units", units, 1, 2**62)
+        units = checks.integer("units", units, 1)
         done = 0
         while done < units and self._bottom < self._top:
             self._top, n, leaves, depth = kernel.expand(

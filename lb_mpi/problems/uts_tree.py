@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import numbers
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from lb_mpi import checks
 
 TYPES = ("geometric", "binomial", "hybrid")
 SHAPES = ("fixed", "linear", "cyclic")
@@ -34,35 +34,6 @@ MAX_CHILDREN = 100  # of a node; not so for the root of a binomial tree
 MAX_DEPTH = 1000  # parameter `depth`, not the depth of the tree
 MAX_BRANCHING = 1e6
 RANDS = 2**31
-
-
-def check_name(name: str, value: Any, names: tuple[str, ...]) -> None:
-    """Raise ValueError unless `value` is one of `names`."""
-    if not isinstance(value, str) or value not in names:
-        raise ValueError(f"{name} = {value!r}: expected one of {names}")
-
-
-def check_integer(name: str, value: Any, least: int, most: int) -> int:
-    """Return `value` as an int, least <= value <= most; TypeError, ValueError when it isn't one."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} = {value!r}: expected an integer") from None
-    if not least <= number <= most:
-        raise ValueError(f"{name} = {value!r}: expected an integer from {least} to {most}")
-    return number
-
-
-def check_real(name: str, value: Any, low: float, high: float) -> float:
-    """Return `value` as a float, low <= value <= high; TypeError, ValueError when it isn't one."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} = {value!r}: expected a real number")
-    number = float(value)
-    if not low <= number <= high:  # NaN, too
-        raise ValueError(f"{name} = {value!r}: expected a number from {low:g} to {high:g}")
-    return number
 
 
 @dataclass(frozen=True)
@@ -85,14 +56,14 @@ class Tree:
     may_be_infinite: bool = False  # accept q * m >= 1
 
     def __post_init__(self) -> None:
-        check_name("type", self.type, TYPES)
-        check_name("shape", self.shape, SHAPES)
+        checks.choice("type", self.type, TYPES)
+        checks.choice("shape", self.shape, SHAPES)
         limits = {"depth": (1, MAX_DEPTH), "seed": (0, RANDS - 1), "m": (1, MAX_CHILDREN)}
         for name, (least, most) in limits.items():
-            object.__setattr__(self, name, check_integer(name, getattr(self, name), least, most))
+            object.__setattr__(self, name, checks.integer(name, getattr(self, name), least, most))
         ranges = {"branching": (1 / MAX_BRANCHING, MAX_BRANCHING), "q": (0.0, 1.0), "shift": (0.0, 1.0)}
         for name, (low, high) in ranges.items():
-            object.__setattr__(self, name, check_real(name, getattr(self, name), low, high))
+            object.__setattr__(self, name, checks.number(name, getattr(self, name), least=low, most=high))
         if not isinstance(self.may_be_infinite, bool):
             raise TypeError(f"may_be_infinite = {self.may_be_infinite!r}: expected True or False")
         if self.type != "geometric" and self.q * self.m >= 1 and not self.may_be_infinite:
@@ -175,7 +146,7 @@ def averages(tree: Tree) -> list[float]:
 def plain_count(tree: Tree, limit: int | None = None) -> TreeCount:
     """Count the nodes of a tree in plain Python with hashlib, depth first; at most `limit` of them."""
     if limit is not None:
-        limit = check_integer("limit", limit, 0, 2**62)
+        limit = checks.integer("limit", limit, 0)
     count_children = child_counter(tree)
     most = int(tree.branching) if tree.type == "binomial" else 0
     suffixes = [number.to_bytes(4, "big") for number in range(max(most, MAX_CHILDREN))]
