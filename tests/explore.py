@@ -60,7 +60,8 @@ def first_world(
     options = Options(threshold=threshold)
     searchers = [searcher(rank, range(size), Pile(limit, wanted=wanted, broken=broken), options) for rank in range(size)]
     for each in searchers:
-        each.drafting.pause = each.termination.pause = NoPause()
+        each.termination.pause = NoPause()
+        each.drafting.terms = each.drafting.terms._replace(pause=NoPause())
     return World(searchers, {})
 
 

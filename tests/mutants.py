@@ -20,7 +20,7 @@ MUTANTS = [
     (drafting, "if message.pid == NOBODY:\n            return [(self.successor, mine)]", "if message.pid == NOBODY:\n            return []"),
     # drafts
     (drafting, "self.state = State.READY_FOR_ACCEPT", "self.state = State.IDLE"),
-    (drafting, "self.state, self.not_before = State.IDLE, now + self.pause.next()", "pass"),
+    (drafting, "self.state, self.not_before = State.IDLE, now + self.terms.pause.next()", "pass"),
     (drafting, "[(message.pid, Message(Kind.ADMISSION,", "[(self.successor, Message(Kind.ADMISSION,"),
     (drafting, "self.state = State.READY_FOR_ACCEPT\n        return [", "self.state = State.READY_FOR_ACCEPT\n        return [] and ["),
     (drafting, "self.state = State.WAIT_FOR_ACK\n", "pass\n"),

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from lb_mpi.searching.drafting import NOBODY, PATIENCE, Drafting, Kind, Message, Pause, ProtocolError, State
+from lb_mpi.searching.drafting import NOBODY, PATIENCE, Drafting, Kind, Message, Pause, ProtocolError, State, Terms
 from tests.pile import Pile, unpack
 
 ME, NEXT, OTHER = 1, 2, 5
@@ -12,7 +12,7 @@ ME, NEXT, OTHER = 1, 2, 5
 
 def make(items: int = 0, *, threshold: float = 1.0, once: bool = False) -> Drafting:
     pile = Pile(100)
-    drafting = Drafting(ME, NEXT, pile, threshold=threshold, pause=Pause(1e-3, 1e-2, random.Random(0)), once=once)
+    drafting = Drafting(ME, NEXT, pile, Terms(threshold, Pause(1e-3, 1e-2, random.Random(0)), once))
     if items:
         pile.items = list(range(items))
         drafting.start()
@@ -125,7 +125,7 @@ def test_the_load_has_dropped_when_the_admission_comes(left: int) -> None:
 
 def test_what_has_become_light_is_not_split() -> None:
     drafting = promised()
-    drafting.threshold = 3.0
+    drafting.terms = drafting.terms._replace(threshold=3.0)
     del drafting.problem.items[3:]
     drafting.receive(Message(Kind.ADMISSION, OTHER, 1), 0.0)
     assert drafting.settle(0.0) == [(OTHER, Message(Kind.NOWORK, OTHER, 1))]

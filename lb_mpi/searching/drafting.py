@@ -111,19 +111,19 @@ class Pause:
         self._length = self.shortest
 
 
+class Terms(NamedTuple):
+    """On which terms a rank drafts, and volunteers."""
+
+    threshold: float  # J, in the unit of `problem.load()`
+    pause: Pause  # between drafts that nobody volunteered for
+    once: bool = False  # who has had work never drafts again: each rank is dealt one share, nothing moves afterwards
+
+
 class Drafting:
-    """The drafting protocol of one rank.
+    """The drafting protocol of one rank; its `successor` is the next on the ring, the work of its `problem` is moved."""
 
-    Parameters: `rank`; its `successor` on the ring; the `problem` whose work is moved; the `threshold` J (in units of
-    `problem.load()`); the `pause` between drafts that nobody volunteered for; `once`: a rank that has had work never
-    drafts again (each rank is dealt one share, nothing moves afterwards).
-    """
-
-    def __init__(
-        self, rank: int, successor: int, problem: Problem, *, threshold: float, pause: Pause, once: bool = False
-    ) -> None:
-        self.rank, self.successor, self.problem = rank, successor, problem
-        self.threshold, self.pause, self.once = threshold, pause, once
+    def __init__(self, rank: int, successor: int, problem: Problem, terms: Terms) -> None:
+        self.rank, self.successor, self.problem, self.terms = rank, successor, problem, terms
         self.state = State.IDLE
         self.seq = 0
         self.promise: tuple[int, int] | None = None  # (source, seq) that this rank volunteered for
@@ -176,13 +176,13 @@ class Drafting:
     @property
     def may_draft(self) -> bool:
         """Alone on the ring, or dealt its only share: never."""
-        return self.successor != self.rank and not (self.once and self.had_work)
+        return self.successor != self.rank and not (self.terms.once and self.had_work)
 
     def _pass_or_volunteer(self, message: Message) -> list[Send]:
         if self.state not in (State.BUSY, State.WAIT_FOR_ADMISSION):
             return [(self.successor, message)]
         load = self.problem.load()
-        if not load > max(message.load, self.threshold):
+        if not load > max(message.load, self.terms.threshold):
             return [(self.successor, message)]
         skips = self.skipped.get(message.source, 0)
         if self.state is not State.BUSY or max(self.skipped.values(), default=0) >= skips + PATIENCE:
@@ -196,7 +196,7 @@ class Drafting:
 
     def _own_draft_is_home(self, message: Message, now: float) -> list[Send]:
         if message.pid == NOBODY:
-            self.state, self.not_before = State.IDLE, now + self.pause.next()
+            self.state, self.not_before = State.IDLE, now + self.terms.pause.next()
             return []
         self.state = State.READY_FOR_ACCEPT
         return [(message.pid, Message(Kind.ADMISSION, self.rank, self.seq))]
@@ -208,14 +208,14 @@ class Drafting:
         self.problem.absorb(message.payload)
         self.state, self.had_work = State.BUSY, True
         self.received += 1
-        self.pause.reset()
+        self.terms.pause.reset()
         return []
 
     def _split(self) -> Send:
         assert self.promise is not None
         source, seq = self.promise
         # The load may have dropped since the promise: value it again.
-        part = self.problem.split() if self.problem.load() > self.threshold else None
+        part = self.problem.split() if self.problem.load() > self.terms.threshold else None
         self.state, self.promise = State.BUSY, None
         self.skipped.pop(source, None)
         if part is None:

@@ -31,7 +31,7 @@ import numpy as np
 
 from lb_mpi.checks import number, seed, show
 from lb_mpi.errors import ProtocolError
-from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send
+from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.termination import Termination, Token
 
@@ -97,14 +97,8 @@ class Searcher:
     def __init__(self, rank: int, ring: Sequence[int], problem: Problem, options: Options) -> None:
         rng = random.Random(options.seed * 1_000_003 + rank)
         self.size, self.problem, self.options = len(ring), problem, options
-        self.drafting = Drafting(
-            rank,
-            ring[(ring.index(rank) + 1) % len(ring)],
-            problem,
-            threshold=options.threshold,
-            pause=Pause(*options.pause_s, rng),
-            once=not options.balance,
-        )
+        terms = Terms(options.threshold, Pause(*options.pause_s, rng), once=not options.balance)
+        self.drafting = Drafting(rank, ring[(ring.index(rank) + 1) % len(ring)], problem, terms)
         self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=Pause(*options.pause_s, rng))
         self.units = 0  # of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
