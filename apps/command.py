@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.waiting import barrier
+from lb_mpi.mpi.collective import agree
 from lb_mpi.searching.searcher import Report
 
 
@@ -110,7 +110,7 @@ def search(
             problem,
             threshold=options.threshold,
             balance=not options.no_balance,
-            speed=own_speed(comm, options.speeds),
+            emulated_speed=own_speed(comm, options.speeds),
             quantum=options.quantum,
             pause_s=pause(),
             on_report=show,
@@ -145,15 +145,15 @@ def figures(result: lb_mpi.SearchResult) -> dict[str, Any]:
 
 
 def compile_once(comm: MPI.Intracomm, compile_kernels: Callable[[], None]) -> None:
-    """Compile on one rank of each machine, then load what it cached on the others: not eight times at once."""
+    """Compile on one rank of each machine, then load what it cached on the others: not eight times at once.
+
+    Collective; what it raises on one rank (OSError: no room for the cache), all raise.
+    """
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    if machine.rank == 0:
-        compile_kernels()
-    barrier(machine)
-    if machine.rank != 0:
-        compile_kernels()
+    first = machine.rank == 0
     machine.Free()
-    barrier(comm)
+    agree(comm, lambda: compile_kernels() if first else None, patient=True)
+    agree(comm, lambda: None if first else compile_kernels(), patient=True)
 
 
 class Progress:
@@ -205,7 +205,7 @@ def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog:
         # Raised on all ranks alike: they have agreed on it.
         say(comm, f"{prog}: error: {error}")
         sys.exit(2)
-    except lb_mpi.SearchError as error:
+    except lb_mpi.Error as error:
         say(comm, f"{prog}: failed: {error}")
         sys.exit(1)
     except KeyboardInterrupt:

@@ -18,7 +18,6 @@ from mpi4py import MPI
 from lb_mpi.mpi.waiting import Nap, barrier
 
 Marks = npt.NDArray[np.int64]
-Sent = npt.NDArray[np.uint32]
 
 _TAG = 1
 MOST_UNDER_WAY = 2  # sends to each machine; with more the log is kept, and fills, and the search waits
@@ -58,7 +57,7 @@ class MarkExchange:
         ranks = [[rank for rank, number in enumerate(numbers) if number == k] for k in range(self.n_machines)]
         self._targets = [there[machine.rank % len(there)] for there in ranks if comm.rank not in there]
         self._comm, self._problem = comm.Dup(), problem
-        self._pending: list[tuple[MPI.Request, Sent]] = []
+        self._pending: list[tuple[MPI.Request, Marks]] = []
         self._sent = np.zeros(comm.size, dtype=np.int64)  # messages to each rank
         self._received = 0
         self._status = MPI.Status()
@@ -93,7 +92,7 @@ class MarkExchange:
         self._comm.Free()
 
     def _send(self) -> None:
-        marks = self._problem.take_marks().astype(np.uint32)
+        marks = self._problem.take_marks()
         for target in self._targets if len(marks) else []:
             self._pending.append((self._comm.Issend(marks, target, _TAG), marks))
             self._sent[target] += 1
@@ -101,9 +100,9 @@ class MarkExchange:
     def _take(self) -> bool:
         before = self._received
         while (message := self._comm.Improbe(MPI.ANY_SOURCE, _TAG, self._status)) is not None:
-            marks = np.empty(self._status.Get_count(MPI.UINT32_T), dtype=np.uint32)
+            marks = np.empty(self._status.Get_count(MPI.INT64_T), dtype=np.int64)  # 65,534 rows need more than 32 bits
             message.Recv(marks)
-            self._problem.put_marks(marks.astype(np.int64))
+            self._problem.put_marks(marks)
             self._received += 1
         if self._pending:
             self._pending = [(request, marks) for request, marks in self._pending if not request.Test()]

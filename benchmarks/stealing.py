@@ -17,7 +17,6 @@ import importlib.metadata
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,15 +49,7 @@ def mpi_environment() -> Environment:
 
 def run(n: int, argv: Sequence[str]) -> dict[str, Any]:
     """Run `python argv` on n ranks; return its last line, a JSON object."""
-    environment = mpi_environment()
-    with tempfile.TemporaryFile() as output:
-        code = environment.mpiexec(n, [sys.executable, *argv], LIMIT_S, stdout=output)
-        output.seek(0)
-        lines = output.read().decode().splitlines()
-    if code or not lines:
-        raise RuntimeError(f"mpiexec -n {n} python {' '.join(argv)}: exit code {code}")
-    answer: dict[str, Any] = json.loads(lines[-1])
-    return answer
+    return mpi_environment().answer(n, argv, LIMIT_S)
 
 
 def kernel(repeat: int) -> Row:

@@ -10,11 +10,11 @@ The path of the data, for a search:
 
 and for rows of data:
 
-    your rows  --map-->  mpi.lending    rows go out, are computed, come home; everything is timed
-                         loans          who owes whom rows, and who helps whom                        (pure)
-                         estimate       times -> costs of rows, speeds of ranks                        (pure)
-                         judge, trigger is it worth while to balance?                                  (pure)
-                         mpi.flows      diffusion.* on MPI: loads -> flow; migrate -> who lends what to whom
+    your rows  --map_blocks-->  course.Course   what is lent, and what was learned, from call to call          (pure)
+                                round.Round     one call on one rank: who computes which rows when             (pure)
+                                estimate, judge times -> costs of rows, speeds of ranks; balance anew?         (pure)
+    parcels    <--mpi.lending-- mpi.balancer    carries them on a communicator: lb_mpi.Balancer(comm)
+                                simulate        carries them on a virtual clock, with thousands of ranks
 
 and for tasks of a graph, before the run:
 

@@ -4,6 +4,7 @@ import copy
 from collections import deque
 from typing import NamedTuple
 
+from lb_mpi.errors import ProtocolError
 from lb_mpi.searching.drafting import Message
 from lb_mpi.searching.searcher import Options, Searcher
 from tests.law import check_ewd998, check_law
@@ -36,7 +37,7 @@ class World(NamedTuple):
             d, t, p = s.drafting, s.termination, s.problem
             ranks.append(
                 (d.state, d.seq, d.promise, d.had_work, tuple(sorted(d.skipped.items())), t.count, t.black, t.token,
-                 s.reason, s._told, tuple(p.items), tuple(sorted(p.done)))
+                 s.reason, s._told, tuple(p.items), tuple(sorted(p.done)), s.error is None)
             )  # fmt: skip
         return (tuple(ranks), tuple(sorted((pair, queue) for pair, queue in self.channels.items() if queue)))
 
@@ -53,17 +54,19 @@ def clone(searcher: Searcher) -> Searcher:
     return other
 
 
-def first_world(size: int, limit: int, *, wanted: int = 0, threshold: float = 0.5, searcher: type = Searcher) -> World:
+def first_world(
+    size: int, limit: int, *, wanted: int = 0, broken: str = "", threshold: float = 0.5, searcher: type = Searcher
+) -> World:
     """Rank 0 has all work of `Pile(limit)`; the ring is 0, 1, ... size - 1."""
     options = Options(threshold=threshold)
-    searchers = [searcher(rank, range(size), Pile(limit, wanted=wanted), options) for rank in range(size)]
+    searchers = [searcher(rank, range(size), Pile(limit, wanted=wanted, broken=broken), options) for rank in range(size)]
     for each in searchers:
         each.drafting.pause = each.termination.pause = NoPause()
     return World(searchers, {})
 
 
 def successors(world: World) -> list[World]:
-    """One delivery, one empty turn, or one unit of work on some rank."""
+    """One delivery, all that is under way to one rank at once, one empty turn, or one unit of work on some rank."""
     worlds = []
     for pair, queue in world.channels.items():
         if queue:
@@ -74,9 +77,15 @@ def successors(world: World) -> list[World]:
     for rank, searcher in enumerate(world.searchers):
         if searcher.over:
             continue
-        if searcher.problem.items and not searcher._told:
+        batch = [message for pair, queue in world.channels.items() if pair[1] == rank for message in queue]
+        if len(batch) > 1:
             new = world.copy()
-            new.searchers[rank].problem.work(1)
+            new.channels.update({pair: () for pair in world.channels if pair[1] == rank})
+            turn(new, rank, batch)
+            worlds.append(new)
+        if searcher.problem.items and not searcher._ending:
+            new = world.copy()
+            new.searchers[rank].work(1)
             worlds.append(new)
         new = world.copy()
         turn(new, rank, [])
@@ -85,9 +94,12 @@ def successors(world: World) -> list[World]:
 
 
 def turn(world: World, rank: int, arrived: list[Message]) -> None:
-    for destination, message in world.searchers[rank].turn(0.0, arrived):
+    searcher = world.searchers[rank]
+    for destination, message in searcher.turn(0.0, arrived):
         pair = (rank, destination)
         world.channels[pair] = (*world.channels.get(pair, ()), message)
+    if isinstance(searcher.error, ProtocolError | AssertionError):
+        raise searcher.error
 
 
 def explore(first: World, *, most_drafts: int, most_states: int = 200_000) -> tuple[int, int]:

@@ -49,8 +49,11 @@ MUTANTS = [
     # the two together
     (searcher, "self.termination.settle(self.drafting.load > 0.0,", "self.termination.settle(self.drafting.state == 3,"),
     (searcher, "self.termination.received()", "pass"),
-    (searcher, "if send[1].kind is Kind.WORK:\n", "if send[1].kind in (Kind.WORK, Kind.NOWORK):\n"),
+    (searcher, "if message.kind is Kind.WORK:\n", "if message.kind in (Kind.WORK, Kind.NOWORK):\n"),
     (searcher, "for rank in range(self.size) if rank != ROOT]", "for rank in (self.successor,)]"),
     (searcher, "return [(ROOT, Message(Kind.FINISH,", "return [] and [(ROOT, Message(Kind.FINISH,"),
-    (searcher, "self.reason, self.culprit = reason, culprit\n", "self.culprit = culprit\n"),
+    (searcher, "self.reason = reason\n", "pass\n"),
+    # a problem that raises
+    (searcher, "if self.error is not None and not self.over and not self._told:", "if False:"),
+    (searcher, "            if self.over:\n                break\n", "            if self.over or self.error:\n                break\n"),
 ]  # fmt: skip

@@ -10,13 +10,17 @@ def children(item: int, limit: int) -> list[int]:
     return [child for child in (3 * item - 1, 3 * item, 3 * item + 1) if child <= limit]
 
 
+class Broken(Exception):
+    """What a broken method raises."""
+
+
 class Pile(Problem):
-    """Depth-first over the tree above; load = number of items in hand."""
+    """Depth-first over the tree above; load = number of items in hand.  The method `broken` raises, load from 3 items on."""
 
     found = False
 
-    def __init__(self, limit: int, *, wanted: int = 0) -> None:
-        self.limit, self.wanted = limit, wanted
+    def __init__(self, limit: int, *, wanted: int = 0, broken: str = "") -> None:
+        self.limit, self.wanted, self.broken = limit, wanted, broken
         self.items: list[int] = []
         self.done: list[int] = []
 
@@ -24,6 +28,7 @@ class Pile(Problem):
         self.items.append(1)
 
     def work(self, units: int) -> int:
+        self._break("work")
         count = 0
         while self.items and count < units and not self.found:
             item = self.items.pop()
@@ -34,9 +39,11 @@ class Pile(Problem):
         return count
 
     def load(self) -> float:
+        self._break("load", len(self.items) >= 3)
         return float(len(self.items))
 
     def split(self) -> bytes | None:
+        self._break("split")
         half = len(self.items) // 2
         if half == 0:
             return None
@@ -44,8 +51,13 @@ class Pile(Problem):
         return struct.pack(f"<{half}i", *part)
 
     def absorb(self, payload: bytes) -> None:
+        self._break("absorb")
         assert not self.items
         self.items = unpack(payload)
+
+    def _break(self, method: str, now: bool = True) -> None:
+        if now and method == self.broken:
+            raise Broken(method)
 
     def result(self) -> list[int]:
         return self.done

@@ -73,14 +73,14 @@ def test_hosts_are_numbered() -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "A", "-x", "h" * 21])
 def test_names_that_will_not_do(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert emulated.main([f"--name={name}", "down"]) == 2
+    assert emulated.main([f"--name={name}", "down"], "cluster") == 2
     assert "--name" in capsys.readouterr().err
 
 
 def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert emulated.main(["up", "--hosts", "2"]) == 1
-    assert "launch/cluster: needs root" in capsys.readouterr().err
+    assert emulated.main(["up", "--hosts", "2"], "cluster") == 1
+    assert "cluster: needs root" in capsys.readouterr().err
 
 
 # --- the cluster -----------------------------------------------------------------------------------------------------

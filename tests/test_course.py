@@ -148,5 +148,5 @@ def test_bad_parameters_of_a_simulation(options: dict[str, object], name: str) -
         Cluster(parse("ring:4"), np.ones(4), **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="speeds"):
         Cluster(parse("ring:4"), np.ones(3))
-    with pytest.raises(ValueError, match="costs = 'odd': expected constant, lognormal or hotspot"):
+    with pytest.raises(ValueError, match="costs = 'odd': expected one of constant, lognormal, hotspot"):
         row_costs("odd", 3, 3)

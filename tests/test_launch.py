@@ -1,8 +1,8 @@
 """The two commands: their time limit leaves nothing behind, their counts are right, their environment needs nothing."""
 
 import os
+import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.launching import limit
-from tools import stages
+from tests.started import started
+from tools import counts, progress, schedule, stages, testing
+from tools.counts import Counts, count
 from tools.environment import FOLDERS, ROOT, SetupError, wanted
-from tools.stages import Counts, count
 
 HERE = {"PATH": os.defpath, "HOME": "/"}
 
@@ -82,21 +83,17 @@ def test_what_a_finished_command_left_behind_is_ended(tmp_path: Path) -> None:
 
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_everything_within_a_second(tmp_path: Path, number: signal.Signals) -> None:
+def test_ctrl_c_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     script = f"""
-import signal, sys
+import sys
 from lb_mpi.launching import limit
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in the background without it
 with limit.interruptible():
     limit.run([sys.executable, "-c", {FAMILY!r}, {str(tmp_path)!r}], 60.0, env={HERE!r})
 """
-    process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    with process:
+    with started([sys.executable, "-c", script], cwd=ROOT) as process:
         pids = wait_for_family(tmp_path)
-        started = time.monotonic()
         process.send_signal(number)
         _, said = process.communicate(timeout=20)
-    assert time.monotonic() - started < 2.0  # 0.5 s on a quiet machine
     assert process.returncode == 128 + number
     assert "Traceback" not in said
     assert all(map(gone, pids))
@@ -140,44 +137,105 @@ def test_a_lost_rank_is_a_failure(tmp_path: Path) -> None:
 def test_a_hang_an_empty_run_and_a_bad_exit_code_are_failures(tmp_path: Path) -> None:
     good, empty, skipped = report(tmp_path, 0, a="passed"), report(tmp_path, 1), report(tmp_path, 2, a="skipped")
     assert count([good], limit.HUNG) == (Counts(1, 1, 0), "hung")
-    assert count([empty], stages.NO_TEST) == (Counts(0, 1, 0), "no test ran")
+    assert count([empty], counts.NO_TEST) == (Counts(0, 1, 0), "no test ran")
     assert count([skipped], 0) == (Counts(0, 1, 1), "no test ran")
     assert count([good], 3) == (Counts(1, 1, 0), "exit code 3")
     # with -k, a stage may have nothing to do
-    assert count([empty], stages.NO_TEST, may_be_empty=True) == (Counts(), "")
+    assert count([empty], counts.NO_TEST, may_be_empty=True) == (Counts(), "")
 
 
-def stage(name: str, counts: Counts, problem: str = "") -> stages.Stage:
-    return stages.Stage(name, lambda _folder: stages.Outcome(counts, problem, "its output"))
+def stage(
+    name: str, counts: Counts, problem: str = "", script: str = "", n_cores: int = 1, silence_s: float = 60.0
+) -> stages.Stage:
+    """One that runs `script`, and comes to that unless it has hung."""
+
+    def judge(_folder: Path, code: int) -> stages.Outcome:
+        return stages.Outcome(counts, "hung" if code == limit.HUNG else problem, "its output")
+
+    return stages.Stage(name, n_cores, silence_s, lambda _folder: [sys.executable, "-c", script], HERE, judge)
 
 
 def test_totals_and_output(capsys: pytest.CaptureFixture[str]) -> None:
-    assert stages.run_all([stage("mypy", Counts()), stage("serial", Counts(5, 0, 1))], verbose=False)
+    assert schedule.run_all([stage("mypy", Counts()), stage("serial", Counts(5, 0, 1))], verbose=False)
     assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 0 failed, 1 skipped"
-    assert not stages.run_all([stage("mypy", Counts(0, 1), "exit code 1"), stage("serial", Counts(5))], verbose=False)
+    assert not schedule.run_all([stage("mypy", Counts(0, 1), "exit code 1"), stage("serial", Counts(5))], verbose=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "5 passed, 1 failed"
     assert lines.count("its output") == 1
 
 
 def test_nothing_run_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not stages.run_all([stage("serial", Counts()), stage("mpi", Counts())], verbose=False)
+    assert not schedule.run_all([stage("serial", Counts()), stage("mpi", Counts())], verbose=False)
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"
 
 
 def test_mpi_stages_are_not_run_after_a_hang(capsys: pytest.CaptureFixture[str]) -> None:
-    after = [stage("mpi tests, 2 ranks", Counts(1, 1), "hung"), stage("mpi tests, 4 ranks", Counts(9))]
-    assert not stages.run_all(after, verbose=False)
+    after = [stage("mpi tests, 2 ranks", Counts(1, 1), "hung", n_cores=2), stage("mpi tests, 4 ranks", Counts(9))]
+    assert not schedule.run_all(after, verbose=False)
     last, totals = capsys.readouterr().out.splitlines()[-2:]
     assert last.split() == ["mpi", "tests,", "4", "ranks", "not", "run", "after", "a", "hang"]
     assert totals == "1 passed, 1 failed"
 
 
+def test_stages_of_one_core_run_at_the_same_time(tmp_path: Path) -> None:
+    meet = f"""
+import pathlib, sys, time
+here = pathlib.Path({str(tmp_path)!r})
+(here / NAME).touch()
+while len(list(here.iterdir())) < 2: time.sleep(0.01)
+"""
+    two = [stage(name, Counts(1), script=f"NAME = {name!r}{meet}") for name in "ab"]
+    assert schedule.run_all([*two, stage("c", Counts(1), n_cores=2)], verbose=False)
+
+
+NOTES = """
+import os, pathlib, sys, time
+file = pathlib.Path(os.environ["LB_MPI_PROGRESS"]) / "1.progress"
+for k in range(N):
+    file.write_text(f"{k} 9 tests/a.py::test_{k}")
+    time.sleep(0.2)
+time.sleep(END)
+"""
+
+
+def test_a_stage_is_slow_while_tests_end_and_hung_when_none_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "SIGN_S", 0.5)
+    assert schedule.run_all([stage("slow", Counts(9), script=f"N, END = 10, 0{NOTES}", silence_s=1.5)], verbose=False)
+    assert re.search(r"slow: \d of 9 tests, now tests/a.py::test_\d", capsys.readouterr().out)
+    hangs = stage("hangs", Counts(0, 1), script=f"N, END = 1, 60{NOTES}", silence_s=1.5)
+    assert not schedule.run_all([hangs], verbose=False)
+    assert re.search(r"hangs .*FAILED hung", capsys.readouterr().out)
+
+
+def test_pytest_notes_its_progress(tmp_path: Path) -> None:
+    (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): pass\n")
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "tools.progress", "-p", "no:cacheprovider", str(tmp_path)]
+    variables = {**HERE, "PYTHONPATH": str(ROOT), progress.VARIABLE: str(tmp_path)}
+    assert limit.run(argv, 60.0, env=variables, cwd=tmp_path) == 0
+    found = progress.read(tmp_path.glob("*.progress"), 0.0)
+    assert (found.done, found.of, found.current) == (1, 2, "test_two.py::test_b")
+
+
+def test_each_serial_file_is_in_one_share_and_those_that_touch_mpi_are_known() -> None:
+    files = testing.serial_files(touching_mpi=False)
+    dealt = [name for share in testing.shared(files, 4) for name in share]
+    assert sorted(dealt) == sorted(f"tests/{file.name}" for file in files)
+    touching = {file.name for file in testing.serial_files(touching_mpi=True)}
+    assert touching >= {"test_run.py", "test_cluster.py", "test_project.py"}
+    assert not touching & {"test_graph.py", "test_protocol.py", "test_partition.py"}
+
+
+SHARES = [f"serial tests, {k} of 4" for k in (1, 2, 3, 4)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["--ranks", "2,4"], ["ruff", "mypy", "serial tests", "mpi tests, 2 ranks", "mpi tests, 4 ranks"]),
-        (["--serial-only"], ["ruff", "mypy", "serial tests"]),
+        (["--ranks", "2,4"], ["ruff", "mypy", *SHARES, "mpi tests, 2 ranks", "mpi tests, 4 ranks"]),
+        (["--other-mpi", "--ranks=2"], ["serial tests", "mpi tests, 2 ranks"]),
+        (["--serial-only"], ["ruff", "mypy", *SHARES]),
         (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
         (["-k", "some", "--ranks=1"], ["serial tests", "mpi tests, 1 rank"]),
         (["tests/test_graph.py", "-x"], ["serial tests"]),
@@ -185,13 +243,13 @@ def test_mpi_stages_are_not_run_after_a_hang(capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_stages_are_chosen(arguments: list[str], names: list[str]) -> None:
-    assert [one.name for one in stages.choose(wanted({}), *stages.parse(arguments))] == names
+    assert [one.name for one in testing.choose(wanted({}), *testing.parse(arguments))] == names
 
 
 @pytest.mark.parametrize("arguments", [["--ranks=0"], ["--ranks=two"], ["--limit=nan"], ["--serial-only", "--mpi-only"]])
 def test_wrong_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
-        stages.parse(arguments)
+        testing.parse(arguments)
     assert error.value.code == 2
     assert "error: " in capsys.readouterr().err
 

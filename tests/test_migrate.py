@@ -165,11 +165,11 @@ def random_case(rng: np.random.Generator) -> tuple[Graph, Floats, Floats, Ints]:
     return graph, 10 ** rng.uniform(-1, 1, graph.n), costs, owner
 
 
-def test_ten_thousand_migrations_lose_nothing() -> None:
+def test_thousands_of_migrations_lose_nothing() -> None:
     """Number, ids and total cost are conserved exactly, nobody ends below nothing, and the longest time never rises."""
     seed = 2
     rng = np.random.default_rng(seed)
-    for k in range(10_000):
+    for k in range(3_000):
         graph, speeds, costs, owner = random_case(rng)
         scheme, tolerance = (("direct", 1e-9), ("fos", 0.1), ("dimension_exchange", 0.1))[k % 3]
         loads = np.bincount(owner, costs, graph.n)

@@ -12,8 +12,9 @@ from lb_mpi.partitioning.balance import find_bounds
 from lb_mpi.partitioning.chance import random_state
 from lb_mpi.partitioning.coarsen import coarsen, csr
 from lb_mpi.partitioning.connect import connected
-from lb_mpi.partitioning.connections import find_ties
+from lb_mpi.partitioning.connections import find_connections, find_parts, move
 from lb_mpi.partitioning.grow import cut_and_excess
+from lb_mpi.partitioning.heap import OUT, make_heap, pop, put, remove
 from lb_mpi.partitioning.multilevel import EFFORTS, multilevel
 from lb_mpi.partitioning.refine_flow import refine_by_flow
 from lb_mpi.partitioning.refine_fm import refine
@@ -176,8 +177,8 @@ def test_contraction_keeps_weights_and_cuts_and_blocks(graph, seed):
         assert np.array_equal(coarse_block[level.group], block)
         part = rng.integers(0, 3, coarse.n)
         bounds = np.full(3, 1e9)
-        assert cut_and_excess(*coarse, part, bounds)[0] == pytest.approx(
-            cut_and_excess(*fine, part[level.group], bounds)[0]
+        assert cut_and_excess(coarse, part, bounds)[0] == pytest.approx(
+            cut_and_excess(fine, part[level.group], bounds)[0]
         )
         Graph(*_sorted(coarse))  # the validator: symmetric, no parallel edges, no self-loops
         fine, block = coarse, coarse_block
@@ -205,9 +206,9 @@ def test_refinement_never_worsens_the_cut_and_tells_its_gain(graph, k, seed, met
     bounds = np.maximum(loads(graph, part, k) * 1.1, 1.0)
     before = cut(graph, part)
     if method == "search":
-        gain = refine(*fine, part, bounds, 4, 1.0, 1 + seed % 3, random_state(seed))
+        gain = refine(fine, part, bounds, 4, 1.0, 1 + seed % 3, random_state(seed))
     else:
-        gain = refine_by_flow(*fine, part, bounds, 2, 3, random_state(seed))
+        gain = refine_by_flow(fine, part, bounds, 2, 3, random_state(seed))
     assert gain >= 0
     assert cut(graph, part) == pytest.approx(before - gain, abs=1e-6)
     assert np.all(loads(graph, part, k) <= bounds + 1e-9)
@@ -215,24 +216,49 @@ def test_refinement_never_worsens_the_cut_and_tells_its_gain(graph, k, seed, met
 
 @settings(max_examples=40, deadline=None)
 @given(graphs(60), st.integers(2, 5), st.integers(0, 100))
-def test_ties_are_the_weights_between_vertices_and_parts(graph, k, seed):
-    part = np.random.default_rng(seed).integers(0, k, graph.n)
-    tie_part, tie, n_ties, own = find_ties(graph.indptr.copy(), graph.indices.copy(), graph.weights.copy(), part, k)
-    dense = graph.to_scipy().toarray() @ np.eye(k)[part]
-    found = np.zeros((graph.n, k))
-    for v in range(graph.n):
-        chosen = slice(graph.indptr[v], graph.indptr[v] + n_ties[v])
-        found[v, tie_part[chosen]] = tie[chosen]
-    found[np.arange(graph.n), part] = own
-    np.testing.assert_allclose(found, dense)
+def test_connections_are_the_weights_between_vertices_and_parts(graph, k, seed):
+    rng = np.random.default_rng(seed)
+    fine, part = csr(graph), rng.integers(0, k, graph.n)
+    parts, connections = find_parts(fine, part, np.full(k, 1e9)), find_connections(fine, part, k)
+    for step in range(5):
+        if step:  # kept up to date
+            v, target = int(rng.integers(graph.n)), int(rng.integers(k))
+            if part[v] != target:
+                move(fine, parts, connections, v, target)
+        found = np.zeros((graph.n, k))
+        for v in range(graph.n):
+            chosen = slice(graph.indptr[v], graph.indptr[v] + connections.n_others[v])
+            found[v, connections.part[chosen]] = connections.weight[chosen]
+        found[np.arange(graph.n), part] = connections.inner
+        np.testing.assert_allclose(found, graph.to_scipy().toarray() @ np.eye(k)[part], atol=1e-9)
+        np.testing.assert_allclose(parts.weights, loads(graph, part, k), atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(-3, 3)), max_size=60))
+def test_the_heap_gives_the_largest_key_first(steps):
+    heap, expected = make_heap(10), {}
+    for v, key in steps:
+        if key == -3:
+            remove(heap, v)
+            expected.pop(v, None)
+        else:
+            put(heap, v, float(key))
+            expected[v] = key
+        assert heap.size[0] == len(expected)
+        assert not expected or heap.key[heap.items[0]] == max(expected.values())
+    while expected:
+        v = pop(heap)
+        assert expected.pop(v) == max([*expected.values(), heap.key[v]])
+    assert (heap.place == OUT).all()
 
 
 def test_search_climbs_out_of_what_no_single_move_improves():
     # Two columns of a ladder, cut along the rungs' middles in a zigzag: each move alone gains nothing.
     graph = mesh(2, 40)
     part = (np.arange(80) // 40).astype(np.int64)  # 40 rungs cut; the best is 2
-    refine(*csr(graph), part, np.full(2, 44.0), 20, 10.0, 1, random_state(0))
-    refine_by_flow(*csr(graph), part, np.full(2, 44.0), 3, 40, random_state(0))
+    refine(csr(graph), part, np.full(2, 44.0), 20, 10.0, 1, random_state(0))
+    refine_by_flow(csr(graph), part, np.full(2, 44.0), 3, 40, random_state(0))
     assert cut(graph, part) < 40
 
 
@@ -242,10 +268,10 @@ def test_flow_finds_the_lightest_cut():
     weights[12] = 1.0
     graph = from_edges(30, np.arange(29), np.arange(1, 30), weights)
     part = (np.arange(30) >= 15).astype(np.int64)
-    assert refine_by_flow(*csr(graph), part, np.full(2, 18.0), 1, 8, random_state(0)) == 8
+    assert refine_by_flow(csr(graph), part, np.full(2, 18.0), 1, 8, random_state(0)) == 8
     assert np.array_equal(part, (np.arange(30) >= 13).astype(np.int64))
     part = (np.arange(30) >= 15).astype(np.int64)  # balance forbids it here
-    assert refine_by_flow(*csr(graph), part, np.full(2, 16.0), 1, 8, random_state(0)) == 0
+    assert refine_by_flow(csr(graph), part, np.full(2, 16.0), 1, 8, random_state(0)) == 0
 
 
 # --- spectral ---------------------------------------------------------------------------------------------------------

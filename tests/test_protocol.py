@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi.searching import drafting, searcher, simulate, termination
-from lb_mpi.searching.drafting import ProtocolError
+from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.searcher import Options, Reason
 from tests.explore import explore, explore_tokens, first_world
 from tests.law import check_law
 from tests.mutants import MUTANTS
-from tests.pile import Pile
+from tests.pile import Broken, Pile
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,32 @@ def test_safras_invariant_holds_in_every_reachable_state() -> None:
 def test_an_answer_ends_it_in_every_reachable_state() -> None:
     for wanted in range(1, 6):
         assert explore(first_world(2, 5, wanted=wanted), most_drafts=2)[1] > 0
+
+
+@pytest.mark.parametrize("broken", ["work", "load", "split", "absorb"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_failure_ends_it_in_every_reachable_state(size: int, broken: str) -> None:
+    assert explore(first_world(size, 7 if size < 3 else 4, broken=broken), most_drafts=2 if size < 3 else 1)[1] > 0
+
+
+def test_what_stands_behind_a_message_that_fails_is_served() -> None:
+    rank = searcher.Searcher(1, range(3), Pile(5, broken="absorb"), Options())
+    draft = rank.turn(0.0, [])[0][1]
+    rank.turn(0.0, [draft._replace(pid=2, load=3.0)])
+    work, stop = Message(Kind.WORK, 1, 1, payload=bytes(4)), Message(Kind.STOP, 0, pid=Reason.EXHAUSTED)
+    assert rank.turn(0.0, [work, stop]) == []
+    assert isinstance(rank.error, Broken)
+    assert rank.over
+
+
+@pytest.mark.parametrize("broken", ["work", "load", "split", "absorb"])
+def test_a_simulated_failure_is_raised_when_all_have_heard_of_it(broken: str) -> None:
+    seen = []
+    for seed in range(10):
+        piles = [Pile(60, broken=broken) for _ in range(4)]
+        with pytest.raises(Broken, match=broken):
+            simulate.search(piles, seed=seed, check=seen.append, unit_s=20e-6, options=Options(threshold=1.0))
+        assert {each.reason for each in seen[-1].searchers} == {Reason.FAILED}
 
 
 def run(
@@ -111,11 +137,23 @@ def test_bad_parameters_are_named(name: str, value: object) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"threshold": -1.0}, {"threshold": math.nan}, {"pause": (0.0, 1.0)}, {"pause": (2.0, 1.0)}, {"seed": -1}],
+    [
+        {"threshold": -1.0},
+        {"threshold": math.nan},
+        {"pause_s": (0.0, 1.0)},
+        {"pause_s": (2.0, 1.0)},
+        {"pause_s": 3},
+        {"pause_s": (1.0, 2.0, 3.0)},
+        {"pause_s": ("a", 1.0)},
+        {"seed": -1},
+        {"seed": "a"},
+        {"balance": "no"},
+        {"report_every_s": 0.0},
+    ],
 )
 def test_bad_options_are_named(options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
-        Options(**options).check()
+    with pytest.raises(ValueError, match=f"^{next(iter(options))} = .*: expected "):
+        Options(**options).checked()
 
 
 def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
@@ -138,17 +176,30 @@ def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
 
 
 def find_fault(searcher_class: type) -> BaseException | None:
-    """What is wrong with it: exhaustive exploration first, then simulations."""
-    try:
-        explore_tokens(searcher_class, size=3, most_work=3)
-        explore_tokens(searcher_class, size=4, most_work=2)
-        for size, limit, most_drafts, wanted in ((2, 7, 2, 0), (3, 5, 1, 0), (2, 5, 2, 2)):
-            first = first_world(
-                size, limit, wanted=wanted, threshold=1.0 if size == 2 else 0.5, searcher=searcher_class
-            )
-            explore(first, most_drafts=most_drafts)
-        for seed in range(30):
+    """What is wrong with it: what is found in a moment first, then exhaustive exploration."""
+
+    def simulated(seeds: range) -> None:
+        for seed in seeds:
             run(3 + seed % 3, seed, limit=120, searcher_class=searcher_class)
+
+    def explored(size: int, limit: int, most_drafts: int, wanted: int) -> None:
+        threshold = 1.0 if size == 2 else 0.5
+        first = first_world(size, limit, wanted=wanted, threshold=threshold, searcher=searcher_class)
+        explore(first, most_drafts=most_drafts)
+
+    try:
+        explore_tokens(searcher_class, size=2, most_work=2)
+        explored(2, 5, 2, 2)
+        simulated(range(6))
+        explore_tokens(searcher_class, size=3, most_work=2)
+        explored(3, 4, 1, 0)
+        explored(2, 7, 2, 0)
+        explore_tokens(searcher_class, size=4, most_work=2)
+        explored(3, 5, 1, 0)
+        for broken in ("work", "absorb"):
+            explore(first_world(2, 5, broken=broken, searcher=searcher_class), most_drafts=1)
+        explore_tokens(searcher_class, size=3, most_work=3)
+        simulated(range(6, 30))
     except (AssertionError, ProtocolError) as fault:
         return fault
     return None

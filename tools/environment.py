@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from lb_mpi.launching import limit
 
@@ -68,11 +69,26 @@ class Environment(NamedTuple):
 
         Returns the exit code of mpiexec, or limit.HUNG.
         """
-        command = [str(self.path / "bin" / "mpiexec"), "-n", str(n), *argv]
-        variables = {**self.variables(), **_RANKS, **(env or {})}
+        command, variables = self.job(n, argv)
+        return limit.run(command, timeout_s, env={**variables, **(env or {})}, cwd=ROOT, stdout=stdout, stderr=stderr)
+
+    def job(self, n: int, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        """Return the command line that runs `argv` on `n` ranks, and its variables."""
+        variables = {**self.variables(), **_RANKS}
         if self.mpi == "openmpi":
             variables = {**_OPENMPI, **(_OPENMPI_ROOT if os.geteuid() == 0 else {}), **variables}
-        return limit.run(command, timeout_s, env=variables, cwd=ROOT, stdout=stdout, stderr=stderr)
+        return [str(self.path / "bin" / "mpiexec"), "-n", str(n), *argv], variables
+
+    def answer(self, n: int, argv: Sequence[str], timeout_s: float) -> dict[str, Any]:
+        """Run `python argv` on `n` ranks; return its last line, a JSON object.  RuntimeError when it fails."""
+        with tempfile.TemporaryFile() as output:
+            code = self.mpiexec(n, [str(self.python), *argv], timeout_s, stdout=output)
+            output.seek(0)
+            lines = output.read().decode().splitlines()
+        if code or not lines:
+            raise RuntimeError(f"mpiexec -n {n} python {shlex.join(argv)}: exit code {code}")
+        answer: dict[str, Any] = json.loads(lines[-1])
+        return answer
 
 
 # Another Python's modules, another MPI's libraries, and a job that this command is itself a rank of.

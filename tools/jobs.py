@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-import tempfile
 import time
 from typing import Any, NamedTuple
 
@@ -33,22 +31,11 @@ JOBS = [
 ]
 
 
-class JobError(Exception):
-    """A job has failed; it has told why on standard error."""
-
-
 def run(environment: Environment, job: Job, *, balance: bool) -> dict[str, Any]:
-    """Run `job`; return what it measured (its last line, a JSON object)."""
-    argv = [str(environment.python), "-m", *job.argv, "--json"]
-    argv += ["--speeds", ",".join(map(str, SPEEDS))] + ([] if balance else list(job.unbalanced))
-    with tempfile.TemporaryFile() as output:
-        code = environment.mpiexec(len(SPEEDS), argv, LIMIT_S, stdout=output)
-        output.seek(0)
-        lines = output.read().decode().splitlines()
-    if code or not lines:
-        raise JobError(f"{job.name}: exit code {code}")
-    answer: dict[str, Any] = json.loads(lines[-1])
-    return answer
+    """Run `job`; return what it measured."""
+    speeds = ["--speeds", ",".join(map(str, SPEEDS))]
+    argv = ["-m", *job.argv, "--json", *speeds, *([] if balance else job.unbalanced)]
+    return environment.answer(len(SPEEDS), argv, LIMIT_S)
 
 
 def show(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]]) -> None:
@@ -85,7 +72,7 @@ def main() -> int:
             return error.code
         if os.path.realpath(sys.prefix) != os.path.realpath(environment.path):  # the table needs what was installed
             os.chdir(ROOT)
-            os.execve(environment.python, [str(environment.python), "-m", "tools.jobs"], environment.variables())
+            os.execve(environment.python, [str(environment.python), "launch/demo"], environment.variables())
         if (load := os.getloadavg()[0]) > 1:
             print(f"other programs keep this machine busy (load average {load:.1f}): times will be far above the bound")
         rows = []
@@ -96,7 +83,7 @@ def main() -> int:
                 started = time.monotonic()
                 try:
                     pair.append(run(environment, job, balance=balance))
-                except JobError as error:
+                except RuntimeError as error:
                     print(error, file=sys.stderr)
                     return 1
                 print(f"{time.monotonic() - started:.1f} s", flush=True)

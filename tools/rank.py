@@ -1,9 +1,10 @@
-"""One rank of an MPI test stage: `python -m mpi4py -m tools.rank FOLDER LIMIT_S [pytest arguments]`.
+"""One rank of an MPI test stage: `python -m mpi4py -m tools.rank FOLDER SILENCE_S [pytest arguments]`.
 
 Copies of pytest that all print to one pipe can't be read: each rank has its own log and report in FOLDER.
 """
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -13,9 +14,10 @@ import pytest
 GRACE_S = 10.0  # after a failure: for the reports of the other ranks, which may wait for this one for ever
 
 
-def main(folder: Path, limit_s: float, arguments: list[str]) -> int:
+def main(folder: Path, silence_s: float, arguments: list[str]) -> int:
     """Run pytest on this rank; return its exit code, which if not 0 makes mpi4py end all ranks."""
     rank, size = (int(_variable(name)) for name in ("RANK", "SIZE"))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored in what a script starts in the background
     log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())
@@ -23,11 +25,12 @@ def main(folder: Path, limit_s: float, arguments: list[str]) -> int:
         pytest.main(
             [
                 "--with-mpi",
+                *("-p", "tools.progress"),
                 f"--junitxml={folder / f'{rank}.xml'}",
                 *("-p", "no:cacheprovider"),  # one folder for all ranks
                 f"--basetemp={folder / f'tmp{rank}'}",  # or all ranks clean up one folder at the same time
                 "--maxfail=1",  # after a failure on one rank, the ranks are out of step
-                *("-o", f"faulthandler_timeout={limit_s / 2:g}"),  # shows where a rank hangs
+                *("-o", f"faulthandler_timeout={silence_s / 2:g}"),  # shows where a rank hangs
                 *arguments,
             ]
         )

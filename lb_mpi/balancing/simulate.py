@@ -23,7 +23,7 @@ from lb_mpi.balancing.migrate import Plan, plan
 from lb_mpi.balancing.reports import REPORT, Records, Report
 from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Rowset, Send, count
 from lb_mpi.balancing.trigger import Reason, Trigger, When
-from lb_mpi.checks import integer, number
+from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.diffusion.diffusion import Diffusion
 from lb_mpi.diffusion.setup import Setup, prepare
@@ -33,6 +33,7 @@ from lb_mpi.metrics import check_speeds
 
 Costs = Callable[[int], Sequence[Floats]]  # call -> for each rank, (n,) units of work of its rows
 Seconds = Callable[[int, Job], float]  # rank, job -> how long it takes there
+ROWS = ("constant", "lognormal", "hotspot")  # kinds of costs
 STALE = 0.01  # relative change of a speed after which the scheme is prepared anew
 HEADER_BYTES = 64  # of a message
 
@@ -260,6 +261,7 @@ def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: fl
     warm region, that costs up to 1 + 4 `spread` as much, moves over all ranks once in `period` calls.  ValueError for
     other words.
     """
+    choice("costs", kind, ROWS)
     ranks, rows = integer("n_ranks", n_ranks, 1), integer("n_rows", n_rows, 1)
     width, calls = number("spread", spread, least=0.0), integer("period", period, 1)
     if kind == "constant":
@@ -269,8 +271,6 @@ def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: fl
         rng = np.random.default_rng(check_seed(seed))
         drawn = list(rng.lognormal(-0.5 * width**2, width, (ranks, rows)))
         return lambda _call: drawn
-    if kind != "hotspot":
-        raise ValueError(f"costs = {kind!r}: expected constant, lognormal or hotspot")
     place = np.arange(ranks * rows) / (ranks * rows)
 
     def hot(call: int) -> Sequence[Floats]:

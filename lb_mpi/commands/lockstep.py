@@ -7,6 +7,7 @@ from typing import Any
 
 from lb_mpi.graph import ring_order
 from lb_mpi.problems.maze import MazeSearch, read_maze
+from lb_mpi.searching import room
 from lb_mpi.searching.lockstep import lockstep
 
 PUBLISHED = {1: "67 steps", 2: "47 steps, 10 balances", 4: "33 steps, 13 balances"}
@@ -40,8 +41,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
     `steps` until the search was over, `balances`, how often work was moved, and whether an exit was `found`.
     """
-    ring = ring_order(options.ranks)
     cells = read_maze(options.maze)
+    room.check_ranks(options.ranks, room.MAZE_BYTES + room.CELL_BYTES * cells.size)
+    ring = ring_order(options.ranks)
     problems = [MazeSearch(cells, rank, options.split_rule) for rank in range(options.ranks)]
     return {"ranks": options.ranks, **lockstep(problems, ring, options.threshold)._asdict()}
 

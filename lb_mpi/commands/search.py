@@ -7,9 +7,8 @@ import time
 from typing import Any
 
 from lb_mpi.commands.arguments import pair
-from lb_mpi.graph import ring_order
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
-from lb_mpi.searching import simulate
+from lb_mpi.searching import room, simulate
 from lb_mpi.searching.searcher import Options
 
 
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     (`balances`) with how many `drafts` and `messages`, in `virtual_seconds`, simulated in `seconds`.
     """
     began = time.perf_counter()
-    ring_order(options.ranks)  # a mistake in the number is best found before the ranks are made
+    room.check_ranks(options.ranks, room.TREE_BYTES)
     low, high = simulate.check_latency(options.latency)
     problems = [UnbalancedTreeSearch(TREES[options.tree], options.split_rule) for _ in range(options.ranks)]
     pause = options.pause or simulate.pause_for(options.ranks, high)
@@ -70,7 +69,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         unit_s=options.unit_s,
         quantum_s=options.quantum_s,
         seed=options.seed,
-        options=Options(threshold=options.threshold, pause=pause, seed=options.seed),
+        options=Options(threshold=options.threshold, pause_s=pause, seed=options.seed),
     )
     count = result.value
     known = PUBLISHED.get(options.tree)

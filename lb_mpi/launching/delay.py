@@ -1,8 +1,8 @@
 """The switch of an emulated cluster whose network takes its time: every frame arrives DELAY_S later.
 
-`python -m lb_mpi.launching.delay DELAY_S HOME NAMESPACE ...` puts a device eth0 (TAP) into each
-network namespace, says "ready", and
-carries frames between them until it is ended, itself in the namespace HOME; when it ends, the devices are gone.
+`python lb_mpi/launching switch DELAY_S HOME NAMESPACE ...` puts a device eth0 (TAP) into each network namespace, says
+"ready", and carries frames between them until it is ended, itself in the namespace HOME; when it ends, the devices are
+gone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import fcntl
 import os
 import select
 import struct
-import sys
 import time
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
 
 MTU = 9000  # fewer frames for the same bytes
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
@@ -72,7 +72,7 @@ def open_tap(namespace: str) -> int:
     return device
 
 
-def carry(devices: list[int], delay_s: float) -> None:
+def carry(devices: list[int], delay_s: float) -> NoReturn:
     """Carry frames until the process is ended."""
     switch = Switch(len(devices), delay_s)
     port_of = {device: port for port, device in enumerate(devices)}
@@ -92,15 +92,12 @@ def carry(devices: list[int], delay_s: float) -> None:
                 continue
 
 
-def main(delay_s: float, home: str, namespaces: list[str]) -> None:
-    """Run the switch; its process stays in the namespace `home`."""
+def main(arguments: Sequence[str], _prog: str) -> NoReturn:
+    """Run the switch; its process stays in the namespace HOME."""
+    delay_s, home, *namespaces = arguments
     devices = [open_tap(namespace) for namespace in namespaces]
     with open(f"/run/netns/{home}") as place:
         ctypes.CDLL(None).setns(place.fileno(), _CLONE_NEWNET)
     print("ready", flush=True)
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-    carry(devices, delay_s)
-
-
-if __name__ == "__main__":
-    main(float(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    carry(devices, float(delay_s))

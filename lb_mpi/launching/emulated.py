@@ -29,11 +29,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from lb_mpi.hosts import Host, format_hosts, read_hosts
-from lb_mpi.launching import limit
+from lb_mpi.launching import commands, limit
 from lb_mpi.launching.delay import MTU
 from lb_mpi.launching.slow import check_speed
 
-ROOT = Path(__file__).resolve().parents[2]
 NETNS, ETC_NETNS, RUN = Path("/run/netns"), Path("/etc/netns"), Path("/run")
 NETWORK = "10.77.0."
 MOST_HOSTS = 64
@@ -90,7 +89,7 @@ class Cluster(NamedTuple):
         try:
             return read_hosts(self.folder / "hosts.txt")
         except FileNotFoundError:
-            raise ClusterError(f"no cluster {self.name}: start one with `launch/cluster up`") from None
+            raise ClusterError(f"no cluster {self.name}: start one with `cluster up`") from None
 
     def namespaces(self) -> list[str]:
         """Those that are there."""
@@ -100,7 +99,7 @@ class Cluster(NamedTuple):
         """Make it; on any way out but success, nothing is left of it."""
         if self.folder.exists() or self.namespaces():
             raise ClusterError(
-                f"there is a cluster {self.name} already: `launch/cluster down` ends it, or give a --name"
+                f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name"
             )
         try:
             self._up(hosts, delay_s)
@@ -138,8 +137,7 @@ class Cluster(NamedTuple):
     def _start_delay(self, delay_s: float, home: str, namespaces: list[str]) -> None:
         with (self.folder / "switch.log").open("w+") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "lb_mpi.launching.delay", str(delay_s), home, *namespaces],
-                cwd=ROOT,
+                commands.argv(sys.executable, "switch", str(delay_s), home, *namespaces),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -202,10 +200,10 @@ class Cluster(NamedTuple):
     def run(self, arguments: Sequence[str]) -> NoReturn:
         """Become `launch/run` on the first host."""
         first = self.hosts[0].name
-        start = [str(ROOT / "launch" / "run"), "--hosts", str(self.folder / "hosts.txt"), "--emulated"]
+        start = commands.argv(sys.executable, "run", "--hosts", str(self.folder / "hosts.txt"), "--emulated")
         start += ["--launcher", str(self.folder / "ssh"), *arguments]
         uts = ["unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"', first]
-        argv = ["ip", "netns", "exec", self.prefix + first, *uts, sys.executable, *start]
+        argv = ["ip", "netns", "exec", self.prefix + first, *uts, *start]
         os.execvp(argv[0], argv)
 
 
@@ -214,7 +212,7 @@ def check() -> None:
     if sys.platform != "linux":
         raise ClusterError(f"needs Linux: this is {sys.platform}")
     if os.geteuid() != 0:
-        raise ClusterError('needs root, to make network namespaces: sudo env PATH="$PATH" launch/cluster ...')
+        raise ClusterError('needs root, to make network namespaces: sudo env PATH="$PATH" ...')
     for tool, package in (("ip", "iproute2"), ("unshare", "util-linux"), ("hostname", "hostname")):
         if shutil.which(tool) is None:
             raise ClusterError(f"needs the command {tool}: install {package}")
@@ -242,36 +240,35 @@ def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
     return [Host(f"h{k}", slots, check_speed(text, f"--speeds: host h{k}")) for k, text in enumerate(given, start=1)]
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
     top = argparse.ArgumentParser(
-        prog="launch/cluster",
+        prog=prog,
         description="A cluster on one machine: hosts with names, addresses and speeds of their own, TCP between them.",
-        epilog="example: launch/cluster up --hosts 3 --speeds 0.8,0.4,0.2; launch/cluster run -- python -m apps.uts; "
-        "launch/cluster down",
+        epilog="example: %(prog)s up --hosts 3 --speeds 0.8,0.4,0.2; %(prog)s run -- python -m apps.uts; %(prog)s down",
         allow_abbrev=False,
     )
     top.add_argument("--name", default="lab", help="of the cluster, if there are several (default: %(default)s)")
-    commands = top.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    up = commands.add_parser("up", help="make it")
+    parsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    up = parsers.add_parser("up", help="make it")
     up.add_argument("--hosts", type=int, required=True, metavar="N", help="how many: h1, h2, ...")
     up.add_argument("--slots", type=int, default=1, metavar="N", help="ranks on each host (default: %(default)s)")
     up.add_argument("--speeds", metavar="F,F,...", help="of the hosts, above 0 and at most 1 (default: 1)")
     up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS", help="that each frame takes (default: 0)")
-    status = commands.add_parser("status", help="tell of each host its address and what went over its network")
+    status = parsers.add_parser("status", help="tell of each host its address and what went over its network")
     status.add_argument("--json", action="store_true", help="print one JSON object")
-    run = commands.add_parser(
+    run = parsers.add_parser(
         "run", help="start a program on it: options of launch/run, --, the program", add_help=False
     )
     run.add_argument("arguments", nargs=argparse.REMAINDER)
-    commands.add_parser("down", help="remove it, with all that runs on it")
+    parsers.add_parser("down", help="remove it, with all that runs on it")
     return top
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     """./launch/cluster."""
-    top = parser()
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    top = parser(prog)
+    given = list(arguments)
     mine = given.index("run") + 1 if "run" in given else len(given)  # the rest is for launch/run
     options = top.parse_args(given[:mine])
     cluster = Cluster(options.name)
@@ -312,7 +309,3 @@ def show(status: list[dict[str, Any]], *, as_json: bool) -> None:
             f"received {host['received_bytes']:,} bytes, sent {host['sent_bytes']:,}  processes {host['processes']}"
             + ("" if host["up"] else "  DOWN")
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

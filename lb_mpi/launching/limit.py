@@ -20,11 +20,14 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from lb_mpi.launching.segments import remove_orphans
+
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
 GRACE_S = 0.4  # between SIGTERM and SIGKILL: with Ctrl-C, all is over within a second
-_MARK = "LB_MPI_LAUNCH"
+LEFT_S = 5.0  # what survives SIGKILL for so long hangs in the kernel, on a dead file server for example
+MARK = "LB_MPI_LAUNCH"
+_UNWINDING = (signal.SIGTERM, signal.SIGHUP)
 _PROC = Path("/proc")
-_SEGMENTS = ("/dev/shm/mpich_shm_", "/dev/shm/vader_segment", "/dev/shm/sm_segment", "/dev/shm/osc_")
 _runs = 0
 
 
@@ -41,19 +44,8 @@ def run(
 
     It gets a session and a TMPDIR of its own.  On any way out, Ctrl-C too, all processes that it has started are ended.
     """
-    mark, env = marked(env)
-    process = None
-    with tempfile.TemporaryDirectory(prefix="lb_mpi-", ignore_cleanup_errors=True) as scratch:
+    with started(argv, env=env, cwd=cwd, stdout=stdout, stderr=stderr) as process:
         try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                env={**env, "TMPDIR": scratch},
-                cwd=cwd,
-                start_new_session=True,
-            )
             return process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             said = f"hung: ended after {timeout_s:g} s: {shlex.join(argv)}\n".encode()
@@ -63,6 +55,33 @@ def run(
                 stderr.write(said)
                 stderr.flush()
             return HUNG
+
+
+@contextlib.contextmanager
+def started(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    stdout: IO[bytes] | None = None,
+    stderr: IO[bytes] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start `argv` as `run` does; at the end of the block, however it comes, all that it has started is ended."""
+    mark, env = marked(env)
+    process = None
+    with tempfile.TemporaryDirectory(prefix="lb_mpi-", ignore_cleanup_errors=True) as scratch:
+        try:
+            with held():
+                process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env={**env, "TMPDIR": scratch},
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+            yield process
         finally:
             end(mark, process)
 
@@ -72,39 +91,52 @@ def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     global _runs
     _runs += 1
     mark = f"{os.getpid()}-{time.monotonic_ns()}-{_runs}"
-    return mark, {**env, _MARK: f"{env.get(_MARK, '')}:{mark}"}  # runs may be nested
+    return mark, {**env, MARK: f"{env.get(MARK, '')}:{mark}"}  # runs may be nested
 
 
 def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
-    """End what bears `mark`, or is in the session of `process`: SIGTERM, a moment, SIGKILL."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    """End what bears `mark`, or is in the session of `process`: SIGTERM, a moment, SIGKILL; then remove its segments.
+
+    What is still there LEFT_S later can't be ended: stderr is told which process that is.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_UNWINDING})
     try:
         leader = process.pid if process else -1
         started = time.monotonic()
         asked: set[int] = set()
-        segments: set[Path] = set()
-        while left := _bearers(mark, leader):
-            last = time.monotonic() - started > GRACE_S
+        while left := bearers(mark, leader):
+            passed_s = time.monotonic() - started
+            if passed_s > GRACE_S + LEFT_S:
+                sys.stderr.write("".join(map(_cannot_be_ended, sorted(left))))
+                break
+            last = passed_s > GRACE_S
             for pid in left - asked if not last else left:
-                segments |= _segments(pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if last else signal.SIGTERM)
             asked |= left
             if process:
                 process.poll()  # a dead leader must not count as left
             time.sleep(0.02)
-        for segment in segments:  # an MPI that is ended can't remove them, and they are memory
-            with contextlib.suppress(OSError):
-                segment.unlink()
+        remove_orphans()
         if process and not _PROC.is_dir():
             _end_group(process)
-        if process:
+        if process and process.pid not in left:
             process.wait()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _bearers(mark: str, session: int) -> set[int]:
+def _cannot_be_ended(pid: int) -> str:
+    """A line that says which process is left, and in which state (D: it waits in the kernel)."""
+    command, state = "?", "?"
+    with contextlib.suppress(OSError):
+        command = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        state = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+    return f"left behind: process {pid} (state {state}) is still there {LEFT_S:g} s after SIGKILL: {command}\n"
+
+
+def bearers(mark: str, session: int = -1) -> set[int]:
+    """Return the processes that bear `mark`, or are in the session `session`."""
     found = set()
     for path in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
@@ -116,17 +148,9 @@ def _bearers(mark: str, session: int) -> set[int]:
 
 def _marks(environ: bytes) -> list[str]:
     for entry in environ.split(b"\0"):
-        if entry.startswith(_MARK.encode() + b"="):
+        if entry.startswith(MARK.encode() + b"="):
             return entry.decode().partition("=")[2].split(":")
     return []
-
-
-def _segments(pid: int) -> set[Path]:
-    """The shared memory of an MPI that the process has in use."""
-    with contextlib.suppress(OSError):
-        fields = (_PROC / str(pid) / "maps").read_text().split()
-        return {Path(field) for field in fields if field.startswith(_SEGMENTS)}
-    return set()
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
@@ -139,16 +163,38 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Hold Ctrl-C and its kin back in this block: what is started in it is known when they are acted on, at its end."""
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_UNWINDING)}
+    before = {number: handler for number, handler in before.items() if callable(handler)}  # an ignored one stays so
+    for number in before:
+        signal.signal(number, lambda one, _frame: came.append(one))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for one in dict.fromkeys(came):
+            signal.raise_signal(one)
+
+
+@contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that nothing stays behind; says nothing then."""
+    """Within it SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that nothing stays behind; says nothing then.
+
+    Until here the commands leave SIGINT to the system, which ends them at once, without a traceback from some import.
+    """
 
     def unwind(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _UNWINDING:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup stays in force
             signal.signal(number, unwind)
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)

@@ -14,6 +14,7 @@ from typing import NamedTuple, NoReturn
 
 from lb_mpi.launching import limit
 
+FORWARDED = {getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM")}
 SCAN_S = 50e-3  # between two looks for new descendants
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
@@ -42,7 +43,7 @@ class Program:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _become(argv, env, mask, parent)
+            become(argv, env, mask, parent)
         self._files = [os.open(f"/proc/{self.pid}/{name}", os.O_RDONLY) for name in ("status", "schedstat")]
         self.status: int | None = None  # as of waitpid, when it has ended
         self._cpu_s = {self.pid: 0.0}  # of each process, also of those reaped since the last look
@@ -163,8 +164,8 @@ def _post_guard(mark: str) -> tuple[int, int]:
     os._exit(0)
 
 
-def _become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent: int) -> NoReturn:
-    """In the child: be the program."""
+def become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent: int) -> NoReturn:
+    """In the child of `parent`: be the program, in a session of its own, killed when `parent` is."""
     code = 126
     try:
         os.setsid()
@@ -183,6 +184,18 @@ def _become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent:
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def end_as(code: int) -> NoReturn:
+    """End this process with the exit code `code`, or by the signal -`code`, as `os.waitstatus_to_exitcode` tells it."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left one, if any is wanted
+        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        os.kill(os.getpid(), -code)
+        code = 128 - code
+    sys.exit(code)
 
 
 def _prctl(option: int, value: int) -> None:

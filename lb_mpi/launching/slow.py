@@ -12,7 +12,6 @@ machine can give that much.  If it can't (more ranks than cores), nothing is sto
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import resource
 import signal
@@ -21,14 +20,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from lb_mpi.launching.program import Program
+from lb_mpi.launching.program import FORWARDED, Program, end_as
+from lb_mpi.launching.rank import NUMBER
 
 PERIOD_S = 5e-3  # of a slice to run and a slice to rest, where the speed allows it
 RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run
 REST_S = 0.1e-3  # a shorter rest is put off
 CREDIT_S = 50e-3  # how much of the time held up by others is made good at once
-RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
-FORWARDED = {getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM")}
 
 
 class Account:
@@ -106,11 +104,11 @@ def _wait(program: Program, seconds: float) -> None:
 
 def rank(variables: Mapping[str, str]) -> int:
     """This process's rank among those that mpiexec started; ValueError when that can't be told."""
-    found = {name: variables[name] for name in RANK if variables.get(name)}
+    found = {name: variables[name] for name in NUMBER if variables.get(name)}
     found = found or {name: variables[name] for name in ("SLURM_PROCID",) if variables.get(name)}
     if not found:
         raise ValueError(
-            f"--speeds: no rank in the environment ({', '.join(RANK)}): start with mpiexec, or give --speed"
+            f"--speeds: no rank in the environment ({', '.join(NUMBER)}): start with mpiexec, or give --speed"
         )
     told = " and ".join(f"{name}={value}" for name, value in found.items())
     if len(set(found.values())) > 1:
@@ -159,21 +157,13 @@ def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
             file=sys.stderr,
         )
     assert program.status is not None
-    code = os.waitstatus_to_exitcode(program.status)
-    if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left one, if any is wanted
-        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
-            signal.signal(-code, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
-        os.kill(os.getpid(), -code)
-        code = 128 - code
-    sys.exit(code)
+    end_as(os.waitstatus_to_exitcode(program.status))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str], prog: str) -> NoReturn:
     """./launch/throttle."""
     parser = argparse.ArgumentParser(
-        prog="launch/throttle",
+        prog=prog,
         usage="mpiexec -n 4 %(prog)s --speeds 0.8,0.4,0.2,0.2 PROGRAM [ARGUMENTS]\n"
         "       %(prog)s --speed 0.4 PROGRAM [ARGUMENTS]",
         description="Run any program as if on a slower machine: stop and continue it in slices of milliseconds, so that "
@@ -197,7 +187,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     run(argv, speed, report=options.report)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

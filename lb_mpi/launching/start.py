@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lb_mpi.hosts import Host, read_hosts
-from lb_mpi.launching import limit
+from lb_mpi.launching import commands, limit
 from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
 from lb_mpi.launching.watch import LOOK_S, SIGN_S, Watch, is_here, launcher
 
-ROOT = Path(__file__).resolve().parents[2]
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
 
 
@@ -70,18 +69,23 @@ def arranged(text: str, hosts: Sequence[Host], slots: Sequence[int]) -> list[int
 
 
 def supervise(argv: Sequence[str], env: Mapping[str, str], mark: str, watch: Watch) -> int:
-    """Run mpiexec for as long as all hosts live; return its exit code, or 1 when a host is gone."""
+    """Run mpiexec for as long as all hosts live; return its exit code, or 1 when a host is gone.
+
+    Whoever was killed, a host or a rank, is named.
+    """
     process = None
     try:
-        process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+        with limit.held():
+            process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
         while process.poll() is None:
-            if gone := watch.lost():
-                say(*gone)
+            gone = watch.lost()
+            say(*watch.killed(), *gone)
+            if gone:
                 return 1
             time.sleep(LOOK_S)
         code = process.returncode
         gone = watch.silent(SIGN_S)  # Open MPI's mpiexec may end with 0 when a host has died
-        say(*gone)
+        say(*watch.killed(), *gone)
         if code:
             say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
         return (code if code >= 0 else 128 - code) or int(bool(gone))
@@ -92,17 +96,17 @@ def supervise(argv: Sequence[str], env: Mapping[str, str], mark: str, watch: Wat
 def say(*lines: str) -> None:
     """Tell people."""
     for line in lines:
-        print(f"launch/run: {line}", file=sys.stderr, flush=True)
+        print(f"run: {line}", file=sys.stderr, flush=True)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
     top = argparse.ArgumentParser(
-        prog="launch/run",
+        prog=prog,
         usage="%(prog)s --hosts FILE [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s --hosts FILE --check",
         description="Start a program on a list of hosts, with MPICH or Open MPI; see launch/hosts.example. Before the start "
         "it is checked that mpiexec and mpi4py belong together, and that each host is reached, has the same versions, and "
-        "sees this folder. When a host dies, its name is told, and all is ended.",
+        "sees this folder. When a host dies or a rank is killed, it is named, and all is ended.",
         allow_abbrev=False,
     )
     top.add_argument(
@@ -139,11 +143,11 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
     if program:
         program = [find(program[0]), *program[1:]]
     mark, env = limit.marked(variables(mpi, os.environ, emulated=options.emulated))
-    argv = command(mpi, hosts, ranks, through, env)
-    argv += emulation(mpi, [hosts[index] for index in ranks]) if options.emulated else []
     if any(not is_here(host.name) for host in used):
         find(launcher(through)[0])
     python = interpreter(program)
+    argv = command(mpi, hosts, ranks, through, env)
+    argv += before(mpi, python, [hosts[index] for index in ranks] if options.emulated else [])
     with Watch((host.name for host in used), launcher(through), python, mark) as watch:
         problems = watch.reach()
         has = watch.here.facts.get("MPI library")
@@ -161,16 +165,19 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         return supervise([*argv, *program], env, mark, watch)
 
 
-def emulation(mpi: Mpiexec, hosts: Sequence[Host]) -> list[str]:
-    """Return what stands before a program on emulated hosts, given that of each rank."""
+def before(mpi: Mpiexec, python: str, emulated: Sequence[Host]) -> list[str]:
+    """Return what stands before the program: rank.py, and on `emulated` hosts (that of each rank) what slows it down."""
+    argv = commands.argv(python, "rank")
+    if not emulated:
+        return argv
     free = ["--bind-to", "none"] if mpi.is_open_mpi else []  # each host would take the same core first
-    speeds = ",".join(f"{host.speed:g}" for host in hosts)
-    return [*free, sys.executable, str(ROOT / "launch" / "throttle"), "--speeds", speeds]
+    speeds = ",".join(f"{host.speed:g}" for host in emulated)
+    return [*free, *argv, *commands.argv(sys.executable, "throttle"), "--speeds", speeds]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     """./launch/run."""
-    top = parser()
+    top = parser(prog)
     options = top.parse_args(arguments)
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if bool(program) == options.check:
@@ -181,7 +188,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (ValueError, OSError) as error:
             print(f"{top.prog}: error: {error}", file=sys.stderr)
             return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

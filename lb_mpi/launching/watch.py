@@ -1,6 +1,6 @@
 """One connection to each host, from before a program starts until it has ended: is the host there, what has it, is it alive?
 
-On the other side is lb_mpi/launching/host.py, started by ssh, or by what stands for it.
+On the other side is host.py, started by ssh, or by what stands for it.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
+import resource
+import selectors
 import shlex
+import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+
+from lb_mpi.launching.commands import argv
 
 REACH_S = 20.0  # for all hosts, at the same time
 SIGN_S = 12.0  # without a sign of life a host is given up
@@ -23,80 +25,80 @@ ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
 LOOK_S = 0.05  # between two looks at what the hosts have said
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
-_HERE = Path(__file__).resolve().parent
 
 
 class Connection:
-    """To one host."""
+    """To one host.  Its whole traffic goes through one socket, since of file descriptors there are few for many hosts."""
 
     def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str) -> None:
         """Begin to connect."""
         self.name = name
         self.facts: dict[str, str] = {}
+        self.killed: list[str] = []  # a line for each rank that was
         self.last_sign = time.monotonic()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._said = ""  # by others than host.py, the last line: why there is no connection
         self._text = b""
-        there = (
-            f"cd {shlex.quote(os.getcwd())} && exec {shlex.quote(python)} {shlex.quote(str(_HERE / 'host.py'))} {mark}"
-        )
-        self._process = subprocess.Popen(
-            ["sh", "-c", there] if is_here(name) else [*launcher, name, there],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,  # Ctrl-C is for this program, which then ends the others in good order
-        )
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
+        there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host', mark))}"
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                ["sh", "-c", there] if is_here(name) else [*launcher, name, there],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=theirs.fileno(),
+                start_new_session=True,  # Ctrl-C is for this program, which then ends the others in good order
+            )
+        self._socket.setblocking(False)
 
     def fileno(self) -> int:
         """What can be read from when the host has said something, or is gone."""
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
+        return self._socket.fileno()
 
     def listen(self) -> None:
         """Take in what the host has said."""
-        with contextlib.suppress(BlockingIOError):
-            while said := os.read(self.fileno(), 4096):
+        with contextlib.suppress(BlockingIOError, ConnectionResetError):
+            while said := self._socket.recv(4096):
                 self._text += said
         *lines, self._text = self._text.split(b"\n")
         for line in lines:
-            if line.startswith(b"lb_mpi "):
-                self.last_sign = time.monotonic()
-                if line.startswith(b"lb_mpi {"):
-                    self.facts = json.loads(line.removeprefix(b"lb_mpi "))
+            if not line.startswith(b"lb_mpi "):
+                self._said = line.decode(errors="replace").strip() or self._said
+                continue
+            self.last_sign, self._said = time.monotonic(), ""
+            if line.startswith(b"lb_mpi {"):
+                self.facts = json.loads(line.removeprefix(b"lb_mpi "))
+            if line.startswith(b"lb_mpi killed {"):
+                it = json.loads(line.removeprefix(b"lb_mpi killed "))
+                name = signal.strsignal(it["signal"])
+                self.killed.append(f"rank {it['rank']} on host {it['host']} was killed by signal {it['signal']} ({name})")
 
     def ask(self) -> None:
         """Ask for a sign of life."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            os.write(self._process.stdin.fileno(), b"?\n")
+            self._socket.send(b"?\n")
 
     def ended(self) -> str | None:
         """Why the connection has ended; None while it stands."""
         code = self._process.poll()
         if code is None:
             return None
-        self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
-        return (said[-1] if said else "the connection ended") + f" (exit code {code})"
+        self.listen()
+        last = self._text.decode(errors="replace").strip() or self._said
+        return (last or "the connection ended") + f" (exit code {code})"
 
     def hang_up(self) -> None:
         """Let the other side end what is left there."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._socket.shutdown(socket.SHUT_WR)
 
     def close(self, wait_s: float) -> None:
         """Wait for the other side, but not longer than `wait_s`."""
-        assert self._process.stdout is not None
         try:
             self._process.wait(max(wait_s, 0.0))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
-        self._errors.close()
+        self._socket.close()
 
 
 class Watch:
@@ -104,6 +106,9 @@ class Watch:
 
     def __init__(self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str) -> None:
         """Begin to connect to all."""
+        names = list(names)
+        _allow_files(len(names) + 100)
+        self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
         self.here = Connection(socket.gethostname(), launcher, python, mark)
         self.hosts: list[Connection] = []
         try:
@@ -112,6 +117,8 @@ class Watch:
         except BaseException:
             self.close()
             raise
+        for connection in self._all:
+            self._ready.register(connection, selectors.EVENT_READ, connection)
         self._asked = 0.0
 
     @property
@@ -126,13 +133,20 @@ class Watch:
         """Close."""
         self.close()
 
+    def _listen(self, wait_s: float) -> None:
+        """Take in what has been said; wait up to `wait_s` seconds for something."""
+        for key, _ in self._ready.select(wait_s):
+            connection: Connection = key.data
+            connection.listen()
+            if connection.ended() is not None:  # there is no more to come
+                self._ready.unregister(connection)
+
     def reach(self) -> list[str]:
         """Wait until all hosts have said what they have; return a line for each host of which something is wrong."""
         deadline = time.monotonic() + REACH_S
         waiting = self._all
         while waiting and (left_s := deadline - time.monotonic()) > 0:
-            for connection in select.select(list(waiting), [], [], left_s)[0]:
-                connection.listen()
+            self._listen(left_s)
             waiting = {one for one in waiting if not one.facts and one.ended() is None}
             time.sleep(0.01)
         return [line for one in (self.here, *self.hosts) if (line := self._problem(one))]
@@ -150,8 +164,7 @@ class Watch:
 
     def lost(self) -> list[str]:
         """Listen, and ask now and then; return a line for each host that is gone."""
-        for connection in select.select(list(self._all), [], [], 0)[0]:
-            connection.listen()
+        self._listen(0.0)
         now = time.monotonic()
         if now > self._asked + ASK_S:
             self._asked = now
@@ -164,6 +177,14 @@ class Watch:
             elif now > one.last_sign + SIGN_S:
                 lines.append(f"host {one.name} is gone: no sign of life for {SIGN_S:g} s")
         return list(dict.fromkeys(lines))
+
+    def killed(self) -> list[str]:
+        """Return a line for each rank of which its host has told since the last call that it was killed."""
+        lines = []
+        for one in self._all:
+            lines += one.killed
+            one.killed = []
+        return sorted(lines)
 
     def silent(self, seconds: float) -> list[str]:
         """Return a line for each host that is gone, or gives no sign of life within `seconds`."""
@@ -184,6 +205,15 @@ class Watch:
             one.hang_up()
         for one in self._all:
             one.close(deadline - time.monotonic())
+        self._ready.close()
+
+
+def _allow_files(n: int) -> None:
+    """Raise the limit of open files to `n`, as far as that is allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < n:
+        most = n if hard == resource.RLIM_INFINITY else min(n, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def is_here(name: str) -> bool:

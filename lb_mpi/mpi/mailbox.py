@@ -1,7 +1,8 @@
 """The messages of the searching ranks on MPI: fixed structs, sent without blocking, received as they come.
 
-One message is a header of 32 bytes (see `_HEADER`), followed by the payload for WORK.  All travel under one tag on a
-communicator of our own, so MPI keeps the order between each two ranks.
+One message is a header of 40 bytes (see `_HEADER`), followed by the payload.  A payload of more than `PIECE` bytes follows
+in messages of its own, since MPI counts the bytes of one in 32 bits.  All travel under one tag on a communicator of our own,
+so MPI keeps the order between each two ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from mpi4py import MPI
 from lb_mpi.mpi.waiting import Nap
 from lb_mpi.searching.drafting import Kind, Message
 
-_HEADER = struct.Struct("<iiqqd")  # kind, source, seq, pid, load
+PIECE = 1 << 24  # bytes; what is smaller is copied behind its header
+_HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
 _TAG = 1
 
 
@@ -23,28 +25,34 @@ class Mailbox:
 
     def __init__(self, comm: MPI.Comm) -> None:
         self.comm = comm
-        self.sent = np.zeros(comm.size, dtype=np.int64)  # messages sent to each rank
+        self.sent = np.zeros(comm.size, dtype=np.int64)  # to each rank, pieces counted one by one
         self.received = 0
         self._status = MPI.Status()
-        self._pending: list[tuple[MPI.Request, bytes]] = []  # the buffers live until their sends are complete
+        self._pending: list[
+            tuple[MPI.Request, bytes | memoryview]
+        ] = []  # the buffers live until their sends are complete
+        self._partial: dict[int, tuple[Message, bytearray, int]] = {}  # by rank: header, payload, bytes that have come
 
     def post(self, destination: int, message: Message) -> None:
         """Start to send `message`; returns at once."""
-        buffer = _HEADER.pack(message.kind, message.source, message.seq, message.pid, message.load) + message.payload
-        self._pending.append((self.comm.Isend([buffer, MPI.BYTE], destination, _TAG), buffer))
-        self.sent[destination] += 1
+        kind, source, seq, pid, load, payload = message
+        header = _HEADER.pack(kind, source, seq, pid, load, len(payload))
+        if len(payload) <= PIECE:
+            self._send(destination, header + payload)
+            return
+        self._send(destination, header)
+        for first in range(0, len(payload), PIECE):
+            self._send(destination, memoryview(payload)[first : first + PIECE])
 
     def take(self) -> list[Message]:
         """All messages that have arrived; completes sends on the way."""
         messages = []
         status = self._status
         while (handle := self.comm.Improbe(MPI.ANY_SOURCE, _TAG, status)) is not None:
-            buffer = bytearray(status.Get_count(MPI.BYTE))
-            handle.Recv([buffer, MPI.BYTE])
-            kind, source, seq, pid, load = _HEADER.unpack_from(buffer)
-            payload = bytes(buffer[_HEADER.size :]) if len(buffer) > _HEADER.size else b""
-            messages.append(Message(Kind(kind), source, seq, pid, load, payload))
-        self.received += len(messages)
+            self.received += 1
+            message = self._receive(handle, status.Get_source(), status.Get_count(MPI.BYTE))
+            if message is not None:
+                messages.append(message)
         if self._pending:
             self._pending = [(request, buffer) for request, buffer in self._pending if not request.Test()]
         return messages
@@ -57,6 +65,31 @@ class Mailbox:
         nap = Nap(0.5e-3)
         counted = False
         while not counted or self.received < expected[0] or self._pending:
-            if not self.take():
+            before = self.received
+            self.take()
+            if self.received == before:
                 nap.take()
             counted = counted or request.Test()
+
+    def _send(self, destination: int, buffer: bytes | memoryview) -> None:
+        self._pending.append((self.comm.Isend([buffer, MPI.BYTE], destination, _TAG), buffer))
+        self.sent[destination] += 1
+
+    def _receive(self, handle: MPI.Message, sender: int, n_bytes: int) -> Message | None:
+        """The message that is complete with this one, if any."""
+        if sender in self._partial:
+            message, payload, n_before = self._partial.pop(sender)
+            n = n_before + n_bytes
+            handle.Recv([memoryview(payload)[n_before:n], MPI.BYTE])
+            if n < len(payload):
+                self._partial[sender] = message, payload, n
+                return None
+            return message._replace(payload=bytes(payload))
+        buffer = bytearray(n_bytes)
+        handle.Recv([buffer, MPI.BYTE])
+        kind, source, seq, pid, load, n = _HEADER.unpack_from(buffer)
+        message = Message(Kind(kind), source, seq, pid, load, bytes(buffer[_HEADER.size :]))
+        if n == len(message.payload):
+            return message
+        self._partial[sender] = message, bytearray(n), 0
+        return None

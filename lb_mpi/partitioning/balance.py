@@ -14,7 +14,9 @@ import numpy as np
 from numba import njit
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.partitioning.connections import move_tie, move_vertex, sift_down, sift_up
+from lb_mpi.partitioning.coarsen import Csr
+from lb_mpi.partitioning.connections import Connections, Parts, move, strongest
+from lb_mpi.partitioning.heap import clear, make_heap, put, remove
 
 ROUNDING = 1.0 + 1e-12  # of bounds: sums of weights are not exact
 
@@ -24,7 +26,7 @@ class Bounds(NamedTuple):
 
     upper: Floats  # (k,) the largest weights
     targets: Floats  # (k,) fractions that add up to 1; those asked for, but for parts that a heavy vertex fills
-    packing: Ints | None  # (n,) a partition that keeps to `upper`; None: it is a matter of course that there are some
+    packing: Ints | None  # (n,) a partition that keeps to `upper`; None: there always are some
 
 
 def find_bounds(weights: Floats, targets: Floats, imbalance: float) -> Bounds:
@@ -49,88 +51,69 @@ def find_bounds(weights: Floats, targets: Floats, imbalance: float) -> Bounds:
 
 
 @njit(cache=True)
-def pack(weights, order, shares):  # type: ignore[no-untyped-def]
+def pack(weights: Floats, order: Ints, shares: Floats) -> Ints:
     """(n,) part of each vertex: each, in `order`, goes about where weight / share is least afterwards."""
     k = len(shares)
     part = np.zeros(len(weights), np.int64)
-    loads, key, heap, place = np.zeros(k), np.empty(k), np.arange(k), np.arange(k)
+    loads, heap = np.zeros(k), make_heap(k)
     unit = np.inf
     for v in order:
         if weights[v] < 0.99 * unit:  # the keys count in a vertex of this weight
             unit = weights[v]
+            clear(heap)
             for p in range(k):
-                heap[p] = p
-                key[p] = -(loads[p] + unit) / shares[p]
-                sift_up(p, heap, place, key)
-        p = heap[0]
+                put(heap, p, -(loads[p] + unit) / shares[p])
+        p = heap.items[0]
         part[v] = p
         loads[p] += weights[v]
-        key[p] = -(loads[p] + unit) / shares[p]
-        sift_down(0, k, heap, place, key)
+        put(heap, p, -(loads[p] + unit) / shares[p])
     return part
 
 
 @njit(cache=True)
-def rebalance(  # type: ignore[no-untyped-def]
-    indptr, indices, weights, vertex_weights, part, part_weights, bounds, tie_part, tie, n_ties, own
-):
+def rebalance(graph: Csr, parts: Parts, connections: Connections) -> None:
     """Move vertices out of parts above their bound into parts with room, those first that cost the least cut."""
-    n, k = len(vertex_weights), len(bounds)
-    key = np.zeros(n)
-    heap = np.empty(n, np.int64)
-    place = np.full(n, -1)
-    size = 0
+    n = len(parts.of)
+    heap = make_heap(n)
     for v in range(n):
-        if part_weights[part[v]] > bounds[part[v]] and vertex_weights[v] > 0:
-            best = 0.0
-            for e in range(indptr[v], indptr[v] + n_ties[v]):
-                best = max(best, tie[e])
-            key[v] = best - own[v]
-            heap[size] = v
-            size += 1
-            sift_up(size - 1, heap, place, key)
-    while size > 0:
-        v = heap[0]
-        source, target, best = part[v], -1, -np.inf
-        if part_weights[source] > bounds[source]:
-            for e in range(indptr[v], indptr[v] + n_ties[v]):
-                p = tie_part[e]
-                if tie[e] > best and part_weights[p] + vertex_weights[v] <= bounds[p]:
-                    target, best = p, tie[e]
-            if target < 0:
-                room = -np.inf
-                for p in range(k):
-                    if bounds[p] - part_weights[p] > room and p != source:
-                        target, room = p, bounds[p] - part_weights[p]
-                best = 0.0
-                if room < vertex_weights[v]:
-                    target = -1
-            best -= own[v]
-            if target >= 0 and best < key[v]:
-                key[v] = best
-                sift_down(0, size, heap, place, key)
-                if heap[0] != v:
-                    continue
-        size -= 1
-        place[v] = -1
-        if size > 0:
-            heap[0] = heap[size]
-            place[heap[0]] = 0
-            sift_down(0, size, heap, place, key)
+        if parts.weights[parts.of[v]] > parts.bounds[parts.of[v]] and graph.vertex_weights[v] > 0:
+            put(heap, v, strongest(graph, connections, v, 0.0) - connections.inner[v])
+    while heap.size[0] > 0:
+        v = heap.items[0]
+        target, gain = way_out(graph, parts, connections, v)
+        if target >= 0 and gain < heap.key[v]:
+            put(heap, v, gain)
+            if heap.items[0] != v:
+                continue
+        remove(heap, v)
         if target < 0:
             continue
-        move_vertex(v, target, part, part_weights, vertex_weights, indptr, indices, weights, tie_part, tie, n_ties, own)
-        for e in range(indptr[v], indptr[v + 1]):
-            u = indices[e]
-            move_tie(u, weights[e], source, target, part, indptr, tie_part, tie, n_ties, own)
-            if place[u] >= 0:
-                best = 0.0
-                for f in range(indptr[u], indptr[u] + n_ties[u]):
-                    best = max(best, tie[f])
-                best -= own[u]
-                if best > key[u]:
-                    key[u] = best
-                    sift_up(place[u], heap, place, key)
-                elif best < key[u]:
-                    key[u] = best
-                    sift_down(place[u], size, heap, place, key)
+        move(graph, parts, connections, v, target)
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            u = graph.indices[e]
+            if heap.place[u] >= 0:
+                put(heap, u, strongest(graph, connections, u, 0.0) - connections.inner[u])
+
+
+@njit(cache=True)
+def way_out(graph: Csr, parts: Parts, connections: Connections, v: int) -> tuple[int, float]:
+    """The part with room for v that it is connected to most, else the one with most room, and the gain; -1: none.
+
+    None, too, if v's part is within its bound.
+    """
+    source, room_needed = parts.of[v], graph.vertex_weights[v]
+    target, best = -1, -np.inf
+    if parts.weights[source] <= parts.bounds[source]:
+        return target, best
+    for i in range(graph.indptr[v], graph.indptr[v] + connections.n_others[v]):
+        p, weight = connections.part[i], connections.weight[i]
+        if weight > best and parts.weights[p] + room_needed <= parts.bounds[p]:
+            target, best = p, weight
+    if target < 0:
+        best, room = 0.0, -np.inf
+        for p in range(len(parts.bounds)):
+            if parts.bounds[p] - parts.weights[p] > room and p != source:
+                target, room = p, parts.bounds[p] - parts.weights[p]
+        if room < room_needed:
+            target = -1
+    return target, best - connections.inner[v]

@@ -1,4 +1,4 @@
-"""Coarsening: vertices that are strongly tied become one, level by level, until the graph is small.   (pure)
+"""Coarsening: vertices that are strongly connected become one, level by level, until the graph is small.   (pure)
 
 An edge is rated by weight^2 / (product of its ends' vertex weights), "expansion^2" of Holtgrewe, Sanders & Schulz,
 "Engineering a scalable high quality graph partitioner" (IPDPS 2010): heavy edges between light vertices go first, so
@@ -10,13 +10,16 @@ with others that hang on the same vertex ("two-hop matching", LaSalle et al. 201
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.partitioning.chance import next_random, shuffle
+from lb_mpi.partitioning.chance import State, next_random, shuffle
+
+Flags = NDArray[np.bool_]
 
 FASTEST = 0.4  # of its vertices, at least, a level keeps: more levels refine more
 SHRINK = 0.95  # a level that keeps more of its vertices than this is not worth while: coarsening has stalled
@@ -49,122 +52,155 @@ class Level(NamedTuple):
 
 
 @njit(cache=True)
-def cluster(indptr, indices, weights, vertex_weights, largest, block, state):  # type: ignore[no-untyped-def]
+def cluster(graph: Csr, largest: float, block: Ints, state: State) -> tuple[Ints, int]:
     """Group the vertices: (n,) number of each vertex's group, and the number of groups.
 
     No group is heavier than `largest`, or crosses two blocks; block (n,) is any labelling of the vertices.
     """
-    n = len(vertex_weights)
+    n = len(graph.vertex_weights)
     group = np.arange(n)
-    weight = vertex_weights.copy()
-    least = 1e-6 * vertex_weights.sum() / n + 1e-300  # so that weights of 0 can be divided by
+    weight = graph.vertex_weights.copy()
     alone = np.ones(n, np.bool_)
-    tied = np.zeros(n)  # to each group
-    groups = np.empty(n, np.int64)
     order = np.arange(n)
     shuffle(order, n, state)
+    count = join_neighbours(graph, largest, block, order, group, weight, alone, state)
+    if count > 0.7 * n:
+        pair_leaves(graph, largest, block, order, group, weight, alone)
+    return renumber(group)
+
+
+@njit(cache=True)
+def join_neighbours(
+    graph: Csr, largest: float, block: Ints, order: Ints, group: Ints, weight: Floats, alone: Flags, state: State
+) -> int:
+    """Let each vertex that is alone join the group beside it of the best rating: how many groups are left.
+
+    Changes group (n,), weight (n,) of the groups, alone (n,).
+    """
+    n = len(order)
+    least = 1e-6 * graph.vertex_weights.sum() / n + 1e-300  # so that weights of 0 can be divided by
+    shared = np.zeros(n)  # weight of the edges between v and each group
+    groups = np.empty(n, np.int64)
     count = n
-    for i in range(n):
-        v = order[i]
+    for v in order:
         if not alone[v]:
             continue
         size = 0
-        for e in range(indptr[v], indptr[v + 1]):
-            u = indices[e]
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            u = graph.indices[e]
             if block[u] == block[v]:
                 g = group[u]
-                if tied[g] == 0.0:
+                if shared[g] == 0.0:
                     groups[size] = g
                     size += 1
-                tied[g] += weights[e]
+                shared[g] += graph.weights[e]
         best, best_rating, equal = -1, 0.0, 1
-        for j in range(size):
-            g = groups[j]
-            if weight[g] + vertex_weights[v] <= largest and g != v:
-                rating = tied[g] * tied[g] / (weight[g] + least)
+        for g in groups[:size]:
+            if weight[g] + graph.vertex_weights[v] <= largest and g != v:
+                rating = shared[g] * shared[g] / (weight[g] + least)
                 if rating > best_rating:
                     best, best_rating, equal = g, rating, 1
                 elif rating == best_rating:
                     equal += 1
                     if next_random(state, equal) == 0:
                         best = g
-            tied[g] = 0.0
+            shared[g] = 0.0
         if best >= 0:
             group[v] = best
-            weight[best] += vertex_weights[v]
+            weight[best] += graph.vertex_weights[v]
             alone[v] = alone[best] = False
             count -= 1
             if count < FASTEST * n:
                 break
-    if count > 0.7 * n:
-        waiting = np.full(n + 1, -1)  # at each vertex: who hangs on it and is alone; at n: who hangs on none
-        for i in range(n):
-            v = order[i]
-            if not alone[v]:
-                continue
-            hub, heaviest = n, -1.0
-            for e in range(indptr[v], indptr[v + 1]):
-                if weights[e] > heaviest:
-                    hub, heaviest = indices[e], weights[e]
-            other = waiting[hub]
-            if other < 0 or block[other] != block[v] or weight[other] + vertex_weights[v] > largest:
-                waiting[hub] = v
-            else:
-                group[v] = other
-                alone[v] = alone[other] = False
-                waiting[hub] = -1
-    number = np.full(n, -1)
+    return count
+
+
+@njit(cache=True)
+def pair_leaves(
+    graph: Csr, largest: float, block: Ints, order: Ints, group: Ints, weight: Floats, alone: Flags
+) -> None:
+    """Pair vertices that are still alone and have their heaviest edge to the same vertex, or no edges at all.
+
+    Changes group (n,), alone (n,).
+    """
+    n = len(order)
+    waiting = np.full(n + 1, -1)  # at each vertex: who hangs on it and is alone; at n: who hangs on none
+    for v in order:
+        if not alone[v]:
+            continue
+        hub, heaviest = n, -1.0
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            if graph.weights[e] > heaviest:
+                hub, heaviest = graph.indices[e], graph.weights[e]
+        other = waiting[hub]
+        if other < 0 or block[other] != block[v] or weight[other] + graph.vertex_weights[v] > largest:
+            waiting[hub] = v
+        else:
+            group[v] = other
+            alone[v] = alone[other] = False
+            waiting[hub] = -1
+
+
+@njit(cache=True)
+def renumber(group: Ints) -> tuple[Ints, int]:
+    """Number the groups 0, 1, ... in the order of their first vertices, so that neighbours stay near in memory."""
+    number = np.full(len(group), -1)
+    numbered = np.empty(len(group), np.int64)
     count = 0
-    for v in range(n):  # in the order of the vertices: neighbours stay near to each other in memory
+    for v in range(len(group)):
         g = group[v]
         if number[g] < 0:
             number[g] = count
             count += 1
-        group[v] = number[g]
-    return group, count
+        numbered[v] = number[g]
+    return numbered, count
 
 
 @njit(cache=True)
-def contract(indptr, indices, weights, vertex_weights, group, count):  # type: ignore[no-untyped-def]
+def contract(graph: Csr, group: Ints, count: int) -> Csr:
     """The graph whose vertices are the groups: weights add up, parallel edges merge, edges within a group vanish."""
-    n = len(vertex_weights)
-    first = np.zeros(count + 1, np.int64)
-    new_vertex_weights = np.zeros(count)
-    for v in range(n):
-        first[group[v] + 1] += 1
-        new_vertex_weights[group[v]] += vertex_weights[v]
-    for g in range(count):
-        first[g + 1] += first[g]
-    members = np.empty(n, np.int64)
-    filled = first[:-1].copy()
-    for v in range(n):
-        members[filled[group[v]]] = v
-        filled[group[v]] += 1
-    new_indptr = np.zeros(count + 1, np.int64)
-    new_indices = np.empty(len(indices), np.int64)
-    new_weights = np.empty(len(indices))
+    first, members = members_of(group, count)
+    vertex_weights = np.zeros(count)
+    indptr = np.zeros(count + 1, np.int64)
+    indices = np.empty(len(graph.indices), np.int64)
+    weights = np.empty(len(graph.indices))
     place = np.full(count, -1)
     end = 0
     for g in range(count):
         start = end
-        for m in range(first[g], first[g + 1]):
-            v = members[m]
-            for e in range(indptr[v], indptr[v + 1]):
-                h = group[indices[e]]
+        for v in members[first[g] : first[g + 1]]:
+            vertex_weights[g] += graph.vertex_weights[v]
+            for e in range(graph.indptr[v], graph.indptr[v + 1]):
+                h = group[graph.indices[e]]
                 if h == g:
                     continue
                 if place[h] < start:
                     place[h] = end
-                    new_indices[end] = h
-                    new_weights[end] = weights[e]
+                    indices[end] = h
+                    weights[end] = graph.weights[e]
                     end += 1
                 else:
-                    new_weights[place[h]] += weights[e]
-        new_indptr[g + 1] = end
-    return new_indptr, new_indices[:end].copy(), new_weights[:end].copy(), new_vertex_weights
+                    weights[place[h]] += graph.weights[e]
+        indptr[g + 1] = end
+    return Csr(indptr, indices[:end].copy(), weights[:end].copy(), vertex_weights)
 
 
-def coarsen(fine: Csr, until: int, largest: float, state: Any, block: Ints | None = None) -> list[Level]:
+@njit(cache=True)
+def members_of(group: Ints, count: int) -> tuple[Ints, Ints]:
+    """(count + 1,) where the members of each group begin, and (n,) the members, group by group, ascending in each."""
+    first = np.zeros(count + 2, np.int64)
+    for g in group:
+        first[g + 2] += 1
+    for g in range(count):
+        first[g + 2] += first[g + 1]
+    members = np.empty(len(group), np.int64)
+    for v in range(len(group)):
+        members[first[group[v] + 1]] = v
+        first[group[v] + 1] += 1
+    return first[:-1], members
+
+
+def coarsen(fine: Csr, until: int, largest: float, state: State, block: Ints | None = None) -> list[Level]:
     """The levels from the first coarser than `fine` to the coarsest, of at most `until` vertices if that can be.
 
     `largest` : the largest weight of a coarse vertex; heavier fine ones stay alone.  `block` (n,): a labelling whose
@@ -173,11 +209,11 @@ def coarsen(fine: Csr, until: int, largest: float, state: Any, block: Ints | Non
     levels: list[Level] = []
     blocks = np.zeros(fine.n, np.int64) if block is None else block
     while fine.n > until:
-        group, count = cluster(*fine, largest, blocks, state)
+        group, count = cluster(fine, largest, blocks, state)
         if count > SHRINK * fine.n:
             break
         next_blocks = np.zeros(count, np.int64)
         next_blocks[group] = blocks
-        fine, blocks = Csr(*contract(*fine, group, count)), next_blocks
+        fine, blocks = contract(fine, group, count), next_blocks
         levels.append(Level(fine, group))
     return levels

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lb_mpi.graph import Ints
 from lb_mpi.partitioning.coarsen import Csr
 
 FAINT = 0.1  # the weight of all virtual edges together, in lightest real ones: no real edge is cut to spare them
 
 
 @njit(cache=True)
-def first_of_components(indptr, indices):  # type: ignore[no-untyped-def]
+def first_of_components(indptr: Ints, indices: Ints) -> Ints:
     """(components,) the first vertex of each connected component, ascending."""
     n = len(indptr) - 1
     seen = np.zeros(n, np.bool_)
@@ -39,27 +40,27 @@ def first_of_components(indptr, indices):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def chain(indptr, indices, weights, vertices, weight):  # type: ignore[no-untyped-def]
-    """The arrays with an edge of `weight` between each two vertices that follow each other in `vertices`."""
-    n, more = len(indptr) - 1, 2 * (len(vertices) - 1)
-    new_indptr = np.zeros(n + 1, np.int64)
-    new_indices = np.empty(len(indices) + more, np.int64)
-    new_weights = np.empty(len(indices) + more)
+def chain(graph: Csr, vertices: Ints, weight: float) -> Csr:
+    """The graph with an edge of `weight` between each two vertices that follow each other in `vertices`, ascending."""
+    n, more = len(graph.vertex_weights), 2 * (len(vertices) - 1)
+    indptr = np.zeros(n + 1, np.int64)
+    indices = np.empty(len(graph.indices) + more, np.int64)
+    weights = np.empty(len(indices))
     end, at = 0, 0
     for v in range(n):
-        for e in range(indptr[v], indptr[v + 1]):
-            new_indices[end] = indices[e]
-            new_weights[end] = weights[e]
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            indices[end] = graph.indices[e]
+            weights[end] = graph.weights[e]
             end += 1
         if at < len(vertices) and vertices[at] == v:
             for other in (at - 1, at + 1):
                 if 0 <= other < len(vertices):
-                    new_indices[end] = vertices[other]
-                    new_weights[end] = weight
+                    indices[end] = vertices[other]
+                    weights[end] = weight
                     end += 1
             at += 1
-        new_indptr[v + 1] = end
-    return new_indptr, new_indices, new_weights
+        indptr[v + 1] = end
+    return Csr(indptr, indices, weights, graph.vertex_weights)
 
 
 def connected(graph: Csr) -> Csr:
@@ -69,5 +70,5 @@ def connected(graph: Csr) -> Csr:
         return graph
     real = graph.weights[graph.weights > 0]
     weight = FAINT * float(real.min()) / len(firsts) if len(real) else 1.0
-    indptr, indices, weights = chain(graph.indptr, graph.indices, graph.weights, firsts, weight)
-    return Csr(indptr, indices, weights, graph.vertex_weights)
+    joined: Csr = chain(graph, firsts, weight)
+    return joined

@@ -1,130 +1,154 @@
-"""What each vertex has to do with each part, kept up to date while vertices move; and heaps of vertices.   (pure)
+"""How strongly each vertex is connected to each part, kept up to date while vertices move.   (pure)
 
-It is kept in lists as long as the vertex' degree (Karypis & Kumar 1998), so memory is O(n + m):
-`tie_part[indptr[v] : indptr[v] + n_ties[v]]` are the parts beside its own, `tie[...]` the weights of the edges to
-them, `own[v]` that of the edges to its own part.
+It is kept in lists as long as the vertex's degree (Karypis & Kumar 1998), so memory is O(n + E).
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.partitioning.coarsen import Csr
+
+
+class Parts(NamedTuple):
+    """A partition into k parts that is being improved."""
+
+    of: Ints  # (n,) the part of each vertex
+    weights: Floats  # (k,) of the parts
+    bounds: Floats  # (k,) the largest weights that they may have
+
+
+class Connections(NamedTuple):
+    """The weights of the edges between each vertex and each part.
+
+    Vertex v is connected to the other parts part[i] with weight[i], i from indptr[v] on, n_others[v] of them.
+    """
+
+    part: Ints  # (2E,)
+    weight: Floats  # (2E,)
+    n_others: Ints  # (n,)
+    inner: Floats  # (n,) to its own part
+
 
 @njit(cache=True)
-def find_ties(indptr, indices, weights, part, k):  # type: ignore[no-untyped-def]
-    """The ties of all vertices: tie_part (2E,), tie (2E,), n_ties (n,), own (n,); part (n,) in 0..k-1."""
-    n = len(indptr) - 1
-    tie_part = np.empty(len(indices), np.int64)
-    tie = np.empty(len(indices))
-    n_ties = np.zeros(n, np.int64)
-    own = np.zeros(n)
+def find_parts(graph: Csr, part: Ints, bounds: Floats) -> Parts:
+    """Weigh the parts; part (n,) is not copied."""
+    weights = np.zeros(len(bounds))
+    for v in range(len(part)):
+        weights[part[v]] += graph.vertex_weights[v]
+    return Parts(part, weights, bounds)
+
+
+@njit(cache=True)
+def find_connections(graph: Csr, part: Ints, k: int) -> Connections:
+    """Add up the connections of all vertices; part (n,) in 0..k-1."""
+    indptr, indices, weights = graph.indptr, graph.indices, graph.weights
+    n = len(part)
+    other = np.empty(len(indices), np.int64)
+    weight = np.empty(len(indices))
+    count = np.zeros(n, np.int64)
+    inner = np.zeros(n)
     place = np.full(k, -1)
     for v in range(n):
         start = end = indptr[v]
         for e in range(indptr[v], indptr[v + 1]):
             p = part[indices[e]]
             if p == part[v]:
-                own[v] += weights[e]
+                inner[v] += weights[e]
             elif place[p] < start:
                 place[p] = end
-                tie_part[end] = p
-                tie[end] = weights[e]
+                other[end] = p
+                weight[end] = weights[e]
                 end += 1
             else:
-                tie[place[p]] += weights[e]
-        n_ties[v] = end - start
-    return tie_part, tie, n_ties, own
+                weight[place[p]] += weights[e]
+        count[v] = end - start
+    return Connections(other, weight, count, inner)
 
 
 @njit(cache=True)
-def move_tie(v, weight, source, target, part, indptr, tie_part, tie, n_ties, own):  # type: ignore[no-untyped-def]
-    """A neighbour of v, tied to it with `weight`, has moved from part `source` to `target`: bring v's ties up to date."""
-    start = indptr[v]
-    if part[v] == source:
-        own[v] -= weight
-    else:
-        for e in range(start, start + n_ties[v]):
-            if tie_part[e] == source:
-                tie[e] -= weight
-                if tie[e] <= 1e-12 * weight:
-                    n_ties[v] -= 1
-                    last = start + n_ties[v]
-                    tie_part[e] = tie_part[last]
-                    tie[e] = tie[last]
-                break
-    if part[v] == target:
-        own[v] += weight
-    else:
-        end = start + n_ties[v]
-        for e in range(start, end):
-            if tie_part[e] == target:
-                tie[e] += weight
-                return
-        if end < indptr[v + 1]:  # always, but for rounding errors
-            tie_part[end] = target
-            tie[end] = weight
-            n_ties[v] += 1
+def strongest(graph: Csr, connections: Connections, v: int, least: float) -> float:
+    """The weight of v's strongest connection to another part; `least` if none is above that."""
+    best = least
+    for i in range(graph.indptr[v], graph.indptr[v] + connections.n_others[v]):
+        best = max(best, connections.weight[i])
+    return best
 
 
 @njit(cache=True)
-def move_vertex(v, target, part, part_weights, vertex_weights, indptr, indices, weights, tie_part, tie, n_ties, own):  # type: ignore[no-untyped-def]
-    """Move v to part `target`, and bring its own ties up to date; not those of its neighbours (`move_tie`)."""
-    source = part[v]
-    start, end = indptr[v], indptr[v] + n_ties[v]
-    to_source = own[v]
-    own[v] = 0.0
-    found = False
-    for e in range(start, end):
-        if tie_part[e] == target:
-            own[v] = tie[e]
-            found = True
+def move(graph: Csr, parts: Parts, connections: Connections, v: int, target: int) -> None:
+    """Move v to part `target`: its part, the weights of both parts, its connections and its neighbours'."""
+    source = parts.of[v]
+    turn_round(graph, connections, v, source, target)
+    parts.of[v] = target
+    parts.weights[source] -= graph.vertex_weights[v]
+    parts.weights[target] += graph.vertex_weights[v]
+    for e in range(graph.indptr[v], graph.indptr[v + 1]):
+        u, weight = graph.indices[e], graph.weights[e]
+        if parts.of[u] == source:
+            connections.inner[u] -= weight
+        else:
+            weaken(graph, connections, u, source, weight)
+        if parts.of[u] == target:
+            connections.inner[u] += weight
+        else:
+            strengthen(graph, connections, u, target, weight)
+
+
+@njit(cache=True)
+def turn_round(graph: Csr, connections: Connections, v: int, source: int, target: int) -> None:
+    """Bring v's own connections up to date as it moves: what was inner is outer now, and the other way round."""
+    start, end = graph.indptr[v], graph.indptr[v] + connections.n_others[v]
+    to_source = connections.inner[v]
+    connections.inner[v] = 0.0
+    for i in range(start, end):
+        if connections.part[i] == target:
+            connections.inner[v] = connections.weight[i]
             if to_source > 0:
-                tie_part[e] = source
-                tie[e] = to_source
+                connections.part[i] = source
+                connections.weight[i] = to_source
             else:
-                n_ties[v] -= 1
-                tie_part[e] = tie_part[end - 1]
-                tie[e] = tie[end - 1]
-            break
-    if not found and to_source > 0 and end < indptr[v + 1]:
-        tie_part[end] = source
-        tie[end] = to_source
-        n_ties[v] += 1
-    part[v] = target
-    part_weights[source] -= vertex_weights[v]
-    part_weights[target] += vertex_weights[v]
+                drop(connections, v, i, end - 1)
+            return
+    if to_source > 0 and end < graph.indptr[v + 1]:
+        connections.part[end] = source
+        connections.weight[end] = to_source
+        connections.n_others[v] += 1
 
 
 @njit(cache=True)
-def sift_up(i, heap, place, key):  # type: ignore[no-untyped-def]
-    """Restore the heap of vertices (largest key first) after the i-th one's key has risen."""
-    v = heap[i]
-    while i > 0:
-        above = (i - 1) >> 1
-        if key[heap[above]] >= key[v]:
-            break
-        heap[i] = heap[above]
-        place[heap[i]] = i
-        i = above
-    heap[i] = v
-    place[v] = i
+def weaken(graph: Csr, connections: Connections, u: int, part: int, weight: float) -> None:
+    """Take `weight` off u's connection to another part; a connection of nothing, but for rounding, is no more."""
+    start, end = graph.indptr[u], graph.indptr[u] + connections.n_others[u]
+    for i in range(start, end):
+        if connections.part[i] == part:
+            connections.weight[i] -= weight
+            if connections.weight[i] <= 1e-12 * weight:
+                drop(connections, u, i, end - 1)
+            return
 
 
 @njit(cache=True)
-def sift_down(i, size, heap, place, key):  # type: ignore[no-untyped-def]
-    """Restore the heap of `size` vertices after the i-th one's key has fallen."""
-    v = heap[i]
-    while True:
-        below = 2 * i + 1
-        if below >= size:
-            break
-        if below + 1 < size and key[heap[below + 1]] > key[heap[below]]:
-            below += 1
-        if key[heap[below]] <= key[v]:
-            break
-        heap[i] = heap[below]
-        place[heap[i]] = i
-        i = below
-    heap[i] = v
-    place[v] = i
+def strengthen(graph: Csr, connections: Connections, u: int, part: int, weight: float) -> None:
+    """Add `weight` to u's connection to another part, which may be new."""
+    start, end = graph.indptr[u], graph.indptr[u] + connections.n_others[u]
+    for i in range(start, end):
+        if connections.part[i] == part:
+            connections.weight[i] += weight
+            return
+    if end < graph.indptr[u + 1]:  # always, but for rounding errors
+        connections.part[end] = part
+        connections.weight[end] = weight
+        connections.n_others[u] += 1
+
+
+@njit(cache=True)
+def drop(connections: Connections, v: int, i: int, last: int) -> None:
+    """Forget v's i-th connection, of which `last` is the last."""
+    connections.part[i] = connections.part[last]
+    connections.weight[i] = connections.weight[last]
+    connections.n_others[v] -= 1

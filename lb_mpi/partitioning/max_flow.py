@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.partitioning.coarsen import Csr
+
+SOURCE, SINK = 1, 2  # sides: of terminals, and of what is on their side of the cut; 0 is neither
+OUTSIDE, FAR = -2, -1  # depths: not in the corridor; not reached (yet)
+
+
+class Network(NamedTuple):
+    """A flow in a corridor of a graph, and room to work in; made once for all corridors.
+
+    Between two uses depth is OUTSIDE, side and reach are 0 everywhere.
+    """
+
+    reverse: Ints  # (2E,) for each arc u-v where v-u is
+    room: Floats  # (2E,) what each arc may carry more
+    depth: Ints  # (n,) arcs to the nearest sink
+    arc: Ints  # (n,) the first arc that may lead on
+    side: Ints  # (n,) SOURCE, SINK, or 0: no terminal
+    reach: Ints  # (n,) SOURCE: flow from the sources gets there; SINK: flow from there gets to the sinks
+    distance: Ints  # (n,) from the cut that the corridor was laid along; negative beyond it
+    queue: Ints  # (n,)
+    path: Ints  # (n + 1,) arcs
+    tiny: float  # room that is a rounding error
+
 
 @njit(cache=True)
-def reverse_arcs(indptr, indices):  # type: ignore[no-untyped-def]
-    """(2E,) for each arc u-v where v-u is."""
+def make_network(graph: Csr) -> Network:
+    """Return the network of a graph, without any corridor."""
+    n, n_arcs = len(graph.vertex_weights), len(graph.indices)
+    heaviest = graph.weights.max() if n_arcs else 0.0
+    return Network(
+        reverse_arcs(graph.indptr, graph.indices),
+        np.empty(n_arcs),
+        np.full(n, OUTSIDE),
+        np.empty(n, np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n + 1, np.int64),
+        1e-9 * heaviest,
+    )
+
+
+@njit(cache=True)
+def reverse_arcs(indptr: Ints, indices: Ints) -> Ints:
+    """Find for each arc u-v where v-u is: (2E,)."""
     n = len(indptr) - 1
     first = indptr.copy()
     arriving = np.empty(len(indices), np.int64)
@@ -30,77 +75,87 @@ def reverse_arcs(indptr, indices):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def push_flow(indptr, indices, reverse, room, corridor, depth, arc, side, queue, path, tiny):  # type: ignore[no-untyped-def]
-    """Push a maximum flow from the vertices of side 1 to those of side 2: how much more has passed.
-
-    room (2E,) : what each arc has left; depth (n,) -2 outside of the corridor; side (n,) 1: source, 2: sink.
-    """
+def push_flow(graph: Csr, net: Network, corridor: Ints) -> float:
+    """Push a maximum flow through the corridor from its sources to its sinks: how much more has passed."""
     pushed = 0.0
-    while True:
-        for i in range(len(corridor)):
-            depth[corridor[i]] = -1
-            arc[corridor[i]] = indptr[corridor[i]]
-        head, end = 0, 0
-        for i in range(len(corridor)):
-            v = corridor[i]
-            if side[v] == 2:
-                depth[v] = 0
-                queue[end] = v
-                end += 1
-        reached = -1
-        while head < end:  # the way to the nearest sink
-            v = queue[head]
-            head += 1
-            if reached >= 0 and depth[v] >= reached:
-                break
-            for e in range(indptr[v], indptr[v + 1]):
-                u = indices[e]
-                if depth[u] == -1 and room[reverse[e]] > tiny:
-                    depth[u] = depth[v] + 1
-                    if side[u] == 1:
-                        if reached < 0:
-                            reached = depth[u]
-                    else:
-                        queue[end] = u
-                        end += 1
-        if reached < 0:
-            return pushed
-        for i in range(len(corridor)):
-            start = corridor[i]
-            if side[start] != 1 or depth[start] <= 0:
-                continue
-            length = 0
-            v = start
-            while True:
-                if side[v] == 2:
-                    least = np.inf
-                    for j in range(length):
-                        least = min(least, room[path[j]])
-                    keep = length
-                    for j in range(length - 1, -1, -1):
-                        room[path[j]] -= least
-                        room[reverse[path[j]]] += least
-                        if room[path[j]] <= tiny:
-                            keep = j
-                    pushed += least
-                    v = indices[reverse[path[keep]]]
-                    length = keep
-                    continue
-                found = False
-                while arc[v] < indptr[v + 1]:
-                    e = arc[v]
-                    u = indices[e]
-                    if depth[u] == depth[v] - 1 and room[e] > tiny and side[u] != 1:
-                        found = True
-                        break
-                    arc[v] += 1
-                if found:
-                    path[length] = arc[v]
-                    length += 1
-                    v = indices[arc[v]]
-                elif length == 0:
-                    break
+    while find_depths(graph, net, corridor):
+        for v in corridor:
+            if net.side[v] == SOURCE and net.depth[v] > 0:
+                pushed += push_from(graph, net, v)
+    return pushed
+
+
+@njit(cache=True)
+def find_depths(graph: Csr, net: Network, corridor: Ints) -> bool:
+    """Find the depths of all vertices up to those of the nearest sources; True if there is a way from one."""
+    indptr, indices, depth = graph.indptr, graph.indices, net.depth
+    head, end = 0, 0
+    for v in corridor:
+        depth[v] = FAR
+        net.arc[v] = indptr[v]
+        if net.side[v] == SINK:
+            depth[v] = 0
+            net.queue[end] = v
+            end += 1
+    reached = -1
+    while head < end:
+        v = net.queue[head]
+        head += 1
+        if reached >= 0 and depth[v] >= reached:
+            break
+        for e in range(indptr[v], indptr[v + 1]):
+            u = indices[e]
+            if depth[u] == FAR and net.room[net.reverse[e]] > net.tiny:
+                depth[u] = depth[v] + 1
+                if net.side[u] == SOURCE:
+                    reached = depth[u]
                 else:
-                    length -= 1
-                    v = indices[reverse[path[length]]]
-                    arc[v] += 1
+                    net.queue[end] = u
+                    end += 1
+    return reached >= 0
+
+
+@njit(cache=True)
+def push_from(graph: Csr, net: Network, start: int) -> float:
+    """Push from this source whatever gets to a sink by a shortest way: how much that is."""
+    indptr, indices, arc, path = graph.indptr, graph.indices, net.arc, net.path
+    pushed = 0.0
+    length = 0
+    v = start
+    while True:
+        if net.side[v] == SINK:
+            more, length = push_along(net, length)
+            pushed += more
+            v = indices[net.reverse[path[length]]]
+            continue
+        while arc[v] < indptr[v + 1]:
+            u = indices[arc[v]]
+            if net.depth[u] == net.depth[v] - 1 and net.room[arc[v]] > net.tiny and net.side[u] != SOURCE:
+                break
+            arc[v] += 1
+        if arc[v] < indptr[v + 1]:
+            path[length] = arc[v]
+            length += 1
+            v = indices[arc[v]]
+        elif length == 0:
+            return pushed
+        else:
+            length -= 1
+            v = indices[net.reverse[path[length]]]
+            arc[v] += 1
+
+
+@njit(cache=True)
+def push_along(net: Network, length: int) -> tuple[float, int]:
+    """Push along the first arcs of the path: how much, and how many arcs still have room."""
+    least = np.inf
+    for e in net.path[:length]:
+        least = min(least, net.room[e])
+    keep = length
+    for i in range(length - 1, -1, -1):
+        e = net.path[i]
+        net.room[e] -= least
+        net.room[net.reverse[e]] += least
+        if net.room[e] <= net.tiny:
+            keep = i
+    return least, keep

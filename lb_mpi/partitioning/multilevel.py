@@ -8,14 +8,14 @@ differs to its disadvantage (Sanders & Schulz, "Distributed evolutionary graph p
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.balance import find_bounds
 from lb_mpi.partitioning.bisect import Starts, bisect_recursively
-from lb_mpi.partitioning.chance import random_state
+from lb_mpi.partitioning.chance import State, random_state
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr
 from lb_mpi.partitioning.grow import cut_and_excess
 from lb_mpi.partitioning.refine_flow import refine_by_flow
@@ -29,7 +29,7 @@ class Effort(NamedTuple):
     first: int  # partitions of the coarsest graph, of which the best is restored
     starts: Starts  # of each of their bisections
     fm_rounds: int  # at most, on each level
-    patience: float  # of a search (see `refine_fm.search`)
+    patience: float  # of a search (see `refine_fm.is_hopeless`)
     flow_rounds: int
     flow_layers: int  # the width of a corridor (see `refine_flow`) on each side, in vertices
     cycles: int  # after the first one
@@ -63,11 +63,11 @@ def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, see
     part = _evolve(fine, targets, bounds, EFFORTS[effort], state)
     if packing is not None and _worth(fine, part, bounds)[0] > 0:  # heavy vertices: balance comes first
         part = packing
-        refine(*fine, part, bounds, 10, 1.0, SEEDS_AT_ONCE, state)
+        refine(fine, part, bounds, 10, 1.0, SEEDS_AT_ONCE, state)
     return part
 
 
-def _evolve(fine: Csr, targets: Floats, bounds: Floats, effort: Effort, state: Any) -> Ints:
+def _evolve(fine: Csr, targets: Floats, bounds: Floats, effort: Effort, state: State) -> Ints:
     population = []
     for _ in range(effort.population):
         part = _cycle(fine, targets, bounds, effort, state)
@@ -91,7 +91,7 @@ def _cycle(
     targets: Floats,
     bounds: Floats,
     effort: Effort,
-    state: Any,
+    state: State,
     part: Ints | None = None,
     block: Ints | None = None,
 ) -> Ints:
@@ -114,7 +114,7 @@ def _cycle(
     return part
 
 
-def _first(graph: Csr, targets: Floats, bounds: Floats, effort: Effort, state: Any) -> Ints:
+def _first(graph: Csr, targets: Floats, bounds: Floats, effort: Effort, state: State) -> Ints:
     starts = effort.starts
     candidates = []
     for _ in range(effort.first):
@@ -125,11 +125,11 @@ def _first(graph: Csr, targets: Floats, bounds: Floats, effort: Effort, state: A
     return min(candidates, key=lambda candidate: candidate[0])[1]
 
 
-def _improve(graph: Csr, part: Ints, bounds: Floats, effort: Effort, state: Any) -> None:
-    refine(*graph, part, bounds, effort.fm_rounds, effort.patience, SEEDS_AT_ONCE, state)
-    refine_by_flow(*graph, part, bounds, effort.flow_rounds, effort.flow_layers, state)
+def _improve(graph: Csr, part: Ints, bounds: Floats, effort: Effort, state: State) -> None:
+    refine(graph, part, bounds, effort.fm_rounds, effort.patience, SEEDS_AT_ONCE, state)
+    refine_by_flow(graph, part, bounds, effort.flow_rounds, effort.flow_layers, state)
 
 
 def _worth(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:
-    cut, excess = cut_and_excess(*graph, part, bounds)
+    cut, excess = cut_and_excess(graph, part, bounds)
     return excess, cut

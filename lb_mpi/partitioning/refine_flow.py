@@ -5,299 +5,339 @@ touch the rest of b sinks; a maximum flow (Dinic 1970) gives the lightest cut in
 too heavy, the other one is made greater, step by step: all that it can reach becomes terminals, and one more vertex
 beside them does, if possible one that lets no more flow through (Hamann & Strasser, "Graph bisection with
 Pareto-optimization", 2018; Heuer, Sanders & Schlag, "Network flow-based refinement for multilevel hypergraph
-partitioning", 2019).  That ends when both are within their bounds, or the cut is no better than before.
+partitioning", 2019).  That ends when both are within their bounds, or the cut is no lighter than before.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
-from lb_mpi.partitioning.chance import shuffle
-from lb_mpi.partitioning.max_flow import push_flow, reverse_arcs
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.partitioning.chance import State, shuffle
+from lb_mpi.partitioning.coarsen import Csr, Flags
+from lb_mpi.partitioning.connections import Parts, find_parts
+from lb_mpi.partitioning.max_flow import OUTSIDE, SINK, SOURCE, Network, make_network, push_flow
 
-CORRIDOR = 16.0  # how many times wider than the slack of the balance
+WIDTH = 16.0  # of a corridor, in times the slack of the balance
+STEPS = 200  # at most, in which one side is made greater; from the 32nd on by ever more vertices
 
 
-@njit(cache=True)
-def spread(  # type: ignore[no-untyped-def]
-    mark, end, indptr, indices, reverse, room, depth, side, reach, queue, vertex_weights, candidates, n_candidates, tiny
-):
-    """Set reach to `mark` (1 or 2) wherever flow from queue[:end], or to these, can get, and note what lies beside.
+class Corridor(NamedTuple):
+    """The vertices around the cut between parts a and b."""
 
-    Returns the weight of what is newly reached, queue[:end] included, and the number of candidates for the next step.
-    """
-    weight = 0.0
-    for i in range(end):
-        reach[queue[i]] = mark
-    head = 0
-    while head < end:
-        v = queue[head]
-        head += 1
-        weight += vertex_weights[v]
-        for e in range(indptr[v], indptr[v + 1]):
-            u = indices[e]
-            if depth[u] == -2 or reach[u] == mark:
-                continue
-            if reach[u] == 0 and side[u] == 0 and room[e if mark == 1 else reverse[e]] > tiny:
-                reach[u] = mark
-                queue[end] = u
-                end += 1
-            elif side[u] == 0 and n_candidates < len(candidates):
-                candidates[n_candidates] = u
-                n_candidates += 1
-    return weight, n_candidates
+    a: int
+    b: int
+    vertices: Ints  # (size,) those of a first, each side by growing distance from the cut
+    n_a: int  # how many of them are of a
+    outside: Floats  # (2,) the weights of the rest of a and of the rest of b
+    cut: float  # between a and b
+
+
+class Front(NamedTuple):
+    """How far the two sides reach in a corridor; row 0 is that of the sources, 1 that of the sinks."""
+
+    weight: Floats  # (2,) of what they reach
+    beside: Ints  # (2, room) vertices beside that, and some that it has reached since
+    size: Ints  # (2,) how many these are
 
 
 @njit(cache=True)
-def flow_pair(  # type: ignore[no-untyped-def]
-    a, b, seeds, indptr, indices, weights, vertex_weights, reverse, part, part_weights, bounds,
-    room, depth, arc, side, reach, queue, path, distance, layers, tiny,
-):  # fmt: skip
-    """Make the cut between parts a and b lighter; seeds: vertices at this cut.  How much lighter it has become.
-
-    The arrays after `bounds` are scratch memory, the same in every call: room (2E,), the others (n,), path (n + 1,).
-    On entry and on return depth is -2, side and reach are 0 everywhere.
-    """
-    slack = (bounds[a] + bounds[b] - part_weights[a] - part_weights[b]) / 2
-    corridor = np.empty(0, np.int64)
-    end = 0
-    cut = 0.0
-    before_a = 0
-    outside = np.zeros(2)
-    # The corridor is laid out with side a first, each by breadth first search from the cut.
-    for which in range(2):
-        own, other = (a, b) if which == 0 else (b, a)
-        begin = end
-        weight = 0.0
-        limit = min(0.4 * part_weights[own], max(CORRIDOR * slack, 0.05 * part_weights[own]))
-        for i in range(len(seeds)):
-            v = seeds[i]
-            if part[v] != own or depth[v] != -2:
-                continue
-            touches = False
-            for e in range(indptr[v], indptr[v + 1]):
-                if part[indices[e]] == other:
-                    touches = True
-                    break
-            if touches:
-                depth[v] = 0
-                arc[v] = 0
-                queue[end] = v
-                end += 1
-                weight += vertex_weights[v]
-        head = begin
-        while head < end:
-            v = queue[head]
-            head += 1
-            for e in range(indptr[v], indptr[v + 1]):
-                u = indices[e]
-                if part[u] == own and depth[u] == -2 and arc[v] < layers and weight + vertex_weights[u] <= limit:
-                    depth[u] = 0
-                    arc[u] = arc[v] + 1  # distance from the cut, for now
-                    queue[end] = u
-                    end += 1
-                    weight += vertex_weights[u]
-        outside[which] = part_weights[own] - weight
-        if which == 0:
-            before_a = end
-    corridor = queue[:end].copy()
-    n_terminals = np.zeros(2, np.int64)
-    for i in range(end):
-        v = corridor[i]
-        distance[v] = arc[v] if i < before_a else -1 - arc[v]  # positive on a's side
-        own = part[v]
-        for e in range(indptr[v], indptr[v + 1]):
-            u = indices[e]
-            room[e] = weights[e]
-            if i < before_a and part[u] == b and depth[u] != -2:
-                cut += weights[e]
-            if part[u] == own and depth[u] == -2:
-                side[v] = 1 if own == a else 2
-        if side[v]:
-            n_terminals[side[v] - 1] += 1
-    gain = 0.0
-    if 0 < before_a < end and cut > tiny:
-        if n_terminals[0] == 0:
-            side[corridor[before_a - 1]] = 1
-        if n_terminals[1] == 0:
-            side[corridor[end - 1]] = 2
-        total = part_weights[a] + part_weights[b]
-        flow, chosen, steps = 0.0, 0, 0
-        reached = np.zeros(2)
-        candidates = np.empty((2, 4 * end + 64), np.int64)
-        n_candidates = np.zeros(2, np.int64)
-        pierced = np.empty(end, np.int64)
-        n_pierced = 0
-        mark = 0
-        augment = True
-        while True:
-            if augment:
-                flow += push_flow(indptr, indices, reverse, room, corridor, depth, arc, side, queue, path, tiny)
-                if flow > cut + tiny:
-                    break
-            for m in range(1, 3):
-                if m == mark:  # it grows from the new terminals
-                    queue[:n_pierced] = pierced[:n_pierced]
-                    start = n_pierced
-                elif augment:  # it starts anew
-                    start = 0
-                    reached[m - 1] = 0.0
-                    n_candidates[m - 1] = 0
-                    for i in range(end):
-                        v = corridor[i]
-                        if side[v] == m:
-                            queue[start] = v
-                            start += 1
-                        elif reach[v] == m:
-                            reach[v] = 0
-                else:
-                    continue
-                more, n_candidates[m - 1] = spread(
-                    m, start, indptr, indices, reverse, room, depth, side, reach, queue, vertex_weights,
-                    candidates[m - 1], n_candidates[m - 1], tiny,
-                )  # fmt: skip
-                reached[m - 1] += more
-            weight_a = outside[0] + reached[0]  # if all that the sources reach, and no more, is a
-            weight_b = outside[1] + reached[1]
-            fits_a = weight_a <= bounds[a] and total - weight_a <= bounds[b]
-            fits_b = weight_b <= bounds[b] and total - weight_b <= bounds[a]
-            if fits_a or fits_b:
-                chosen = 1 if fits_a else 2
-                if fits_a and fits_b:
-                    worst_a = max(weight_a / bounds[a], (total - weight_a) / bounds[b])
-                    worst_b = max(weight_b / bounds[b], (total - weight_b) / bounds[a])
-                    chosen = 1 if worst_a <= worst_b else 2
-                break
-            if flow >= cut - tiny or steps > 200:
-                break
-            mark = 1 if weight_a * bounds[b] <= weight_b * bounds[a] else 2
-            sign = 1 if mark == 1 else -1
-            for i in range(end):
-                if reach[corridor[i]] == mark:
-                    side[corridor[i]] = mark
-            augment = False
-            n_pierced = 0
-            beside = candidates[mark - 1]
-            for _ in range(1 << max(0, steps // 16 - 1)):
-                best, best_score, kept = -1, -(1 << 60), 0
-                for i in range(n_candidates[mark - 1]):
-                    v = beside[i]
-                    if side[v] != 0 or reach[v] == mark:
-                        continue
-                    beside[kept] = v
-                    kept += 1
-                    score = sign * distance[v]
-                    if reach[v] == 3 - mark:
-                        score -= 1 << 40
-                    if score > best_score:
-                        best, best_score = v, score
-                n_candidates[mark - 1] = kept
-                if best < 0:
-                    break
-                side[best] = mark
-                if reach[best] == 3 - mark:
-                    augment = True
-                reach[best] = mark
-                pierced[n_pierced] = best
-                n_pierced += 1
-            if n_pierced == 0:
-                break
-            steps += 1
-        if chosen and flow <= cut + tiny:
-            new_a = outside[0] + reached[0] if chosen == 1 else total - outside[1] - reached[1]
-            worst = max(part_weights[a] / bounds[a], part_weights[b] / bounds[b])
-            new_worst = max(new_a / bounds[a], (total - new_a) / bounds[b])
-            for i in range(end):  # from here on `side` says where v goes
-                v = corridor[i]
-                side[v] = 0 if (reach[v] == 1 if chosen == 1 else reach[v] != 2) else 1
-            for i in range(end):
-                v = corridor[i]
-                for e in range(indptr[v], indptr[v + 1]):
-                    u = indices[e]
-                    if part[u] == a or part[u] == b:
-                        if depth[u] != -2:
-                            gain += 0.5 * weights[e] * (int(part[u] != part[v]) - int(side[u] != side[v]))
-                        else:
-                            to = a if side[v] == 0 else b
-                            gain += weights[e] * (int(part[u] != part[v]) - int(part[u] != to))
-            if gain > tiny or (gain >= -tiny and new_worst < worst):
-                for i in range(end):
-                    v = corridor[i]
-                    to = a if side[v] == 0 else b
-                    if part[v] != to:
-                        part_weights[part[v]] -= vertex_weights[v]
-                        part_weights[to] += vertex_weights[v]
-                        part[v] = to
-            else:
-                gain = 0.0
-    for i in range(end):
-        v = corridor[i]
-        depth[v] = -2
-        side[v] = 0
-        reach[v] = 0
-    return gain
-
-
-@njit(cache=True)
-def refine_by_flow(indptr, indices, weights, vertex_weights, part, bounds, rounds, layers, state):  # type: ignore[no-untyped-def]
+def refine_by_flow(graph: Csr, part: Ints, bounds: Floats, rounds: int, layers: int, state: State) -> float:
     """Improve part (n,), in place, pair by pair in random order: how much lighter the cut has become.
 
-    A second and later round takes the pairs of which one part has become better in the round before.
+    layers : the width of a corridor on each side of the cut, in vertices.  A second and later round takes the pairs of
+    which one part has become better in the round before.
     """
-    n, k = len(vertex_weights), len(bounds)
-    part_weights = np.zeros(k)
-    tiny = 0.0
-    for v in range(n):
-        part_weights[part[v]] += vertex_weights[v]
-    for e in range(len(weights)):
-        tiny = max(tiny, weights[e])
-    tiny *= 1e-9
-    reverse = reverse_arcs(indptr, indices)
-    room = np.empty(len(indices))
-    depth = np.full(n, -2)
-    arc, queue, distance = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
-    side, reach = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    path = np.empty(n + 1, np.int64)
+    k = len(bounds)
+    parts = find_parts(graph, part, bounds)
+    net = make_network(graph)
     active = np.ones(k, np.bool_)
     gained = 0.0
     for _ in range(rounds):
-        crossing = 0
-        for v in range(n):
-            for e in range(indptr[v], indptr[v + 1]):
-                if part[indices[e]] != part[v]:
-                    crossing += 1
-        pairs, ends = np.empty(crossing, np.int64), np.empty(crossing, np.int64)
-        crossing = 0
-        for v in range(n):
-            for e in range(indptr[v], indptr[v + 1]):
-                p, q = part[v], part[indices[e]]
-                if p != q and (active[p] or active[q]):
-                    pairs[crossing] = min(p, q) * k + max(p, q)
-                    ends[crossing] = v
-                    crossing += 1
-        order = np.argsort(pairs[:crossing], kind="mergesort")
-        starts = np.empty(crossing + 1, np.int64)
-        n_pairs = 0
-        for i in range(crossing):
-            if i == 0 or pairs[order[i]] != pairs[order[i - 1]]:
-                starts[n_pairs] = i
-                n_pairs += 1
-        starts[n_pairs] = crossing
-        turn = np.arange(n_pairs)
-        shuffle(turn, n_pairs, state)
+        pairs, starts, ends = find_pairs(graph, part, active)
+        turn = np.arange(len(pairs))
+        shuffle(turn, len(pairs), state)
         active[:] = False
-        for i in range(n_pairs):
-            seeds = ends[order[starts[turn[i]] : starts[turn[i] + 1]]]
-            pair = pairs[order[starts[turn[i]]]]
-            a, b = pair // k, pair % k
-            gain = flow_pair(
-                a, b, seeds, indptr, indices, weights, vertex_weights, reverse, part, part_weights, bounds,
-                room, depth, arc, side, reach, queue, path, distance, layers, tiny,
-            )  # fmt: skip
-            if gain > tiny:
+        for i in turn:
+            a, b = pairs[i] // k, pairs[i] % k
+            gain = improve_pair(graph, parts, net, a, b, ends[starts[i] : starts[i + 1]], layers)
+            if gain > net.tiny:
                 active[a] = active[b] = True
                 gained += gain
         if not np.any(active):
             break
     return gained
+
+
+@njit(cache=True)
+def find_pairs(graph: Csr, part: Ints, active: Flags) -> tuple[Ints, Ints, Ints]:
+    """The pairs a * k + b, a < b, of parts that touch, one of them active; and where in `ends` the ends of their cuts are.
+
+    (pairs,), (pairs + 1,), (ends,): a vertex is among the ends as often as it has an edge in the cut.
+    """
+    k = len(active)
+    crossing = 0
+    for v in range(len(part)):
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            crossing += part[graph.indices[e]] != part[v]
+    pair_of, ends = np.empty(crossing, np.int64), np.empty(crossing, np.int64)
+    crossing = 0
+    for v in range(len(part)):
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            p, q = part[v], part[graph.indices[e]]
+            if p != q and (active[p] or active[q]):
+                pair_of[crossing] = min(p, q) * k + max(p, q)
+                ends[crossing] = v
+                crossing += 1
+    order = np.argsort(pair_of[:crossing], kind="mergesort")
+    pairs, starts = np.empty(crossing, np.int64), np.empty(crossing + 1, np.int64)
+    n_pairs = 0
+    for i in range(crossing):
+        if i == 0 or pair_of[order[i]] != pair_of[order[i - 1]]:
+            pairs[n_pairs] = pair_of[order[i]]
+            starts[n_pairs] = i
+            n_pairs += 1
+    starts[n_pairs] = crossing
+    return pairs[:n_pairs], starts, ends[order]
+
+
+@njit(cache=True)
+def improve_pair(graph: Csr, parts: Parts, net: Network, a: int, b: int, seeds: Ints, layers: int) -> float:
+    """Make the cut between parts a and b lighter; seeds: vertices at this cut.  How much lighter it has become."""
+    corridor = lay_corridor(graph, parts, net, a, b, seeds, layers)
+    gain = 0.0
+    if 0 < corridor.n_a < len(corridor.vertices) and corridor.cut > net.tiny:
+        chosen = find_cut(graph, parts, net, corridor)
+        if chosen:
+            gain = adopt(graph, parts, net, corridor, chosen)
+    for v in corridor.vertices:
+        net.depth[v] = OUTSIDE
+        net.side[v] = 0
+        net.reach[v] = 0
+    return gain
+
+
+@njit(cache=True)
+def lay_corridor(graph: Csr, parts: Parts, net: Network, a: int, b: int, seeds: Ints, layers: int) -> Corridor:
+    """Lay a corridor along the cut, with terminals where it touches the rest of a and b."""
+    n_a, weight_a = lay_side(graph, parts, net, a, b, seeds, layers, 0)
+    end, weight_b = lay_side(graph, parts, net, b, a, seeds, layers, n_a)
+    vertices = net.queue[:end].copy()
+    cut = 0.0
+    n_sources, n_sinks = 0, 0
+    for v in vertices:
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            u = graph.indices[e]
+            net.room[e] = graph.weights[e]
+            if net.depth[u] != OUTSIDE:
+                cut += graph.weights[e] * (parts.of[v] == a and parts.of[u] == b)
+            elif parts.of[u] == parts.of[v]:
+                net.side[v] = SOURCE if parts.of[v] == a else SINK
+        n_sources += net.side[v] == SOURCE
+        n_sinks += net.side[v] == SINK
+    for v in vertices[n_a:]:
+        net.distance[v] = -1 - net.distance[v]
+    if n_a > 0 and n_sources == 0:  # all of a is in the corridor
+        net.side[vertices[n_a - 1]] = SOURCE
+    if end > n_a and n_sinks == 0:
+        net.side[vertices[end - 1]] = SINK
+    outside = np.array([parts.weights[a] - weight_a, parts.weights[b] - weight_b])
+    return Corridor(a, b, vertices, n_a, outside, cut)
+
+
+@njit(cache=True)
+def lay_side(
+    graph: Csr, parts: Parts, net: Network, own: int, other: int, seeds: Ints, layers: int, end: int
+) -> tuple[int, float]:
+    """Queue part `own`'s side of the corridor, breadth first from the cut to part `other`: its end, and its weight."""
+    slack = (parts.bounds[own] + parts.bounds[other] - parts.weights[own] - parts.weights[other]) / 2
+    limit = min(0.4 * parts.weights[own], max(WIDTH * slack, 0.05 * parts.weights[own]))
+    weight = 0.0
+    head = end
+    for v in seeds:
+        if parts.of[v] == own and net.depth[v] == OUTSIDE and touches(graph, parts, v, other):
+            net.depth[v] = 0
+            net.distance[v] = 0
+            net.queue[end] = v
+            end += 1
+            weight += graph.vertex_weights[v]
+    while head < end:
+        v = net.queue[head]
+        head += 1
+        if net.distance[v] >= layers:
+            break
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            u = graph.indices[e]
+            if parts.of[u] == own and net.depth[u] == OUTSIDE and weight + graph.vertex_weights[u] <= limit:
+                net.depth[u] = 0
+                net.distance[u] = net.distance[v] + 1
+                net.queue[end] = u
+                end += 1
+                weight += graph.vertex_weights[u]
+    return end, weight
+
+
+@njit(cache=True)
+def touches(graph: Csr, parts: Parts, v: int, other: int) -> bool:
+    """True if v has a neighbour in part `other`."""
+    for u in graph.indices[graph.indptr[v] : graph.indptr[v + 1]]:  # noqa: SIM110 (numba has no generators)
+        if parts.of[u] == other:
+            return True
+    return False
+
+
+@njit(cache=True)
+def find_cut(graph: Csr, parts: Parts, net: Network, corridor: Corridor) -> int:
+    """Find a cut within the bounds that is no heavier than the present one.
+
+    SOURCE: it is around what the sources reach; SINK: around what reaches the sinks; 0: there is none.
+    """
+    size = len(corridor.vertices)
+    front = Front(np.zeros(2), np.empty((2, 4 * size + 64), np.int64), np.zeros(2, np.int64))
+    pierced = np.empty(size, np.int64)
+    flow, grown, n_pierced, joined = 0.0, 0, 0, True
+    for step in range(STEPS + 2):
+        if joined:
+            flow += push_flow(graph, net, corridor.vertices)
+            if flow > corridor.cut + net.tiny:
+                return 0
+        for mark in (SOURCE, SINK):
+            if mark == grown:
+                net.queue[:n_pierced] = pierced[:n_pierced]
+                spread(graph, net, front, mark, n_pierced)
+            elif joined:
+                spread(graph, net, front, mark, start_anew(net, front, corridor.vertices, mark))
+        chosen = side_that_fits(parts, corridor, front)
+        if chosen or flow >= corridor.cut - net.tiny or step > STEPS:
+            return chosen
+        weight_a, weight_b = corridor.outside + front.weight
+        grown = SOURCE if weight_a * parts.bounds[corridor.b] <= weight_b * parts.bounds[corridor.a] else SINK
+        for v in corridor.vertices:
+            if net.reach[v] == grown:
+                net.side[v] = grown
+        n_pierced, joined = pierce(net, front, grown, 1 << max(0, step // 16 - 1), pierced)
+        if n_pierced == 0:
+            return 0
+    return 0
+
+
+@njit(cache=True)
+def start_anew(net: Network, front: Front, vertices: Ints, mark: int) -> int:
+    """Forget what side `mark` reaches, and queue its terminals: how many."""
+    front.weight[mark - 1] = 0.0
+    front.size[mark - 1] = 0
+    end = 0
+    for v in vertices:
+        if net.side[v] == mark:
+            net.queue[end] = v
+            end += 1
+        elif net.reach[v] == mark:
+            net.reach[v] = 0
+    return end
+
+
+@njit(cache=True)
+def spread(graph: Csr, net: Network, front: Front, mark: int, end: int) -> None:
+    """Set reach to `mark` wherever flow from queue[:end] (SOURCE), or to these (SINK), can get; bring `front` up to date."""
+    side, reach, queue = net.side, net.reach, net.queue
+    beside, count = front.beside[mark - 1], front.size[mark - 1]
+    for v in queue[:end]:
+        reach[v] = mark
+    head = 0
+    while head < end:
+        v = queue[head]
+        head += 1
+        front.weight[mark - 1] += graph.vertex_weights[v]
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            u = graph.indices[e]
+            if net.depth[u] == OUTSIDE or reach[u] == mark or side[u] != 0:
+                continue
+            if reach[u] == 0 and net.room[e if mark == SOURCE else net.reverse[e]] > net.tiny:
+                reach[u] = mark
+                queue[end] = u
+                end += 1
+            elif count < len(beside):
+                beside[count] = u
+                count += 1
+    front.size[mark - 1] = count
+
+
+@njit(cache=True)
+def side_that_fits(parts: Parts, corridor: Corridor, front: Front) -> int:
+    """The side around which a cut would be within the bounds, the better balanced one of two; 0 if there is none."""
+    a, b, bounds = corridor.a, corridor.b, parts.bounds
+    total = parts.weights[a] + parts.weights[b]
+    weight_a, weight_b = corridor.outside + front.weight
+    fits_a = weight_a <= bounds[a] and total - weight_a <= bounds[b]
+    fits_b = weight_b <= bounds[b] and total - weight_b <= bounds[a]
+    if not (fits_a and fits_b):
+        return SOURCE if fits_a else SINK if fits_b else 0
+    worst_a = max(weight_a / bounds[a], (total - weight_a) / bounds[b])
+    worst_b = max(weight_b / bounds[b], (total - weight_b) / bounds[a])
+    return SOURCE if worst_a <= worst_b else SINK
+
+
+@njit(cache=True)
+def pierce(net: Network, front: Front, mark: int, wanted: int, pierced: Ints) -> tuple[int, bool]:
+    """Make up to `wanted` vertices beside side `mark` terminals of it: how many, and if one joins both sides' reach.
+
+    Those go first that the other side doesn't reach, since they let no more flow through; of these, those farthest on
+    `mark`'s own side of the cut that the corridor was laid along.
+    """
+    beside = front.beside[mark - 1]
+    other = SOURCE + SINK - mark
+    sign = 1 if mark == SOURCE else -1
+    joined = False
+    for i in range(wanted):
+        best, best_score, kept = -1, -(1 << 60), 0
+        for u in beside[: front.size[mark - 1]]:
+            if net.side[u] != 0 or net.reach[u] == mark:
+                continue
+            beside[kept] = u
+            kept += 1
+            score = sign * net.distance[u] - (1 << 40) * (net.reach[u] == other)
+            if score > best_score:
+                best, best_score = u, score
+        front.size[mark - 1] = kept
+        if best < 0:
+            return i, joined
+        joined |= net.reach[best] == other
+        net.side[best] = net.reach[best] = mark
+        pierced[i] = best
+    return wanted, joined
+
+
+@njit(cache=True)
+def adopt(graph: Csr, parts: Parts, net: Network, corridor: Corridor, chosen: int) -> float:
+    """Move the vertices to the sides of the cut that was found, if that is lighter, or as light and better balanced.
+
+    Returns how much lighter it is.  Changes net.side: 1 for what goes to a, 0 for what goes to b.
+    """
+    a, b, bounds = corridor.a, corridor.b, parts.bounds
+    weight_a, gain = corridor.outside[0], 0.0
+    for v in corridor.vertices:
+        net.side[v] = net.reach[v] == SOURCE if chosen == SOURCE else net.reach[v] != SINK
+        weight_a += net.side[v] * graph.vertex_weights[v]
+    for v in corridor.vertices:
+        to = a if net.side[v] else b
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            u = graph.indices[e]
+            if net.depth[u] == OUTSIDE:
+                gain += graph.weights[e] * (int(parts.of[u] != parts.of[v]) - int(parts.of[u] != to))
+            else:  # this edge is seen from both ends
+                gain += 0.5 * graph.weights[e] * (int(parts.of[u] != parts.of[v]) - int(net.side[u] != net.side[v]))
+    before = max(parts.weights[a] / bounds[a], parts.weights[b] / bounds[b])
+    weight_b = parts.weights[a] + parts.weights[b] - weight_a
+    after = max(weight_a / bounds[a], weight_b / bounds[b])
+    if not (gain > net.tiny or (gain >= -net.tiny and after < before)):
+        return 0.0
+    for v in corridor.vertices:
+        to = a if net.side[v] else b
+        if parts.of[v] != to:
+            parts.weights[parts.of[v]] -= graph.vertex_weights[v]
+            parts.weights[to] += graph.vertex_weights[v]
+            parts.of[v] = to
+    return gain

@@ -65,6 +65,7 @@ class Kind(IntEnum):
     FINISH = 7
     STOP = 8
     REPORT = 9
+    RESULT = 10  # between drivers, when the search is over
 
 
 class Message(NamedTuple):

@@ -18,10 +18,11 @@ fewer steps.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lb_mpi.checks import integer, number
+from lb_mpi.searching.guard import Guard
 from lb_mpi.searching.problem import Problem
 
 
@@ -42,18 +43,17 @@ def lockstep(
     threshold  J, in the unit of `load()`: only a load above it is split
     max_steps  give up after so many steps; None: never
 
-    Errors: ValueError that names the argument.
+    Errors: ValueError that names the argument; SearchError for what a problem returns against its law.
     """
     size = len(problems)
     if size == 0:
         raise ValueError("problems is empty: expected at least one")
     if sorted(ring) != list(range(size)):
         raise ValueError(f"ring = {list(ring)!r}: expected each rank of 0 to {size - 1} once")
-    if not (math.isfinite(threshold) and threshold >= 0):
-        raise ValueError(f"threshold (J) = {threshold!r}: expected a finite number >= 0")
-    if max_steps is not None and max_steps < 1:
-        raise ValueError(f"max_steps = {max_steps!r}: expected None or an integer >= 1")
+    threshold = number("threshold", threshold, least=0.0, unit="J, as problem.load()")
+    max_steps = None if max_steps is None else integer("max_steps", max_steps, 1, unit="None: no limit")
 
+    problems = [Guard(problem) for problem in problems]
     problems[0].start()
     steps = balances = 0
     loads = [problem.load() for problem in problems]

@@ -53,25 +53,30 @@ Example: count the solutions of the eight-queens puzzle on all ranks (`mpiexec -
         print(solutions.value, "solutions, work moved", solutions.balances, "times")
 """
 
-from typing import Any, Protocol, runtime_checkable
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 
 @runtime_checkable
 class Problem(Protocol):
-    """One rank's part of a search.  All methods are called between work quanta, never concurrently."""
+    """One rank's part of a search.  All methods are called between work quanta, never concurrently.
+
+    What any of them raises, and a value that isn't as it says here, ends the search with a SearchError on all ranks.
+    """
 
     def start(self) -> None:
-        """Take the whole problem in hand (called on rank 0 only, once)."""
+        """Take the whole problem in hand (called on rank 0 only, once, before the clock starts)."""
 
     def work(self, units: int) -> int:
-        """Do at most `units` (>= 1) units of work; return the number done.
+        """Do at most `units` (>= 1) units of work; return the number done, 0 to `units`.
 
         Less than `units`, even 0, means nothing by itself: load() == 0.0 says that nothing is left in hand, `found`
         that the search is over; otherwise the call was cut short to stay responsive, and the next ones get on with it.
         """
 
     def load(self) -> float:
-        """Value the unfinished work in hand: 0.0 exactly when there is none, otherwise > 0, in any unit."""
+        """Value the unfinished work in hand: 0.0 exactly when there is none, otherwise > 0 and finite, in any unit."""
 
     def split(self) -> bytes | None:
         """Give away about half of the work in hand, packed; None when it can't be split.  Something is kept."""
@@ -79,12 +84,20 @@ class Problem(Protocol):
     def absorb(self, payload: bytes) -> None:
         """Take in what another rank's `split` packed (only called with no work in hand)."""
 
-    @property
-    def found(self) -> bool:
-        """True when this rank has an answer that ends the whole search ("any solution"); counting searches: False."""
+    if TYPE_CHECKING:
+
+        @property
+        def found(self) -> bool:
+            """True when this rank has an answer that ends the whole search ("any solution"); counting searches: False.
+
+            A property, or a plain attribute of the instance or the class.
+            """
+
+    else:
+        found: bool  # nothing stands here while the program runs, or an instance couldn't set it
 
     def result(self) -> Any:
-        """This rank's partial result (picklable), read after the search has ended."""
+        """This rank's partial result (picklable), read once, after the search has ended."""
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Combine two partial results (associative; applied in rank order)."""
+        """Combine two partial results into one (picklable); associative, applied on rank 0 in rank order."""

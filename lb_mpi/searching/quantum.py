@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from lb_mpi.checks import integer
+
 
 class Quantum:
     """An adaptive work quantum: long enough that polling costs less than `overhead` of the work (a fraction), but not much
@@ -11,9 +13,7 @@ class Quantum:
     """
 
     def __init__(self, fixed: int | None = None, *, overhead: float = 0.02, longest_s: float = 5e-3) -> None:
-        if fixed is not None and not (isinstance(fixed, int) and fixed >= 1):
-            raise ValueError(f"quantum = {fixed!r}: expected an integer >= 1 (units of work), or None for adaptive")
-        self.units = fixed or 1
+        self.units = 1 if fixed is None else integer("quantum", fixed, 1, unit="units of work; None: adaptive")
         self._fixed = fixed is not None
         self._overhead, self._longest_s = overhead, longest_s
         self._poll_s = 0.0

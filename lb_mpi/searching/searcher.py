@@ -6,7 +6,7 @@ The caller's loop, on real MPI (`lb_mpi.mpi.search`) and in the simulator (`lb_m
         for destination, message in searcher.turn(now, messages that have arrived):
             send message to destination, without blocking
         if searcher.working:
-            problem.work(units)                 # one work quantum; messages are served only between two of them
+            searcher.work(units)                # one work quantum; messages are served only between two of them
         else:
             wait for a message, or until searcher.wake_at
 
@@ -14,20 +14,29 @@ Everything that the order of these things matters for stands in `turn`.
 
 A search ends for one of three reasons: all work is done (found out by Safra's token), an answer was found, or a rank has
 failed.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first reason wins.
+
+Whatever the problem raises is kept in `error`, and never leaves `turn` and `work`: the message that it came with is lost,
+but those behind it in the same batch are looked at, since the STOP that ends this rank may be one of them.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
+import numpy as np
+
+from lb_mpi.checks import number, seed, show
 from lb_mpi.errors import ProtocolError
 from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.termination import Termination, Token
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 ROOT = 0
 
@@ -52,22 +61,34 @@ class Options(NamedTuple):
     """What can be set about a search; times in seconds, loads in the unit of `problem.load()`."""
 
     threshold: float = 0.125  # J of the paper: only a load above it is split
-    pause: tuple[float, float] = (1e-4, 1e-2)  # shortest and longest pause before drafting again
+    pause_s: tuple[float, float] = (1e-4, 1e-2)  # shortest and longest pause before drafting again
     balance: bool = True  # False: each rank is dealt one share, nothing moves afterwards
     seed: int = 0  # of the jitter of the pauses
-    report_every: float = math.inf  # seconds between two REPORTs to rank 0
+    report_every_s: float = math.inf  # between two REPORTs to rank 0
 
-    def check(self) -> None:
-        """ValueError with name, value and expectation."""
-        if not (math.isfinite(self.threshold) and self.threshold >= 0):
-            raise ValueError(f"threshold (J) = {self.threshold!r}: expected a finite number >= 0")
-        shortest, longest = self.pause
-        if not (0 < shortest <= longest < math.inf):
-            raise ValueError(f"pause = {self.pause!r} s: expected 0 < shortest <= longest, both finite")
-        if self.seed < 0:
-            raise ValueError(f"seed = {self.seed!r}: expected an integer >= 0")
-        if not self.report_every > 0:
-            raise ValueError(f"report_every = {self.report_every!r} s: expected a number > 0")
+    def checked(self) -> Options:
+        """The same in Python's own numbers; ValueError with name, value and expectation."""
+        if not isinstance(self.balance, bool | np.bool_):
+            raise ValueError(f"balance = {show(self.balance)}: expected True or False")
+        every = self.report_every_s
+        return Options(
+            threshold=number("threshold", self.threshold, least=0.0, unit="J, as problem.load()"),
+            pause_s=_pause(self.pause_s),
+            balance=bool(self.balance),
+            seed=seed(self.seed),
+            report_every_s=every if every == math.inf else number("report_every_s", every, above=0.0, unit="seconds"),
+        )
+
+
+def _pause(pause_s: object) -> tuple[float, float]:
+    try:
+        shortest, longest = (number("pause_s", each, above=0.0) for each in pause_s)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        shortest, longest = 1.0, 0.0
+    if not shortest <= longest:
+        expected = "two numbers in seconds, 0 < shortest <= longest, both finite"
+        raise ValueError(f"pause_s = {show(pause_s)}: expected {expected}")
+    return shortest, longest
 
 
 class Searcher:
@@ -75,26 +96,35 @@ class Searcher:
 
     def __init__(self, rank: int, ring: Sequence[int], problem: Problem, options: Options) -> None:
         rng = random.Random(options.seed * 1_000_003 + rank)
-        self.rank, self.size, self.problem, self.options = rank, len(ring), problem, options
-        self.successor = ring[(ring.index(rank) + 1) % len(ring)]
+        self.size, self.problem, self.options = len(ring), problem, options
         self.drafting = Drafting(
             rank,
-            self.successor,
+            ring[(ring.index(rank) + 1) % len(ring)],
             problem,
             threshold=options.threshold,
-            pause=Pause(*options.pause, rng),
+            pause=Pause(*options.pause_s, rng),
             once=not options.balance,
         )
-        self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=Pause(*options.pause, rng))
-        self.units = 0  # work done so far; the driver adds what problem.work() returned
+        self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=Pause(*options.pause_s, rng))
+        self.units = 0  # of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
-        self.culprit = ROOT  # the rank that the reason comes from
+        self.error: BaseException | None = None  # the first that the problem has raised here
         self.reports: dict[int, Report] = {}  # on rank 0: what the others said last
         self._told = False
-        self._report_at = options.report_every
+        self._report_at = options.report_every_s
         if rank == ROOT:
-            problem.start()
+            self.attempt(problem.start)
             self.drafting.start()
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.drafting.rank
+
+    @property
+    def successor(self) -> int:
+        """The next rank on the ring."""
+        return self.drafting.successor
 
     @property
     def over(self) -> bool:
@@ -104,7 +134,7 @@ class Searcher:
     @property
     def working(self) -> bool:
         """There was work in hand after the last turn: do a quantum of it before the next one."""
-        return not self.over and not self._told and self.drafting.load > 0.0
+        return not self.over and not self._ending and self.drafting.load > 0.0
 
     @property
     def wake_at(self) -> float:
@@ -112,6 +142,8 @@ class Searcher:
         at = math.inf
         if self.over or self._told:
             return at
+        if self.error is not None:
+            return 0.0
         if self.drafting.state is self.drafting.state.IDLE and self.drafting.may_draft:
             at = self.drafting.not_before
         if self.termination.token is not None:
@@ -124,40 +156,62 @@ class Searcher:
         for message in arrived:
             if self.over:
                 break
-            sends += self._receive(message, now)
-        if self.over or self._told:
-            return sends
+            sends += self.attempt(self._receive, message, now) or []
+        if not self.over and not self._ending:
+            # If it raises, what it was about to send is lost: after a failure only FINISH and STOP matter.
+            sends += self.attempt(self._settle, now) or []
+        if self.error is not None and not self.over and not self._told:
+            sends += self._finish(Reason.FAILED)
+        return sends
+
+    def work(self, units: int) -> int:
+        """Let the problem do at most `units` units of work; returns how many were done, 0 when it has raised."""
+        done = self.attempt(self.problem.work, units) or 0
+        self.units += done
+        return done
+
+    def attempt(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Call what may raise anything: then it is kept in `error`, None is returned, and the next turn ends the search."""
+        try:
+            return call(*args, **kwargs)
+        except BaseException as error:
+            if self.error is None:
+                self.error = error
+            return None
+
+    @property
+    def _ending(self) -> bool:
+        """The end is on its way, or will be with the next turn: STOP is all that matters now."""
+        return self._told or self.error is not None
+
+    def _settle(self, now: float) -> list[Send]:
         if self.problem.found:
-            return sends + self._finish(Reason.FOUND)
-        for send in self.drafting.settle(now):
-            if send[1].kind is Kind.WORK:
+            return self._finish(Reason.FOUND)
+        sends = self.drafting.settle(now)
+        for _, message in sends:
+            if message.kind is Kind.WORK:
                 self.termination.sent()
-            sends.append(send)
         token = self.termination.settle(self.drafting.load > 0.0, now)
         if token is not None:
             sends.append((self.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black))))
         if self.termination.over:
             return sends + self._finish(Reason.EXHAUSTED)
         if now >= self._report_at:
-            self._report_at = now + self.options.report_every
+            self._report_at = now + self.options.report_every_s
             sends += self._report()
         return sends
-
-    def fail(self) -> list[Send]:
-        """The user's problem has raised here: end the search everywhere.  The rank does no more work."""
-        return [] if self.over or self._told else self._finish(Reason.FAILED)
 
     def _receive(self, message: Message, now: float) -> list[Send]:
         kind = message.kind
         if kind is Kind.STOP:
-            self.reason, self.culprit = Reason(message.pid), message.source
+            self.reason = Reason(message.pid)
             return []
         if kind is Kind.FINISH:
-            return self._stop(Reason(message.pid), message.source)
+            return self._stop(Reason(message.pid))
         if kind is Kind.REPORT:
             self.reports[message.source] = Report(message.seq, message.load, message.pid)
             return []
-        if self._told:  # the end is on its way: STOP is all that matters now
+        if self._ending:
             return []
         if kind is Kind.TOKEN:
             self.termination.arrive(Token(message.seq, bool(message.pid)), now)
@@ -169,14 +223,14 @@ class Searcher:
     def _finish(self, reason: Reason) -> list[Send]:
         self._told = True
         if self.rank == ROOT:
-            return self._stop(reason, ROOT)
+            return self._stop(reason)
         return [(ROOT, Message(Kind.FINISH, self.rank, pid=reason))]
 
-    def _stop(self, reason: Reason, culprit: int) -> list[Send]:
+    def _stop(self, reason: Reason) -> list[Send]:
         if self.rank != ROOT:
             raise ProtocolError(f"rank {self.rank} was told to end the search: only rank {ROOT} is")
-        self.reason, self.culprit = reason, culprit
-        return [(rank, Message(Kind.STOP, culprit, pid=reason)) for rank in range(self.size) if rank != ROOT]
+        self.reason = reason
+        return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in range(self.size) if rank != ROOT]
 
     def _report(self) -> list[Send]:
         report = Report(self.units, self.drafting.load, self.drafting.received)

@@ -1,10 +1,9 @@
 """A deterministic discrete-event simulator of a search on many virtual ranks.
 
 It drives the very objects that run on real MPI (`lb_mpi.searching.searcher.Searcher`, with the drafting protocol, Safra's
-token and
-the user's problem inside), on a virtual clock: messages between two ranks keep their order, as MPI promises; all else is
-free: delays come from a latency model, ranks have speeds, and a message to a rank that is in the middle of a work quantum
-waits for its end.  One seed gives one run, to the last bit.
+token and the user's problem inside), on a virtual clock: messages between two ranks keep their order, as MPI promises; all
+else is free: delays come from a latency model, ranks have speeds, and a message to a rank that is in the middle of a work
+quantum waits for its end.  One seed gives one run, to the last bit.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+from lb_mpi.checks import number, show
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
-from lb_mpi.searching.drafting import Kind, Send
+from lb_mpi.searching.drafting import Send
+from lb_mpi.searching.guard import Guard, check_problem
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.searcher import Options, Reason, Searcher
 
@@ -34,6 +35,36 @@ class SimulatedSearch(NamedTuple):
     balances: int  # parts of work that were moved
     messages: int  # of all kinds
     drafts: int  # DRAFTING tokens that were started
+
+
+class Delays:
+    """When messages arrive: delays log-uniform from low to high seconds, in order between each two ranks."""
+
+    def __init__(self, latency: float | tuple[float, float], rng: random.Random) -> None:
+        self._low, high = check_latency(latency)
+        self._log_spread = math.log(high / self._low)
+        self._rng = rng
+        self._last: dict[tuple[int, int], float] = {}  # (source, destination): when the newest message arrives
+
+    def arrival(self, now: float, source: int, destination: int) -> float:
+        """The time at which a message that is sent now arrives."""
+        delay = self._low
+        if self._log_spread:
+            delay *= math.exp(self._rng.random() * self._log_spread)
+        pair = (source, destination)
+        at = self._last[pair] = max(now + delay, self._last.get(pair, 0.0))
+        return at
+
+
+class Slot:
+    """What the simulation keeps of one rank."""
+
+    def __init__(self, speed: float, unit_s: float, quantum_s: float) -> None:
+        self.unit_s = unit_s / speed  # virtual seconds that it takes for one unit
+        self.quantum = max(1, round(quantum_s * speed / unit_s))  # units
+        self.inbox: list[int] = []  # numbers of messages
+        self.busy_until = 0.0
+        self.alarm = 0  # the number of its one valid alarm
 
 
 class Simulation:
@@ -54,30 +85,22 @@ class Simulation:
         size = len(problems)
         if size < 1:
             raise ValueError("problems: expected one per rank, got none")
-        options = options or Options(pause=(1e-4, 1e-2), seed=seed)
-        options.check()
-        low, high = check_latency(latency)
-        for name, value in (("unit_s", unit_s), ("quantum_s", quantum_s)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name} = {value!r} s: expected a finite number > 0")
-        self.speeds = check_speeds([1.0] * size if speeds is None else speeds, size).tolist()
+        options = (options or Options(seed=seed)).checked()
+        unit_s, quantum_s = number("unit_s", unit_s, above=0.0), number("quantum_s", quantum_s, above=0.0)
+        for problem in problems:
+            check_problem(problem)
+        speeds = check_speeds([1.0] * size if speeds is None else speeds, size).tolist()
+        self.ideal_s = unit_s / sum(speeds)  # for one unit, if all ranks do nothing but work
         ring = ring_order(size)
-        self.searchers = [searcher_class(rank, ring, problem, options) for rank, problem in enumerate(problems)]
+        self.searchers = [searcher_class(rank, ring, Guard(problem), options) for rank, problem in enumerate(problems)]
         self.now = 0.0
         self.over_at = 0.0  # when the last rank heard that it is over
         self.messages = 0
-        self.drafts = 0
         self.in_flight: dict[int, Send] = {}  # by number: what was sent and hasn't been served
-        self._low, self._log_spread = low, math.log(high / low)
-        self._rng = random.Random(seed)
-        self._unit_s = unit_s
-        self._quanta = [max(1, round(quantum_s * speed / unit_s)) for speed in self.speeds]
+        self._delays = Delays(latency, random.Random(seed))
+        self._slots = [Slot(speed, unit_s, quantum_s) for speed in speeds]
         self._heap: list[tuple[float, int, int]] = []  # (time, number, rank); the number of a message or of an alarm
         self._number = 0
-        self._last: dict[tuple[int, int], float] = {}  # (source, destination): when the newest message arrives
-        self._inbox: list[list[int]] = [[] for _ in range(size)]
-        self._busy_until = [0.0] * size
-        self._alarm = [0] * size  # the number of the one valid alarm of each rank
         for rank in range(size):
             self._set_alarm(rank, 0.0)
 
@@ -88,11 +111,12 @@ class Simulation:
         """
         while self._heap:
             self.now, number, rank = heappop(self._heap)
+            slot = self._slots[rank]
             if number in self.in_flight:
-                self._inbox[rank].append(number)
-                if self.now < self._busy_until[rank]:
+                slot.inbox.append(number)
+                if self.now < slot.busy_until:
                     continue  # served at the end of the quantum
-            elif number != self._alarm[rank]:
+            elif number != slot.alarm:
                 continue
             self._turn(rank)
             return True
@@ -101,47 +125,33 @@ class Simulation:
         raise ProtocolError(f"deadlock at {self.now} s: nothing is under way and the search is not over")
 
     def _turn(self, rank: int) -> None:
-        searcher = self.searchers[rank]
+        searcher, slot = self.searchers[rank], self._slots[rank]
+        arrived = [self.in_flight.pop(number)[1] for number in slot.inbox]
+        slot.inbox.clear()
         if searcher.over:
-            for number in self._inbox[rank]:
-                del self.in_flight[number]
-            self._inbox[rank].clear()
             return
-        inbox = self._inbox[rank]
-        arrived = [self.in_flight.pop(number)[1] for number in inbox]
-        inbox.clear()
         for send in searcher.turn(self.now, arrived):
             self._send(rank, send)
         if searcher.working:
-            done = searcher.problem.work(self._quanta[rank])
-            searcher.units += done
+            done = searcher.work(slot.quantum)
             # A quantum without a new unit (clean-up only) still takes the time of one: time never stands still.
-            until = self.now + max(done, 1) * self._unit_s / self.speeds[rank]
-            self._busy_until[rank] = until
-            self._set_alarm(rank, until)
+            slot.busy_until = self.now + max(done, 1) * slot.unit_s
+            self._set_alarm(rank, slot.busy_until)
         elif searcher.reason is not None:
             self.over_at = self.now
         elif searcher.wake_at < math.inf:
             self._set_alarm(rank, max(self.now, searcher.wake_at))
 
     def _send(self, rank: int, send: Send) -> None:
-        destination, message = send
-        delay = self._low
-        if self._log_spread:
-            delay *= math.exp(self._rng.random() * self._log_spread)
-        pair = (rank, destination)
-        at = max(self.now + delay, self._last.get(pair, 0.0))
-        self._last[pair] = at
+        at = self._delays.arrival(self.now, rank, send[0])
         self._number += 1
         self.in_flight[self._number] = send
         self.messages += 1
-        if message.kind is Kind.DRAFTING and message.source == rank:
-            self.drafts += 1
-        heappush(self._heap, (at, self._number, destination))
+        heappush(self._heap, (at, self._number, send[0]))
 
     def _set_alarm(self, rank: int, at: float) -> None:
         self._number += 1
-        self._alarm[rank] = self._number
+        self._slots[rank].alarm = self._number
         heappush(self._heap, (at, self._number, rank))
 
 
@@ -157,19 +167,23 @@ def search(
     (low, high) for log-uniform delays; `quantum_s`, virtual seconds of work between two turns; `options` of the searchers;
     `seed` of the delays and (without `options`) of the pauses; `searcher_class`, for variants of the protocol; `check` is
     called with the `Simulation` after every event.
-    Raises ValueError for bad parameters, ProtocolError when the protocol breaks its law.
+    Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have heard of it,
+    SearchError for what it has returned against its law, and ProtocolError when the protocol breaks its own.
     """
     simulation = Simulation(problems, **parameters)
     while simulation.step():
         if check is not None:
             check(simulation)
+    for searcher in simulation.searchers:
+        if searcher.error is not None:
+            raise searcher.error
     first, *others = simulation.searchers
     value = first.problem.result()
     for searcher in others:
         value = first.problem.merge(value, searcher.problem.result())
     assert first.reason is not None
     units = [searcher.units for searcher in simulation.searchers]
-    ideal = sum(units) * simulation._unit_s / sum(simulation.speeds)
+    ideal = sum(units) * simulation.ideal_s
     return SimulatedSearch(
         value=value,
         reason=first.reason,
@@ -178,15 +192,19 @@ def search(
         units=units,
         balances=sum(searcher.drafting.received for searcher in simulation.searchers),
         messages=simulation.messages,
-        drafts=simulation.drafts,
+        drafts=sum(searcher.drafting.seq for searcher in simulation.searchers),
     )
 
 
 def check_latency(latency: float | tuple[float, float]) -> tuple[float, float]:
     """Return (low, high) in seconds; ValueError unless 0 < low <= high, both finite."""
-    low, high = (latency, latency) if isinstance(latency, int | float) else latency
-    if not 0 < low <= high < math.inf:
-        raise ValueError(f"latency = {latency!r} s: expected one finite number > 0, or two with low <= high")
+    try:
+        both = latency if isinstance(latency, Sequence) else (latency, latency)
+        low, high = (number("latency", each, above=0.0) for each in both)
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not low <= high:
+        raise ValueError(f"latency = {show(latency)}: expected a number above 0 (seconds), or two with low <= high")
     return low, high
 
 

@@ -76,7 +76,7 @@ def test_an_answer_ends_the_search_on_all_ranks() -> None:
 def test_emulated_speeds_and_fixed_quantum() -> None:
     speeds = [0.8, 0.4, 0.2, 0.2]
     speed = speeds[COMM.rank % 4]
-    result = lb_mpi.search(COMM, SlowPile(500), threshold=1.0, speed=speed, quantum=3)
+    result = lb_mpi.search(COMM, SlowPile(500), threshold=1.0, emulated_speed=speed, quantum=3)
     assert sorted(result.value) == list(range(1, 501))
     total = sum(speeds[rank % 4] for rank in range(COMM.size))
     assert result.lower_bound_s == pytest.approx(result.cpu_s / total)
@@ -126,9 +126,9 @@ def test_an_exception_elsewhere_is_named_on_all_ranks(broken: str) -> None:
 BAD = [
     ({"threshold": -1.0}, "threshold"),
     ({"threshold": math.nan}, "threshold"),
-    ({"speed": math.nan}, "speed"),
-    ({"speed": 0.0}, "speed"),
-    ({"speed": 1.5}, "speed"),
+    ({"emulated_speed": math.nan}, "emulated_speed"),
+    ({"emulated_speed": 0.0}, "emulated_speed"),
+    ({"emulated_speed": 1.5}, "emulated_speed"),
     ({"quantum": 0}, "quantum"),
     ({"pause_s": (1.0, 0.5)}, "pause"),
     ({"longest_nap_s": 0.0}, "longest_nap_s"),

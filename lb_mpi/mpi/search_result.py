@@ -1,0 +1,122 @@
+"""What a search found: the ranks' results, put together on rank 0 and told to all; or what has failed, told to all."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, NamedTuple
+
+from lb_mpi.errors import SearchError
+from lb_mpi.mpi.collective import describe, place
+from lb_mpi.mpi.mailbox import Mailbox
+from lb_mpi.mpi.waiting import Nap, barrier
+from lb_mpi.searching.drafting import Kind, Message
+from lb_mpi.searching.searcher import ROOT, Reason, Searcher
+
+
+class RankStats(NamedTuple):
+    """What one rank did in a search."""
+
+    units: int  # units of work done
+    balances: int  # parts of work received from others
+    drafts: int  # DRAFTING tokens started
+    messages: int  # messages sent, of all kinds
+    seconds: float  # wall-clock time from the common start to the end
+    emulated_speed: float  # relative, 1.0: none
+    cpu_s: float  # CPU time of the user's work
+    busy_fraction: float  # cpu_s / emulated_speed / seconds
+    poll_fraction: float  # time spent with messages between work quanta / (that + time of the quanta)
+
+
+class SearchResult(NamedTuple):
+    """What a search found, the same on all ranks."""
+
+    value: Any  # the ranks' results, merged in rank order
+    found: bool  # ended by an answer (False: all work was done)
+    seconds: float  # wall-clock time of the slowest rank
+    lower_bound_s: float  # CPU seconds of user work in this run / sum of speeds
+    ranks: list[RankStats]  # of each rank, in order
+
+    @property
+    def balances(self) -> int:
+        """Parts of work that were moved."""
+        return sum(rank.balances for rank in self.ranks)
+
+    @property
+    def messages(self) -> int:
+        """Messages sent, of all kinds."""
+        return sum(rank.messages for rank in self.ranks)
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of user work on all ranks."""
+        return sum(rank.cpu_s for rank in self.ranks)
+
+
+def collect(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> SearchResult:
+    """Collective, when the search is over on all ranks and its messages are drained: the result, or the error of all.
+
+    Only rank 0 merges, so that there is one value and one failure; results travel as bytes that each rank has pickled.
+    """
+    rank = searcher.rank
+    pickled = b""
+    if searcher.error is None:
+        pickled = searcher.attempt(_pickled, searcher) or b""
+    ranks = _raise_any(mailbox, searcher, stats)
+    mailbox.post(ROOT, Message(Kind.RESULT, rank, payload=pickled))
+    if rank == ROOT:
+        results = _await(mailbox, searcher.size)
+        merged = searcher.attempt(_merged, searcher, results) or b""
+        for other in range(searcher.size):
+            mailbox.post(other, Message(Kind.RESULT, ROOT, payload=merged))
+    (merged,) = _await(mailbox, 1)
+    value = searcher.attempt(pickle.loads, merged) if merged else None
+    mailbox.drain()
+    _raise_any(mailbox, searcher, stats)
+    return SearchResult(
+        value=value,
+        found=searcher.reason is Reason.FOUND,
+        seconds=max(each.seconds for each in ranks),
+        lower_bound_s=sum(each.cpu_s for each in ranks) / sum(each.emulated_speed for each in ranks),
+        ranks=ranks,
+    )
+
+
+def _pickled(searcher: Searcher) -> bytes:
+    return pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL)
+
+
+def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
+    value, *others = (pickle.loads(result) for result in results)
+    for other in others:
+        value = searcher.problem.merge(value, other)
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def _await(mailbox: Mailbox, n: int) -> list[bytes]:
+    """The payloads of the next `n` messages, in the order of their ranks."""
+    messages: list[Message] = []
+    nap = Nap(0.5e-3)
+    while len(messages) < n:
+        arrived = mailbox.take()
+        messages += arrived
+        if not arrived:
+            nap.take()
+    return [message.payload for message in sorted(messages, key=lambda message: message.source)]
+
+
+def _raise_any(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> list[RankStats]:
+    """Collective: the ranks' figures; when some rank has failed, every rank raises."""
+    barrier(mailbox.comm)  # asleep, until the last has come
+    error = searcher.error
+    told = None if error is None else f"rank {searcher.rank}: {_in_words(error)}"
+    everyone = mailbox.comm.allgather((told, stats))
+    errors = [told for told, _ in everyone if told is not None]
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    if errors:
+        raise SearchError("; ".join(errors)) from error
+    return [stats for _, stats in everyone]
+
+
+def _in_words(error: BaseException) -> str:
+    return str(error) if isinstance(error, SearchError) else f"{describe(error)} {place(error)}"

@@ -1,0 +1,101 @@
+"""The door between the protocol and what the user has written: nothing that breaks `Problem`'s law gets through.   (pure)"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from lb_mpi.checks import integer, number, show
+from lb_mpi.errors import SearchError
+from lb_mpi.searching.problem import Problem
+
+METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
+
+
+def check_problem(problem: object) -> None:
+    """TypeError that names, once each, what `problem` lacks; a method that is still `Problem`'s own is lacking, too."""
+
+    def lacks(name: str) -> bool:
+        own = getattr(type(problem), name, None) is not getattr(Problem, name)
+        return not (own and callable(getattr(problem, name, None)))
+
+    missing = [name for name in METHODS if lacks(name)]
+    if inspect.getattr_static(problem, "found", None) is None and not hasattr(problem, "found"):
+        missing.append("found")
+    if isinstance(problem, type):
+        raise TypeError(f"problem = {show(problem)}: expected an instance, not the class")
+    if missing:
+        expected = "expected start, work, load, split, ... (see lb_mpi.Problem)"
+        raise TypeError(f"problem = {show(problem)}: {expected}; it lacks {', '.join(sorted(missing))}")
+
+
+class Guard(Problem):
+    """A user's problem as the protocol meets it: what it returns is as `Problem` says, or a SearchError.
+
+    Each call into what the user has written runs within `around()`.
+    """
+
+    def __init__(self, problem: Problem, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self.problem, self._around = problem, around
+
+    def start(self) -> None:
+        """Take the whole problem in hand."""
+        with self._around():
+            self.problem.start()
+
+    def work(self, units: int) -> int:
+        """Do at most `units` units of work; SearchError unless the number done is from 0 to `units`."""
+        with self._around():
+            done = self.problem.work(units)
+        return done if type(done) is int and 0 <= done <= units else _held(integer, f"work({units})", done, units)
+
+    def load(self) -> float:
+        """Value the work in hand; SearchError unless it is a finite number >= 0."""
+        with self._around():
+            load = self.problem.load()
+        return load if type(load) is float and 0.0 <= load < math.inf else _held(number, "load()", load)
+
+    def split(self) -> bytes | None:
+        """Give away work; SearchError unless it is bytes or None."""
+        with self._around():
+            part = self.problem.split()
+        if part is not None and not isinstance(part, bytes):
+            raise SearchError(f"split() = {show(part)}: expected bytes, or None")
+        return part
+
+    def absorb(self, payload: bytes) -> None:
+        """Take in a part."""
+        with self._around():
+            self.problem.absorb(payload)
+
+    @property
+    def found(self) -> bool:
+        """Say that there is an answer; SearchError unless it is True or False (a method would always be true)."""
+        with self._around():
+            found: object = self.problem.found
+        if not isinstance(found, bool | np.bool_):
+            raise SearchError(f"found = {show(found)}: expected True or False")
+        return bool(found)
+
+    def result(self) -> Any:
+        """Return this rank's partial result."""
+        with self._around():
+            return self.problem.result()
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """Combine two partial results."""
+        with self._around():
+            return self.problem.merge(one, other)
+
+
+def _held(check: Callable[..., Any], name: str, value: object, most: int | None = None) -> Any:
+    """Return the value as a number of Python's own, at least 0; SearchError when it isn't one."""
+    try:
+        return check(name, value, least=0, most=most)
+    except ValueError as error:
+        raise SearchError(str(error)) from None

@@ -1,0 +1,154 @@
+"""Each method of a problem does what it shouldn't, on one rank or on all: every rank is told who and why, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi import mailbox
+from tests.misbehaviour import RAISES, RETURNS, NotForPickling
+from tests.pile import Pile
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE, LAST = COMM.rank, COMM.size, COMM.size - 1
+LEAVES = {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}  # raised as they are where they came from
+METHODS = ("start", "work", "load", "split", "absorb", "found", "result", "merge", "on_turn", "on_report")
+ON_RANK_0 = ("start", "split", "merge", "on_report")  # only there, or there for sure
+REFUSED = {  # what may not be returned
+    "work": set(RETURNS),
+    "load": set(RETURNS) - {"int"},
+    "split": set(RETURNS) - {"None"},
+    "found": set(RETURNS),
+    "result": {"generator", "unpicklable"},
+    "merge": {"generator", "unpicklable"},
+}
+pytestmark = pytest.mark.mpi
+
+
+class Endless(lb_mpi.Problem):
+    """Rank 0 never runs out of work, the others soon do: it goes on until something is called that misbehaves."""
+
+    found = False
+
+    def __init__(self) -> None:
+        self.left = 0.0
+
+    def start(self) -> None:
+        self.left = float("inf")
+
+    def work(self, units: int) -> int:
+        self.left -= 1.0
+        return 1
+
+    def load(self) -> float:
+        return min(self.left, 4.0)
+
+    def split(self) -> bytes | None:
+        return bytes(1)
+
+    def absorb(self, payload: bytes) -> None:
+        self.left = 3.0
+
+    def result(self) -> None:
+        """Nothing."""
+
+    def merge(self, one: None, other: None) -> None:
+        """Nothing."""
+
+
+def cell(method: str, misbehave: Callable[..., Any], *, here: bool) -> lb_mpi.SearchResult:
+    """A search that ends by itself only when the method is called after its end."""
+    options: dict[str, Any] = {"threshold": 1.0}
+    kind: type = Pile if method in ("result", "merge") else Endless
+    if here and method in ("on_turn", "on_report"):
+        options[method] = misbehave
+    elif here:
+        names = {method: property(misbehave) if method == "found" else lambda *_: misbehave()}
+        kind = type("Misbehaving", (kind,), names)
+    return lb_mpi.search(COMM, kind(30) if issubclass(kind, Pile) else kind(), **options)
+
+
+def told(expected: type[BaseException], method: str, misbehave: Callable[..., Any], *, here: bool) -> str:
+    """What this rank is told; "" when the search has come to an end."""
+    try:
+        cell(method, misbehave, here=here)
+    except lb_mpi.SearchError as error:
+        return str(error)
+    except expected as error:
+        assert here
+        return type(error).__name__
+    return ""
+
+
+def called(method: str) -> bool:
+    return SIZE > 1 or method not in ("split", "absorb", "merge")
+
+
+def well() -> None:
+    assert sorted(lb_mpi.search(COMM, Pile(30), threshold=1.0).value) == list(range(1, 31))
+
+
+@pytest.mark.parametrize("where", ["one", "all"])
+@pytest.mark.parametrize("method", [*filter(called, METHODS)])
+def test_what_is_raised_reaches_all(method: str, where: str) -> None:
+    one = 0 if method in ON_RANK_0 else LAST
+    for name, misbehave in RAISES.items():
+        here = where == "all" or one == RANK
+        answers = COMM.allgather(told(LEAVES.get(name, ZeroDivisionError), method, misbehave, here=here))
+        well()
+        for rank, answer in enumerate(answers):
+            left = name in LEAVES and answer == name
+            assert left or f": {name}" in answer, (name, rank, answer)
+            if where == "one":
+                assert left == (name in LEAVES and rank == one), (name, rank, answer)
+                assert left or answer.startswith(f"rank {one}: {name}"), (name, rank, answer)
+
+
+@pytest.mark.parametrize("method", [*filter(called, REFUSED)])
+def test_what_is_returned_against_the_law_reaches_all(method: str) -> None:
+    one = 0 if method in ON_RANK_0 else LAST
+    for name in sorted(REFUSED[method]):
+        answers = COMM.allgather(told(ZeroDivisionError, method, lambda *_: RETURNS[name](), here=one == RANK))  # noqa: B023
+        well()
+        for answer in answers:
+            assert answer.startswith(f"rank {one}: "), (name, answer)
+
+
+def test_merged_on_rank_0_and_told_to_all() -> None:
+    """A result that rank 0 can't read, or one that can't be sent, is a failure on all."""
+    result = cell("merge", lambda: "words", here=RANK == 0)
+    assert SIZE == 1 or result.value == "words"
+
+    class Unreadable:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return fail_to_load, ()
+
+    with pytest.raises(lb_mpi.SearchError, match=r"rank 0: ArithmeticError: can't be read"):
+        cell("result", Unreadable, here=RANK == LAST)
+    with pytest.raises(lb_mpi.SearchError, match=rf"rank {LAST}: ZeroDivisionError: no pickle"):
+        cell("result", NotForPickling, here=RANK == LAST)
+    well()
+
+
+def fail_to_load() -> None:
+    raise ArithmeticError("can't be read")
+
+
+def test_a_callback_that_is_no_function_is_refused() -> None:
+    for name, where in (("on_turn", LAST), ("on_report", 0)):
+        with pytest.raises(TypeError, match=f"{name} = 3: expected a function"):
+            lb_mpi.search(COMM, Pile(3), **({name: 3} if where == RANK else {}))
+    if SIZE > 1:
+        lb_mpi.search(COMM, Pile(3), on_report=3 if RANK == LAST else None)  # rank 0's counts
+
+
+def test_large_payloads_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "PIECE", 5)
+    for _ in range(5):
+        well()
+    with pytest.raises(lb_mpi.SearchError, match="misbehaving"):
+        cell("work", RAISES["Exception"], here=RANK == LAST)

@@ -1,0 +1,123 @@
+"""Random searches: exact, found, or told who has failed; then the next one.  LB_MPI_RANDOM: how many."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from tests.misbehaviour import RAISES
+from tests.pile import Pile
+
+COMM = MPI.COMM_WORLD
+HOW_MANY = int(os.environ.get("LB_MPI_RANDOM", "20"))
+FIRST = int(os.environ.get("LB_MPI_RANDOM_FIRST", "0"))
+FAILING = ("", "", "start", "work", "load", "split", "absorb", "result", "merge")
+LEAVES = {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}
+pytestmark = pytest.mark.mpi
+
+
+class Tree(Pile):
+    """A pile that may be empty, whose parts are padded, and of which one method fails, sooner or later, on some ranks."""
+
+    def __init__(self, draw: random.Random) -> None:
+        super().__init__(draw.choice([1, 2, 10, 100, 1000, 3000]))
+        self.wanted = draw.choice([0, 0, draw.randint(1, self.limit)])
+        self.empty = draw.random() < 0.1
+        self.padding = draw.choice([0, 0, 0, 100_000])
+        self.failing = draw.choice(FAILING)
+        self.how = draw.choice(sorted(RAISES))
+        only = draw.choice([None, draw.randrange(COMM.size)])
+        self.calls = (
+            draw.choice([1, 2, 30]) if only in (None, COMM.rank) else -1
+        )  # of the failing method until it fails
+        self.failed = False
+
+    def fail(self, method: str) -> None:
+        if method == self.failing:
+            self.calls -= 1
+            if self.calls == 0:
+                self.failed = True
+                RAISES[self.how]()
+
+    def start(self) -> None:
+        self.fail("start")
+        if not self.empty:
+            super().start()
+
+    def work(self, units: int) -> int:
+        self.fail("work")
+        return super().work(min(units, 20))
+
+    def load(self) -> float:
+        self.fail("load")
+        return super().load()
+
+    def split(self) -> bytes | None:
+        self.fail("split")
+        part = super().split()
+        return None if part is None else bytes(self.padding) + part
+
+    def absorb(self, payload: bytes) -> None:
+        self.fail("absorb")
+        super().absorb(payload[self.padding :])
+
+    def result(self) -> list[int]:
+        self.fail("result")
+        return super().result()
+
+    def merge(self, one: list[int], other: list[int]) -> list[int]:
+        self.fail("merge")
+        return super().merge(one, other)
+
+
+def one(seed: int) -> None:
+    draw = random.Random(seed)
+    options = {
+        "threshold": draw.choice([0, 1.0, np.float32(5)]),
+        "balance": draw.random() < 0.8,
+        "quantum": draw.choice([None, None, 1, np.int64(7), 500]),
+        "pause_s": draw.choice([(1e-4, 1e-2), (1e-6, 1e-6), [1e-3, 2e-3]]),
+        "longest_nap_s": draw.choice([1e-5, 0.5e-3]),
+        "seed": np.uint8(seed % 256),
+        "on_report": draw.choice([None, lambda reports, seconds: None]),
+        "report_every_s": draw.choice([1e-5, 0.25]),
+        "emulated_speed": draw.choice([1, 1, np.float32(0.5)]),
+    }
+    tree = Tree(draw)
+    told, left = "", False
+    try:
+        result = lb_mpi.search(COMM, tree, **options)
+    except lb_mpi.SearchError as error:
+        told = str(error)
+    except LEAVES.get(tree.how, ()):
+        left = True
+    answers = COMM.allgather((told, left, tree.failed))
+    if any(failed for _, _, failed in answers):
+        assert all(left == (failed and tree.how in LEAVES) for _, left, failed in answers), answers
+        texts = {told for told, left, _ in answers if not left}
+        assert len(texts) <= 1, answers
+        assert all(f"rank {rank}: {tree.how}" in text for text in texts for rank, has in enumerate(answers) if has[2])
+        return
+    assert not told
+    everything = list(range(1, tree.limit + 1))
+    assert result.found == (not tree.empty and tree.wanted > 0)
+    if tree.empty:
+        assert result.value == []
+    elif result.found:
+        assert tree.wanted in result.value
+        assert len(set(result.value)) == len(result.value)
+    else:
+        assert sorted(result.value) == everything
+    assert sum(rank.units for rank in result.ranks) == len(result.value)
+
+
+def test_random_searches_are_exact_or_told() -> None:
+    for seed in range(FIRST, FIRST + HOW_MANY):
+        try:
+            one(seed)
+        except BaseException as error:
+            error.add_note(f"LB_MPI_RANDOM_FIRST={seed} LB_MPI_RANDOM=1 on {COMM.size} ranks")
+            raise

