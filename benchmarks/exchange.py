@@ -1,4 +1,4 @@
-"""How fast is the neighbour exchange?  mpiexec -n 8 python -m benchmarks.exchange
+"""Microseconds of the neighbour exchange.  mpiexec -n 8 python -m benchmarks.exchange
 
 One number to each neighbour in the most square mesh of all ranks: `NeighbourExchange`, by either method, against the same by
 hand with mpi4py: Irecv, Isend, Waitall on buffers built beforehand.  All in turn (A B A B ...); medians over the rounds of

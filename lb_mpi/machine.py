@@ -175,7 +175,7 @@ def speeds_of(hosts: Sequence[str], rates: ArrayLike, wanted: ArrayLike, got: Ar
 
 
 def differ(hosts: Sequence[str], rates: ArrayLike) -> bool:
-    """Whether some host has cores of several kinds, by the (P,) rates of its ranks (see `even_out`)."""
+    """Tell if some host has cores of several kinds, by the (P,) rates of its ranks (see `even_out`)."""
     rate, on = check_speeds(rates, len(hosts), name="rates"), np.array(hosts)
     return any(rate[on == host].max() >= ALIKE * rate[on == host].min() for host in np.unique(on))
 

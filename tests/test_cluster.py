@@ -160,6 +160,7 @@ def test_hosts_have_names_addresses_and_a_network(delay_ms: float) -> None:
 
 @needs_root
 @needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
 def test_a_tree_is_counted_exactly_on_three_hosts(delay_ms: float) -> None:
     answer = json.loads(run("python", "-m", "apps.uts", "--tree", "T1", "--json"))
     assert (answer["nodes"], answer["leaves"], answer["depth"], answer["ranks"]) == (4130071, 3305118, 10, 3)
@@ -179,6 +180,7 @@ def checksum() -> str:
 
 @needs_root
 @needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["1"], ids=["1 ms"], indirect=True)
 def test_the_weather_is_that_of_one_host(delay_ms: float, checksum: str) -> None:
     answer = json.loads(run("python", *WEATHER))
     assert answer["ranks"] == 3

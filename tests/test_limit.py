@@ -35,6 +35,18 @@ def test_what_cannot_be_ended_is_told_and_not_waited_for(
     assert "time.sleep(60)" in told
 
 
+def test_what_tests_start_heeds_ctrl_c_where_they_do_not() -> None:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}  # as of nohup
+    try:
+        for number in before:
+            with started(["sleep", "60"]) as process:
+                process.send_signal(number)
+                assert process.wait(20) == -number
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_is_interrupted_while_it_starts_is_ended(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
     processes = []
@@ -85,7 +97,7 @@ def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None
     assert not segment.exists()
 
 
-@pytest.mark.parametrize("command", ["run --hosts hosts", "cluster status", "throttle --speed 0.5 sleep 60", "test", "demo"])
+@pytest.mark.parametrize("command", ["run --hosts x", "cluster status", "throttle --speed 0.5 sleep 60", "test", "demo"])
 def test_ctrl_c_ends_a_command_however_early_it_comes(tmp_path: Path, command: str) -> None:
     name, *arguments = command.split()
     script = ROOT / "launch" / name

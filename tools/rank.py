@@ -17,7 +17,7 @@ GRACE_S = 10.0  # after a failure: for the reports of the other ranks, which may
 def main(folder: Path, silence_s: float, arguments: list[str]) -> int:
     """Run pytest on this rank; return its exit code, which if not 0 makes mpi4py end all ranks."""
     rank, size = (int(_variable(name)) for name in ("RANK", "SIZE"))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored in what a script starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script starts in the background
     log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, sys.stdout.fileno())
     os.dup2(log, sys.stderr.fileno())

@@ -39,9 +39,7 @@ class Running:
             log = stack.enter_context((self._folder / "log").open("wb"))
             variables = {**self.stage.variables, progress.VARIABLE: str(self._folder)}
             argv = self.stage.argv(self._folder)
-            self._process = stack.enter_context(
-                limit.started(argv, env=variables, cwd=ROOT, stdout=log, stderr=log)
-            )
+            self._process = stack.enter_context(limit.started(argv, env=variables, cwd=ROOT, stdout=log, stderr=log))
             self._stack = stack.pop_all()
         return self
 
@@ -111,6 +109,8 @@ def tell(one: Running, outcome: Outcome, *, verbose: bool) -> None:
     """Print how a stage has ended."""
     counts = outcome.counts
     told = [f"{one.stage.name:<20}{one.seconds:7.1f} s ", "passed" if outcome.good else "FAILED", outcome.problem]
+    if outcome.problem == "hung":
+        told.append(f" {one.progress.silent_s:.0f} s without a test that ended; {one.progress}")
     if sum(counts) > bool(outcome.problem):
         told.append(f" {counts.passed} of {sum(counts)} tests" + f", {counts.skipped} skipped" * bool(counts.skipped))
     print(*filter(None, told), flush=True)

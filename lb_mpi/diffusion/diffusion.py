@@ -89,7 +89,7 @@ class Diffusion:
         return 0.0 if excess < 0.0 else excess
 
     def converged(self, tolerance: float) -> bool:
-        """Whether the imbalance is within the tolerance, and the flow asks no rank for more than it has."""
+        """Tell if the imbalance is within the tolerance, and the flow asks no rank for more than it has."""
         return self.imbalance <= tolerance and float(self.times.min()) >= 0.0
 
     def step(self) -> None:
@@ -124,7 +124,7 @@ class RankDiffusion:
 
     @property
     def value(self) -> float:
-        """What the neighbours have to be sent before the next step."""
+        """The number that the neighbours have to be sent before the next step."""
         return float(self._scheme.value)
 
     @property
@@ -141,7 +141,7 @@ class RankDiffusion:
 
     @property
     def potential(self) -> float:
-        """What the neighbours have to be sent before `flow`."""
+        """The number that the neighbours have to be sent before `flow`."""
         return float(self._scheme.potential)
 
     def step(self, neighbour_values: Floats) -> float:
@@ -166,7 +166,7 @@ class RankDiffusion:
 
 
 class Balance(NamedTuple):
-    """What `balance` did."""
+    """Flow, and how it was found."""
 
     steps: int
     converged: bool

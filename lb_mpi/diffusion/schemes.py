@@ -32,7 +32,7 @@ class Ends(Protocol):
         """tau_ij (value_i - value_j) per edge."""
 
     def outflow(self, flows: Floats) -> Value:
-        """What flows out of each vertex, or of the rank."""
+        """Work that flows out of each vertex, or of the rank."""
 
 
 class WholeGraph:

@@ -1,4 +1,4 @@
-"""What diffusion needs to know before it sees any load: the scheme, tau, its spectrum.   (pure)
+"""Set-up of diffusion, before it sees any load: the scheme, tau, its spectrum.   (pure)
 
 It depends on graph and speeds only.  Only what takes an eigensolver (`Eigen`) has to be computed by one for all.
 """
@@ -32,7 +32,7 @@ TAU_RULES = ("paper", "scaled", "uniform")
 
 
 class Eigen(NamedTuple):
-    """What takes an eigensolver: found by one rank and told to all, for machines may differ in the last bits."""
+    """Numbers that take an eigensolver: found by one rank and told to all, for machines may differ in the last bits."""
 
     spectrum: Spectrum = Spectrum(1.0, 1.0)  # of sos, chebyshev, and fos unless tau is the paper's
     points: Floats = np.zeros(0)  # eigenvalues in Leja order, of ops
@@ -91,7 +91,7 @@ class Setup:
 
 
 def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | None = None) -> Setup:
-    """What a scheme needs to know of the (P,) speeds and the graph.
+    """Prepare a scheme for a graph and (P,) speeds.
 
     `tau` is "paper" (min(s_i, s_j) min(1/(deg_i + 1), 1/(deg_j + 1))), "scaled" (the paper's, times the optimal factor
     2/(lambda_2 + lambda_P)) or "uniform" (the same on all edges, the optimal one); None for the usual one of the scheme.
@@ -115,7 +115,7 @@ def tau_rule(scheme: str, tau: str | None) -> str:
 
 
 def find_eigen(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Eigen:
-    """What the scheme needs of the spectrum; ValueError for a graph that is too large for it."""
+    """Find what the scheme needs of the spectrum; ValueError for a graph that is too large for it."""
     weights = _conductances(graph, speeds, rule)
     if scheme in ("sos", "chebyshev") or (scheme == "fos" and rule != "paper"):
         return Eigen(spectrum(graph, speeds, weights))

@@ -133,7 +133,7 @@ def _exact(nodes: _Nodes) -> Floats:
     candidates = np.flatnonzero(nodes.past)
 
     def gains(most: Floats, deadline: float) -> Floats:
-        """How many more tasks than `most` each of the candidates could do, filled up."""
+        """Count the tasks beyond `most` that each of the candidates could do, filled up."""
         return np.where(nodes.full[candidates] <= deadline, nodes.limit[candidates] - most[candidates], 0.0)
 
     def holds(deadline: float) -> bool:

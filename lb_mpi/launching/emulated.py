@@ -37,7 +37,6 @@ NETNS, ETC_NETNS, RUN = Path("/run/netns"), Path("/etc/netns"), Path("/run")
 NETWORK = "10.77.0."
 MOST_HOSTS = 64
 READY_S = 20.0
-GRACE_S = 0.4
 # What mpiexec would start with ssh gets no variables but these, as with ssh.
 SSH = """#!/bin/sh
 # Stands for ssh in the emulated cluster {name}: ssh [options] HOST COMMAND...
@@ -98,9 +97,7 @@ class Cluster(NamedTuple):
     def up(self, hosts: Sequence[Host], delay_s: float) -> None:
         """Make it; on any way out but success, nothing is left of it."""
         if self.folder.exists() or self.namespaces():
-            raise ClusterError(
-                f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name"
-            )
+            raise ClusterError(f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name")
         try:
             self._up(hosts, delay_s)
         except BaseException:
@@ -157,7 +154,10 @@ class Cluster(NamedTuple):
         try:
             started = time.monotonic()
             while pids := self.processes():
-                number = signal.SIGKILL if time.monotonic() - started > GRACE_S else signal.SIGTERM
+                passed_s = time.monotonic() - started
+                if passed_s > limit.GRACE_S + limit.LEFT_S:
+                    raise ClusterError("".join(map(limit.cannot_be_ended, pids)).strip())
+                number = signal.SIGKILL if passed_s > limit.GRACE_S else signal.SIGTERM
                 for pid in pids:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGCONT)

@@ -107,7 +107,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
         while left := bearers(mark, leader):
             passed_s = time.monotonic() - started
             if passed_s > GRACE_S + LEFT_S:
-                sys.stderr.write("".join(map(_cannot_be_ended, sorted(left))))
+                sys.stderr.write("".join(map(cannot_be_ended, sorted(left))))
                 break
             last = passed_s > GRACE_S
             for pid in left - asked if not last else left:
@@ -126,8 +126,8 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _cannot_be_ended(pid: int) -> str:
-    """A line that says which process is left, and in which state (D: it waits in the kernel)."""
+def cannot_be_ended(pid: int) -> str:
+    """Return a line that says which process is left, and in which state (D: it waits in the kernel)."""
     command, state = "?", "?"
     with contextlib.suppress(OSError):
         command = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()

@@ -96,10 +96,14 @@ class Program:
         """End what is left of it, and dismiss the guard."""
         self.send(signal.SIGCONT)
         limit.end(self._mark)
+        deadline = time.monotonic() + limit.LEFT_S
         while True:
             self.ended()
             self._look()
             if not self._cpu_s:
+                break
+            if time.monotonic() > deadline:
+                sys.stderr.write("".join(map(limit.cannot_be_ended, sorted(self._cpu_s))))
                 break
             for pid in self._cpu_s:  # it has put off its mark
                 with contextlib.suppress(OSError):

@@ -97,7 +97,8 @@ class Connection:
             self._process.wait(max(wait_s, 0.0))
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+                self._process.wait(1.0)
         self._socket.close()
 
 

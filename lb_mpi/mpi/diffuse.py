@@ -23,7 +23,7 @@ from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
 
 
 class Diffused(NamedTuple):
-    """What `diffuse` found; the same on all ranks but for `flow`."""
+    """Flow, and how it was found; the same on all ranks but for `flow`."""
 
     flow: Floats  # (deg,) work to each neighbour, < 0: from it; in the order of graph.neighbours(rank)
     steps: int  # exchanges between neighbours that the flow took; direct: 1, to the root and back
@@ -269,9 +269,9 @@ def _check(tolerance: float, max_steps: int, lag: int | None, size: int) -> _Sto
     )
 
 
-def _number(value: float) -> float:
+def _number(value: object) -> float:
     """NaN for what is no number: all ranks raise for it."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        return number("value", value)
+    except ValueError:
         return math.nan

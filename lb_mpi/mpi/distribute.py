@@ -97,7 +97,7 @@ def distribute(
 
 
 class _Wants(NamedTuple):
-    """What has to be measured."""
+    """The quantities that have to be measured."""
 
     speeds: bool
     messages: bool
@@ -117,7 +117,7 @@ class _Options(NamedTuple):
     parts: ArrayLike | None
 
     def check(self, n: int) -> _Wants:
-        """What has to be measured; ValueError or TypeError before it is, n vertices being given."""
+        """Check; return what has to be measured.  ValueError or TypeError, n vertices being given."""
         choice("method", self.method, METHODS)
         choice("effort", self.effort, EFFORTS)
         checks.seed(self.seed)
@@ -144,7 +144,7 @@ class _Options(NamedTuple):
 
 
 class _Decided(NamedTuple):
-    """What the root has found."""
+    """Parts as the root has found them."""
 
     owners: Ints  # (n,) the rank of each vertex
     allocation: Allocation | None
@@ -172,7 +172,7 @@ def _decide(graph: Graph, options: _Options) -> _Decided:
 def allocation_of(
     graph: Graph, size: int, speeds: ArrayLike | None, machine: Machine | None, unit_s: float | None
 ) -> Allocation:
-    """How many vertices of mean weight each of `size` ranks should get; see `distribute`."""
+    """Count the vertices of mean weight that each of `size` ranks should get; see `distribute`."""
     fast = check_speeds(machine.speeds if speeds is None and machine is not None else np.asarray(speeds), size)
     mean = float(graph.vertex_weights.mean()) or 1.0
     if unit_s is None or machine is None or graph.n < 2:

@@ -1,4 +1,4 @@
-"""What this host has: versions of Python, mpi4py, the MPI library and lb_mpi.  MPI is loaded, but not started.
+"""Facts of this host: versions of Python, mpi4py, the MPI library and lb_mpi.  MPI is loaded, but not started.
 
 `python -m lb_mpi.mpi.facts` prints one JSON object; launch/run compares those of all hosts before it starts a program.
 """

@@ -21,7 +21,7 @@ _FAILED = -1.0
 
 
 class Planned(NamedTuple):
-    """The same on all ranks."""
+    """Plan and steps, the same on all ranks."""
 
     plan: Plan
     steps: int  # exchanges between neighbours; direct: 1

@@ -182,7 +182,7 @@ class HaloPlan:
         return _Channel(tag, value, mine, theirs, receives, receives + sends)
 
     def _stray(self, channel: _Channel) -> str | None:
-        """What is wrong if some rank has sent something else, while its values were expected; the lowest."""
+        """Name the lowest rank that has sent something else, while its values were expected; None if there is none."""
         status, comm = MPI.Status(), self._news.comm
         for rank, request in zip(self.part.ranks.tolist(), channel.receives, strict=True):
             # Messages of a rank don't overtake each other: had it sent the right ones first, they would have arrived.

@@ -1,4 +1,4 @@
-"""How fast the ranks of a communicator compute, and what messages between them cost: measured, in seconds of the wall clock.
+"""Speeds of the ranks of a communicator, and costs of messages between them: measured, in seconds of the wall clock.
 
 Why not CPU time: a rank that is stopped now and then, by something that emulates a slower machine or by other work on its
 host, is slower for its user, and only a clock on the wall sees it.  So all ranks compute at the same time, as they will in
@@ -78,7 +78,7 @@ def measure(
 
 
 class _Rounds(NamedTuple):
-    """How long all ranks compute."""
+    """The time for which all ranks compute."""
 
     rounds: int
     round_s: float
@@ -111,7 +111,7 @@ multiply_add = _MultiplyAdd()
 
 
 class _Round(NamedTuple):
-    """What one rank did in a round; see `lb_mpi.machine.speeds_of`."""
+    """One rank in a round; see `lb_mpi.machine.speeds_of`."""
 
     rate: float  # units per second in which it had a core
     wanted: float  # fraction of the time for which it would have had one, had it never waited
@@ -133,7 +133,7 @@ def _speeds(
 
 
 def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, options: _Rounds) -> _Round:
-    """What this rank does in a usual round, while all ranks compute."""
+    """Measure this rank in a usual round, while all ranks compute."""
     error: BaseException | None = None
     found = []
     try:
@@ -176,7 +176,7 @@ def _waited_s() -> float:
 
 
 def _calibrate(kernel: Kernel) -> int:
-    """How many units take about CHUNK_S (or one, if that takes longer)."""
+    """Count the units that take about CHUNK_S (or one, if that takes longer)."""
     kernel(1)  # whatever it has to do the first time, compiling perhaps
     units = 1
     while True:

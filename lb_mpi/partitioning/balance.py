@@ -15,6 +15,7 @@ from numba import njit
 
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.partitioning.coarsen import Csr
+from lb_mpi.partitioning.compiled import borrowing, inlined
 from lb_mpi.partitioning.connections import Connections, Parts, move, strongest
 from lb_mpi.partitioning.heap import clear, make_heap, put, remove
 
@@ -70,7 +71,7 @@ def pack(weights: Floats, order: Ints, shares: Floats) -> Ints:
     return part
 
 
-@njit(cache=True)
+@borrowing
 def rebalance(graph: Csr, parts: Parts, connections: Connections) -> None:
     """Move vertices out of parts above their bound into parts with room, those first that cost the least cut."""
     n = len(parts.of)
@@ -95,7 +96,7 @@ def rebalance(graph: Csr, parts: Parts, connections: Connections) -> None:
                 put(heap, u, strongest(graph, connections, u, 0.0) - connections.inner[u])
 
 
-@njit(cache=True)
+@inlined
 def way_out(graph: Csr, parts: Parts, connections: Connections, v: int) -> tuple[int, float]:
     """The part with room for v that it is connected to most, else the one with most room, and the gain; -1: none.
 

@@ -7,11 +7,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from lb_mpi.graph import Ints
+from lb_mpi.partitioning.compiled import inlined
 
 State = NDArray[np.uint64]  # (1,)
 
 
-@njit(cache=True)
+@inlined
 def next_random(state: State, below: int) -> int:
     """A random integer in 0..below-1 from state (1,) uint64, which moves on: xorshift64* (Vigna 2016)."""
     x = state[0]

@@ -12,6 +12,7 @@ from numba import njit
 
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.partitioning.coarsen import Csr
+from lb_mpi.partitioning.compiled import inlined
 
 
 class Parts(NamedTuple):
@@ -70,7 +71,7 @@ def find_connections(graph: Csr, part: Ints, k: int) -> Connections:
     return Connections(other, weight, count, inner)
 
 
-@njit(cache=True)
+@inlined
 def strongest(graph: Csr, connections: Connections, v: int, least: float) -> float:
     """The weight of v's strongest connection to another part; `least` if none is above that."""
     best = least
@@ -79,7 +80,7 @@ def strongest(graph: Csr, connections: Connections, v: int, least: float) -> flo
     return best
 
 
-@njit(cache=True)
+@inlined
 def move(graph: Csr, parts: Parts, connections: Connections, v: int, target: int) -> None:
     """Move v to part `target`: its part, the weights of both parts, its connections and its neighbours'."""
     source = parts.of[v]
@@ -99,7 +100,7 @@ def move(graph: Csr, parts: Parts, connections: Connections, v: int, target: int
             strengthen(graph, connections, u, target, weight)
 
 
-@njit(cache=True)
+@inlined
 def turn_round(graph: Csr, connections: Connections, v: int, source: int, target: int) -> None:
     """Bring v's own connections up to date as it moves: what was inner is outer now, and the other way round."""
     start, end = graph.indptr[v], graph.indptr[v] + connections.n_others[v]
@@ -120,7 +121,7 @@ def turn_round(graph: Csr, connections: Connections, v: int, source: int, target
         connections.n_others[v] += 1
 
 
-@njit(cache=True)
+@inlined
 def weaken(graph: Csr, connections: Connections, u: int, part: int, weight: float) -> None:
     """Take `weight` off u's connection to another part; a connection of nothing, but for rounding, is no more."""
     start, end = graph.indptr[u], graph.indptr[u] + connections.n_others[u]
@@ -132,7 +133,7 @@ def weaken(graph: Csr, connections: Connections, u: int, part: int, weight: floa
             return
 
 
-@njit(cache=True)
+@inlined
 def strengthen(graph: Csr, connections: Connections, u: int, part: int, weight: float) -> None:
     """Add `weight` to u's connection to another part, which may be new."""
     start, end = graph.indptr[u], graph.indptr[u] + connections.n_others[u]
@@ -146,7 +147,7 @@ def strengthen(graph: Csr, connections: Connections, u: int, part: int, weight: 
         connections.n_others[u] += 1
 
 
-@njit(cache=True)
+@inlined
 def drop(connections: Connections, v: int, i: int, last: int) -> None:
     """Forget v's i-th connection, of which `last` is the last."""
     connections.part[i] = connections.part[last]

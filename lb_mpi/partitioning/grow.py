@@ -12,6 +12,7 @@ from numba import njit
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.partitioning.chance import State, next_random
 from lb_mpi.partitioning.coarsen import Csr
+from lb_mpi.partitioning.compiled import inlined
 from lb_mpi.partitioning.heap import DONE, OUT, Heap, make_heap, pop, put
 from lb_mpi.partitioning.refine_fm import refine
 
@@ -62,7 +63,7 @@ def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
         heap.place[v] = DONE
 
 
-@njit(cache=True)
+@inlined
 def reach_out(graph: Csr, part: Ints, heap: Heap, v: int) -> None:
     """Bring the neighbours of v, new on side 0, into the heap: by how much lighter they'd make the cut."""
     for e in range(graph.indptr[v], graph.indptr[v + 1]):
@@ -76,7 +77,7 @@ def reach_out(graph: Csr, part: Ints, heap: Heap, v: int) -> None:
             put(heap, u, heap.key[u] + 2 * graph.weights[e])
 
 
-@njit(cache=True)
+@inlined
 def next_out(heap: Heap, v: int) -> int:
     """The next vertex after v, round the end, that has never been in the heap; any if there is none."""
     for _ in range(len(heap.place)):

@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from lb_mpi.graph import Floats, Ints
+from lb_mpi.partitioning.compiled import inlined
 
 OUT, DONE = -1, -2  # for `place`: not in the heap; never to come into it again
 
@@ -30,7 +31,7 @@ def make_heap(n: int) -> Heap:
     return Heap(np.empty(n, np.int64), np.full(n, OUT), np.zeros(n), np.zeros(1, np.int64))
 
 
-@njit(cache=True)
+@inlined
 def put(heap: Heap, v: int, key: float) -> None:
     """Put v in with this key, or change its key if it is there already."""
     i = heap.place[v]
@@ -48,7 +49,7 @@ def put(heap: Heap, v: int, key: float) -> None:
         sink(heap, i)
 
 
-@njit(cache=True)
+@inlined
 def pop(heap: Heap) -> int:
     """Take out the vertex of the largest key; the heap must not be empty."""
     v: int = heap.items[0]
@@ -56,7 +57,7 @@ def pop(heap: Heap) -> int:
     return v
 
 
-@njit(cache=True)
+@inlined
 def remove(heap: Heap, v: int) -> None:
     """Take v out, if it is in."""
     i = heap.place[v]
@@ -72,7 +73,7 @@ def remove(heap: Heap, v: int) -> None:
         sink(heap, heap.place[last])
 
 
-@njit(cache=True)
+@inlined
 def clear(heap: Heap) -> None:
     """Take out all vertices; those that are done stay done."""
     for i in range(heap.size[0]):
@@ -80,7 +81,7 @@ def clear(heap: Heap) -> None:
     heap.size[0] = 0
 
 
-@njit(cache=True)
+@inlined
 def rise(heap: Heap, i: int) -> None:
     """Restore the order after the key of the i-th item has risen."""
     items, place, key = heap.items, heap.place, heap.key
@@ -96,7 +97,7 @@ def rise(heap: Heap, i: int) -> None:
     place[v] = i
 
 
-@njit(cache=True)
+@inlined
 def sink(heap: Heap, i: int) -> None:
     """Restore the order after the key of the i-th item has fallen."""
     items, place, key, size = heap.items, heap.place, heap.key, heap.size[0]

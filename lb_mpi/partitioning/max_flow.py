@@ -9,6 +9,7 @@ from numba import njit
 
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.partitioning.coarsen import Csr
+from lb_mpi.partitioning.compiled import borrowing, inlined
 
 SOURCE, SINK = 1, 2  # sides: of terminals, and of what is on their side of the cut; 0 is neither
 OUTSIDE, FAR = -2, -1  # depths: not in the corridor; not reached (yet)
@@ -74,7 +75,7 @@ def reverse_arcs(indptr: Ints, indices: Ints) -> Ints:
     return reverse
 
 
-@njit(cache=True)
+@borrowing
 def push_flow(graph: Csr, net: Network, corridor: Ints) -> float:
     """Push a maximum flow through the corridor from its sources to its sinks: how much more has passed."""
     pushed = 0.0
@@ -85,7 +86,7 @@ def push_flow(graph: Csr, net: Network, corridor: Ints) -> float:
     return pushed
 
 
-@njit(cache=True)
+@borrowing
 def find_depths(graph: Csr, net: Network, corridor: Ints) -> bool:
     """Find the depths of all vertices up to those of the nearest sources; True if there is a way from one."""
     indptr, indices, depth = graph.indptr, graph.indices, net.depth
@@ -115,7 +116,7 @@ def find_depths(graph: Csr, net: Network, corridor: Ints) -> bool:
     return reached >= 0
 
 
-@njit(cache=True)
+@inlined
 def push_from(graph: Csr, net: Network, start: int) -> float:
     """Push from this source whatever gets to a sink by a shortest way: how much that is."""
     indptr, indices, arc, path = graph.indptr, graph.indices, net.arc, net.path
@@ -145,7 +146,7 @@ def push_from(graph: Csr, net: Network, start: int) -> float:
             arc[v] += 1
 
 
-@njit(cache=True)
+@inlined
 def push_along(net: Network, length: int) -> tuple[float, int]:
     """Push along the first arcs of the path: how much, and how many arcs still have room."""
     least = np.inf

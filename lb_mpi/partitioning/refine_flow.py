@@ -18,6 +18,7 @@ from numba import njit
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.partitioning.chance import State, shuffle
 from lb_mpi.partitioning.coarsen import Csr, Flags
+from lb_mpi.partitioning.compiled import borrowing, inlined
 from lb_mpi.partitioning.connections import Parts, find_parts
 from lb_mpi.partitioning.max_flow import OUTSIDE, SINK, SOURCE, Network, make_network, push_flow
 
@@ -148,7 +149,7 @@ def lay_corridor(graph: Csr, parts: Parts, net: Network, a: int, b: int, seeds: 
     return Corridor(a, b, vertices, n_a, outside, cut)
 
 
-@njit(cache=True)
+@borrowing
 def lay_side(
     graph: Csr, parts: Parts, net: Network, own: int, other: int, seeds: Ints, layers: int, end: int
 ) -> tuple[int, float]:
@@ -180,7 +181,7 @@ def lay_side(
     return end, weight
 
 
-@njit(cache=True)
+@inlined
 def touches(graph: Csr, parts: Parts, v: int, other: int) -> bool:
     """True if v has a neighbour in part `other`."""
     for u in graph.indices[graph.indptr[v] : graph.indptr[v + 1]]:  # noqa: SIM110 (numba has no generators)
@@ -224,7 +225,7 @@ def find_cut(graph: Csr, parts: Parts, net: Network, corridor: Corridor) -> int:
     return 0
 
 
-@njit(cache=True)
+@borrowing
 def start_anew(net: Network, front: Front, vertices: Ints, mark: int) -> int:
     """Forget what side `mark` reaches, and queue its terminals: how many."""
     front.weight[mark - 1] = 0.0
@@ -239,7 +240,7 @@ def start_anew(net: Network, front: Front, vertices: Ints, mark: int) -> int:
     return end
 
 
-@njit(cache=True)
+@borrowing
 def spread(graph: Csr, net: Network, front: Front, mark: int, end: int) -> None:
     """Set reach to `mark` wherever flow from queue[:end] (SOURCE), or to these (SINK), can get; bring `front` up to date."""
     side, reach, queue = net.side, net.reach, net.queue
@@ -265,12 +266,12 @@ def spread(graph: Csr, net: Network, front: Front, mark: int, end: int) -> None:
     front.size[mark - 1] = count
 
 
-@njit(cache=True)
+@borrowing
 def side_that_fits(parts: Parts, corridor: Corridor, front: Front) -> int:
     """The side around which a cut would be within the bounds, the better balanced one of two; 0 if there is none."""
     a, b, bounds = corridor.a, corridor.b, parts.bounds
     total = parts.weights[a] + parts.weights[b]
-    weight_a, weight_b = corridor.outside + front.weight
+    weight_a, weight_b = corridor.outside[0] + front.weight[0], corridor.outside[1] + front.weight[1]
     fits_a = weight_a <= bounds[a] and total - weight_a <= bounds[b]
     fits_b = weight_b <= bounds[b] and total - weight_b <= bounds[a]
     if not (fits_a and fits_b):
@@ -280,7 +281,7 @@ def side_that_fits(parts: Parts, corridor: Corridor, front: Front) -> int:
     return SOURCE if worst_a <= worst_b else SINK
 
 
-@njit(cache=True)
+@borrowing
 def pierce(net: Network, front: Front, mark: int, wanted: int, pierced: Ints) -> tuple[int, bool]:
     """Make up to `wanted` vertices beside side `mark` terminals of it: how many, and if one joins both sides' reach.
 
@@ -310,7 +311,7 @@ def pierce(net: Network, front: Front, mark: int, wanted: int, pierced: Ints) ->
     return wanted, joined
 
 
-@njit(cache=True)
+@borrowing
 def adopt(graph: Csr, parts: Parts, net: Network, corridor: Corridor, chosen: int) -> float:
     """Move the vertices to the sides of the cut that was found, if that is lighter, or as light and better balanced.
 

@@ -18,6 +18,7 @@ from lb_mpi.graph import Floats, Ints
 from lb_mpi.partitioning.balance import rebalance
 from lb_mpi.partitioning.chance import State, shuffle
 from lb_mpi.partitioning.coarsen import Csr
+from lb_mpi.partitioning.compiled import borrowing, inlined
 from lb_mpi.partitioning.connections import Connections, Parts, find_connections, find_parts, move, strongest
 from lb_mpi.partitioning.heap import DONE, Heap, clear, make_heap, put, remove
 
@@ -44,7 +45,7 @@ def begin_round(graph: Csr) -> Round:
     return Round(make_heap(n), np.zeros(n), bonus, np.empty(n, np.int64), np.empty(n, np.int64))
 
 
-@njit(cache=True)
+@inlined
 def take_up(graph: Csr, connections: Connections, this: Round, v: int) -> None:
     """Put v into the heap, or bring its key up to date; out of it, if v is connected to its own part only."""
     if this.heap.place[v] == DONE:
@@ -57,7 +58,7 @@ def take_up(graph: Csr, connections: Connections, this: Round, v: int) -> None:
     put(this.heap, v, this.gain[v] + this.bonus[0])
 
 
-@njit(cache=True)
+@inlined
 def best_move(graph: Csr, parts: Parts, connections: Connections, v: int) -> tuple[int, float]:
     """The part with room for v that it is connected to most, of equal ones the emptier, and the gain; -1, -inf: none."""
     weights, bounds = parts.weights, parts.bounds
@@ -71,7 +72,7 @@ def best_move(graph: Csr, parts: Parts, connections: Connections, v: int) -> tup
     return target, best - connections.inner[v]
 
 
-@njit(cache=True)
+@inlined
 def is_hopeless(steps: int, total: float, squares: float, patience: float) -> bool:
     """Tell from the gains of so many steps, their sum and sum of squares, that nothing better is likely to come."""
     if steps > 350 * patience:
@@ -82,7 +83,7 @@ def is_hopeless(steps: int, total: float, squares: float, patience: float) -> bo
     return mean <= 0 and steps * mean * mean > patience * (squares / steps - mean * mean)
 
 
-@njit(cache=True)
+@borrowing
 def search(
     graph: Csr, parts: Parts, connections: Connections, this: Round, kept: int, patience: float
 ) -> tuple[float, int]:

@@ -21,7 +21,7 @@ from lb_mpi.lanczos import lowest
 from lb_mpi.partitioning.coarsen import Csr, csr
 from lb_mpi.partitioning.connect import connected
 
-DENSE = 300  # vertices: up to here, LAPACK is faster than Lanczos, and never fails
+DENSE = 40  # vertices: up to here, LAPACK is faster than Lanczos; its threads spin, beyond it, for ten times as long
 MAX_DENSE = 3000  # vertices: up to here, LAPACK takes over where Lanczos fails
 EQUAL = 1e-9  # entries of v_2 that differ by less are equal
 

@@ -5,12 +5,14 @@ import io
 import json
 import pathlib
 import sys
+import types
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 from scipy import ndimage
 
+import lb_mpi
 from apps import command, maze, uts
 from lb_mpi.problems.maze import FREE, random_maze
 
@@ -146,6 +148,26 @@ def test_bad_maze_files(
     code, _, err = run(maze, monkeypatch, file)
     assert code == 2
     assert says in err
+
+
+@pytest.mark.parametrize("who", range(min(2, COMM.size)))
+def test_compiling_that_fails_on_one_rank_is_an_error_of_all(monkeypatch: pytest.MonkeyPatch, who: int) -> None:
+    def compile_kernels() -> None:
+        if COMM.rank == who:
+            raise OSError("no room for the cache")
+
+    app = types.SimpleNamespace(PROG="app", main=lambda comm: command.compile_once(comm, compile_kernels))
+    code, out, err = run(app, monkeypatch)
+    assert (code, out) == (2, "")
+    assert err == f"app: error: {'' if who == 0 else f'rank {who}: '}no room for the cache\n"
+
+
+def test_what_has_failed_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def main(comm: MPI.Intracomm) -> None:
+        raise lb_mpi.BalanceError("rank 0: rows are gone")
+
+    code, out, err = run(types.SimpleNamespace(PROG="app", main=main), monkeypatch)
+    assert (code, out, err) == (1, "", "app: failed: rank 0: rows are gone\n")
 
 
 def test_help_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:

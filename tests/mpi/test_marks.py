@@ -55,6 +55,34 @@ def test_all_machines_have_all_marks_in_the_end(machines: int, walled: bool) -> 
     machine.Free()
 
 
+class Listener:
+    """Who marks nothing but what it is given, and keeps what it hears."""
+
+    log_is_full = False
+
+    def __init__(self, marks: list[int]) -> None:
+        self.marks, self.heard = np.array(marks, np.int64), np.empty(0, np.int64)
+
+    def take_marks(self) -> np.ndarray:
+        taken, self.marks = self.marks, self.marks[:0]
+        return taken
+
+    def put_marks(self, marks: np.ndarray) -> None:
+        self.heard = np.concatenate([self.heard, marks])
+
+
+def test_marks_of_mazes_of_more_than_32_bits_arrive_whole() -> None:
+    machine = MPI.Intracomm(COMM.Split(COMM.rank, 0))  # each rank is a machine
+    marks = [[rank, 2**32 + rank, 2**40 + rank] for rank in range(COMM.size)]
+    listener = Listener(marks[COMM.rank])
+    exchange = MarkExchange(COMM, machine, listener)
+    exchange.finish()
+    exchange.close()
+    machine.Free()
+    expected = [mark for rank in range(COMM.size) for mark in marks[rank] if rank != COMM.rank]
+    assert sorted(listener.heard) == sorted(expected)
+
+
 def test_an_error_of_on_turn_reaches_all_ranks() -> None:
     def on_turn() -> None:
         raise RuntimeError("no marks")

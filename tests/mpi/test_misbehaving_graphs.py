@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import mesh
+from lb_mpi.mpi import speed
 from lb_mpi.mpi.collective import describe
 from lb_mpi.mpi.diffuse import Diffuser
 from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
@@ -98,6 +99,15 @@ def test_numpys_numbers_are_as_good() -> None:
     options = {"imbalance": np.float32(0.1), "seed": np.int32(3), "unit_s": np.float64(1), "emulated_speed": np.float32(1)}
     with lb_mpi.distribute(COMM, mesh(4, 4), root=np.int64(LAST), method="random", **options) as plan:
         assert (plan.parts is not None) == (RANK == LAST)
+
+
+def test_a_fit_that_fails_on_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first rank of a pair fits: rank 0, of two."""
+    if SIZE > 1:
+        monkeypatch.setattr(speed, "MESSAGE_BYTES", (1, 64))
+        if RANK == 0:
+            monkeypatch.setattr(speed, "fit_message", RAISES["MemoryError"])
+        check_told(told(lambda: lb_mpi.measure(COMM, rounds=1, round_s=0.001)), "MemoryError", guilty=0)
 
 
 # --- graphs ---

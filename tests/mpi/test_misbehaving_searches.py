@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +13,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi import mailbox
+from lb_mpi.searching.drafting import Message
 from tests.misbehaviour import RAISES, RETURNS, NotForPickling
 from tests.pile import Pile
 
@@ -144,6 +148,23 @@ def test_a_callback_that_is_no_function_is_refused() -> None:
             lb_mpi.search(COMM, Pile(3), **({name: 3} if where == RANK else {}))
     if SIZE > 1:
         lb_mpi.search(COMM, Pile(3), on_report=3 if RANK == LAST else None)  # rank 0's counts
+
+
+@pytest.mark.parametrize("when", [1, 2, 10])
+def test_ctrl_c_in_the_midst_of_receiving_reaches_all(monkeypatch: pytest.MonkeyPatch, when: int) -> None:
+    take, calls = mailbox.Mailbox.take, itertools.count(1)
+
+    def interrupted(self: mailbox.Mailbox) -> list[Message]:
+        if RANK == LAST and next(calls) == when:
+            os.kill(os.getpid(), signal.SIGINT)
+        return take(self)
+
+    monkeypatch.setattr(mailbox.Mailbox, "take", interrupted)
+    with pytest.raises(KeyboardInterrupt if RANK == LAST else lb_mpi.SearchError) as caught:
+        lb_mpi.search(COMM, Endless(), threshold=1.0)
+    assert RANK == LAST or str(caught.value).startswith(f"rank {LAST}: KeyboardInterrupt")
+    monkeypatch.undo()
+    well()
 
 
 def test_large_payloads_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import math
 import re
 import time
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -132,7 +133,13 @@ BAD = [
     ({"quantum": 0}, "quantum"),
     ({"pause_s": (1.0, 0.5)}, "pause"),
     ({"longest_nap_s": 0.0}, "longest_nap_s"),
-    ({"seed": -3}, "seed"),
+    ({"seed": -3}, "seed = -3"),
+    ({"seed": "a"}, "seed = 'a'"),
+    ({"pause_s": 3}, "pause_s = 3"),
+    ({"balance": "no"}, "balance = 'no'"),
+    ({"quantum": 2.5}, "quantum = 2.5"),
+    ({"threshold": None}, "threshold = None"),
+    ({"report_every_s": 0}, "report_every_s = 0"),
 ]
 
 
@@ -143,6 +150,21 @@ def test_a_bad_argument_on_one_rank_is_an_error_on_all(options: dict[str, object
     where = "" if COMM.rank == last else f"rank {last}: "
     with pytest.raises(ValueError, match=f"^{where}.*{name}.*expected"):
         lb_mpi.search(COMM, Pile(10), **mine)
+
+
+def test_numpys_numbers_are_as_good() -> None:
+    options = {"quantum": np.int64(5), "emulated_speed": np.float32(0.5), "seed": np.uint8(3), "threshold": np.int8(1)}
+    pauses = {"pause_s": np.array([1e-4, 1e-3]), "longest_nap_s": np.float16(1e-3), "balance": np.True_}
+    result = lb_mpi.search(COMM, Pile(50), **options, **pauses)
+    assert sorted(result.value) == list(range(1, 51))
+
+
+def test_a_misspelt_method_on_one_rank() -> None:
+    class Misspelt(Pile):
+        absorb = lb_mpi.Problem.absorb
+
+    with pytest.raises(TypeError, match=r"it lacks absorb$"):
+        lb_mpi.search(COMM, Misspelt(9) if COMM.rank == COMM.size - 1 else Pile(9))
 
 
 def test_not_a_problem_on_one_rank() -> None:
