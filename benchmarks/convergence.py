@@ -2,7 +2,7 @@
 
     python -m benchmarks.convergence [--out out] [--seeds 20] [--no-plots]
 
-prints the table of steps (medians over seeds, beside the published ones where there are any) and where schemes that only
+prints the table of steps (medians over seeds, beside those of reference where there are any) and where schemes that only
 know their neighbours overtake the one that gathers all loads; and draws, with the extra `plot` installed:
 
     diffusion_5x5.png        as the paper's figure 2: times, speeds and net flow on a 5x5 mesh, before and after
@@ -23,55 +23,15 @@ import argparse
 import math
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, prepare
-from lb_mpi.graph import Floats, Graph, parse
+from benchmarks.convergence_cases import REFERENCE, TOLERANCES, draw, steps_to
+from lb_mpi.diffusion.diffusion import Diffusion, prepare
 
 EXCHANGES = ("neighbourhood", "paper")  # as in lb_mpi.mpi.exchange, which takes MPI to import
-TOLERANCES = (0.05, 0.01, 1e-6)
 MESHES = ("mesh:5x5", "mesh:8x8", "mesh:16x16", "mesh:32x32")
-# The medians that this project set out to meet, for 5x5 and 8x8; the schemes without any are shown beside them.
-PUBLISHED: dict[tuple[str, str], dict[str, tuple[int, int, int]]] = {
-    ("fos", "paper"): {"mesh:5x5": (14, 38, 194), "mesh:8x8": (23, 80, 476)},
-    ("fos", "scaled"): {"mesh:5x5": (10, 28, 130), "mesh:8x8": (22, 70, 344)},
-    ("fos", "uniform"): {"mesh:5x5": (17, 38, 175), "mesh:8x8": (37, 104, 468)},
-    ("sos", "paper"): {"mesh:5x5": (6, 11, 34), "mesh:8x8": (10, 17, 56)},
-    ("chebyshev", "paper"): {"mesh:5x5": (7, 11, 32), "mesh:8x8": (12, 18, 54)},
-    ("ops", "paper"): {},
-    ("cg", "uniform"): {"mesh:5x5": (6, 9, 13), "mesh:8x8": (11, 15, 26)},
-    ("cg", "paper"): {},
-    ("dimension_exchange", "paper"): {},
-    ("direct", "uniform"): {},
-}
-
-
-class Case(NamedTuple):
-    """One drawn problem."""
-
-    graph: Graph
-    speeds: Floats  # (P,)
-    times: Floats  # (P,)
-
-    def balance(self, scheme: str, tau: str, tolerance: float) -> Balance:
-        """Balance it."""
-        loads = self.speeds * self.times
-        return balance(
-            self.graph, loads, self.speeds, scheme=scheme, tau=tau, tolerance=tolerance, max_steps=1_000_000
-        )
-
-
-def draw(name: str, seed: int) -> Case:
-    """Draw speeds, then times."""
-    graph, rng = parse(name), np.random.default_rng(seed)
-    return Case(graph, rng.uniform(4, 16, graph.n), rng.uniform(5, 15, graph.n))
-
-
-def steps_to(imbalance: list[float], tolerance: float) -> int:
-    """The first step with an imbalance within the tolerance."""
-    return int((np.array(imbalance) <= tolerance).argmax())
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -87,18 +47,18 @@ def median_steps(name: str, scheme: str, tau: str, seeds: int) -> list[float]:
 def table_of_steps(seeds: int) -> tuple[list[str], dict[tuple[str, str, str], list[float]]]:
     """Lines of Markdown; and the medians by scheme, tau and mesh."""
     lines = [
-        f"Neighbour-exchange steps to an imbalance of 5 % / 1 % / 1e-6, medians of {seeds} seeds (published in brackets)",
+        f"Neighbour-exchange steps to an imbalance of 5 % / 1 % / 1e-6, medians of {seeds} seeds (reference in brackets)",
         "",
         "| scheme, tau | " + " | ".join(MESHES) + " |",
         "|---" * (len(MESHES) + 1) + "|",
     ]
     medians: dict[tuple[str, str, str], list[float]] = {}
-    for (scheme, tau), published in PUBLISHED.items():
+    for (scheme, tau), reference in REFERENCE.items():
         cells = []
         for name in MESHES:
             medians[scheme, tau, name] = median_steps(name, scheme, tau, seeds)
             cell = "/".join(f"{median:g}" for median in medians[scheme, tau, name])
-            cells.append(cell + (f" ({'/'.join(map(str, published[name]))})" if name in published else ""))
+            cells.append(cell + (f" ({'/'.join(map(str, reference[name]))})" if name in reference else ""))
         title = scheme if scheme == "dimension_exchange" else f"{scheme}, {tau}"
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return lines, medians
@@ -206,7 +166,7 @@ def plot_schemes(plt: Any, path: Path, seed: int) -> None:
     name = "mesh:16x16"
     case = draw(name, seed)
     figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
-    for scheme, tau in PUBLISHED:
+    for scheme, tau in REFERENCE:
         imbalance = np.array(case.balance(scheme, tau, 1e-7).imbalance)
         label = scheme if scheme == "dimension_exchange" else f"{scheme}, {tau}"
         axis.semilogy(np.maximum(imbalance, 1e-8), label=label, ls=":" if scheme == "fos" else "-")

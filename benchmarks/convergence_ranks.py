@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from benchmarks.convergence import PUBLISHED, TOLERANCES, Case, draw
+from benchmarks.convergence_cases import REFERENCE, TOLERANCES, Case, draw
 from lb_mpi.graph import most_square_mesh
 from lb_mpi.mpi.diffuse import Diffused, Diffuser
 
@@ -61,7 +61,7 @@ def steps(
 def milliseconds(comm: MPI.Intracomm, name: str, exchange: str) -> dict[tuple[str, str], float]:
     """From loads to a flow, by scheme and tau."""
     nodes = Nodes(comm, draw(name, 0), exchange)
-    ready = {key: nodes.diffuser(*key, TOLERANCES[1]) for key in PUBLISHED}
+    ready = {key: nodes.diffuser(*key, TOLERANCES[1]) for key in REFERENCE}
     taken: dict[tuple[str, str], list[float]] = {key: [] for key in ready}
     for _ in range(ROUNDS):
         for key, one in ready.items():
@@ -80,7 +80,7 @@ def main(seeds: int, exchange: str) -> None:
     comm = MPI.COMM_WORLD
     rows, columns = most_square_mesh(comm.size)
     name = f"mesh:{rows}x{columns}"
-    tables = {key: steps(comm, name, *key, seeds, exchange) for key in PUBLISHED}
+    tables = {key: steps(comm, name, *key, seeds, exchange) for key in REFERENCE}
     ms = milliseconds(comm, name, exchange)
     if comm.rank:
         return

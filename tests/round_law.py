@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.round import Kind, Learned, Message, Round, count, numbers
+from lb_mpi.balancing.round import Kind, Message, Round, count, numbers
 
 UnderWay = Iterable[tuple[int, int, Message]]  # source, destination, message
 
@@ -85,7 +86,7 @@ class State(NamedTuple):
                 tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
                 tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
                 tuple(sorted(r.lenders)), tuple(r.neighbours.items()), r.dry_at, r.failed,
-                tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r._n_home,
+                tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.n_home,
             )
             for r in self.rounds
         )  # fmt: skip
@@ -106,7 +107,7 @@ def clone(round: Round) -> Round:
     other.to_lend = None if round.to_lend is None else dict(round.to_lend)
     other.lenders, other.neighbours = set(round.lenders), dict(round.neighbours)
     learned = round.learned
-    other.learned = Learned(list(learned.timed), learned.help_ticks, learned.rows_lent)
+    other.learned = replace(learned, timed=list(learned.timed))
     return other
 
 

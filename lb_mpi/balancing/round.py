@@ -113,6 +113,8 @@ class Learned:
     timed: list[Timed] = field(default_factory=list)
     help_ticks: float = 0.0  # that this rank took for rows borrowed beyond the plan
     rows_lent: int = 0
+    home_s: float = 0.0  # seconds for blocks at home
+    n_home: int = 0  # and how many
 
 
 class Round:
@@ -142,7 +144,6 @@ class Round:
         self.dry_at: float | None = None  # when this rank said so
         self.failed = False
         self.learned = Learned()
-        self._home_s, self._n_home = 0.0, 0  # seconds for blocks at home, and how many
 
     @property
     def over(self) -> bool:
@@ -175,7 +176,8 @@ class Round:
         """The job has been computed in so many seconds (of this rank's time) and ticks (of its clock of work)."""
         if job.owner == self.rank:
             self.home.pop()
-            self._home_s, self._n_home = self._home_s + seconds, self._n_home + 1
+            self.learned.home_s += seconds
+            self.learned.n_home += 1
             self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))
             return []
         self.borrowed.popleft()
@@ -235,7 +237,7 @@ class Round:
 
     def _help(self, neighbour: int) -> list[Send]:
         """Lend some blocks, the last ones, to a neighbour that is dry."""
-        block_s = self._home_s / self._n_home if self._n_home else USUAL_BLOCK_S
+        block_s = self.learned.home_s / self.learned.n_home if self.learned.n_home else USUAL_BLOCK_S
         n = share(len(self.home), block_s, float(self.speeds[neighbour] / self.speeds[self.rank]))
         if not n:
             return []

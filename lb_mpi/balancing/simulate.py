@@ -62,7 +62,7 @@ class World:
         self.busy_s = np.zeros(len(rounds))
         self.jobs: list[tuple[Job, float] | None] = [None] * len(rounds)  # in hand, with the seconds that they take
         self.inbox: list[list[Arrival]] = [[] for _ in rounds]  # of ranks in the middle of a job
-        self.n_messages = self.n_bytes = 0
+        self.n_messages = 0
         self._seconds = seconds
         self._events: list[tuple[float, int, int, Arrival | None]] = []  # time, number, rank, message (None: job is done)
         self._n_events = 0

@@ -12,15 +12,16 @@ from typing import Any, TypeVar
 from numba import njit
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+_njit: Any = njit  # its types don't know the option _nrt
 
 
 def borrowing(kernel: Kernel) -> Kernel:
     """Compile a kernel that makes no arrays."""
-    compiled: Kernel = njit(cache=True, _nrt=False)(kernel)
+    compiled: Kernel = _njit(cache=True, _nrt=False)(kernel)
     return compiled
 
 
 def inlined(kernel: Kernel) -> Kernel:
     """Compile a small kernel that makes no arrays, as a part of whatever calls it."""
-    compiled: Kernel = njit(forceinline=True, _nrt=False)(kernel)
+    compiled: Kernel = _njit(forceinline=True, _nrt=False)(kernel)
     return compiled
