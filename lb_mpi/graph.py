@@ -213,9 +213,6 @@ class Graph:
         return graph
 
 
-from_edges, from_scipy, from_networkx = Graph.from_edges, Graph.from_scipy, Graph.from_networkx
-
-
 NAMES = "mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N or lists of neighbours like 2/1,3/2"
 _NEIGHBOURS = re.compile(r"(?=.*[0-9])[0-9,]*(/[0-9,]*)+")
 

@@ -22,7 +22,7 @@ from lb_mpi.arranging.objectives import AIMS, UniformAim, costs
 from lb_mpi.arranging.secular import ends_after_place, first_swap_below, see
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.spectral import laplacian, paper_tau
-from lb_mpi.graph import Floats, Graph, from_edges, from_networkx, parse
+from lb_mpi.graph import Floats, Graph, parse
 from lb_mpi.hosts import read_hosts
 
 # Graph, and p for speeds 1..9: the paper's greedy, the least, the greatest; computed independently of this code.
@@ -51,7 +51,7 @@ def cases(draw: st.DrawFn, least: int = 3, most: int = 12) -> tuple[Graph, Float
     graph.add_edges_from(nx.random_labeled_tree(n, seed=seed).edges)
     rng = np.random.default_rng(seed)
     speeds = rng.uniform(1, 10, n) if draw(st.booleans()) else rng.integers(1, 4, n).astype(float)
-    return from_networkx(graph), speeds * 10.0 ** draw(st.integers(-3, 3))
+    return Graph.from_networkx(graph), speeds * 10.0 ** draw(st.integers(-3, 3))
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_a_good_order_is_kept() -> None:
         ({"seed": "a"}, "seed = 'a'"),
         ({"tolerance": 0.0}, "tolerance = 0.0"),
         ({"tolerance": float("nan")}, "tolerance = nan"),
-        ({"graph": from_edges(3, [0], [2])}, "2 components .vertex 1"),
+        ({"graph": Graph.from_edges(3, [0], [2])}, "2 components .vertex 1"),
         ({"graph": parse("mesh:2x5"), "speeds": [1.0] * 10, "method": "exhaustive"}, "at most 9"),
     ],
 )

@@ -100,7 +100,7 @@ def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> Non
 def test_unknown_commands(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
     assert main(arguments.split()) == 2
     err = capsys.readouterr().err
-    assert f"COMMAND = '{' '.join(arguments.split()[:2])}': expected allocate, partition, arrange, info, " in err
+    assert f"COMMAND = '{' '.join(arguments.split()[:2])}': expected allocate, partition, arrange, " in err
 
 
 def test_help_names_all_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from lb_mpi.diffusion.diffusion import (
 )
 from lb_mpi.diffusion.flow import at_ends, cancel_cycles, outflow
 from lb_mpi.diffusion.schemes import colour_edges
-from lb_mpi.graph import Floats, Graph, from_edges, from_networkx, parse
+from lb_mpi.graph import Floats, Graph, parse
 
 STEPPING = [scheme for scheme in SCHEMES if scheme != "direct"]
 
@@ -42,7 +42,7 @@ def random_graph(seed: int, n: int, extra: int) -> nx.Graph:
 def cases(draw: st.DrawFn) -> tuple[Graph, Floats, Floats]:
     """A connected graph, speeds over six orders of magnitude, loads."""
     n = draw(st.integers(1, 20))
-    graph = from_networkx(random_graph(draw(st.integers(0, 10**6)), n, draw(st.integers(0, 30))))
+    graph = Graph.from_networkx(random_graph(draw(st.integers(0, 10**6)), n, draw(st.integers(0, 30))))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     speeds = 10 ** rng.uniform(-3, 3, n)
     times = rng.uniform(0, 10, n) * (rng.random(n) < draw(st.sampled_from([0.3, 1.0])))
@@ -342,7 +342,7 @@ def test_one_rank_is_the_whole_graph(name: str, scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_disconnected(scheme: str) -> None:
-    graph = from_edges(6, [0, 1, 3], [1, 2, 4])  # 0-1-2, 3-4, 5
+    graph = Graph.from_edges(6, [0, 1, 3], [1, 2, 4])  # 0-1-2, 3-4, 5
     speeds, loads = np.array([1.0, 2, 3, 4, 5, 6]), np.array([12.0, 0, 0, 9, 0, 7])
     with pytest.warns(UserWarning, match="3 components .3 with rank 0, 2 with rank 3, 1 with rank 5"):
         result = balance(graph, loads, speeds, scheme=scheme, tolerance=1e-9)
@@ -428,7 +428,7 @@ def test_lanczos_agrees_with_all_eigenvalues(name: str, monkeypatch: pytest.Monk
 
 def test_lanczos_in_a_graph_of_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     tails, heads = parse("mesh:10x20").edges()
-    graph = from_edges(400, np.concatenate([tails, tails + 200]), np.concatenate([heads, heads + 200]))
+    graph = Graph.from_edges(400, np.concatenate([tails, tails + 200]), np.concatenate([heads, heads + 200]))
     speeds = np.random.default_rng(0).uniform(4, 16, 400)
     tau = spectral.paper_tau(graph, speeds)
     exact = spectral.spectrum(graph, speeds, tau)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lb_mpi.graph import Graph, from_edges, from_networkx, from_scipy, mesh, most_square_mesh, parse, ring_order
+from lb_mpi.graph import Graph, mesh, most_square_mesh, parse, ring_order
 from lb_mpi.graph_files import read_matrix_market, read_metis
 
 
@@ -58,7 +58,7 @@ def same(one: Graph, other: Graph) -> bool:
     ],
 )
 def test_named_graphs(text: str, expected: nx.Graph) -> None:
-    assert same(parse(text), from_networkx(nx.convert_node_labels_to_integers(expected, ordering="sorted")))
+    assert same(parse(text), Graph.from_networkx(nx.convert_node_labels_to_integers(expected, ordering="sorted")))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_ring_of_other_sizes_leaves_out_the_missing() -> None:
 
 @given(networkx_graphs())
 def test_agrees_with_networkx(expected: nx.Graph) -> None:
-    graph = from_networkx(expected)
+    graph = Graph.from_networkx(expected)
     assert graph.n == len(expected)
     assert graph.n_edges == expected.number_of_edges()
     tails, heads = graph.edges()
@@ -143,17 +143,17 @@ def test_agrees_with_networkx(expected: nx.Graph) -> None:
 
 @given(networkx_graphs())
 def test_conversions_go_round(expected: nx.Graph) -> None:
-    graph = from_networkx(expected)
-    assert same(from_edges(graph.n, *graph.edges(), graph.edge_weights(), graph.vertex_weights), graph)
-    assert same(from_edges(graph.n, *graph.edges()[::-1], graph.edge_weights(), graph.vertex_weights), graph)
-    assert same(from_networkx(graph.to_networkx()), graph)
+    graph = Graph.from_networkx(expected)
+    assert same(Graph.from_edges(graph.n, *graph.edges(), graph.edge_weights(), graph.vertex_weights), graph)
+    assert same(Graph.from_edges(graph.n, *graph.edges()[::-1], graph.edge_weights(), graph.vertex_weights), graph)
+    assert same(Graph.from_networkx(graph.to_networkx()), graph)
     for matrix in (graph.to_scipy(), graph.to_scipy().tocoo(), sparse.csc_matrix(graph.to_scipy())):
-        assert same(from_scipy(matrix, graph.vertex_weights), graph)
+        assert same(Graph.from_scipy(matrix, graph.vertex_weights), graph)
 
 
 def test_immutable() -> None:
     mine = np.array([1.0])
-    graph = from_edges(2, [0], [1], mine)
+    graph = Graph.from_edges(2, [0], [1], mine)
     mine[0] = 7
     assert graph.weights.tolist() == [1, 1]
     with pytest.raises(ValueError, match="read-only"):
@@ -195,28 +195,28 @@ def test_other_bad_arguments() -> None:
     with pytest.raises(TypeError, match="indices of dtype float64"):
         Graph(np.array([0, 1, 2]), np.array([1.0, 0.0]), np.ones(2), np.ones(2))
     with pytest.raises(ValueError, match=r"edge 0-5: expected vertices in 0..1"):
-        from_edges(2, [0], [5])
+        Graph.from_edges(2, [0], [5])
     with pytest.raises(ValueError, match="2 tails, 1 heads"):
-        from_edges(2, [0, 1], [1])
+        Graph.from_edges(2, [0, 1], [1])
     with pytest.raises(ValueError, match="expected a square"):
-        from_scipy(sparse.csr_array(np.ones((2, 3))))
+        Graph.from_scipy(sparse.csr_array(np.ones((2, 3))))
     with pytest.raises(ValueError, match="complex128"):
-        from_scipy(sparse.csr_array(np.eye(2) * 1j))
+        Graph.from_scipy(sparse.csr_array(np.eye(2) * 1j))
     with pytest.raises(ValueError, match="0-1 is one-sided"):
-        from_scipy(sparse.csr_array([[0.0, 1.0], [0.0, 0.0]]))
+        Graph.from_scipy(sparse.csr_array([[0.0, 1.0], [0.0, 0.0]]))
     with pytest.raises(TypeError, match="ndarray"):
-        from_scipy(np.eye(2))
+        Graph.from_scipy(np.eye(2))
     with pytest.raises(ValueError, match="directed"):
-        from_networkx(nx.DiGraph([(0, 1)]))
+        Graph.from_networkx(nx.DiGraph([(0, 1)]))
     with pytest.raises(ValueError, match="'a' has a self-loop"):
-        from_networkx(nx.Graph([("a", "a")]))
+        Graph.from_networkx(nx.Graph([("a", "a")]))
     for weight in (-1, math.nan, math.inf, "heavy", None):
         with pytest.raises(ValueError, match="weight of edge 'a'-'b' = "):
-            from_networkx(nx.Graph([("a", "b", {"weight": weight})]))
+            Graph.from_networkx(nx.Graph([("a", "b", {"weight": weight})]))
 
 
 def test_parallel_edges_of_a_multigraph_add_up() -> None:
-    graph = from_networkx(nx.MultiGraph([(0, 1, {"weight": 2}), (1, 0, {"weight": 3}), (1, 2)]))
+    graph = Graph.from_networkx(nx.MultiGraph([(0, 1, {"weight": 2}), (1, 0, {"weight": 3}), (1, 2)]))
     assert graph.edge_weights().tolist() == [5, 1]
 
 
@@ -235,16 +235,16 @@ def write_metis(graph: Graph, path: Path) -> None:
 @given(expected=networkx_graphs())
 def test_metis_goes_round(expected: nx.Graph, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("metis") / "round.graph"
-    write_metis(from_networkx(expected), path)
-    assert same(read_metis(path), from_networkx(expected))
+    write_metis(Graph.from_networkx(expected), path)
+    assert same(read_metis(path), Graph.from_networkx(expected))
 
 
 def test_metis_isolated_vertices_sizes_and_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "a.graph"
     path.write_bytes(b"3 1 110\r\n7 2 2\r\n7 3 1\r\n%\r\n7 0\r\n\r\n")
-    assert same(read_metis(path), from_edges(3, [0], [1], vertex_weights=[2, 3, 0]))
+    assert same(read_metis(path), Graph.from_edges(3, [0], [1], vertex_weights=[2, 3, 0]))
     path.write_text("3 1\n3\n\n1")
-    assert same(read_metis(path), from_edges(3, [0], [2]))
+    assert same(read_metis(path), Graph.from_edges(3, [0], [2]))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_malformed_metis(tmp_path: Path, text: str, line: int, message: str) -> 
 
 @given(expected=networkx_graphs(), symmetry=st.sampled_from(["general", "symmetric"]))
 def test_matrix_market_goes_round(expected: nx.Graph, symmetry: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    graph = from_networkx(expected, vertex_weight="none")
+    graph = Graph.from_networkx(expected, vertex_weight="none")
     path = tmp_path_factory.mktemp("matrix") / "round.mtx"
     scipy.io.mmwrite(path, graph.to_scipy(), symmetry=symmetry)  # type: ignore[arg-type, unused-ignore]
     assert same(read_matrix_market(path), graph)
@@ -306,9 +306,9 @@ def test_matrix_market_goes_round(expected: nx.Graph, symmetry: str, tmp_path_fa
 def test_matrix_market_pattern_diagonal_and_duplicates(tmp_path: Path) -> None:
     path = tmp_path / "a.mtx"
     path.write_text("%%MatrixMarket matrix coordinate pattern symmetric\n% c\n\n3 3 3\n1 1\n2 1\n3 2\n")
-    assert same(read_matrix_market(path), from_edges(3, [0, 1], [1, 2]))
+    assert same(read_matrix_market(path), Graph.from_edges(3, [0, 1], [1, 2]))
     path.write_text("%%MatrixMarket matrix coordinate real general\n2 2 4\n1 1 -5\n1 2 1\n2 1 3\n1 2 2\n")
-    assert same(read_matrix_market(path), from_edges(2, [0], [1], [3]))
+    assert same(read_matrix_market(path), Graph.from_edges(2, [0], [1], [3]))
 
 
 REAL = "%%MatrixMarket matrix coordinate real general\n"

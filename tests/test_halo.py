@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi.distributing.halo import Part, Pieces, block_parts, part_of, random_parts
-from lb_mpi.graph import Graph, Ints, from_edges, mesh, parse
+from lb_mpi.graph import Graph, Ints, mesh, parse
 from lb_mpi.partitioning.quality import volume
 
 
@@ -20,7 +20,7 @@ def distributions(draw: st.DrawFn) -> tuple[Graph, Ints, int]:
     pairs = draw(st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda p: p[0] < p[1])))
     tails, heads = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
     weights = np.array(draw(st.lists(st.integers(0, 9), min_size=len(pairs), max_size=len(pairs))), dtype=float)
-    graph = from_edges(n, tails, heads, weights, np.arange(n, dtype=float))
+    graph = Graph.from_edges(n, tails, heads, weights, np.arange(n, dtype=float))
     owners = np.array(draw(st.lists(st.integers(0, size - 1), min_size=n, max_size=n)), dtype=np.int64)
     return graph, owners, size
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lb_mpi.balancing.migrate import Plan, pick, plan
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.flow import outflow
-from lb_mpi.graph import Floats, Graph, Ints, from_edges, from_networkx, parse
+from lb_mpi.graph import Floats, Graph, Ints, parse
 
 NAMES = ("mesh:1x2", "mesh:1x6", "mesh:2x3", "ring:5", "hypercube:3", "complete:4")
 
@@ -44,7 +44,7 @@ def flows(draw: st.DrawFn) -> tuple[Graph, Floats, Floats, Floats]:
     """A graph, any flow on it (cycles, too), loads, speeds."""
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     n = draw(st.integers(1, 15))
-    graph = from_networkx(nx.gnp_random_graph(n, draw(st.floats(0, 1)), seed=draw(st.integers(0, 10**6))))
+    graph = Graph.from_networkx(nx.gnp_random_graph(n, draw(st.floats(0, 1)), seed=draw(st.integers(0, 10**6))))
     scale = draw(st.sampled_from([0.0, 0.1, 1.0]))
     return graph, scale * rng.normal(size=graph.n_edges), rng.exponential(size=n), 10 ** rng.uniform(-1, 1, n)
 
@@ -216,7 +216,7 @@ def test_many_items_end_near_the_lower_bound(name: str) -> None:
 
 
 def test_more_ranks_than_items() -> None:
-    graph = from_edges(4, [0, 1, 2], [1, 2, 3])
+    graph = Graph.from_edges(4, [0, 1, 2], [1, 2, 3])
     owner = np.array([0, 0])
     flow = balance(graph, [2.0, 0, 0, 0], np.ones(4), scheme="direct", tolerance=1e-9).flow
     after = move(graph, flow, owner, np.ones(2), np.ones(4))

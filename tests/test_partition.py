@@ -11,7 +11,7 @@ import pytest
 from scipy import sparse
 
 import lb_mpi
-from lb_mpi.graph import Graph, from_edges, from_networkx, mesh, parse
+from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.graph_files import read_parts, write_parts
 from lb_mpi.partitioning.external import metis, whole_numbers
 from lb_mpi.partitioning.partition import METHODS, partition
@@ -35,16 +35,16 @@ def graphs() -> dict[str, Graph]:
     for _, data in weighted.nodes(data=True):
         data["weight"] = float(rng.choice([0.0, 0.1, 7.0]))
     return {
-        "one vertex": from_networkx(nx.empty_graph(1)),
-        "isolated": from_networkx(nx.empty_graph(9)),
-        "star": from_networkx(nx.star_graph(20)),
+        "one vertex": Graph.from_networkx(nx.empty_graph(1)),
+        "isolated": Graph.from_networkx(nx.empty_graph(9)),
+        "star": Graph.from_networkx(nx.star_graph(20)),
         "path": mesh(1, 30),
         "complete": parse("complete:12"),
         "grid": mesh(12, 12),
-        "two pieces": from_networkx(nx.disjoint_union(nx.grid_2d_graph(6, 6), nx.cycle_graph(15))),
-        "weighted": from_networkx(weighted),
-        "zero weights": from_edges(8, [0, 1, 2], [1, 2, 3], [0, 0, 0], np.zeros(8)),
-        "huge weights": from_edges(4, [0, 1, 2], [1, 2, 3], [1e300, 1e-300, 1e300], [1e307, 1e307, 1e-300, 0]),
+        "two pieces": Graph.from_networkx(nx.disjoint_union(nx.grid_2d_graph(6, 6), nx.cycle_graph(15))),
+        "weighted": Graph.from_networkx(weighted),
+        "zero weights": Graph.from_edges(8, [0, 1, 2], [1, 2, 3], [0, 0, 0], np.zeros(8)),
+        "huge weights": Graph.from_edges(4, [0, 1, 2], [1, 2, 3], [1e300, 1e-300, 1e300], [1e307, 1e307, 1e-300, 0]),
     }
 
 
@@ -120,7 +120,7 @@ def test_every_way_to_give_a_graph(tmp_path: Path) -> None:
         ({"method": "magic"}, "method = 'magic': expected one of multilevel, metis, kahip, spectral"),
         ({"graph": "mesh:0x3"}, "graph = 'mesh:0x3'"),
         ({"graph": sparse.csr_array([[0.0, 1.0], [0.0, 0.0]])}, "one-sided"),
-        ({"graph": from_edges(2, [0], [1], [1e308])}, "add up to more than floating point can tell"),
+        ({"graph": Graph.from_edges(2, [0], [1], [1e308])}, "add up to more than floating point can tell"),
         ({"graph": nx.DiGraph([(0, 1)])}, "directed"),
     ],
 )
@@ -158,12 +158,12 @@ def test_metis_by_recursive_bisection() -> None:
 
 
 def test_whole_numbers() -> None:
-    whole = whole_numbers(from_edges(4, [0, 1, 2, 0], [1, 2, 3, 3], [2, 0, 7, 1], [0, 1, 2, 3]))
+    whole = whole_numbers(Graph.from_edges(4, [0, 1, 2, 0], [1, 2, 3, 3], [2, 0, 7, 1], [0, 1, 2, 3]))
     assert whole.indptr.tolist() == [0, 2, 3, 4, 6]
     assert whole.indices.tolist() == [1, 3, 0, 3, 0, 2]
     assert whole.weights.tolist() == [2, 1, 2, 7, 1, 7]
     assert whole.vertex_weights.tolist() == [0, 1, 2, 3]
-    scaled = whole_numbers(from_edges(3, [0, 1], [1, 2], [1e-9, 0.5], [1e200, 2e200, 0]))
+    scaled = whole_numbers(Graph.from_edges(3, [0, 1], [1, 2], [1e-9, 0.5], [1e200, 2e200, 0]))
     assert scaled.weights.tolist() == [1, 1, (1 << 27), (1 << 27)]  # the light edge keeps a weight
     assert scaled.vertex_weights.tolist() == [89478485, 178956971, 0]  # a third and two of 2^28
 

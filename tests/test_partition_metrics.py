@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lb_mpi
-from lb_mpi.graph import Graph, from_edges, from_networkx, mesh
+from lb_mpi.graph import Graph, mesh
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_parts
 from lb_mpi.partitioning.quality import connected, cut, mapping_cost, part_weights, volume
@@ -25,7 +25,7 @@ def partitions(draw: st.DrawFn) -> tuple[nx.Graph, Graph, list[int], int, np.ran
         data["weight"] = int(rng.integers(0, 5))
     k = draw(st.integers(1, 6))
     parts = rng.integers(0, k, len(expected)).tolist()
-    return expected, from_networkx(expected), parts, k, rng
+    return expected, Graph.from_networkx(expected), parts, k, rng
 
 
 @given(partitions())
@@ -93,7 +93,7 @@ def test_worked_example() -> None:
 
 
 def test_the_heaviest_task_bounds_too() -> None:
-    graph = from_edges(3, [0], [1], vertex_weights=[10, 1, 1])
+    graph = Graph.from_edges(3, [0], [1], vertex_weights=[10, 1, 1])
     assert mapping_cost(graph, [0, 1, 1], machine([1, 2])).lower_bound_s == 5.0
     assert mapping_cost(graph, [1, 0, 0], machine([1, 2])).objective_s == 5.0
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.graph import Graph, from_edges, mesh, parse
+from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.partitioning.balance import find_bounds
 from lb_mpi.partitioning.chance import random_state
 from lb_mpi.partitioning.coarsen import coarsen, csr
@@ -20,7 +20,7 @@ from lb_mpi.partitioning.refine_flow import refine_by_flow
 from lb_mpi.partitioning.refine_fm import refine
 from lb_mpi.partitioning.spectral_bisection import fiedler, spectral_bisection, split
 
-TWO_TRIANGLES = from_edges(6, [0, 2, 4, 1, 3, 5, 2], [2, 4, 0, 3, 5, 1, 3])
+TWO_TRIANGLES = Graph.from_edges(6, [0, 2, 4, 1, 3, 5, 2], [2, 4, 0, 3, 5, 1, 3])
 
 
 def equal(k: int) -> np.ndarray:
@@ -37,7 +37,7 @@ def loads(graph: Graph, part: np.ndarray, k: int) -> np.ndarray:
 
 
 def star(n: int) -> Graph:
-    return from_edges(n, np.zeros(n - 1, int), np.arange(1, n))
+    return Graph.from_edges(n, np.zeros(n - 1, int), np.arange(1, n))
 
 
 @st.composite
@@ -48,7 +48,7 @@ def graphs(draw, largest: int = 60) -> Graph:
     tails, heads = np.nonzero(np.triu(rng.random((n, n)) < density, 1))
     unit = draw(st.booleans())
     weights = np.ones(len(tails)) if unit else rng.choice([0.0, 0.5, 1.0, 7.25], len(tails))
-    return from_edges(n, tails, heads, weights, np.ones(n) if unit else rng.choice([0.0, 1.0, 1.5, 4.0], n))
+    return Graph.from_edges(n, tails, heads, weights, np.ones(n) if unit else rng.choice([0.0, 1.0, 1.5, 4.0], n))
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_any_graph_gets_a_valid_partition_within_the_bounds(graph, k, effort, se
 @pytest.mark.parametrize("targets", [equal(2), equal(5), np.array([1, 1, 2, 4]) / 8])
 @pytest.mark.parametrize("effort", sorted(EFFORTS))
 def test_unit_weights_and_room_enough_means_within_the_asked_imbalance(effort, targets):
-    for graph in (mesh(30, 40), parse("hypercube:10"), mesh(1, 1000), star(1000), from_edges(900, [], [])):
+    for graph in (mesh(30, 40), parse("hypercube:10"), mesh(1, 1000), star(1000), Graph.from_edges(900, [], [])):
         part = multilevel(graph, targets, 0.03, effort, 1)
         assert np.all(loads(graph, part, len(targets)) <= 1.03 * targets * graph.n)
 
@@ -101,13 +101,13 @@ def test_more_effort_cuts_less_on_the_whole():
         parse("complete:40"),
         mesh(1, 50),
         mesh(9, 9),
-        from_edges(20, [], []),
-        from_edges(1, [], []),
-        from_edges(2, [0], [1]),
-        from_edges(40, np.arange(39), np.arange(1, 40), np.zeros(39), np.zeros(40)),
-        from_edges(200, np.arange(0, 200, 2), np.arange(1, 200, 2)),
-        from_edges(40, np.arange(39), np.arange(1, 40), np.full(39, 1e-300), np.full(40, 1e-300)),
-        from_edges(40, np.arange(39), np.arange(1, 40), np.full(39, 1e300), np.full(40, 1e300)),
+        Graph.from_edges(20, [], []),
+        Graph.from_edges(1, [], []),
+        Graph.from_edges(2, [0], [1]),
+        Graph.from_edges(40, np.arange(39), np.arange(1, 40), np.zeros(39), np.zeros(40)),
+        Graph.from_edges(200, np.arange(0, 200, 2), np.arange(1, 200, 2)),
+        Graph.from_edges(40, np.arange(39), np.arange(1, 40), np.full(39, 1e-300), np.full(40, 1e-300)),
+        Graph.from_edges(40, np.arange(39), np.arange(1, 40), np.full(39, 1e300), np.full(40, 1e300)),
     ],
     ids=["star", "large star", "complete", "path", "grid", "isolated", "one", "two", "zero", "pairs", "tiny", "huge"],
 )
@@ -120,7 +120,7 @@ def test_corner_cases(graph, effort):
 
 
 def test_components_are_not_cut_when_they_fit():
-    graph = from_edges(400, np.arange(399)[np.arange(399) % 10 != 9], np.arange(1, 400)[np.arange(399) % 10 != 9])
+    graph = Graph.from_edges(400, np.arange(399)[np.arange(399) % 10 != 9], np.arange(1, 400)[np.arange(399) % 10 != 9])
     assert cut(graph, multilevel(graph, equal(4), 0.03, "good", 0)) == 0
 
 
@@ -190,7 +190,7 @@ def _sorted(graph):
     return graph.indptr, graph.indices[order], graph.weights[order], graph.vertex_weights
 
 
-@pytest.mark.parametrize("graph", [star(3000), from_edges(3000, [], []), parse("complete:200"), mesh(40, 40)])
+@pytest.mark.parametrize("graph", [star(3000), Graph.from_edges(3000, [], []), parse("complete:200"), mesh(40, 40)])
 def test_coarsening_gets_down(graph):
     assert coarsen(csr(graph), 100, graph.n / 50, random_state(0))[-1].csr.n <= 160
 
@@ -266,7 +266,7 @@ def test_flow_finds_the_lightest_cut():
     # A corridor of weight-9 edges with one weak spot that is off the present cut.
     weights = np.full(29, 9.0)
     weights[12] = 1.0
-    graph = from_edges(30, np.arange(29), np.arange(1, 30), weights)
+    graph = Graph.from_edges(30, np.arange(29), np.arange(1, 30), weights)
     part = (np.arange(30) >= 15).astype(np.int64)
     assert refine_by_flow(csr(graph), part, np.full(2, 18.0), 1, 8, random_state(0)) == 8
     assert np.array_equal(part, (np.arange(30) >= 13).astype(np.int64))
@@ -299,7 +299,7 @@ def test_repeated_eigenvalues_give_an_eigenvector_all_the_same(graph):
 
 
 def test_graphs_in_pieces_are_joined_by_edges_too_faint_to_matter():
-    graph = from_edges(700, np.arange(0, 700, 2), np.arange(1, 700, 2))
+    graph = Graph.from_edges(700, np.arange(0, 700, 2), np.arange(1, 700, 2))
     joined = connected(csr(graph))
     assert Graph(*_sorted(joined)).components()[0] == 1
     assert joined.weights[joined.weights < 1].sum() / 2 < 1

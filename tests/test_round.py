@@ -15,7 +15,7 @@ from lb_mpi.balancing.judge import end_s
 from lb_mpi.balancing.round import LATENCY_S, Job, Kind, Message, Round, join, numbers, share
 from lb_mpi.balancing.simulate import Network, World
 from lb_mpi.errors import ProtocolError
-from lb_mpi.graph import Graph, from_edges, mesh, parse
+from lb_mpi.graph import Graph, mesh, parse
 from tests.round_law import check_end, check_law, explore, first_state
 
 PAIR, PATH, TRIANGLE = [(0, 1)], [(0, 1), (1, 2)], [(0, 1), (1, 2), (0, 2)]
@@ -53,7 +53,7 @@ def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9), round_class:
     """A round of random ranks, speeds, rows and plans under the law; delays log-uniform over three decades."""
     rng = random.Random(seed)
     size = rng.choice(sizes)
-    graphs = [mesh(1, size), parse(f"complete:{size}") if size > 1 else mesh(1, 1), from_edges(size, [], [])]
+    graphs = [mesh(1, size), parse(f"complete:{size}") if size > 1 else mesh(1, 1), Graph.from_edges(size, [], [])]
     graph: Graph = rng.choice(graphs)
     n_rows = [rng.choice([0, 0, 1, 5, 12]) for _ in range(size)]
     lent: list[dict[int, object]] = [{} for _ in range(size)]

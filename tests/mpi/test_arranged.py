@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.diffusion.diffusion import balance
-from lb_mpi.graph import from_edges, mesh, most_square_mesh, parse
+from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi import arranged as arranged_module
 from lb_mpi.mpi.diffuse import diffuse
 
@@ -115,7 +115,7 @@ def test_other_things_that_are_refused() -> None:
     with pytest.raises(TypeError, match="expected an mpi4py intracommunicator"):
         lb_mpi.arranged("world", mesh(1, SIZE), SPEEDS)  # type: ignore[arg-type]
     if SIZE > 1:
-        told = refused(lambda: lb_mpi.arranged(COMM, from_edges(SIZE, [], []), SPEEDS))
+        told = refused(lambda: lb_mpi.arranged(COMM, Graph.from_edges(SIZE, [], []), SPEEDS))
         assert all("components" in text for text in told)
     if SIZE > 2:
         graph = mesh(1, SIZE) if RANK else parse(f"ring:{SIZE}")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES
-from lb_mpi.graph import from_edges, parse
+from lb_mpi.graph import Graph, parse
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -506,7 +506,7 @@ def test_process_graphs() -> None:
 def test_components_are_balanced_by_themselves() -> None:
     if SIZE < 4:
         pytest.skip("needs two pairs of ranks")
-    pairs = from_edges(SIZE, [0, 2], [1, 3])
+    pairs = Graph.from_edges(SIZE, [0, 2], [1, 3])
     with pytest.warns(UserWarning, match=f"the graph has {SIZE - 2} components"):
         balancer = lb_mpi.Balancer(COMM, graph=pairs, when="always")
     with balancer:

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from scipy import sparse
 
 import lb_mpi
-from lb_mpi.graph import Graph, Ints, from_edges, mesh, parse
+from lb_mpi.graph import Graph, Ints, mesh, parse
 from lb_mpi.machine import Machine
 from lb_mpi.mpi.distribute import METHODS, allocation_of
 from lb_mpi.mpi.halo import HaloPlan
@@ -37,7 +37,8 @@ def weighted(n: int, seed: int) -> Graph:
     """A random graph with weights, some of its vertices alone."""
     rng = np.random.default_rng(seed)
     tails, heads = np.array(list(nx.gnm_random_graph(n, 2 * n, seed).edges)).reshape(-1, 2).T
-    return from_edges(n, tails, heads, rng.integers(0, 9, len(tails)).astype(float), rng.integers(0, 9, n).astype(float))
+    weights, work = rng.integers(0, 9, len(tails)).astype(float), rng.integers(0, 9, n).astype(float)
+    return Graph.from_edges(n, tails, heads, weights, work)
 
 
 def check(plan: HaloPlan, graph: Graph, parts: Ints | None = None) -> None:
@@ -65,7 +66,8 @@ def check(plan: HaloPlan, graph: Graph, parts: Ints | None = None) -> None:
 
 @pytest.mark.parametrize("root", sorted({0, LAST}))
 def test_given_parts(root: int) -> None:
-    for seed, graph in enumerate([mesh(6, 7), weighted(40, 1), mesh(1, 1), parse("complete:9"), from_edges(5, [], [])]):
+    graphs = [mesh(6, 7), weighted(40, 1), mesh(1, 1), parse("complete:9"), Graph.from_edges(5, [], [])]
+    for seed, graph in enumerate(graphs):
         rng = np.random.default_rng(seed)
         for parts in (
             rng.integers(0, SIZE, graph.n),
@@ -137,7 +139,7 @@ def test_costs_of_messages_count_only_with_a_unit() -> None:
     assert allocation_of(graph, 3, None, machine, 1e3).counts.tolist() == [20, 10, 10]
     assert allocation_of(graph, 3, [1.0, 1.0, 2.0], machine, None).counts.tolist() == [10, 10, 20]
     assert allocation_of(mesh(1, 1), 3, None, machine, 1.0).counts.tolist() == [1, 0, 0]
-    assert allocation_of(from_edges(4, [], [], None, [0.0] * 4), 1, [1.0], None, 1.0).counts.tolist() == [4]
+    assert allocation_of(Graph.from_edges(4, [], [], None, [0.0] * 4), 1, [1.0], None, 1.0).counts.tolist() == [4]
 
 
 def test_a_machine_counts_on_its_own_hosts() -> None:

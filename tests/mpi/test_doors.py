@@ -27,7 +27,7 @@ DOORS: dict[str, Callable[[Any], Any]] = {
     "NeighbourExchange": lambda graph: NeighbourExchange(COMM, graph).close(),
     "Diffuser": lambda graph: Diffuser(COMM, graph).close(),
     "arranged": arranged,
-    "distribute": lambda graph: lb_mpi.distribute(COMM, graph, speeds=np.ones(SIZE), effort="fast").close(),
+    "distribute": lambda graph: lb_mpi.distribute(COMM, graph, method="block").close(),
 }
 
 

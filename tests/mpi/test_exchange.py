@@ -11,7 +11,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES, balance
 from lb_mpi.diffusion.flow import outflow
-from lb_mpi.graph import Floats, Graph, from_edges, mesh, most_square_mesh, parse
+from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh, parse
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.diffuse import Diffuser, diffuse
 from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
@@ -208,7 +208,7 @@ def test_nothing_to_do_and_nothing_at_all(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_components_are_balanced_by_themselves(scheme: str) -> None:
-    apart = from_edges(SIZE, np.arange(0, SIZE - 1, 2), np.arange(1, SIZE, 2))
+    apart = Graph.from_edges(SIZE, np.arange(0, SIZE - 1, 2), np.arange(1, SIZE, 2))
     loads, speeds = spread(5, 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -221,5 +221,5 @@ def test_a_graph_that_is_not_connected_is_named() -> None:
     if SIZE > 1:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            diffuse(COMM, from_edges(SIZE, [], []), 1.0, 1.0)
+            diffuse(COMM, Graph.from_edges(SIZE, [], []), 1.0, 1.0)
         assert any("components" in str(warning.message) for warning in caught) == (RANK == 0)

@@ -11,7 +11,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps import heat
 from apps.command import compile_once
-from lb_mpi.graph import from_edges, parse
+from lb_mpi.graph import Graph, parse
 from lb_mpi.machine import Machine, write_machine
 from tests.mpi.test_apps import run
 
@@ -100,7 +100,7 @@ def test_the_step_against_numpy() -> None:
     rng = np.random.default_rng(1)
     pairs = rng.integers(0, 40, (90, 2))
     tails, heads = np.unique(np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1), axis=0).T
-    graph = from_edges(40, tails, heads, rng.uniform(0, 3, len(tails)))
+    graph = Graph.from_edges(40, tails, heads, rng.uniform(0, 3, len(tails)))
     before = rng.uniform(0.2, 1.0, 40)
     after = np.empty(40)
     dt = 0.01

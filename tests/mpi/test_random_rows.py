@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.diffusion.setup import SCHEMES
-from lb_mpi.graph import Graph, from_edges, parse
+from lb_mpi.graph import Graph, parse
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -28,7 +28,8 @@ def draw_graph(rng: random.Random) -> Graph | None:
     pairs = [(a, b) for a in range(SIZE) for b in range(a + 1, SIZE)]
     some = sorted(rng.sample(pairs, rng.randint(0, len(pairs))))
     ends = [[a for a, _ in some], [b for _, b in some]]
-    return rng.choice([None, parse(f"complete:{SIZE}"), parse(f"ring:{SIZE}"), from_edges(SIZE, *np.array(ends, dtype=int))])
+    drawn = Graph.from_edges(SIZE, *np.array(ends, dtype=int))
+    return rng.choice([None, parse(f"complete:{SIZE}"), parse(f"ring:{SIZE}"), drawn])
 
 
 def calls(seed: int) -> int:
