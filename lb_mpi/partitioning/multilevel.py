@@ -39,7 +39,7 @@ class Effort(NamedTuple):
 
 EFFORTS = {
     "fast": Effort(40, 2, Starts(4, 0), 2, 0.3, 1, 4, 0, 1, 0),
-    "good": Effort(60, 6, Starts(8, 2), 3, 0.3, 1, 6, 2, 1, 0),
+    "good": Effort(60, 6, Starts(8, 2), 3, 0.3, 1, 5, 2, 1, 0),
     "best": Effort(60, 6, Starts(8, 9), 3, 0.3, 2, 10, 2, 4, 8),
 }
 SEEDS_AT_ONCE = 10  # of a search: fewer find no more, and take longer
