@@ -1,0 +1,84 @@
+"""Does the simulator of rows tell the truth?  mpiexec -n 4 python -m benchmarks.rows [--speeds 0.8,0.4,0.2,0.2]
+
+Rows of drawn costs (CPU time that is spun away) are computed by `Balancer.map_blocks` on ranks that emulate these speeds,
+and by `lb_mpi.balancing.simulate` on virtual ranks of the same speeds; seconds of each call, and predicted / measured of
+them all.  The machine must have as many cores as the sum of the speeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.balancing.simulate import ROWS, Cluster, Network, row_costs, simulate
+from lb_mpi.checks import comma_list
+from lb_mpi.graph import Floats, mesh, most_square_mesh
+from lb_mpi.mpi.waiting import barrier
+
+WANTED = 0.10
+LATENCY_S, BANDWIDTH = 20e-6, 2e9  # of messages between oversubscribed ranks of one machine
+
+
+def compute(rows: Floats) -> Floats:
+    """Use as much CPU time as the rows say."""
+    until = time.thread_time() + float(rows.sum())
+    while time.thread_time() < until:
+        pass
+    return rows
+
+
+def real(comm: MPI.Intracomm, costs: list[list[Floats]], speed: float) -> list[float]:
+    """Seconds of each call on the slowest rank."""
+    seconds = []
+    with lb_mpi.Balancer(comm, emulated_speed=speed) as balancer:
+        for call in costs:
+            barrier(comm)
+            began = time.perf_counter()
+            balancer.map_blocks(compute, call[comm.rank])
+            seconds.append(comm.allreduce(time.perf_counter() - began, MPI.MAX))
+    return seconds
+
+
+def main() -> None:
+    """Measure, simulate, print on rank 0."""
+    comm = MPI.COMM_WORLD
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rows", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--speeds", default="0.8,0.4,0.2,0.2", help="of the ranks (%(default)s)")
+    parser.add_argument("--costs", choices=ROWS, default="lognormal", help="of the rows (%(default)s)")
+    parser.add_argument("--rows", type=int, default=200, help="on each rank (%(default)s)")
+    parser.add_argument("--row-s", type=float, default=4e-4, help="mean CPU seconds of a row (%(default)s)")
+    parser.add_argument("--calls", type=int, default=40, help="of map_blocks (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    speeds = np.array(comma_list("--speeds", options.speeds, comm.size))
+    draw = row_costs(options.costs, comm.size, options.rows, spread=0.5, period=2 * options.calls)
+    costs = [[options.row_s * mine for mine in draw(call)] for call in range(options.calls)]
+    measured = real(comm, costs, float(speeds[comm.rank]))
+    if comm.rank:
+        return
+    network = Network((LATENCY_S, LATENCY_S), 1.0 / BANDWIDTH)
+    cluster = Cluster(mesh(*most_square_mesh(comm.size)), speeds, network=network)
+    predicted = simulate(cluster, lambda call: costs[call], options.calls)
+    bound = statistics.median(call.bound_s for call in predicted)
+    totals = sum(call.seconds for call in predicted), sum(measured)
+    ratio = totals[0] / totals[1]
+    if options.json:
+        print(json.dumps({"ranks": comm.size, "predicted_s": totals[0], "measured_s": totals[1], "ratio": ratio}))
+        return
+    print(" call  predicted / bound  measured / bound")
+    for k, (call, seconds) in enumerate(zip(predicted, measured, strict=True)):
+        if k < 5 or k % 5 == 0:
+            print(f"{k + 1:5d} {call.seconds / call.bound_s:18.3f} {seconds / call.bound_s:17.3f}")
+    alone = sum(call.alone_s for call in predicted)
+    print(f"{options.calls} calls with a bound of {bound:.4f} s (median), without balancing {alone:.2f} s in all")
+    print(f"predicted {totals[0]:.3f} s, measured {totals[1]:.3f} s: ratio {ratio:.3f} (wanted: within {WANTED:.0%})")
+
+
+if __name__ == "__main__":
+    main()
