@@ -126,3 +126,18 @@ def test_what_has_failed_is_one_line_and_a_bug_keeps_its_traceback(
     error = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError):
         main(line)
+
+
+def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["simulate", "rows", "--graph", "mesh:2x3", "--calls", "6", "--costs", "constant", "--speeds", "4,1,1,1,1,2"]
+    assert main([*given, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ranks"] == len(answer["calls"]) == 6
+    assert answer["ratio_without"] == pytest.approx(6 * (4 + 1 + 1 + 1 + 1 + 2) / 6 / 6)
+    assert 1.0 < answer["ratio_later"] < 1.3 < answer["ratio_without"]
+    assert answer["total"]["rows_moved"] == sum(call["rows_moved"] for call in answer["calls"]) > 0
+    assert main(given) == 0
+    assert "without balancing" in capsys.readouterr().out
+    for wrong, words in (("--calls=0", "calls = 0"), ("--noise=-1", "noise = -1"), ("--speeds=1,2", "speeds")):
+        assert main([*given, wrong]) == 2
+        assert words in capsys.readouterr().err
