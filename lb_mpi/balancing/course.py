@@ -148,9 +148,11 @@ class Course:
         if self.plan is None or self.costs is None:
             return
         mine = self.plan.of(self.rank)
+        self.lenders = self.plan.to(self.rank)
+        if not len(mine.amounts):
+            return
         if self._planned_rows and len(self.costs) != self._planned_rows:  # as large a part of these rows as of those
             mine = replace(mine, amounts=mine.amounts * (len(self.costs) / self._planned_rows))
-        self.lenders = self.plan.to(self.rank)
         items: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(mine.amounts)
         if self.costs.known:
             items = pick(self.costs.work(self.ranks.worth), mine).items

@@ -164,9 +164,10 @@ class Round:
         sends = self._lend_as_planned()
         for source, message in arrived:
             sends += self._receive(source, message)
-        for neighbour, dry in self.neighbours.items():
-            if dry and self.home and neighbour not in self.away:
-                sends += self._help(neighbour)
+        if self.home:
+            for neighbour, dry in self.neighbours.items():
+                if dry and self.home and neighbour not in self.away:
+                    sends += self._help(neighbour)
         if self.dry_at is None and not (self.home or self.borrowed):
             self.dry_at = now
             sends += [(neighbour, Message(Kind.DRY)) for neighbour in self.neighbours]
