@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 
 
 class Interrupts:
@@ -27,15 +27,18 @@ class Interrupts:
             self.pending = False
             raise KeyboardInterrupt
 
-    @contextmanager
-    def allowed(self) -> Iterator[None]:
-        """Run what the user has written: in this block, Ctrl-C is raised at once."""
+    def allowed(self) -> Interrupts:
+        """Run what the user has written in a `with` block of this: there, Ctrl-C is raised at once."""
+        return self
+
+    def __enter__(self) -> None:  # not a generator: a search comes here several times in some microseconds
+        self.check()
         self._raising = True
-        try:
-            self.check()
-            yield
-        finally:
-            self._raising = False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._raising = False
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         if self._raising:
