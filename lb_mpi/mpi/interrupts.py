@@ -32,7 +32,8 @@ class Interrupts:
         return self
 
     def __enter__(self) -> None:  # not a generator: a search comes here several times in some microseconds
-        self.check()
+        if self.pending:
+            self.check()
         self._raising = True
 
     def __exit__(

@@ -78,6 +78,8 @@ class Guard(Problem):
         """Say that there is an answer; SearchError unless it is True or False (a method would always be true)."""
         with self._around():
             found: object = self.problem.found
+        if found is True or found is False:
+            return found
         if not isinstance(found, bool | np.bool_):
             raise SearchError(f"found = {show(found)}: expected True or False")
         return bool(found)
