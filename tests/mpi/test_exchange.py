@@ -153,7 +153,7 @@ def test_steps_and_flows_are_those_of_the_whole_graph(scheme: str, tau: str | No
         tails, heads = graph.edges()
         for tolerance, how in (
             (0.05, (("neighbourhood", None), ("paper", 7))),
-            (1e-6 if SIZE <= 4 else 1e-3, (("neighbourhood", 0), ("paper", None))),
+            (1e-6, (("neighbourhood", 0), ("paper", None))),
         ):
             whole = balance(graph, loads, speeds, scheme=scheme, tau=tau, tolerance=tolerance)
             for exchange, lag in how:
