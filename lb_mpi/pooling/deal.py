@@ -1,0 +1,68 @@
+"""Who owns which tasks at the begin of a map: by speed, and largest first where costs are known; and how fast ranks are.
+
+Without costs, each rank owns as many tasks as its speed is worth, in their order.  With costs: LPT, longest processing time
+first (Graham 1969), on unequal machines: each task, from the largest on, to whom it would end first on.  A rank's own tasks
+lie together in the order of a map, the largest first, so that what is stolen from the back is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+PRIOR_TASKS = 16.0  # so many tasks of average speed is every rank believed to have done before it is measured
+MEMORY = 0.5  # what a map counts for after the next one
+
+
+class Deal(NamedTuple):
+    """Position k of a map is task order[k]; rank r owns the positions bounds[r]..bounds[r + 1] - 1."""
+
+    order: NDArray[np.int64]  # shape (tasks,)
+    bounds: NDArray[np.int64]  # shape (ranks + 1,)
+
+
+def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.float64] | None = None) -> Deal:
+    """Deal task numbers to ranks of these speeds; `costs` are those of the tasks, in their order."""
+    if costs is None:
+        ends = np.cumsum(speeds) / np.sum(speeds) * len(tasks)
+        return Deal(tasks, np.concatenate([[0], np.rint(ends)]).astype(np.int64))
+    owned: list[list[int]] = [[] for _ in speeds]
+    speed, free_at = np.asarray(speeds, dtype=np.float64), np.zeros(len(speeds))
+    for place in np.argsort(-costs, kind="stable").tolist():
+        ends = free_at + costs[place] / speed
+        rank = int(ends.argmin())
+        free_at[rank] = ends[rank]
+        owned[rank].append(place)
+    order = np.array([place for places in owned for place in places], dtype=np.int64)
+    return Deal(tasks[order], np.cumsum([0, *map(len, owned)]))
+
+
+class Speeds:
+    """Relative speeds of ranks: cost done per second spent on tasks, over the maps so far, the last ones counting more.
+
+    What the user has `given` is not measured.  A few tasks say little of a rank: each is believed to have done some at
+    average speed.
+    """
+
+    def __init__(self, size: int, given: Sequence[float] | None = None) -> None:
+        self.values = np.ones(size) if given is None else np.array(given, dtype=np.float64)
+        self._given = given is not None
+        self._tasks = np.zeros(size)
+        self._work_s = np.zeros(size)  # what the average rank would have needed
+        self._seconds = np.zeros(size)
+
+    def observe(self, n: Floats, cost: Floats, seconds: Floats) -> None:
+        """In a map, each rank has done n tasks of this cost in all (their number, where unknown), in so many seconds."""
+        if self._given or not cost.sum() > 0.0 or not seconds.sum() > 0.0:
+            return
+        work_s = cost * (seconds.sum() / cost.sum())  # costs of different maps have different units
+        self._tasks = MEMORY * self._tasks + n
+        self._work_s = MEMORY * self._work_s + work_s
+        self._seconds = MEMORY * self._seconds + seconds
+        prior_s = PRIOR_TASKS * self._seconds.sum() / self._tasks.sum()
+        self.values = (self._work_s + prior_s) / (self._seconds + prior_s)

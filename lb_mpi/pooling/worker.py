@@ -1,0 +1,250 @@
+"""One rank in one map: what it begins next, whom it steals from, what it answers.  Pure: it proposes swaps, and is told.
+
+Law.  At each time, the intervals owned (in words), the chunks begun, and the intervals under way (stolen and not yet in the
+thief's word, or in a GIVE) are, with the tasks done, a partition of the tasks of the map.  A task that was begun is not
+stolen.  A stolen interval's first chunk is begun before the rest can be stolen again: two idle ranks would pass the last
+task back and forth for ever.  Only its owner fills an empty word, and so it never fails to.
+
+On one host words lie in shared memory, and nobody waits for a rank that computes.  Between hosts a thief that finds nothing
+on its own host asks a rank of another (ASK), which between two of its chunks steals for it from whoever on its host has the
+most, and answers (GIVE, maybe of nothing).  A thief waits for one answer at a time.
+
+What a rank does, when it holds no chunk (the first row that fits):
+
+    it has                                  it proposes to                       when that has succeeded
+    stolen tasks not yet in its word        fill its empty word                  -
+    an ASK to answer, something to give     take a share from the back           GIVE it
+    an ASK to answer, nothing to give       -                                    GIVE nothing
+    an interval                             take a chunk at the front            the chunk is begun
+    an ASK unanswered                       -                                    it waits
+    victims on its host                     take a share from the back           its first chunk is begun, the rest is stolen
+    other hosts                             -                                    ASK one; a pause when all had nothing
+    none of these                           -                                    it waits
+
+The caller's loop is
+
+    for source, message in arrived: worker.receive(source, message)
+    while (swap := worker.propose(now, words, speeds)) is not None:
+        worker.swapped(swap, compare_and_swap(swap))
+    send(worker.sends(now))
+    if worker.chunk is not None: run it; worker.done(seconds)
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from lb_mpi.errors import ProtocolError
+from lb_mpi.pooling.chunks import Pace, share
+from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, take_back, take_front, unpack
+
+Words = Mapping[int, int] | Sequence[int]  # by rank
+PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before hosts that had nothing are asked again
+
+
+class Kind(IntEnum):
+    """Messages between ranks of different hosts."""
+
+    ASK = 1  # speed: the thief's
+    GIVE = 2  # lo, hi: what is given; lo == hi: nothing
+
+
+class Message(NamedTuple):
+    """One message of a map."""
+
+    kind: Kind
+    epoch: int
+    lo: int = 0
+    hi: int = 0
+    speed: float = 0.0
+
+
+class Swap(NamedTuple):
+    """The word of `rank` is to become `new`, if it is still `old`."""
+
+    rank: int
+    old: int
+    new: int
+
+
+class Ask(NamedTuple):
+    """What a rank of another host wants."""
+
+    thief: int
+    speed: float
+
+
+class Worker:
+    """The protocol of one rank; `host` are the ranks on its host (with itself), `others` those of each other host."""
+
+    def __init__(self, rank: int, host: Sequence[int], others: Sequence[Sequence[int]] = (), seed: int = 0) -> None:
+        self.rank = rank
+        self.epoch = 0
+        self.chunk: Interval | None = None  # begun; in the hands of the caller until `done`
+        self.steals = 0
+        self._host = [peer for peer in host if peer != rank]
+        self._hosts = _Hosts(others, random.Random(f"{seed} {rank}"))
+        self._pace = Pace()
+        self._rest: Interval | None = None  # stolen, not yet in the word
+        self._asks: list[Ask] = []
+        self._sends: list[tuple[int, Message]] = []
+
+    def begin(self, epoch: int, lo: int, hi: int) -> None:
+        """Start map number `epoch` (counted from 1, modulo 256 in words), owning lo..hi-1."""
+        if self.chunk is not None or not 0 <= lo <= hi <= MOST:
+            raise ProtocolError(f"begin of {lo}..{hi} with chunk {self.chunk}")
+        self.epoch = epoch % EPOCHS
+        self._rest = Interval(self.epoch, lo, hi)
+        self._pace = Pace()
+        self._asks.clear()
+        self._hosts.begin()
+
+    def end(self) -> None:
+        """The map is over: what is left in words is not begun any more."""
+        self._rest = None
+        self.epoch = -1
+
+    @property
+    def waiting(self) -> bool:
+        """True when neither a chunk nor a swap is at hand."""
+        return self.chunk is None and self._rest is None
+
+    @property
+    def wake_at(self) -> float:
+        """The time at which another host may be asked again."""
+        return self._hosts.ready_at
+
+    def receive(self, source: int, message: Message) -> None:
+        """Take in a message from a rank of another host; one of another map is answered with nothing, or dropped."""
+        if message.kind == Kind.ASK:
+            if message.epoch == self.epoch:
+                self._asks.append(Ask(source, message.speed))
+            else:
+                self._give(source, Interval(message.epoch, 0, 0))
+        elif message.kind == Kind.GIVE:
+            if message.epoch == self.epoch:
+                self._take_given(source, Interval(message.epoch, message.lo, message.hi))
+        else:
+            raise ProtocolError(f"message {message} from rank {source}")
+
+    def propose(self, now: float, words: Words, speeds: Mapping[int, float]) -> Swap | None:
+        """The next swap, by the words of the ranks on this host; None: there's a chunk to run, or nothing to do yet."""
+        if self.epoch < 0:
+            return None
+        own = words[self.rank]  # words change under our eyes: each is read once
+        if self._rest is not None:
+            # At the begin of a map the word may hold what an ended one has left, and its thieves may still take of it.
+            return Swap(self.rank, own, pack(*self._rest))
+        if self.chunk is not None:
+            return None
+        if self._asks:
+            if (swap := self._steal([self.rank, *self._host], words, speeds, self._asks[0].speed)) is not None:
+                return swap
+            for ask in self._asks:
+                self._give(ask.thief, Interval(self.epoch, 0, 0))
+            self._asks.clear()
+        if n := unpack(own).n:
+            return Swap(self.rank, own, take_front(own, min(self._pace.n, n)))
+        if self._hosts.asked is not None:
+            return None
+        if (swap := self._steal(self._host, words, speeds, speeds[self.rank])) is not None:
+            return swap
+        if (asked := self._hosts.ask(now)) is not None:
+            self._sends.append((asked, Message(Kind.ASK, self.epoch, speed=speeds[self.rank])))
+        return None
+
+    def swapped(self, swap: Swap, succeeded: bool) -> None:
+        """Hear of the swap that was proposed; one that failed is proposed anew, by the words as they are then."""
+        if not succeeded:
+            return
+        old, new = unpack(swap.old), unpack(swap.new)
+        if self._rest is not None:
+            self._rest = None
+        elif self._asks:
+            self._give(self._asks.pop(0).thief, Interval(self.epoch, new.hi, old.hi))
+        elif swap.rank == self.rank:
+            self.chunk = Interval(self.epoch, old.lo, new.lo)
+        else:
+            self._begin_stolen(Interval(self.epoch, new.hi, old.hi))
+
+    def sends(self) -> list[tuple[int, Message]]:
+        """What is to be sent now, as (rank, message)."""
+        sends, self._sends = self._sends, []
+        return sends
+
+    def done(self, seconds: float) -> Interval:
+        """The chunk has been run, in so many seconds of wall-clock time; it is returned."""
+        if self.chunk is None:
+            raise ProtocolError("done without a chunk")
+        chunk, self.chunk = self.chunk, None
+        self._pace.observe(chunk.n, seconds)
+        return chunk
+
+    def _steal(self, ranks: Sequence[int], words: Words, speeds: Mapping[int, float], speed: float) -> Swap | None:
+        """A share for a thief of this speed, of who needs the longest for what it has not begun."""
+        best, longest = None, 0.0
+        for rank in ranks:
+            word = words[rank]
+            interval = unpack(word)
+            if interval.epoch != self.epoch or interval.n <= longest * speeds[rank]:
+                continue
+            if n := share(interval.n, speed, speeds[rank]):
+                best, longest = Swap(rank, word, take_back(word, n)), interval.n / speeds[rank]
+        return best
+
+    def _begin_stolen(self, stolen: Interval) -> None:
+        self.steals += 1
+        begun = min(self._pace.n, stolen.n)
+        self.chunk = stolen._replace(hi=stolen.lo + begun)
+        self._rest = stolen._replace(lo=stolen.lo + begun) if begun < stolen.n else None
+
+    def _give(self, thief: int, given: Interval) -> None:
+        self._sends.append((thief, Message(Kind.GIVE, given.epoch, given.lo, given.hi)))
+
+    def _take_given(self, source: int, given: Interval) -> None:
+        if self._hosts.asked != source or self.chunk is not None or self._rest is not None:
+            raise ProtocolError(f"GIVE of {given} from rank {source}, asked: {self._hosts.asked}")
+        self._hosts.answered(given.n > 0)
+        if given.n:
+            self._begin_stolen(given)
+
+
+class _Hosts:
+    """Which other host is asked next: each once in a random order, then a pause that grows while they have nothing."""
+
+    def __init__(self, others: Sequence[Sequence[int]], rng: random.Random) -> None:
+        self.asked: int | None = None
+        self.ready_at = 0.0
+        self._others = [list(host) for host in others]
+        self._rng = rng
+        self._left: list[list[int]] = []
+        self._pause_s = 0.0
+
+    def begin(self) -> None:
+        """A new map: an answer that is still under way belongs to the old one."""
+        self.asked = None
+        self.ready_at = 0.0 if self._others else math.inf
+        self._pause_s = 0.0
+        self._left = self._rng.sample(self._others, len(self._others))
+
+    def ask(self, now: float) -> int | None:
+        """A rank to ask now, if any."""
+        if self.asked is not None or now < self.ready_at:
+            return None
+        if not self._left:
+            self._pause_s = min(max(2 * self._pause_s, PAUSE_S[0]), PAUSE_S[1])
+            self.ready_at = now + self._pause_s
+            self._left = self._rng.sample(self._others, len(self._others))
+            return None
+        self.asked = self._rng.choice(self._left.pop())
+        return self.asked
+
+    def answered(self, gave: bool) -> None:
+        """The rank that was asked has answered."""
+        self.asked = None
+        if gave:
+            self._pause_s = 0.0
