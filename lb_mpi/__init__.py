@@ -38,7 +38,7 @@ bring it).
 from typing import TYPE_CHECKING, Any
 
 from lb_mpi.emulate import throttle
-from lb_mpi.errors import BalanceError, Error, ProtocolError, SearchError
+from lb_mpi.errors import BalanceError, Error, ProtocolError, SearchError, TaskError
 from lb_mpi.searching.problem import Problem
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.balancer import Balancer
     from lb_mpi.mpi.distribute import distribute
     from lb_mpi.mpi.halo import HaloPlan
+    from lb_mpi.mpi.pool import Pool
     from lb_mpi.mpi.search import RankStats, SearchResult, search
     from lb_mpi.mpi.speed import measure
     from lb_mpi.partitioning.partition import partition
@@ -71,6 +72,7 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "Machine": "machine",
     "MappingCost": "partitioning.quality",
     "PartitionMetrics": "partitioning.quality",
+    "Pool": "mpi.pool",
     "RankStats": "mpi.search",
     "SearchResult": "mpi.search",
     "allocate": "distributing.allocation",
@@ -99,11 +101,13 @@ __all__ = [
     "Machine",
     "MappingCost",
     "PartitionMetrics",
+    "Pool",
     "Problem",
     "ProtocolError",
     "RankStats",
     "SearchError",
     "SearchResult",
+    "TaskError",
     "allocate",
     "arrange",
     "arranged",

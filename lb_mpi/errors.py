@@ -18,5 +18,16 @@ class BalanceError(Error):
     """A user's function (or pack, unpack) has failed on rows."""
 
 
+class TaskError(Error):
+    """A task of a pool has failed; the exception itself is its `__cause__`, where it could be sent."""
+
+    def __init__(self, text: str, index: int | None = None, rank: int = -1, traceback: str = "") -> None:
+        """Keep where it was beside the message."""
+        super().__init__(text)
+        self.index = index  # of the task; None: it was none of the tasks
+        self.rank = rank  # on which it was run
+        self.traceback = traceback  # of that rank, as text
+
+
 class ProtocolError(Error):
     """A message that the protocol's table has no row for: a bug in the program, never the caller's fault."""

@@ -45,6 +45,11 @@ class News:
         self.name = name
         self._failure: str | None = None
 
+    @property
+    def failed(self) -> bool:
+        """Some rank has told that it can't go on."""
+        return self._failure is not None
+
     def check(self) -> None:
         """ValueError after `close`, Error after a failure on any rank."""
         if self._failure is not None:
@@ -69,7 +74,7 @@ class News:
                     continue
                 nap.take()
                 if waited_s > NEWS_AFTER_S:
-                    self._hear()
+                    self.hear()
                 if waited_s > LATE_AFTER_S and late is not None and (wrong := late()) is not None:
                     self._tell(wrong)
                     raise Error(wrong)
@@ -113,7 +118,8 @@ class News:
                 _abandoned.append((comm, free))
             self.comm = MPI.COMM_NULL  # type: ignore[assignment]
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
+        """Error when another rank has told that it can't go on."""
         status = MPI.Status()
         if self.comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
             data = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)

@@ -13,6 +13,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from lb_mpi.mpi.waiting import Nap
+
 UNIT_BYTES = 64
 
 Buffer = NDArray[np.uint8]
@@ -40,6 +42,9 @@ class Parcels:
         self._coming: list[_Coming] = []
         self._status = MPI.Status()
         self.sent_bytes = 0
+        self.unsent_bytes = 0  # of sends that are not complete
+        self._sent = np.zeros(comm.size, dtype=np.int64)  # parcels, to each rank
+        self._received = 0
 
     @property
     def under_way(self) -> bool:
@@ -51,6 +56,8 @@ class Parcels:
         message = [buffer, buffer.nbytes // UNIT_BYTES, unit()]
         self._going.append((self._comm.Isend(message, rank, tag), buffer))
         self.sent_bytes += buffer.nbytes
+        self.unsent_bytes += buffer.nbytes
+        self._sent[rank] += 1
 
     def take(self) -> list[tuple[int, int, Buffer]]:
         """Return what has arrived, as (source, tag, buffer), those of one source in their order; completes sends."""
@@ -69,4 +76,17 @@ class Parcels:
         self._coming = coming
         if self._going:
             self._going = [(request, buffer) for request, buffer in self._going if not request.Test()]
+            self.unsent_bytes = sum(buffer.nbytes for _, buffer in self._going)
+        self._received += len(arrived)
         return arrived
+
+    def drain(self) -> None:
+        """Collective, when no rank sends any more: receive and drop what is still under way, complete all own sends."""
+        expected = np.zeros(1, dtype=np.int64)
+        request = self._comm.Ireduce_scatter_block(self._sent, expected)
+        # A large send may need its receiver to come to an end, so all ranks go on receiving while they wait.
+        nap, counted = Nap(0.5e-3), False
+        while not counted or self._received < expected[0] or self.under_way:
+            counted = counted or request.Test()
+            if not self.take():
+                nap.take()

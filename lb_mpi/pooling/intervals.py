@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 EPOCHS = 1 << 8
 _BITS = 28
-MOST = (1 << _BITS) - 1  # tasks in a map
+_MASK = (1 << _BITS) - 1
+MOST = (1 << _BITS) - 2  # tasks in a map; the word of ones is nobody's
 
 
 class Interval(NamedTuple):
@@ -43,7 +44,7 @@ def pack(epoch: int, lo: int, hi: int) -> int:
 
 def unpack(word: int) -> Interval:
     """The interval in a word."""
-    return Interval(word >> 2 * _BITS, word >> _BITS & MOST, word & MOST)
+    return Interval(word >> 2 * _BITS, word >> _BITS & _MASK, word & _MASK)
 
 
 def take_front(word: int, n: int) -> int:

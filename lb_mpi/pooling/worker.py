@@ -93,13 +93,13 @@ class Worker:
         self._asks: list[Ask] = []
         self._sends: list[tuple[int, Message]] = []
 
-    def begin(self, epoch: int, lo: int, hi: int) -> None:
-        """Start map number `epoch` (counted from 1, modulo 256 in words), owning lo..hi-1."""
+    def begin(self, epoch: int, lo: int, hi: int, chunksize: int = 0) -> None:
+        """Start map number `epoch` (counted from 1, modulo 256 in words), owning lo..hi-1; chunksize 0: adaptive."""
         if self.chunk is not None or not 0 <= lo <= hi <= MOST:
             raise ProtocolError(f"begin of {lo}..{hi} with chunk {self.chunk}")
         self.epoch = epoch % EPOCHS
         self._rest = Interval(self.epoch, lo, hi)
-        self._pace = Pace()
+        self._pace = Pace(chunksize)
         self._asks.clear()
         self._hosts.begin()
 

@@ -1,0 +1,117 @@
+"""What the ranks of a pool keep from map to map: communicators, words, shelf, functions; and how a rank waits.
+
+Ranks come to nothing by themselves: the root sends START, END, TASK, SHARE and CLOSE, one after the other, and each rank
+follows them in their order.  Between hosts, ranks send each other ASK and GIVE.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from mpi4py import MPI
+
+from lb_mpi.emulate import throttle
+from lb_mpi.mpi.collective import duplicate
+from lb_mpi.mpi.functions import Functions
+from lb_mpi.mpi.news import News
+from lb_mpi.mpi.parcels import Buffer, Parcels
+from lb_mpi.mpi.pool_messages import Tag, numbers_parcel, read_numbers, read_steal, steal_parcel
+from lb_mpi.mpi.shelf import Shelf
+from lb_mpi.mpi.waiting import Nap
+from lb_mpi.mpi.words import Words
+from lb_mpi.pooling.worker import Worker
+
+INLINE_BYTES = 64 << 10  # what is larger goes over the shelf
+LONGEST_NAP_S = 0.5e-3
+NEWS_AFTER_S = 5e-3
+
+
+class Crew:
+    """The ranks of `comm` (not the user's: a duplicate, which `close` frees), led by `root`; collective, as is `close`.
+
+    `host`: tells the ranks of this host, for tests; usually those that share memory.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, root: int, *, emulated_speed: float = 1.0, host: MPI.Intracomm | None = None
+    ) -> None:
+        self.comm = comm
+        self.rank, self.size, self.root = comm.rank, comm.size, root
+        self.news = News(self.comm, "pool")
+        self.slow = throttle(emulated_speed)
+        self.functions = Functions()
+        self.number: int = comm.bcast(secrets.randbits(63) if comm.rank == root else None, root)  # whose the handles are
+        self.inbox: deque[tuple[int, int, Buffer]] = deque()  # (source, tag, buffer) from the root; on the root, results
+        self.returned: deque[tuple[int, Buffer]] = deque()  # on the root: results of submitted tasks
+        self._channel = duplicate(comm)
+        self.parcels = Parcels(self._channel)
+        key = -1 if self.rank == root else self.rank
+        if host is None:
+            self._host = MPI.Intracomm(self.comm.Split_type(MPI.COMM_TYPE_SHARED, key))
+        else:
+            self._host = MPI.Intracomm(self.comm.Split(host.allreduce(self.rank, MPI.MIN), key))
+        self.emulated_speeds: list[float] = self.comm.allgather(emulated_speed)
+        self.words = Words(self.comm, self._host)
+        self.shelf = Shelf(self.comm, self._host, root, self.news.wait)
+        hosts: dict[int, list[int]] = {}
+        for rank, first in enumerate(self.comm.allgather(min(self.words.ranks))):
+            hosts.setdefault(first, []).append(rank)
+        mine = self.words.ranks
+        self.worker = Worker(self.rank, mine, [ranks for ranks in hosts.values() if self.rank not in ranks])
+        self._nap, self._idle_since = Nap(LONGEST_NAP_S), 0.0
+
+    def receive(self) -> bool:
+        """Take what has arrived: thieves are heard, the rest goes to the inbox; True when there was something."""
+        arrived = self.parcels.take()
+        for source, tag, buffer in arrived:
+            if tag == Tag.STEAL:
+                self.worker.receive(source, read_steal(buffer))
+            else:
+                self.inbox.append((source, tag, buffer))
+        for rank, message in self.worker.sends():
+            self.parcels.send(rank, Tag.STEAL, steal_parcel(message))
+        return bool(arrived)
+
+    def active(self) -> None:
+        """Something has happened: the next nap is short."""
+        self._idle_since = 0.0
+        self._nap.reset()
+
+    def nap(self, at_most: float = float("inf")) -> None:
+        """Sleep, a little longer each time; Error when meanwhile another rank has told that it can't go on."""
+        now = time.perf_counter()
+        self._idle_since = self._idle_since or now
+        self._nap.take(at_most)
+        if now > self._idle_since + NEWS_AFTER_S:
+            self.news.hear()
+
+    def send_all(self, tag: Tag, first: int = 0, second: int = 0, parts: Sequence[bytes | memoryview] = ()) -> None:
+        """From the root: two numbers and some bytes to all others."""
+        n_bytes = sum(map(len, parts))
+        inline = n_bytes <= INLINE_BYTES
+        buffer = numbers_parcel(first, second, 0 if inline else n_bytes, data=b"".join(parts) if inline else b"")
+        for rank in range(self.size):
+            if rank != self.rank:
+                self.parcels.send(rank, tag, buffer)
+        if not inline:
+            self.shelf.spread(n_bytes, parts)
+
+    def read_all(self, buffer: Buffer) -> tuple[int, int, memoryview]:
+        """What `send_all` has sent."""
+        first, second, n_bytes, data = read_numbers(buffer)
+        return first, second, self.shelf.spread(n_bytes, None) if n_bytes else data
+
+    def close(self) -> None:
+        """Free everything; after a failure of a rank, nothing."""
+
+        def free() -> None:
+            self.parcels.drain()
+            self.shelf.close()
+            self.words.close()
+            self._host.Free()
+            self._channel.Free()
+
+        self.news.close(free)

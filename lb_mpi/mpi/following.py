@@ -1,0 +1,75 @@
+"""The other ranks' part in a map: hear of it, work on it, hear that it is over."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from lb_mpi.mpi.crew import Crew
+from lb_mpi.mpi.interrupts import held
+from lb_mpi.mpi.items import Coming
+from lb_mpi.mpi.parcels import Buffer
+from lb_mpi.mpi.pool_messages import End, Flag, Tag, body, failure_of, read_start, task_error, unpack_failure
+from lb_mpi.mpi.shift import Call, Outbox, Shift
+from lb_mpi.mpi.submitting import serve_task
+
+
+class Followed(NamedTuple):
+    """What has become of a map, as another rank than the root sees it."""
+
+    end: End
+    value: Any = None  # all results, when all ranks get them
+    error: BaseException | None = None
+
+
+def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = None) -> Followed:
+    """Work on the map of a START to its end; `function` is the rank's own, None: the root has sent it."""
+    start = read_start(buffer)
+    data = crew.shelf.spread(start.data_bytes, None) if start.flags & Flag.SHELF else body(buffer)
+    outbox = Outbox(crew.parcels, crew.root, crew.rank, start.epoch)
+    crew.words.tell_speed(crew.rank, start.speed)
+    crew.worker.begin(start.epoch, start.lo, start.hi, start.chunksize)
+    some: Callable[[int, int], list[Any]] = _none
+    try:
+        if start.function_bytes:
+            crew.functions.keep(start.digest, function or pickle.loads(data[: start.function_bytes]))
+        function = function or crew.functions[start.digest]
+        some = Coming(data[start.function_bytes : start.data_bytes]).some
+    except Exception as error:  # the user's classes may do anything when they are unpickled
+        function = _none
+        outbox.fail(failure_of(error, crew.rank), error)
+        crew.worker.end()
+    call = Call(function, bool(start.flags & Flag.STAR), bool(start.flags & Flag.KEEP_EXCEPTIONS))
+    shift = Shift(crew.worker, crew.words, crew.parcels, call, some, outbox)
+    end = _work(crew, shift)
+    crew.worker.end()
+    kind, index, payload = crew.read_all(end)
+    if kind == End.FAILED:
+        told: BaseException = task_error(unpack_failure(payload), None if index < 0 else index)
+        own = outbox.failed
+        return Followed(End.FAILED, error=told if own is None or isinstance(own, Exception) else own)
+    return Followed(End(kind), pickle.loads(payload) if start.flags & Flag.TO_ALL and kind == End.DONE else None)
+
+
+def _work(crew: Crew, shift: Shift) -> Buffer:
+    """Work until the root ends the map; its END."""
+    with held() as interrupts:
+        while True:
+            interrupts.check()
+            if crew.receive():
+                crew.active()
+            while crew.inbox:
+                _, tag, buffer = crew.inbox.popleft()
+                if tag == Tag.END:
+                    return buffer
+                serve_task(crew, buffer, interrupts)
+            if shift.turn(crew.slow, interrupts):
+                crew.active()
+            else:
+                crew.nap(crew.worker.wake_at - time.perf_counter())
+
+
+def _none(*_: Any) -> list[Any]:
+    raise AssertionError("a rank that can't go on begins no chunk")

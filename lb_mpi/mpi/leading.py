@@ -1,0 +1,203 @@
+"""The root's part in a map: tell all ranks of it, work on it, take in results, tell all that it is over."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi import checks
+from lb_mpi.mpi.crew import INLINE_BYTES, Crew
+from lb_mpi.mpi.functions import Sent
+from lb_mpi.mpi.interrupts import held
+from lb_mpi.mpi.items import Items, check_costs, check_items, encode
+from lb_mpi.mpi.ledger import Ledger, PoolReport
+from lb_mpi.mpi.pool_messages import End, Flag, Start, Tag, failure_of, pack_failure, start_parcel, task_error
+from lb_mpi.mpi.progress import ProgressLine
+from lb_mpi.mpi.shift import Call, Shift
+from lb_mpi.pooling.deal import Deal, Speeds, deal
+
+Log = Callable[[list[int], list[Any]], None]
+Progress = Callable[[int, int], None]
+REPORT_S = 0.25
+
+
+class Job(NamedTuple):
+    """What is to be done in a map."""
+
+    call: Call
+    items: Items
+    numbers: NDArray[np.int64]  # of the tasks to run
+    costs: NDArray[np.float64] | None = None  # of all tasks
+    chunksize: int = 0  # tasks in a chunk; 0: adaptive
+    to_all: bool = False
+    log: Log | None = None  # told of results before they count
+    progress: Progress | None = None  # told (tasks done, tasks)
+
+
+def make_job(
+    call: Call,
+    items: Any,
+    *,
+    costs: Any = None,
+    to: str = "root",
+    chunksize: int | None = None,
+    progress: Progress | bool | None = None,
+) -> Job:
+    """Hold the arguments of a map against what is expected; ValueError or TypeError."""
+    checks.function("function", call.function)
+    checks.choice("to", to, ("root", "all"))
+    checked = check_items(items)
+    if isinstance(progress, bool):
+        progress = ProgressLine() if progress else None
+    return Job(
+        call,
+        checked,
+        np.arange(checked.n, dtype=np.int64),
+        check_costs(costs, checked.n),
+        0 if chunksize is None else checks.integer("chunksize", chunksize, least=1),
+        to == "all",
+        progress=checks.function("progress", progress, optional=True),
+    )
+
+
+class Encoded(NamedTuple):
+    """A job as it travels."""
+
+    dealt: Deal
+    parts: list[bytes | memoryview]
+
+
+def encode_job(job: Job, speeds: Speeds) -> Encoded:
+    """Deal the tasks to ranks, and encode their items in that order; TypeError for an item that can't be pickled."""
+    costs = None if job.costs is None else job.costs[job.numbers]
+    dealt = deal(job.numbers, speeds.values.tolist(), costs)
+    return Encoded(dealt, encode(job.items, dealt.order, len(speeds.values)))
+
+
+class Lead:
+    """Map number `epoch`, begun on all ranks; `sent` is the function, unless every rank has its own."""
+
+    def __init__(self, crew: Crew, epoch: int, job: Job, speeds: Speeds, encoded: Encoded, sent: Sent | None) -> None:
+        self._crew, self._job, self._speeds, self._epoch = crew, job, speeds, epoch
+        self._began = time.perf_counter()
+        self._reported = self._began
+        self._order, bounds = encoded.dealt
+        self.ledger = Ledger(epoch, self._order, crew.rank, crew.size, log=job.log)
+        self._shift = Shift(
+            crew.worker, crew.words, crew.parcels, job.call,
+            lambda lo, hi: job.items.some(self._order[lo:hi].tolist()), self.ledger,
+        )  # fmt: skip
+        self._tell(encoded.parts, sent, bounds)
+        crew.words.tell_speed(crew.rank, float(speeds.values[crew.rank]))
+        crew.worker.begin(epoch, int(bounds[crew.rank]), int(bounds[crew.rank + 1]), job.chunksize)
+
+    def _tell(self, parts: list[bytes | memoryview], sent: Sent | None, bounds: NDArray[np.int64]) -> None:
+        crew, call = self._crew, self._job.call
+        digest, function = (sent.digest, sent.data) if sent is not None else (b"", b"")
+        if sent is not None and digest in crew.functions:
+            function = b""
+        elif sent is not None:
+            crew.functions.keep(digest, call.function)
+        items_bytes = sum(map(len, parts))
+        flags = Flag.STAR * call.star | Flag.KEEP_EXCEPTIONS * call.keep_exceptions | Flag.TO_ALL * self._job.to_all
+        inline = len(function) + items_bytes <= INLINE_BYTES
+        if not inline:
+            flags |= Flag.SHELF
+        for rank in range(crew.size):
+            if rank != crew.rank:
+                start = Start(
+                    self._epoch, int(bounds[rank]), int(bounds[rank + 1]), flags, float(self._speeds.values[rank]),
+                    self._job.chunksize, len(function), items_bytes, digest,
+                )  # fmt: skip
+                crew.parcels.send(rank, Tag.START, start_parcel(start, [function, *parts] if inline else []))
+        if not inline:
+            crew.shelf.spread(len(function) + items_bytes, [function, *parts])
+
+    def advance(self, *, to_the_end: bool) -> None:
+        """Work on the map until it is over, or there are fresh results."""
+        crew, ledger = self._crew, self.ledger
+        with held() as interrupts:
+            while not ledger.over and (to_the_end or not ledger.fresh):
+                interrupts.check()
+                if crew.receive():
+                    crew.active()
+                while crew.inbox:
+                    source, tag, buffer = crew.inbox.popleft()
+                    if tag == Tag.RESULTS:
+                        ledger.take(source, buffer)
+                    else:
+                        crew.returned.append((source, buffer))
+                if self._shift.turn(crew.slow, interrupts):
+                    crew.active()
+                else:
+                    crew.nap(crew.worker.wake_at - time.perf_counter())
+                self._report()
+
+    def finish(self, results: list[Any] | None = None) -> None:
+        """Tell all ranks that it is over: with the results, with what has failed, or that the others are not wanted."""
+        crew, ledger = self._crew, self.ledger
+        crew.worker.end()
+        if self._job.progress is not None and ledger.failure is None:
+            self._job.progress(len(self._order) - ledger.missing, len(self._order))
+        if ledger.failure is not None:
+            index = ledger.index
+            crew.send_all(Tag.END, End.FAILED, -1 if index is None else index, [pack_failure(ledger.failure)])
+        elif ledger.missing:
+            crew.send_all(Tag.END, End.DROPPED)
+        elif self._job.to_all:
+            crew.send_all(Tag.END, End.DONE, parts=[pickle.dumps(results, pickle.HIGHEST_PROTOCOL)])
+        else:
+            crew.send_all(Tag.END, End.DONE)
+        self._learn()
+
+    @property
+    def n(self) -> int:
+        """Number of items, those that are not run among them."""
+        return self._job.items.n
+
+    def take_fresh(self) -> list[tuple[list[int], list[Any]]]:
+        """Results that have come since the last call, as (task numbers, values)."""
+        fresh, self.ledger.fresh = self.ledger.fresh, []
+        return fresh
+
+    def error(self) -> BaseException | None:
+        """What the map has failed with."""
+        ledger = self.ledger
+        if ledger.failure is None:
+            return None
+        if ledger.failed is not None and not isinstance(ledger.failed, Exception):
+            return ledger.failed
+        error = task_error(ledger.failure, ledger.index)
+        error.__cause__ = ledger.failed or error.__cause__
+        return error
+
+    def fail(self, error: BaseException) -> None:
+        """The root itself can't go on."""
+        self.ledger.fail(failure_of(error, self._crew.rank), error)
+
+    def report(self) -> PoolReport:
+        """What has become of it."""
+        done, speeds = self.ledger.done, self._crew.emulated_speeds
+        work_s = sum(rank.work_s for rank in done)
+        return PoolReport(len(self._order), self._seconds, work_s / sum(speeds), list(done))
+
+    def _report(self) -> None:
+        now = time.perf_counter()
+        if self._job.progress is not None and now > self._reported + REPORT_S:
+            self._reported = now
+            self._job.progress(len(self._order) - self.ledger.missing, len(self._order))
+
+    def _learn(self) -> None:
+        self._seconds = time.perf_counter() - self._began
+        n, cost = np.zeros(self._crew.size), np.zeros(self._crew.size)
+        costs = self._job.costs
+        for rank, places in enumerate(self.ledger.places):
+            for lo, hi in places:
+                n[rank] += hi - lo
+                cost[rank] += hi - lo if costs is None else costs[self._order[lo:hi]].sum()
+        self._speeds.observe(n, cost, np.array([rank.busy_s for rank in self.ledger.done]))

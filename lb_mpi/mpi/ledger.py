@@ -1,0 +1,113 @@
+"""The root's side of one map: results in their places, what each rank has done, and what the map has come to."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi.mpi.parcels import Buffer
+from lb_mpi.mpi.pool_messages import Failure, failure_of, read_results, unpack_failure
+from lb_mpi.pooling.collect import Collector, RankTasks
+
+
+class PoolReport(NamedTuple):
+    """What became of the last map of a pool."""
+
+    n: int  # tasks
+    seconds: float  # wall-clock time of the map
+    lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
+    ranks: list[RankTasks]  # of each rank, in order
+
+    def __str__(self) -> str:
+        """Write a table, a line for each rank."""
+        lines = [f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s"]
+        lines.append("rank      tasks    busy s  busy  steals       bytes")
+        for rank, (tasks, busy_s, _, steals, sent_bytes) in enumerate(self.ranks):
+            busy = busy_s / self.seconds if self.seconds else 0.0
+            lines.append(f"{rank:4} {tasks:10,} {busy_s:9.3f} {busy:5.0%} {steals:7,} {sent_bytes:11,}")
+        return "\n".join(lines)
+
+
+class Ledger:
+    """Results of map `epoch`: position k is task order[k]; `log` is told of new results before they count."""
+
+    def __init__(
+        self,
+        epoch: int,
+        order: NDArray[np.int64],
+        rank: int,
+        size: int,
+        *,
+        log: Callable[[list[int], list[Any]], None] | None = None,
+    ) -> None:
+        self.order = order
+        self.failure: Failure | None = None
+        self.failed: BaseException | None = None  # an exception of this very rank
+        self.fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), as they came
+        self.done = [RankTasks()] * size
+        self.places = [list[tuple[int, int]]() for _ in range(size)]  # what each rank has done, as (lo, hi)
+        self._rank, self._log = rank, log
+        self._collector = Collector(epoch, len(order))
+
+    @property
+    def missing(self) -> int:
+        """Tasks without a result."""
+        return self._collector.missing
+
+    @property
+    def over(self) -> bool:
+        """All are done, or one has failed."""
+        return not self._collector.missing or self.failure is not None
+
+    def take(self, source: int, buffer: Buffer) -> None:
+        """Results have come from another rank."""
+        epoch, done, frames = read_results(buffer)
+        if epoch != self._collector.epoch:
+            return
+        self.done[source] = done
+        for lo, hi, failed, data in frames:
+            if failed:
+                self.failure = self.failure or unpack_failure(data)
+                continue
+            try:
+                values = pickle.loads(data)
+            except Exception as error:
+                self.fail(failure_of(error, source, lo), None)
+                return
+            self._take(source, lo, hi, values)
+
+    def put(self, lo: int, hi: int, values: list[Any]) -> None:
+        """See `Sink`: results of this rank."""
+        self._take(self._rank, lo, hi, values)
+
+    def fail(self, failure: Failure, error: BaseException | None) -> None:
+        """See `Sink`."""
+        self.failure = self.failure or failure
+        self.failed = self.failed or error
+
+    def flush(self, done: RankTasks, now: float, *, idle: bool) -> None:
+        """See `Sink`: what this rank has put is here already."""
+        self.done[self._rank] = done
+
+    @property
+    def index(self) -> int | None:
+        """The number of the task that has failed; None: it was none."""
+        position = -1 if self.failure is None else self.failure.position
+        return int(self.order[position]) if position >= 0 else None
+
+    def _take(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
+        if not self._collector.take(self._collector.epoch, lo, hi):
+            return
+        numbers = self.order[lo:hi].tolist()
+        if self._log is not None:
+            try:
+                self._log(numbers, values)
+            except (OSError, TypeError) as error:
+                self.fail(failure_of(error, self._rank), error)
+                return
+        self.fresh.append((numbers, values))
+        self.places[source].append((lo, hi))

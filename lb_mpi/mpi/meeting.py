@@ -1,0 +1,53 @@
+"""Where the ranks of a pool come together that all call its methods: what they call, and that none has failed by then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from lb_mpi.mpi.collective import raise_together
+from lb_mpi.mpi.crew import Crew
+
+
+class Op(IntEnum):
+    """What a rank calls."""
+
+    SERVE = 0  # wait: whatever the others call
+    MAP = 1
+    SHARE = 2
+    CLOSE = 3
+
+
+class Met(NamedTuple):
+    """What ranks know of each other when they have come together."""
+
+    value: Any  # this rank's
+    some_serve: bool
+    op: Op  # of those that don't serve
+
+
+def meet(crew: Crew, op: Op, make: Callable[[], Any] = lambda: None) -> Met:
+    """Collective: make() of this rank, when no rank's raises; otherwise all ranks raise.
+
+    ValueError on all ranks when they call different methods.
+    """
+    error, value = None, None
+    try:
+        value = make()
+    except BaseException as caught:
+        error = caught
+    serves = op == Op.SERVE
+    least = -max(Op) - 1
+    mine = np.array([error is not None, serves, op, least if serves else -op], dtype=np.int32)
+    found = np.zeros_like(mine)
+    crew.news.wait(crew.comm.Iallreduce(mine, found, MPI.MAX).Test, keep=(mine, found))
+    if found[0]:
+        raise_together(crew.comm, error)
+    if found[2] != -found[3]:
+        names = [Op(one).name.lower() for one in (-found[3], found[2])]
+        raise ValueError(f"{names[0]} is called on one rank of the pool, {names[1]} on another: expected the same on all")
+    return Met(value, bool(found[1]), Op(found[2]))

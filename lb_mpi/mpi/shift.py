@@ -1,0 +1,176 @@
+"""One rank's part in one map of a pool: begin chunks as its `Worker` says, run them, hand the results on."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from lb_mpi.emulate import throttle
+from lb_mpi.mpi.interrupts import Interrupts
+from lb_mpi.mpi.parcels import Parcels
+from lb_mpi.mpi.pool_messages import (
+    Failure,
+    Frame,
+    Tag,
+    failure_of,
+    pack_failure,
+    pickled_error,
+    results_parcel,
+    steal_parcel,
+)
+from lb_mpi.mpi.words import Words
+from lb_mpi.pooling.collect import RankTasks
+from lb_mpi.pooling.worker import Worker
+
+FLUSH_S = 20e-3  # results wait so long for others to go with
+FLUSH_BYTES = 256 << 10
+UNSENT_BYTES = 64 << 20  # who has so many under way, begins nothing new
+
+
+class Call(NamedTuple):
+    """What a task is: function(item)."""
+
+    function: Callable[..., Any]
+    star: bool = False  # function(*item)
+    keep_exceptions: bool = False  # they are results
+
+
+class Sink(Protocol):
+    """Where results go."""
+
+    failed: BaseException | None
+
+    def put(self, lo: int, hi: int, values: list[Any]) -> None:
+        """Results of the tasks at positions lo..hi-1."""
+
+    def fail(self, failure: Failure, error: BaseException) -> None:
+        """A task has raised, or this rank can't go on: there is no more of it in this map."""
+
+    def flush(self, done: RankTasks, now: float, *, idle: bool) -> None:
+        """Hand on what has been put; at once when the rank is `idle`."""
+
+
+class Shift:
+    """The tasks of one map on this rank; `some(lo, hi)` are the arguments of positions.  `turn` again and again."""
+
+    def __init__(
+        self, worker: Worker, words: Words, parcels: Parcels, call: Call, some: Callable[[int, int], list[Any]], sink: Sink
+    ) -> None:
+        self._worker, self._words, self._parcels, self._sink = worker, words, parcels, sink
+        self._call, self._some = call, some
+        self._done = RankTasks()
+        self._sent_before, self._steals_before = parcels.sent_bytes, worker.steals
+
+    @property
+    def done(self) -> RankTasks:
+        """What this rank has done so far in this map."""
+        return self._done._replace(
+            steals=self._worker.steals - self._steals_before, sent_bytes=self._parcels.sent_bytes - self._sent_before
+        )
+
+    def turn(self, slow: throttle, interrupts: Interrupts) -> bool:
+        """Answer, begin, and run one chunk; False when there was none to run."""
+        worker, words = self._worker, self._words
+        if rest_s := slow.due():
+            time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
+            self._done = self._done._replace(busy_s=self._done.busy_s + rest_s)
+            return True
+        if self._parcels.unsent_bytes > UNSENT_BYTES:
+            return False
+        while (swap := worker.propose(time.perf_counter(), words, words.speeds)) is not None:
+            worker.swapped(swap, words.swap(swap))
+        for rank, message in worker.sends():
+            self._parcels.send(rank, Tag.STEAL, steal_parcel(message))
+        if worker.chunk is None:
+            self._sink.flush(self.done, time.perf_counter(), idle=True)
+            return False
+        self._run(worker.chunk.lo, worker.chunk.hi, slow, interrupts)
+        self._sink.flush(self.done, time.perf_counter(), idle=False)
+        return True
+
+    def _run(self, lo: int, hi: int, slow: throttle, interrupts: Interrupts) -> None:
+        function, star, keep = self._call
+        values: list[Any] = []
+        failed: BaseException | None = None
+        began, cpu = time.perf_counter(), time.thread_time()
+        try:
+            arguments = self._some(lo, hi)
+            with interrupts.allowed():
+                for argument in arguments:
+                    try:
+                        values.append(function(*argument) if star else function(argument))
+                    except Exception as error:
+                        if not keep:
+                            raise
+                        values.append(_kept(error))
+        except BaseException as error:
+            failed = error
+        cpu, wall = time.thread_time() - cpu, time.perf_counter() - began
+        slow.charge(cpu)
+        n, busy_s, work_s, *_ = self._done
+        self._done = self._done._replace(
+            tasks=n + len(values), busy_s=busy_s + wall, work_s=work_s + (cpu if cpu > wall / 2 else wall)
+        )
+        self._worker.done(wall)
+        if values:
+            self._sink.put(lo, lo + len(values), values)
+        if failed is not None:
+            self._sink.fail(failure_of(failed, self._worker.rank, lo + len(values)), failed)
+        if self._sink.failed is not None:
+            self._worker.end()
+
+
+def _kept(error: Exception) -> Exception:
+    """An exception as a result: itself where it can be sent."""
+    return error if pickled_error(error) else RuntimeError(failure_of(error, -1).text)
+
+
+class Outbox:
+    """Results on their way to the root, in batches."""
+
+    def __init__(self, parcels: Parcels, root: int, rank: int, epoch: int) -> None:
+        self._parcels, self._root, self._rank, self._epoch = parcels, root, rank, epoch
+        self._frames: list[Frame] = []
+        self._bytes = 0
+        self._since = 0.0
+        self.failed: BaseException | None = None
+
+    def put(self, lo: int, hi: int, values: list[Any]) -> None:
+        """See `Sink`; results that can't be pickled are a failure."""
+        try:
+            data = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+        except Exception:
+            self._put_some(lo, values)
+            return
+        self._add(Frame(lo, hi, False, data))
+
+    def fail(self, failure: Failure, error: BaseException) -> None:
+        """See `Sink`."""
+        if self.failed is None:
+            self.failed = error
+            self._add(Frame(failure.position, failure.position, True, pack_failure(failure)))
+            self._bytes = FLUSH_BYTES
+
+    def flush(self, done: RankTasks, now: float, *, idle: bool) -> None:
+        """See `Sink`."""
+        if self._frames and (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
+            self._parcels.send(self._root, Tag.RESULTS, results_parcel(self._epoch, done, self._frames))
+            self._frames, self._bytes = [], 0
+
+    def _add(self, frame: Frame) -> None:
+        if not self._frames:
+            self._since = time.perf_counter()
+        self._frames.append(frame)
+        self._bytes += len(frame.data)
+
+    def _put_some(self, lo: int, values: list[Any]) -> None:
+        for k, value in enumerate(values):
+            try:
+                data = pickle.dumps([value], pickle.HIGHEST_PROTOCOL)
+            except Exception as caught:
+                wrong = TypeError(f"result of type {type(value).__name__} can't be pickled: {caught}")
+                self.fail(failure_of(wrong, self._rank, lo + k), wrong)
+                return
+            self._add(Frame(lo + k, lo + k + 1, False, data))
