@@ -1,4 +1,4 @@
-"""The other ranks' part in a map: hear of it, work on it, hear that it is over."""
+"""The other ranks' part: follow the root's orders, one after the other; work on a map from its START to its END."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from lb_mpi.errors import ProtocolError
 from lb_mpi.mpi.crew import Crew
+from lb_mpi.mpi.handles import Handle, keep_pickled
 from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.items import Coming
+from lb_mpi.mpi.meeting import Op, meet
 from lb_mpi.mpi.parcels import Buffer
 from lb_mpi.mpi.pool_messages import End, Flag, Tag, body, failure_of, read_start, task_error, unpack_failure
 from lb_mpi.mpi.shift import Call, Outbox, Shift
@@ -51,6 +54,63 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
         own = outbox.failed
         return Followed(End.FAILED, error=told if own is None or isinstance(own, Exception) else own)
     return Followed(End(kind), pickle.loads(payload) if start.flags & Flag.TO_ALL and kind == End.DONE else None)
+
+
+def _next_order(crew: Crew) -> tuple[int, Buffer]:
+    """Wait for the next order of the root: its tag, and the parcel."""
+    with held() as interrupts:
+        while not crew.inbox:
+            interrupts.check()
+            if crew.receive():
+                crew.active()
+            else:
+                crew.nap()
+    _, tag, buffer = crew.inbox.popleft()
+    return tag, buffer
+
+
+def await_order(crew: Crew, expected: Tag) -> Buffer:
+    """Wait for the order that must come next."""
+    tag, buffer = _next_order(crew)
+    if tag != expected:
+        raise ProtocolError(f"{Tag(tag).name} from the root: expected {expected.name}")
+    return buffer
+
+
+def serve(crew: Crew, *, meets: bool) -> None:
+    """Follow all orders of the root until it closes the pool; `meets`: other ranks call the pool's methods."""
+    with crew.news.telling():
+        while True:
+            try:
+                met = meet(crew, Op.SERVE) if meets else None
+                if met is not None and met.op == Op.MAP:
+                    meet(crew, Op.SERVE)  # the root has pickled the function
+            except Exception:
+                crew.news.check()
+                continue  # what is wrong with a call, is told where it was called
+            if (met is not None and met.op == Op.CLOSE) or _serve_order(crew) == Tag.CLOSE:
+                return
+
+
+def _serve_order(crew: Crew) -> int:
+    """Wait for the next order of the root, whatever it is, and follow it; its tag."""
+    tag, buffer = _next_order(crew)
+    if tag == Tag.START:
+        error = follow(crew, buffer).error
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+    elif tag == Tag.TASK:
+        with held() as interrupts:
+            serve_task(crew, buffer, interrupts)
+    elif tag == Tag.SHARE:
+        keep_shared(crew, buffer)
+    return tag
+
+
+def keep_shared(crew: Crew, buffer: Buffer) -> Handle:
+    """Keep the object of a SHARE."""
+    number, _, data = crew.read_all(buffer)
+    return keep_pickled(crew.number, number, data)
 
 
 def _work(crew: Crew, shift: Shift) -> Buffer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,15 @@ class Job(NamedTuple):
     to_all: bool = False
     log: Log | None = None  # told of results before they count
     progress: Progress | None = None  # told (tasks done, tasks)
+
+
+class Options(TypedDict, total=False):
+    """What a map takes beside function and items; see `lb_mpi.Pool.map`."""
+
+    costs: Any
+    to: str
+    chunksize: int | None
+    progress: Progress | bool | None
 
 
 def make_job(

@@ -8,25 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from mpi4py import MPI
 
 from lb_mpi import checks
-from lb_mpi.errors import Error, ProtocolError
+from lb_mpi.checks import show
+from lb_mpi.errors import Error
 from lb_mpi.mpi.collective import agree, agree_on, closed, duplicate
 from lb_mpi.mpi.crew import Crew
-from lb_mpi.mpi.following import Followed, follow
+from lb_mpi.mpi.following import Followed, await_order, follow, keep_shared, serve
 from lb_mpi.mpi.functions import dumps, pickled
-from lb_mpi.mpi.handles import Handle, forget, keep, keep_pickled
-from lb_mpi.mpi.interrupts import held
-from lb_mpi.mpi.leading import Encoded, Job, Lead, encode_job, make_job
+from lb_mpi.mpi.handles import Handle, forget, keep
+from lb_mpi.mpi.leading import Encoded, Job, Lead, Options, encode_job, make_job
 from lb_mpi.mpi.ledger import PoolReport
 from lb_mpi.mpi.meeting import Op, meet
-from lb_mpi.mpi.parcels import Buffer
 from lb_mpi.mpi.pool_messages import Tag
 from lb_mpi.mpi.shift import Call
-from lb_mpi.mpi.submitting import Future, Submitting, serve_task
+from lb_mpi.mpi.submitting import Future, Submitting
 from lb_mpi.pooling.deal import Speeds
 
 T = TypeVar("T")
@@ -118,50 +117,30 @@ class Pool:
         raises: tasks not begun are dropped, and the pool can be used on.  In a pool whose methods all ranks call, it is
         raised on every rank; but the rank on which it was SystemExit or KeyboardInterrupt raises that.
         """
-        started = self._start(
+        return self._all(self._start(
             Call(function, keep_exceptions=return_exceptions),
             items, costs=costs, to=to, chunksize=chunksize, progress=progress,
-        )  # fmt: skip
-        return self._all(started)
+        ))  # fmt: skip
 
     def starmap(
-        self,
-        function: Callable[..., T],
-        items: Any = None,
-        *,
-        costs: Any = None,
-        to: str = "root",
-        chunksize: int | None = None,
-        progress: Callable[[int, int], None] | bool | None = None,
-        return_exceptions: bool = False,
+        self, function: Callable[..., T], items: Any = None, *, return_exceptions: bool = False, **options: Unpack[Options]
     ) -> list[T] | None:
-        """Return function(*item) for each of the root's items; see `map`."""
-        started = self._start(
-            Call(function, star=True, keep_exceptions=return_exceptions),
-            items, costs=costs, to=to, chunksize=chunksize, progress=progress,
-        )  # fmt: skip
-        return self._all(started)
+        """Return function(*item) for each of the root's items; the other arguments are those of `map`."""
+        call = Call(function, star=True, keep_exceptions=return_exceptions)
+        return self._all(self._start(call, items, **options))
 
     def imap_unordered(
-        self,
-        function: Callable[[Any], T],
-        items: Any = None,
-        *,
-        costs: Any = None,
-        chunksize: int | None = None,
-        progress: Callable[[int, int], None] | bool | None = None,
-        return_exceptions: bool = False,
+        self, function: Callable[[Any], T], items: Any = None, *, return_exceptions: bool = False, **options: Unpack[Options]
     ) -> Iterator[tuple[int, T]]:
         """Yield (index of the item, function(item)) on the root, as results come; nothing on the other ranks.
 
-        The tasks are begun at once, but on the root they go on only while it asks for the next result.  What it doesn't
-        ask for waits where it is, at most 64 MiB on each rank.  Who leaves the loop early drops the tasks not begun.
+        The other arguments are those of `map`, but for `to`.  The tasks are begun at once; on the root they go on only
+        while it asks for the next result.  What it doesn't ask for waits where it is, at most 64 MiB on each rank.  Who
+        leaves the loop early drops the tasks not begun.
         """
-        started = self._start(
-            Call(function, keep_exceptions=return_exceptions),
-            items, costs=costs, to="root", chunksize=chunksize, progress=progress,
-        )  # fmt: skip
-        return self._each(started)
+        if options.get("to", "root") != "root":
+            raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
+        return self._each(self._start(Call(function, keep_exceptions=return_exceptions), items, **options))
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future:
         """Hand in one task, function(*args, **kwargs), on the root of a pool made with `root=`; its `Future`.
@@ -191,7 +170,8 @@ class Pool:
         if self.is_master():
             crew.send_all(Tag.SHARE, self._n_shared, parts=[data])
             return keep(crew.number, self._n_shared, value)
-        return self._keep_shared(self._await(Tag.SHARE))
+        with crew.news.telling():
+            return keep_shared(crew, await_order(crew, Tag.SHARE))
 
     def wait(self) -> None:
         """Serve the root until it closes the pool, which closes it here, too; on the root, do nothing."""
@@ -201,12 +181,7 @@ class Pool:
         if self._closed:
             raise closed("pool")
         crew.news.check()
-        with crew.news.telling():
-            while True:
-                if not self._serves and meet(self._crew, Op.SERVE).op == Op.CLOSE:
-                    break
-                if self._serve(*self._next()) == Tag.CLOSE:
-                    break
+        serve(crew, meets=not self._serves)
         self._free()
 
     def close(self) -> None:
@@ -244,7 +219,7 @@ class Pool:
                 self._crew.news.spread(error)
         self.close()
 
-    def _start(self, call: Call, items: Any, **options: Any) -> Lead | Followed:
+    def _start(self, call: Call, items: Any, **options: Unpack[Options]) -> Lead | Followed:
         """Bring the ranks together for a map: the root leads it, the others have followed it when this returns."""
         self._check()
         crew, sent = self._crew, None
@@ -255,19 +230,21 @@ class Pool:
             met = meet(crew, Op.MAP, lambda: self._prepare(call, items, options))
             job, encoded = met.value
             if met.some_serve:
-                sent = agree(crew.comm, lambda: pickled(call.function) if self.is_master() else None)
+                sent = meet(crew, Op.MAP, lambda: pickled(call.function) if self.is_master() else None).value
         if not self.is_master():
-            return self._follow(self._await(Tag.START), call.function)
+            return self._follow(call.function)
         self._epoch += 1
         self._busy = True
         self._lead = Lead(crew, self._epoch, job, self._speeds, encoded, sent)
         return self._lead
 
-    def _prepare(self, call: Call, items: Any, options: dict[str, Any]) -> tuple[Job, Encoded]:
+    def _prepare(self, call: Call, items: Any, options: Options) -> tuple[Job, Encoded]:
         """Hold the arguments against what is expected; items and costs of the root only."""
-        if options["to"] == "all" and self._serves:
+        if self._serves and options.get("to") == "all":
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
-        job = make_job(call, items, **options) if self.is_master() else make_job(call, 0, **{**options, "costs": None})
+        if not self.is_master():
+            items, options = 0, {**options, "costs": None}
+        job = make_job(call, items, **options)
         return job, encode_job(job, self._speeds)
 
     def _all(self, started: Lead | Followed) -> list[Any] | None:
@@ -316,49 +293,13 @@ class Pool:
             lead.finish(results)
             self.last = lead.report()
 
-    def _follow(self, buffer: Buffer, function: Callable[..., Any] | None = None) -> Followed:
+    def _follow(self, function: Callable[..., Any]) -> Followed:
         self._busy = True
         try:
             with self._crew.news.telling():
-                return follow(self._crew, buffer, function)
+                return follow(self._crew, await_order(self._crew, Tag.START), function)
         finally:
             self._busy = False
-
-    def _serve(self, tag: int, buffer: Buffer) -> int:
-        if tag == Tag.START:
-            followed = self._follow(buffer)
-            if isinstance(followed.error, KeyboardInterrupt):
-                raise followed.error
-        elif tag == Tag.TASK:
-            with held() as interrupts:
-                serve_task(self._crew, buffer, interrupts)
-        elif tag == Tag.SHARE:
-            self._keep_shared(buffer)
-        return tag
-
-    def _keep_shared(self, buffer: Buffer) -> Handle:
-        number, _, data = self._crew.read_all(buffer)
-        return keep_pickled(self._crew.number, number, data)
-
-    def _next(self) -> tuple[int, Buffer]:
-        """Wait for the next order of the root."""
-        crew = self._crew
-        with held() as interrupts:
-            while not crew.inbox:
-                interrupts.check()
-                if crew.receive():
-                    crew.active()
-                else:
-                    crew.nap()
-        _, tag, buffer = crew.inbox.popleft()
-        return tag, buffer
-
-    def _await(self, expected: Tag) -> Buffer:
-        with self._crew.news.telling():
-            tag, buffer = self._next()
-            if tag != expected:
-                raise ProtocolError(f"{Tag(tag).name} from the root: expected {expected.name}")
-            return buffer
 
     def _check(self) -> None:
         if self._closed:
