@@ -45,7 +45,7 @@ def dispatch(table: Mapping[str, str], arguments: Sequence[str]) -> int:
             return 0
         text = json.dumps(answer) if options.json else "\n".join(command.summary(answer))
     except SystemExit as leaving:  # argparse has spoken
-        if not _speaks():
+        if not speaks():
             return int(leaving.code or 0)
         sys.stderr.write(complaint.getvalue())
         return _say(asked.getvalue(), code=int(leaving.code or 0))
@@ -105,7 +105,7 @@ def _say(text: str, code: int = 0) -> int:
     return code
 
 
-def _speaks() -> bool:
+def speaks() -> bool:
     """True on rank 0, as far as the launcher has told who that is: MPI isn't started yet."""
     names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
     return next((os.environ[name] for name in names if name in os.environ), "0") == "0"

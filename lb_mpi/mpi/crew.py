@@ -40,6 +40,7 @@ class Crew:
     ) -> None:
         self.comm = comm
         self.rank, self.size, self.root = comm.rank, comm.size, root
+        self.epoch = 0  # of the last map, on the root
         self.news = News(self.comm, "pool")
         self.slow = throttle(emulated_speed)
         self.functions = Functions()

@@ -89,21 +89,22 @@ def encode_job(job: Job, speeds: Speeds) -> Encoded:
 
 
 class Lead:
-    """Map number `epoch`, begun on all ranks; `sent` is the function, unless every rank has its own."""
+    """A map, begun on all ranks; `sent` is the function, unless every rank has its own."""
 
-    def __init__(self, crew: Crew, epoch: int, job: Job, speeds: Speeds, encoded: Encoded, sent: Sent | None) -> None:
-        self._crew, self._job, self._speeds, self._epoch = crew, job, speeds, epoch
+    def __init__(self, crew: Crew, job: Job, speeds: Speeds, encoded: Encoded, sent: Sent | None) -> None:
+        crew.epoch += 1
+        self._crew, self._job, self._speeds = crew, job, speeds
         self._began = time.perf_counter()
         self._reported = self._began
         self._order, bounds = encoded.dealt
-        self.ledger = Ledger(epoch, self._order, crew.rank, crew.size, log=job.log)
+        self.ledger = Ledger(crew.epoch, self._order, crew.rank, crew.size, log=job.log)
         self._shift = Shift(
             crew.worker, crew.words, crew.parcels, job.call,
             lambda lo, hi: job.items.some(self._order[lo:hi].tolist()), self.ledger,
         )  # fmt: skip
         self._tell(encoded.parts, sent, bounds)
         crew.words.tell_speed(crew.rank, float(speeds.values[crew.rank]))
-        crew.worker.begin(epoch, int(bounds[crew.rank]), int(bounds[crew.rank + 1]), job.chunksize)
+        crew.worker.begin(crew.epoch, int(bounds[crew.rank]), int(bounds[crew.rank + 1]), job.chunksize)
 
     def _tell(self, parts: list[bytes | memoryview], sent: Sent | None, bounds: NDArray[np.int64]) -> None:
         crew, call = self._crew, self._job.call
@@ -120,7 +121,7 @@ class Lead:
         for rank in range(crew.size):
             if rank != crew.rank:
                 start = Start(
-                    self._epoch, int(bounds[rank]), int(bounds[rank + 1]), flags, float(self._speeds.values[rank]),
+                    crew.epoch, int(bounds[rank]), int(bounds[rank + 1]), flags, float(self._speeds.values[rank]),
                     self._job.chunksize, len(function), items_bytes, digest,
                 )  # fmt: skip
                 crew.parcels.send(rank, Tag.START, start_parcel(start, [function, *parts] if inline else []))
@@ -174,12 +175,12 @@ class Lead:
         fresh, self.ledger.fresh = self.ledger.fresh, []
         return fresh
 
-    def error(self) -> BaseException | None:
-        """What the map has failed with."""
+    def error(self, *, alone: bool) -> BaseException | None:
+        """What the map has failed with; `alone`: only the root goes on, which a task's SystemExit doesn't end."""
         ledger = self.ledger
         if ledger.failure is None:
             return None
-        if ledger.failed is not None and not isinstance(ledger.failed, Exception):
+        if isinstance(ledger.failed, KeyboardInterrupt) or (isinstance(ledger.failed, SystemExit) and not alone):
             return ledger.failed
         error = task_error(ledger.failure, ledger.index)
         error.__cause__ = ledger.failed or error.__cause__

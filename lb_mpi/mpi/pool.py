@@ -15,6 +15,7 @@ from mpi4py import MPI
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
+from lb_mpi.mpi import served
 from lb_mpi.mpi.collective import agree, agree_on, closed, duplicate
 from lb_mpi.mpi.crew import Crew
 from lb_mpi.mpi.following import Followed, await_order, follow, keep_shared, serve
@@ -63,19 +64,22 @@ class Pool:
         speeds: Sequence[float] | None = None,
         emulated_speed: float = 1.0,
     ) -> None:
-        own = duplicate(MPI.COMM_WORLD if comm is None else comm)
-        try:
-            agree_on(own, root=root, speeds=None if speeds is None else list(speeds))
-            speed, given = agree(own, lambda: _check(own.size, root, speeds, emulated_speed))
-        except BaseException:
-            own.Free()
-            raise
-        self._crew = Crew(own, root or 0, emulated_speed=speed)
-        self._serves = root is not None
-        self._speeds = Speeds(own.size, given)
+        self._owns = (crew := served.crew()) is None
+        if crew is not None:
+            self._crew, self._serves = crew, True
+            given = served.check(crew, comm, root, speeds, emulated_speed)
+        else:
+            own = duplicate(MPI.COMM_WORLD if comm is None else comm)
+            try:
+                agree_on(own, root=root, speeds=None if speeds is None else list(speeds))
+                given = agree(own, lambda: served.check_pool(own.size, root, speeds, emulated_speed))
+            except BaseException:
+                own.Free()
+                raise
+            self._crew, self._serves = Crew(own, root or 0, emulated_speed=emulated_speed), root is not None
+        self._speeds = Speeds(self._crew.size, given)
         self._submitting = Submitting(self._crew)
         self._n_shared = 0
-        self._epoch = 0
         self._lead: Lead | None = None  # the map that is under way, on the root
         self._busy = self._closed = False
         self.last: PoolReport | None = None  # on the root: what became of the last map
@@ -196,7 +200,8 @@ class Pool:
             meet(self._crew, Op.CLOSE)
         elif self.is_master():
             self._submitting.finish()
-            self._crew.send_all(Tag.CLOSE)
+            if self._owns:
+                self._crew.send_all(Tag.CLOSE)
         self._free()
 
     shutdown = close
@@ -233,9 +238,8 @@ class Pool:
                 sent = meet(crew, Op.MAP, lambda: pickled(call.function) if self.is_master() else None).value
         if not self.is_master():
             return self._follow(call.function)
-        self._epoch += 1
         self._busy = True
-        self._lead = Lead(crew, self._epoch, job, self._speeds, encoded, sent)
+        self._lead = Lead(crew, job, self._speeds, encoded, sent)
         return self._lead
 
     def _prepare(self, call: Call, items: Any, options: Options) -> tuple[Job, Encoded]:
@@ -284,7 +288,7 @@ class Pool:
             self._finish(lead)
             raise
         self._finish(lead, results)
-        if (wrong := lead.error()) is not None:
+        if (wrong := lead.error(alone=self._serves)) is not None:
             raise wrong
 
     def _finish(self, lead: Lead, results: list[Any] | None = None) -> None:
@@ -319,25 +323,12 @@ class Pool:
 
     def _free(self) -> None:
         self._closed = True
-        forget(self._crew.number)
-        self._crew.close()
+        if self._owns:
+            forget(self._crew.number)
+            self._crew.close()
 
 
 def _value(followed: Followed) -> Any:
     if followed.error is not None:
         raise followed.error
     return followed.value
-
-
-def _check(
-    size: int, root: int | None, speeds: Sequence[float] | None, emulated_speed: float
-) -> tuple[float, list[float] | None]:
-    """Hold the arguments of a pool against what is expected."""
-    if root is not None:
-        checks.integer("root", root, least=0, most=size - 1)
-    given = None
-    if speeds is not None:
-        given = [checks.number(f"speeds[{rank}]", speed, above=0.0) for rank, speed in enumerate(speeds)]
-        if len(given) != size:
-            raise ValueError(f"speeds: {len(given)} of them: expected {size}, one for each rank")
-    return checks.emulated_speed(emulated_speed), given

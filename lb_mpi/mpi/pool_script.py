@@ -1,0 +1,97 @@
+"""A script that rank 0 runs alone, with a pool that all other ranks serve: `python -m lb_mpi pool script.py`.
+
+Functions of the script are pickled by name, so a rank that is sent one runs the script, too, but not as `__main__`: what
+stands behind `if __name__ == "__main__":` is left out, as with multiprocessing and mpi4py.futures.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from lb_mpi.mpi.collective import agree, duplicate
+from lb_mpi.mpi.crew import Crew
+from lb_mpi.mpi.following import serve
+from lb_mpi.mpi.pool_messages import Tag
+from lb_mpi.mpi.served import serving
+
+Load = Callable[[str], tuple[CodeType, dict[str, Any]]]
+WORKER = "__worker__"  # what __name__ is on ranks that serve
+
+
+class _Main(ModuleType):
+    """The script as the module `__main__` of a rank that serves: run when it's first asked for a name."""
+
+    def __init__(self, load: Load) -> None:
+        super().__init__("__main__")
+        self.__dict__["_load"] = load
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or (load := self.__dict__.pop("_load", None)) is None:
+            raise AttributeError(f"the script has no {name!r}")
+        code, names = load(WORKER)
+        self.__dict__.update(names)
+        exec(code, self.__dict__)
+        return getattr(self, name)
+
+
+class Script(NamedTuple):
+    """A script that all ranks have found."""
+
+    crew: Crew
+    load: Load
+    folder: str  # where it imports from
+
+
+def open_script(target: str, *, module: bool) -> Script:
+    """Collective: find a script (or a module, by name); ValueError, SyntaxError or OSError on all ranks if one can't."""
+    own = duplicate(MPI.COMM_WORLD)
+    load = agree(own, lambda: _loader(target, module=module))
+    folder = str(Path.cwd()) if module else str(Path(target).resolve().parent)
+    return Script(Crew(own, 0), load, folder)
+
+
+def run_script(script: Script, argv: Sequence[str]) -> None:
+    """Collective: run it on rank 0, while all others serve its `lb_mpi.Pool()`; raises there what the script raises."""
+    crew, load, folder = script
+    sys.argv = [*argv]
+    sys.path[0] = folder
+    with serving(crew):
+        if crew.rank != crew.root:
+            sys.modules["__main__"] = _Main(load)
+            serve(crew, meets=False)
+        else:
+            try:
+                main = sys.modules["__main__"] = ModuleType("__main__")
+                code, names = load("__main__")
+                main.__dict__.update(names)
+                exec(code, main.__dict__)
+            finally:
+                crew.send_all(Tag.CLOSE)
+                crew.close()
+    crew.close()
+
+
+def _loader(target: str, *, module: bool) -> Load:
+    """How to get the script's code, and what its module begins with; ValueError or OSError when there is none."""
+    if module:
+        spec = importlib.util.find_spec(target)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{target}.__main__")
+        if spec is None or spec.loader is None or (code := spec.loader.get_code(spec.name)) is None:  # type: ignore[attr-defined]
+            raise ValueError(f"-m {target}: expected the name of a module")
+        path, package = spec.origin, spec.parent
+    else:
+        path, package, spec = target, None, None
+        code = compile(Path(target).read_bytes(), target, "exec")
+
+    def load(name: str) -> tuple[CodeType, dict[str, Any]]:
+        return code, {"__name__": name, "__file__": path, "__package__": package, "__spec__": spec}
+
+    return load

@@ -1,0 +1,55 @@
+"""The arguments of a pool; and pools in a script that rank 0 runs alone (see `lb_mpi.mpi.pool_script`), all on one crew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from mpi4py import MPI
+
+from lb_mpi import checks
+from lb_mpi.errors import Error
+from lb_mpi.mpi.crew import Crew
+
+_crews: list[Crew] = []  # of the script that is running, if any
+
+
+def crew() -> Crew | None:
+    """The crew of the script that is running; None when each pool makes its own."""
+    return _crews[-1] if _crews else None
+
+
+@contextmanager
+def serving(crew: Crew) -> Iterator[None]:
+    """Make pools on `crew`, in this block: its root goes on alone, its other ranks serve."""
+    _crews.append(crew)
+    try:
+        yield
+    finally:
+        _crews.pop()
+
+
+def check(
+    crew: Crew, comm: MPI.Intracomm | None, root: int | None, speeds: Sequence[float] | None, emulated_speed: float
+) -> list[float] | None:
+    """Hold the arguments of a pool against what is possible in a script that rank 0 runs alone."""
+    if crew.rank != crew.root:
+        raise Error("a pool on a rank that serves: expected `if __name__ == '__main__':` before what makes it")
+    if (comm is not None and comm.size not in (1, crew.size)) or root not in (None, crew.root) or emulated_speed != 1.0:
+        raise ValueError("a pool of a script that rank 0 runs alone: expected Pool(), of all ranks and at their own speeds")
+    return check_pool(crew.size, None, speeds, emulated_speed)
+
+
+def check_pool(
+    size: int, root: int | None, speeds: Sequence[float] | None, emulated_speed: float
+) -> list[float] | None:
+    """Hold the arguments of a pool against what is expected; the speeds, where there are any."""
+    checks.emulated_speed(emulated_speed)
+    if root is not None:
+        checks.integer("root", root, least=0, most=size - 1)
+    if speeds is None:
+        return None
+    given = [checks.number(f"speeds[{rank}]", speed, above=0.0) for rank, speed in enumerate(speeds)]
+    if len(given) != size:
+        raise ValueError(f"speeds: {len(given)} of them: expected {size}, one for each rank")
+    return given

@@ -1,0 +1,330 @@
+"""lb_mpi.Pool on real ranks: every task once, in both ways of use; what is wrong is told to all, and then it's as new."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi.collective import duplicate
+from lb_mpi.mpi.crew import Crew
+from lb_mpi.mpi.following import serve
+from lb_mpi.mpi.pool_messages import Tag
+from lb_mpi.mpi.pool_script import open_script, run_script
+from lb_mpi.mpi.served import serving
+from tests.misbehaviour import RAISES, NotForPickling
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+pytestmark = pytest.mark.mpi
+
+
+def square(x: Any) -> Any:
+    return x * x
+
+
+def spin(seconds: float) -> int:
+    until = MPI.Wtime() + seconds
+    while MPI.Wtime() < until:
+        pass
+    return RANK
+
+
+@pytest.fixture
+def pool() -> Iterator[lb_mpi.Pool]:
+    with lb_mpi.Pool(COMM) as pool:
+        yield pool
+
+
+ITEMS: dict[str, Any] = {
+    "number": 1000,
+    "range": range(5, 900, 7),
+    "list": [{"k": k} for k in range(700)],
+    "rows": np.arange(600.0).reshape(200, 3),
+    "scalars": np.arange(300, dtype="i2"),
+    "objects": np.array([1, "a", None], dtype=object),
+    "generator": (k for k in range(50)),
+    "large": np.ones((50, 5000)),
+    "nothing": [],
+    "one": [7],
+}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_each_task_once_in_order(pool: lb_mpi.Pool, name: str) -> None:
+    items = list(ITEMS[name]) if name == "generator" else ITEMS[name]
+    if name == "generator":
+        ITEMS[name] = items
+    expected = [repr(item) for item in (range(items) if isinstance(items, int) else items)]
+    given = items if RANK == 0 else None
+    for options in ({}, {"chunksize": 3}, {"costs": np.arange(len(expected)) % 7.0}):
+        results = pool.map(repr, given, **options)
+        assert results == (expected if RANK == 0 else None)
+    assert pool.map(repr, given, to="all") == expected
+    if RANK == 0:
+        assert pool.last is not None
+        assert sum(rank.tasks for rank in pool.last.ranks) == pool.last.n == len(expected)
+        assert str(pool.last).count("\n") == SIZE + 1
+
+
+def test_functions_of_each_rank_and_what_they_get(pool: lb_mpi.Pool) -> None:
+    rows = np.zeros((40, 2))
+    for results in (
+        pool.starmap(lambda a, b: a - b, [(3 * k, k) for k in range(99)]),
+        pool.map(lambda k: 2 * k, 99),
+        [value for _, value in sorted(pool.imap_unordered(lambda k: 2 * k, 99))] or None,
+    ):
+        assert results == ([2 * k for k in range(99)] if RANK == 0 else None)
+
+    def change(row: np.ndarray) -> float:
+        row += 1.0
+        return float(row.sum())
+
+    assert pool.map(change, rows) == ([2.0] * 40 if RANK == 0 else None)
+    assert not rows.any()
+
+
+def test_the_function_and_shared_objects_travel_once() -> None:
+    with lb_mpi.Pool(COMM, root=LAST) as pool:
+        if pool is None:
+            return
+        assert pool.is_master()
+        weights = np.ones(300_000)
+        function = functools.partial(np.multiply, weights)
+        for _ in range(3):
+            assert [float(row.sum()) for row in pool.map(function, [1.0, 2.0])] == [3e5, 6e5]  # type: ignore[union-attr]
+        assert pool.last is not None
+        assert pool.last.ranks[LAST].sent_bytes < 1000 * SIZE
+        weights[0] = 2.0  # it's another function now
+        assert float(pool.map(function, [1.0])[0].sum()) == 300_001.0  # type: ignore[index]
+        handle = pool.share(weights)
+        assert pool.map(functools.partial(shared_sum, handle), 20) == [300_001.0 + k for k in range(20)]
+        assert pool.last.ranks[LAST].sent_bytes < 1000 * SIZE
+    with pytest.raises(LookupError, match="closed"):
+        shared_sum(handle, 0)
+
+
+def shared_sum(handle: Any, k: int) -> float:
+    return float(handle.value.sum()) + k
+
+
+def test_submitted_tasks() -> None:
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool is None:
+            return
+        futures = [pool.submit(square, k) for k in range(40)]
+        assert pool.map(square, 100) == [k * k for k in range(100)]
+        assert sorted(future.result() for future in pool.as_completed(futures)) == [k * k for k in range(40)]
+        more = [pool.submit(pow, k, 2) for k in range(5)]
+        more += [pool.submit(square, x=future.result()) for future in more]  # from what has come
+        assert [future.result() for future in more[5:]] == [k**4 for k in range(5)]
+        broken = pool.submit(fail_at, 3, 3)
+        with pytest.raises(lb_mpi.TaskError, match=r"ValueError: 3 \(") as caught:
+            broken.result()
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert isinstance(broken.exception(), lb_mpi.TaskError)
+        assert broken.done()
+        last = pool.submit(square, 3)
+        if last.cancel():
+            with pytest.raises(RuntimeError, match="cancelled"):
+                last.result()
+        with pytest.raises((TypeError, lb_mpi.TaskError), match=r"can't be pickled|unsupported operand"):
+            pool.submit(square, NotForPickling()).result()
+
+
+@pytest.mark.parametrize("name", RAISES)
+@pytest.mark.parametrize("at", ["first", "last", "all"])
+def test_a_task_that_raises_is_told_to_all_and_then_it_is_as_new(pool: lb_mpi.Pool, name: str, at: str) -> None:
+    guilty: list[int] = []
+
+    def function(k: int) -> int:
+        if at == "all" or k == {"first": 0, "last": 199}[at]:
+            guilty.append(k)
+            RAISES[name]()
+        return k
+
+    with pytest.raises((lb_mpi.TaskError, SystemExit, KeyboardInterrupt)) as caught:
+        pool.map(function, 200)
+    if isinstance(caught.value, lb_mpi.TaskError):
+        assert caught.value.index == {"first": 0, "last": 199}.get(at, caught.value.index)
+        assert str(caught.value).startswith(f"task {caught.value.index} on rank {caught.value.rank}: {name}")
+        assert "RAISES[name]()" in caught.value.traceback or name == "Unspeakable"
+    else:
+        assert guilty
+    assert pool.map(square, 50) == ([k * k for k in range(50)] if RANK == 0 else None)
+
+
+def test_exceptions_as_results(pool: lb_mpi.Pool) -> None:
+    results = pool.map(lambda k: 1 // (k % 3), 300, return_exceptions=True, to="all")
+    assert results is not None
+    assert [isinstance(result, ZeroDivisionError) for result in results] == [k % 3 == 0 for k in range(300)]
+
+
+def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
+    root: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: pool.map(square, "abc"), TypeError, "items = 'abc': expected"),
+        (lambda: pool.map(square, -1), ValueError, "items = -1: expected"),
+        (lambda: pool.map(square, 1 << 28), ValueError, "items: expected at most 268,435,454"),
+        (lambda: pool.map(square, [1, NotForPickling()]), TypeError, r"items\[1\] can't be pickled"),
+        (lambda: pool.map(square, 3, costs=[1, 2]), ValueError, r"costs of shape \(2,\): expected \(3,\)"),
+        (lambda: pool.map(square, 3, costs=[1, -2, 0]), ValueError, r"costs\[1\] = -2.0: expected"),
+        (lambda: pool.map(square, 3, chunksize=0), ValueError, "chunksize = 0: expected"),
+        (lambda: pool.map(square, 3, to="me"), ValueError, "to = 'me': expected one of root, all"),
+        (lambda: pool.map(None, 3), TypeError, "function = None: expected a function"),  # type: ignore[arg-type]
+        (lambda: pool.map(square, 3, progress=3), TypeError, "progress = 3: expected a function"),  # type: ignore[arg-type]
+    ]
+    for call, kind, words in root:
+        with pytest.raises(kind, match=words):
+            call()
+    if SIZE > 1:
+        with pytest.raises(TypeError, match=f"rank {LAST}: function = 3: expected" if RANK != LAST else "function = 3"):
+            pool.map(3 if RANK == LAST else square, 5)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="map is called on one rank of the pool, share on another"):
+            pool.share(1) if RANK == LAST else pool.map(square, 3)
+    with pytest.raises(lb_mpi.TaskError, match="a map of this pool is under way"):
+        pool.map(lambda k: pool.map(square, 3), 20)
+    with pytest.raises(lb_mpi.Error, match="submit: expected the root of a pool made with root="):
+        pool.submit(square, 3)
+    if SIZE > 1 and RANK == 0:
+        assert pool.last is not None
+    assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"root": SIZE}, f"root = {SIZE}: expected"),
+        ({"speeds": [1.0]}, "speeds: 1 of them: expected"),
+        ({"speeds": [0.0] * SIZE}, r"speeds\[0\] = 0.0: expected"),
+        ({"emulated_speed": 2}, "emulated_speed = 2: expected"),
+    ],
+)
+def test_pools_that_can_not_be(options: dict[str, Any], words: str) -> None:
+    if SIZE == 1 and "1 of them" in words:
+        return
+    with pytest.raises(ValueError, match=words):
+        lb_mpi.Pool(COMM, **options)
+
+
+def test_who_leaves_a_loop_early_drops_the_rest(pool: lb_mpi.Pool) -> None:
+    for _ in pool.imap_unordered(square, 100_000):
+        break
+    assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
+    if RANK == 0:
+        results = pool.imap_unordered(square, 10)
+        with pytest.raises(lb_mpi.Error, match="under way"):
+            pool._check()
+        assert dict(results) == {k: k * k for k in range(10)}
+    else:
+        assert not list(pool.imap_unordered(square, 10))
+
+
+def test_ranks_that_wait_serve() -> None:
+    pool = lb_mpi.Pool(COMM)
+    if not pool.is_master():
+        pool.wait()
+    else:
+        for _ in range(2):
+            assert pool.map(square, 300) == [k * k for k in range(300)]
+        if SIZE > 1:
+            with pytest.raises(TypeError, match="can't be pickled"):
+                pool.map(lambda k: k, 3)
+        with pytest.raises(lb_mpi.TaskError, match=r"task 7 .*ValueError: 7 \("):
+            pool.map(functools.partial(fail_at, 7), 20)
+        assert pool.map(square, [2]) == [4]
+    pool.close()
+    with pytest.raises(ValueError, match="a pool that was closed"):
+        pool.map(square, 3)
+
+
+def fail_at(n: int, k: int) -> int:
+    if k == n:
+        raise ValueError(k)
+    return k
+
+
+def leave_at(n: int, k: int) -> int:
+    if k == n:
+        sys.exit(3)
+    return k
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
+def test_leaving_by_an_exception_tells_those_who_wait() -> None:
+    def leave() -> None:
+        with lb_mpi.Pool(COMM) as pool:
+            pool.map(square, 5)
+            if RANK == LAST:
+                raise ZeroDivisionError("gone")
+            pool.map(square, 5)
+
+    with pytest.raises(ZeroDivisionError if RANK == LAST else lb_mpi.Error, match="gone"):
+        leave()
+
+
+@pytest.mark.parametrize("n_hosts", [2, 3])
+def test_between_hosts(n_hosts: int) -> None:
+    """Ranks as if on several hosts: tasks that all start on one of them are asked for."""
+    host = MPI.Intracomm(COMM.Split(RANK % n_hosts))
+    crew = Crew(duplicate(COMM), 0, host=host)
+    with serving(crew):
+        if RANK:
+            serve(crew, meets=False)
+        else:
+            pool = lb_mpi.Pool(speeds=[1.0] + [1e-3] * LAST)  # so the root owns nearly all
+            for _ in range(3):
+                ranks = pool.map(spin, [0.5e-3] * 100)
+                assert ranks is not None
+                assert len(ranks) == 100
+                assert pool.map(square, np.arange(20_000.0)) == [k * k for k in np.arange(20_000.0)]  # over the shelf
+            with pytest.raises(lb_mpi.TaskError, match="task 70 "):
+                pool.map(functools.partial(leave_at, 70), 100)
+            assert pool.map(square, 100) == [k * k for k in range(100)]
+            pool.close()
+            crew.send_all(Tag.CLOSE)
+    crew.close()
+    host.Free()
+
+
+SCRIPT = """
+import sys
+import lb_mpi
+K = int(sys.argv[1])
+def times(x): return x * K
+if __name__ == "__main__":
+    with lb_mpi.Pool() as pool:
+        assert pool.map(times, 50) == [7 * k for k in range(50)]
+    with lb_mpi.Pool() as pool:
+        assert pool.submit(times, 3).result() == 21
+    raise KeyError("at the end")
+"""
+
+
+def test_a_script_that_rank_0_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(COMM.bcast(str(tmp_path))) / "script.py"
+    if RANK == 0:
+        path.write_text(SCRIPT)
+    COMM.Barrier()
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    with pytest.raises(OSError, match="No such file"):
+        open_script(str(path.with_name("none.py")), module=False)
+    with pytest.raises(ValueError, match="-m no_such_module: expected the name of a module"):
+        open_script("no_such_module", module=True)
+    script = open_script(str(path), module=False)
+    if RANK == 0:
+        with pytest.raises(KeyError, match="at the end"):
+            run_script(script, [str(path), "7"])
+    else:
+        run_script(script, [str(path), "7"])
+    COMM.Barrier()
