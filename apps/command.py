@@ -95,6 +95,7 @@ def search(
     options: argparse.Namespace,
     unit: str,
     on_turn: Callable[[], None] | None = None,
+    bound: lb_mpi.Bound | None = None,
 ) -> lb_mpi.SearchResult:
     """Run `lb_mpi.search` as the command line asks, with progress on a terminal."""
 
@@ -108,6 +109,7 @@ def search(
         return lb_mpi.search(
             comm,
             problem,
+            bound=bound,
             threshold=options.threshold,
             balance=not options.no_balance,
             emulated_speed=own_speed(comm, options.speeds),

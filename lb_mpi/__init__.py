@@ -5,6 +5,7 @@ The path of the data, for a search:
     your Problem  --work, load, split, absorb-->  searcher.Searcher      one rank, turn by turn        (pure)
                                                     drafting.Drafting    who gets work from whom       (pure)
                                                     termination          when everybody is done        (pure)
+                                                    bound                the best value of all ranks   (pure)
     messages  <--mpi.mailbox--  mpi.search.search   carries it on a communicator: lb_mpi.search(comm, problem)
                                 simulate.search     carries it on a virtual clock, with thousands of ranks
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.speed import measure
     from lb_mpi.partitioning.partition import partition
     from lb_mpi.partitioning.quality import MappingCost, PartitionMetrics, partition_metrics
+    from lb_mpi.searching.bound import Bound
 
 __version__ = "0.1.0"
 
@@ -67,6 +69,7 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "Balance": "diffusion.diffusion",
     "Balanced": "balancing.record",
     "Balancer": "mpi.balancer",
+    "Bound": "searching.bound",
     "Graph": "graph",
     "HaloPlan": "mpi.halo",
     "Machine": "machine",
@@ -95,6 +98,7 @@ __all__ = [
     "BalanceError",
     "Balanced",
     "Balancer",
+    "Bound",
     "Error",
     "Graph",
     "HaloPlan",

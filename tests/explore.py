@@ -2,9 +2,11 @@
 
 import copy
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
-from lb_mpi.searching.drafting import Message
+from lb_mpi.searching.bound import Bound
+from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.searcher import Options, Searcher
 from tests.law import check_ewd998, check_law
 from tests.pile import Broken, Pile
@@ -36,7 +38,8 @@ class World(NamedTuple):
             d, t, p = s.drafting, s.termination, s.problem
             ranks.append(
                 (d.state, d.seq, d.promise, d.had_work, tuple(sorted(d.skipped.items())), t.count, t.black, t.token,
-                 s.reason, s._told, tuple(p.items), tuple(sorted(p.done)), s.error is None)
+                 s.reason, s._told, tuple(p.items), tuple(sorted(p.done)), s.error is None,
+                 s.sharing and (s.sharing.bound.best, *s.sharing.known.values()))
             )  # fmt: skip
         return (tuple(ranks), tuple(sorted((pair, queue) for pair, queue in self.channels.items() if queue)))
 
@@ -50,15 +53,27 @@ def clone(searcher: Searcher) -> Searcher:
     other.drafting.problem = other.problem
     other.drafting.skipped = dict(searcher.drafting.skipped)
     other.termination = copy.copy(searcher.termination)
+    if searcher.sharing is not None:
+        other.sharing = copy.copy(searcher.sharing)
+        other.sharing.known = dict(searcher.sharing.known)
+        other.sharing.bound = other.problem.bound = copy.copy(searcher.sharing.bound)
     return other
 
 
 def first_world(
-    size: int, limit: int, *, wanted: int = 0, broken: str = "", threshold: float = 0.5, searcher: type = Searcher
+    size: int,
+    limit: int,
+    *,
+    wanted: int = 0,
+    broken: str = "",
+    threshold: float = 0.5,
+    searcher: type = Searcher,
+    bound: Callable[[], Bound | None] = lambda: None,
 ) -> World:
-    """Rank 0 has all work of `Pile(limit)`; the ring is 0, 1, ... size - 1."""
+    """Rank 0 has all work of `Pile(limit)`; the ring is 0, 1, ... size - 1; `bound()` makes a bound for each rank."""
     options = Options(threshold=threshold)
-    searchers = [searcher(rank, range(size), Pile(limit, wanted=wanted, broken=broken), options) for rank in range(size)]
+    piles = [Pile(limit, wanted=wanted, broken=broken, bound=bound()) for _ in range(size)]
+    searchers = [searcher(rank, range(size), pile, options, pile.bound) for rank, pile in enumerate(piles)]
     for each in searchers:
         each.termination.pause = NoPause()
         each.drafting.terms = each.drafting.terms._replace(pause=NoPause())
@@ -95,9 +110,20 @@ def successors(world: World) -> list[World]:
 
 def turn(world: World, rank: int, arrived: list[Message]) -> None:
     searcher = world.searchers[rank]
+    sharing = searcher.sharing
+    best, known = (0.0, {}) if sharing is None else (sharing.bound.best, dict(sharing.known))
     for destination, message in searcher.turn(0.0, arrived):
         pair = (rank, destination)
         world.channels[pair] = (*world.channels.get(pair, ()), message)
+        if message.kind is Kind.BOUND:
+            assert sharing.bound.is_better(message.load, known[destination]), (
+                f"{message} to {destination}, which knows it"
+            )
+    if sharing is not None:
+        now, better = sharing.bound.best, sharing.bound.is_better
+        assert not better(best, now), f"rank {rank}: {now} after {best}"
+        late = [other for other, value in sharing.known.items() if better(now, value)]
+        assert not late or searcher.over or searcher._ending, f"rank {rank} tells ranks {late} nothing of {now}"
     if searcher.error is not None and not isinstance(searcher.error, Broken):
         raise searcher.error
 

@@ -1,4 +1,4 @@
-"""The law of drafting and of termination, as a check of one global state (searchers, messages under way)."""
+"""The law of drafting, of termination and of the bound, as a check of one global state (searchers, messages under way)."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,16 +7,17 @@ from lb_mpi.searching.drafting import Kind, Send, State
 from lb_mpi.searching.guard import Guard
 from lb_mpi.searching.searcher import Reason, Searcher
 from lb_mpi.searching.termination import Token
-from tests.pile import Pile, children, unpack
+from tests.pile import Pile, children, unpack, value_of
 
 
 def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work: bool = True) -> None:
-    """AssertionError when a law of `lb_mpi.searching.drafting` or `lb_mpi.searching.termination` is broken.
+    """AssertionError when a law of `lb_mpi.searching.drafting`, `.termination` or `.bound` is broken.
 
     `work`: each piece of it is looked for, too, which takes longest (and what is lost once stays lost).
     """
     in_flight = list(in_flight)
     failed = any(searcher.error is not None for searcher in searchers)
+    check_bound(searchers, in_flight)
     if work and not failed:  # what a rank was about to absorb when it failed is lost
         check_work(searchers, in_flight)
     if failed or any(searcher.over or searcher._told for searcher in searchers):
@@ -51,6 +52,23 @@ def pile_of(searcher: Searcher) -> Pile:
     pile = problem.problem if isinstance(problem, Guard) else problem
     assert isinstance(pile, Pile)
     return pile
+
+
+def check_bound(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
+    """Nobody's best value is better than what was found; who is known to have a value has it, or it is under way."""
+    ends = {searcher.rank: searcher.sharing for searcher in searchers if searcher.sharing is not None}
+    told = [(message.source, to, message.load) for to, message in in_flight if message.kind is Kind.BOUND]
+    assert ends or not told, "a BOUND without a bound"
+    found = {value_of(item) for searcher in searchers for item in pile_of(searcher).done} if ends else set()
+    for rank, sharing in ends.items():
+        bound = sharing.bound
+        assert bound.best in found | {bound.worst}, f"rank {rank} has {bound.best}, which nobody has found"
+        own = [value_of(item) for item in pile_of(searchers[rank]).done]
+        assert not any(bound.is_better(value, bound.best) for value in own), f"rank {rank} forgot one of {own}"
+        for other, value in sharing.known.items():
+            has = not bound.is_better(value, ends[other].bound.best)
+            dropped = searchers[other].over or searchers[other]._ending
+            assert has or dropped or (rank, other, value) in told, f"rank {rank} has not told rank {other} of {value}"
 
 
 def check_drafts(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:

@@ -1,6 +1,6 @@
 """Known-wrong variants of the protocols: (module, what stands there, what the mutant says instead)."""
 
-from lb_mpi.searching import drafting, searcher, termination
+from lb_mpi.searching import bound, drafting, searcher, termination
 
 MUTANTS = [
     # the holes of the paper
@@ -56,4 +56,31 @@ MUTANTS = [
     # a problem that raises
     (searcher, "if self.error is not None and not self.over and not self._told:", "if False:"),
     (searcher, "            if self.over:\n                break\n", "            if self.over or self.error:\n                break\n"),
+]  # fmt: skip
+
+BOUND_MUTANTS = [
+    # the best value
+    (bound, "        if not self.is_better(value, self._best):\n            return False\n", ""),  # a worse value overwrites
+    (bound, 'one < other if self.sense == "min" else one > other', "one < other"),  # min and max are mixed up
+    (bound, 'one < other if self.sense == "min" else one > other', "one > other"),
+    (bound, 'one < other if self.sense == "min" else one > other', 'one <= other if self.sense == "min" else one >= other'),
+    (bound, "        self._best = value\n        return True", "        return True"),
+    # telling
+    (bound, "self.known.update(dict.fromkeys(behind, best))", "pass"),  # told for ever
+    (bound, "self.known.update(dict.fromkeys(behind, best))", "self.known.update(dict.fromkeys(self.known, self.bound.worst))"),
+    (bound, "for rank in behind]", "for rank in behind[:1]]"),
+    (bound, "for rank in behind]", "for rank in behind if rank]"),
+    (bound, "load=best)", "load=round(best) - 1.0)"),  # better than what was found
+    (bound, "(rank, Message(Kind.BOUND, self.rank,", "(rank, Message(Kind.BOUND, rank,"),
+    (bound, "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[*below]"),  # never upwards
+    (bound, "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[(rank + 1) % size] if size > 1 else []"),  # a ring
+    # hearing
+    (bound, "        self.bound.take(value)\n\n    def tell", "\n    def tell"),
+    (bound, "if self.bound.is_better(value, self.known[source]):", "if True:"),  # told again what it was told
+    (bound, "            self.known[source] = value\n", "            pass\n"),  # told what it has told
+    (bound, "        for value in values:\n", "        for value in []:\n"),  # stale after the end
+    (searcher, "if self.sharing is None else self.sharing.tell()", "if self.sharing is None or not self.drafting.load else self.sharing.tell()"),
+    (searcher, "            self.sharing.hear(message)\n", "            if self.drafting.load:\n                self.sharing.hear(message)\n"),  # dropped when idle
+    (searcher, "            self.sharing.hear(message)\n", "            self.termination.received()\n            self.sharing.hear(message)\n"),  # counted
+    (searcher, "if message.kind is Kind.WORK:\n", "if message.kind in (Kind.WORK, Kind.BOUND):\n"),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import struct
 
+from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.problem import Problem
 
 
@@ -10,17 +11,25 @@ def children(item: int, limit: int) -> list[int]:
     return [child for child in (3 * item - 1, 3 * item, 3 * item + 1) if child <= limit]
 
 
+def value_of(item: int) -> float:
+    """What an item is worth to a bound: neither ordered nor all different."""
+    return float(item * 37 % 101 // 2)
+
+
 class Broken(Exception):
     """What a broken method raises."""
 
 
 class Pile(Problem):
-    """Depth-first over the tree above; load = number of items in hand.  The method `broken` raises, load from 3 items on."""
+    """Depth-first over the tree above; load = number of items in hand.  The method `broken` raises, load from 3 items on.
+
+    With a `bound`, each item that is done tells it its value; nothing is left out because of it.
+    """
 
     found = False
 
-    def __init__(self, limit: int, *, wanted: int = 0, broken: str = "") -> None:
-        self.limit, self.wanted, self.broken = limit, wanted, broken
+    def __init__(self, limit: int, *, wanted: int = 0, broken: str = "", bound: Bound | None = None) -> None:
+        self.limit, self.wanted, self.broken, self.bound = limit, wanted, broken, bound
         self.items: list[int] = []
         self.done: list[int] = []
 
@@ -35,6 +44,8 @@ class Pile(Problem):
             self.done.append(item)
             self.items += children(item, self.limit)
             self.found = item == self.wanted
+            if self.bound is not None:
+                self.bound.improve(value_of(item))
             count += 1
         return count
 

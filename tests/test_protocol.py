@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.searching import drafting, searcher, simulate, termination
+from lb_mpi.searching import bound, drafting, searcher, simulate, termination
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.searcher import Options, Reason
 from tests.explore import explore, explore_tokens, first_world
@@ -159,8 +159,8 @@ def test_bad_options_are_named(options: dict[str, object]) -> None:
         Options(**options).checked()
 
 
-def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
-    """The class `Searcher` with one change in the source of `module`; the types of its messages stay the same."""
+def changed_module(module: types.ModuleType, before: str, after: str) -> types.ModuleType:
+    """The module with one change in its source; the types of its messages stay the same."""
     source = inspect.getsource(module)
     assert before in source, f"no such place in {module.__name__}: {before!r}"
     changed = types.ModuleType("mutant")
@@ -168,9 +168,15 @@ def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
     for name in ("Kind", "Message", "State", "ProtocolError", "Token", "Reason", "Options", "Report"):
         if name in vars(changed) and name in vars(module):
             setattr(changed, name, getattr(module, name))
+    return changed
+
+
+def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
+    """The class `Searcher` with one change in the source of `module`."""
+    changed = changed_module(module, before, after)
     if module is searcher:
         return changed.Searcher
-    owner = {drafting: "Drafting", termination: "Termination"}[module]
+    owner = {bound: "Sharing", drafting: "Drafting", termination: "Termination"}[module]
     host = types.ModuleType("host")
     exec(compile(inspect.getsource(searcher), "host", "exec"), vars(host))
     vars(host).update({name: getattr(searcher, name) for name in ("Reason", "Options", "Report")})

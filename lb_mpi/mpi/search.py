@@ -12,11 +12,12 @@ from mpi4py import MPI
 from lb_mpi import checks
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import ring_order
-from lb_mpi.mpi.collective import agree, duplicate
+from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.interrupts import Interrupts, held
 from lb_mpi.mpi.mailbox import Mailbox
 from lb_mpi.mpi.search_result import RankStats, SearchResult, collect
 from lb_mpi.mpi.waiting import Nap, barrier
+from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.guard import Guard, check_problem
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
@@ -29,6 +30,7 @@ def search(
     comm: MPI.Intracomm,
     problem: Problem,
     *,
+    bound: Bound | None = None,
     threshold: float = 0.125,
     balance: bool = True,
     emulated_speed: float = 1.0,
@@ -47,6 +49,7 @@ def search(
 
     Parameters
     ----------
+    bound : for branch and bound, this rank's end of a bound that all ranks share, each its own (see `lb_mpi.Bound`).
     threshold : J, in the unit of `problem.load()`: only a load above it is split.
     balance : False: every rank is dealt one share, and nothing moves afterwards (for comparison).
     emulated_speed : emulate a rank of this relative speed, above 0 and at most 1 (see `lb_mpi.throttle`); may differ by
@@ -73,6 +76,7 @@ def search(
             lambda: _settings(
                 problem,
                 Options(threshold, pause_s, balance, seed, report_every_s),
+                bound=bound,
                 emulated_speed=emulated_speed,
                 quantum=quantum,
                 longest_nap_s=longest_nap_s,
@@ -80,6 +84,7 @@ def search(
                 on_turn=on_turn,
             ),
         )
+        agree_on(own, bound=None if settings.bound is None else settings.bound.sense)
         if not own.bcast(settings.on_report is not None):
             settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
         with held() as interrupts:
@@ -90,6 +95,7 @@ def search(
 
 class _Settings(NamedTuple):
     options: Options
+    bound: Bound | None
     slow: throttle
     quantum: Quantum
     nap: Nap
@@ -101,6 +107,7 @@ def _settings(
     problem: object,
     options: Options,
     *,
+    bound: object,
     emulated_speed: float,
     quantum: int | None,
     longest_nap_s: float,
@@ -111,6 +118,7 @@ def _settings(
     check_problem(problem)
     return _Settings(
         options.checked(),
+        check_bound(bound),
         throttle(checks.emulated_speed(emulated_speed)),
         Quantum(quantum),
         Nap(checks.number("longest_nap_s", longest_nap_s, above=0.0, most=1.0, unit="seconds")),
@@ -120,10 +128,10 @@ def _settings(
 
 
 def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts: Interrupts) -> SearchResult:
-    options, slow, quantum, nap, on_report, on_turn = settings
+    options, bound, slow, quantum, nap, on_report, on_turn = settings
     mailbox = Mailbox(comm)
     guard = Guard(problem, interrupts.allowed)
-    searcher = Searcher(comm.rank, ring_order(comm.size), guard, options)
+    searcher = Searcher(comm.rank, ring_order(comm.size), guard, options, bound)
     cpu_s = work_s = poll_s = report_at = 0.0
 
     def call_back(now: float) -> None:
@@ -165,6 +173,8 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
     seconds = time.perf_counter() - start
 
     mailbox.drain()
+    if searcher.sharing is not None:
+        searcher.sharing.level(comm.allgather(searcher.sharing.bound.best))
     stats = RankStats(
         units=searcher.units,
         balances=searcher.drafting.received,

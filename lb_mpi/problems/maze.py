@@ -135,9 +135,7 @@ class MazeSearch:
 
     def load(self) -> float:
         """Value the untried directions in hand, in the paper's measure: 0.0 when there are none."""
-        n = kernel.trim(self._maze, self._stack, LOOKS)
-        top, bottom = int(self._stack.ends[kernel.TOP]), int(self._stack.ends[kernel.BOTTOM])
-        return 0.0 if top < bottom else top - bottom + max(n, 1) / 8
+        return float(kernel.value(*self._maze, *self._stack, LOOKS))
 
     def split(self) -> bytes | None:
         """Give away untried directions by the split rule, packed; None when there is one branch only."""

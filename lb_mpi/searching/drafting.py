@@ -65,7 +65,8 @@ class Kind(IntEnum):
     FINISH = 7
     STOP = 8
     REPORT = 9
-    RESULT = 10  # between drivers, when the search is over
+    BOUND = 10
+    RESULT = 11  # between drivers, when the search is over
 
 
 class Message(NamedTuple):
@@ -75,7 +76,7 @@ class Message(NamedTuple):
     source: int
     seq: int = 0
     pid: int = NOBODY  # DRAFTING: the volunteer so far; TOKEN: 1 when black; FINISH, STOP: the reason
-    load: float = 0.0  # DRAFTING, REPORT: the load that is claimed
+    load: float = 0.0  # DRAFTING, REPORT: the load that is claimed; BOUND: the value
     payload: bytes = b""  # WORK: the packed part
 
 

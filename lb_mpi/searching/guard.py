@@ -18,20 +18,27 @@ METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
 
 
 def check_problem(problem: object) -> None:
-    """TypeError that names, once each, what `problem` lacks; a method that is still `Problem`'s own is lacking, too."""
+    """TypeError that names, once each, what `problem` lacks; a method that is still `Problem`'s own is lacking, too.
+
+    `found` is no method, and the error says so.
+    """
 
     def lacks(name: str) -> bool:
         own = getattr(type(problem), name, None) is not getattr(Problem, name)
         return not (own and callable(getattr(problem, name, None)))
 
     missing = [name for name in METHODS if lacks(name)]
-    if inspect.getattr_static(problem, "found", None) is None and not hasattr(problem, "found"):
-        missing.append("found")
+    found = inspect.getattr_static(problem, "found", None)
     if isinstance(problem, type):
         raise TypeError(f"problem = {show(problem)}: expected an instance, not the class")
-    if missing:
+    faults = [f"it lacks {', '.join(missing)}"] if missing else []
+    if found is None and not hasattr(problem, "found"):
+        faults.append("it lacks found, an attribute or a property that is True or False")
+    elif callable(found):
+        faults.append("its found is a method: make it an attribute or a property that is True or False")
+    if faults:
         expected = "expected start, work, load, split, ... (see lb_mpi.Problem)"
-        raise TypeError(f"problem = {show(problem)}: {expected}; it lacks {', '.join(sorted(missing))}")
+        raise TypeError(f"problem = {show(problem)}: {expected}; {'; '.join(faults)}")
 
 
 class Guard(Problem):

@@ -1,4 +1,5 @@
-"""One rank of a search: its problem, the drafting protocol and the termination token, turn by turn.   (pure)
+"""One rank of a search: its problem, the drafting protocol, the termination token, and the bound that is shared, turn by
+turn.   (pure)
 
 The caller's loop, on real MPI (`lb_mpi.mpi.search`) and in the simulator (`lb_mpi.searching.simulate`), is
 
@@ -31,6 +32,7 @@ import numpy as np
 
 from lb_mpi.checks import number, seed, show
 from lb_mpi.errors import ProtocolError
+from lb_mpi.searching.bound import Bound, Sharing
 from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.termination import Termination, Token
@@ -92,14 +94,20 @@ def _pause(pause_s: object) -> tuple[float, float]:
 
 
 class Searcher:
-    """One rank of the search; `ring` is the order of all ranks on the ring (see `lb_mpi.graph.ring_order`)."""
+    """One rank of the search; `ring` is the order of all ranks on the ring (see `lb_mpi.graph.ring_order`).
 
-    def __init__(self, rank: int, ring: Sequence[int], problem: Problem, options: Options) -> None:
+    `bound` is this rank's end of a bound that all ranks share, if they do.
+    """
+
+    def __init__(
+        self, rank: int, ring: Sequence[int], problem: Problem, options: Options, bound: Bound | None = None
+    ) -> None:
         rng = random.Random(options.seed * 1_000_003 + rank)
         self.size, self.problem, self.options = len(ring), problem, options
         terms = Terms(options.threshold, Pause(*options.pause_s, rng), once=not options.balance)
         self.drafting = Drafting(rank, ring[(ring.index(rank) + 1) % len(ring)], problem, terms)
         self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=Pause(*options.pause_s, rng))
+        self.sharing = None if bound is None else Sharing(rank, self.size, bound)
         self.units = 0  # of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first that the problem has raised here
@@ -181,7 +189,8 @@ class Searcher:
     def _settle(self, now: float) -> list[Send]:
         if self.problem.found:
             return self._finish(Reason.FOUND)
-        sends = self.drafting.settle(now)
+        sends = [] if self.sharing is None else self.sharing.tell()
+        sends += self.drafting.settle(now)
         for _, message in sends:
             if message.kind is Kind.WORK:
                 self.termination.sent()
@@ -206,6 +215,9 @@ class Searcher:
             self.reports[message.source] = Report(message.seq, message.load, message.pid)
             return []
         if self._ending:
+            return []
+        if kind is Kind.BOUND and self.sharing is not None:
+            self.sharing.hear(message)
             return []
         if kind is Kind.TOKEN:
             self.termination.arrive(Token(message.seq, bool(message.pid)), now)

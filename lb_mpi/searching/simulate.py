@@ -18,6 +18,7 @@ from lb_mpi.checks import number, show
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
+from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Send
 from lb_mpi.searching.guard import Guard, check_problem
 from lb_mpi.searching.problem import Problem
@@ -74,6 +75,7 @@ class Simulation:
         self,
         problems: Sequence[Problem],
         *,
+        bounds: Sequence[Bound] | None = None,
         speeds: Sequence[float] | None = None,
         latency: float | tuple[float, float] = 5e-6,
         unit_s: float = 1e-6,
@@ -92,7 +94,10 @@ class Simulation:
         speeds = check_speeds([1.0] * size if speeds is None else speeds, size).tolist()
         self.ideal_s = unit_s / sum(speeds)  # for one unit, if all ranks do nothing but work
         ring = ring_order(size)
-        self.searchers = [searcher_class(rank, ring, Guard(problem), options) for rank, problem in enumerate(problems)]
+        self.searchers = [
+            searcher_class(rank, ring, Guard(problem), options, bound)
+            for rank, (problem, bound) in enumerate(zip(problems, check_bounds(bounds, size), strict=True))
+        ]
         self.now = 0.0
         self.over_at = 0.0  # when the last rank heard that it is over
         self.messages = 0
@@ -163,10 +168,10 @@ def search(
 ) -> SimulatedSearch:
     """Search with one virtual rank per problem (all made alike, as on MPI; the first one is started).
 
-    Parameters: `speeds` (P,), units of work per `unit_s` seconds relative to 1; `latency` in seconds, one number or
-    (low, high) for log-uniform delays; `quantum_s`, virtual seconds of work between two turns; `options` of the searchers;
-    `seed` of the delays and (without `options`) of the pauses; `searcher_class`, for variants of the protocol; `check` is
-    called with the `Simulation` after every event.
+    Parameters: `bounds` (P,), a Bound for each rank, if they share one; `speeds` (P,), units of work per `unit_s` seconds
+    relative to 1; `latency` in seconds, one number or (low, high) for log-uniform delays; `quantum_s`, virtual seconds of
+    work between two turns; `options` of the searchers; `seed` of the delays and (without `options`) of the pauses;
+    `searcher_class`, for variants of the protocol; `check` is called with the `Simulation` after every event.
     Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have heard of it,
     SearchError for what it has returned against its law, and ProtocolError when the protocol breaks its own.
     """
@@ -174,6 +179,10 @@ def search(
     while simulation.step():
         if check is not None:
             check(simulation)
+    ends = [searcher.sharing for searcher in simulation.searchers if searcher.sharing is not None]
+    values = [sharing.bound.best for sharing in ends]
+    for sharing in ends:
+        sharing.level(values)
     for searcher in simulation.searchers:
         if searcher.error is not None:
             raise searcher.error
@@ -194,6 +203,16 @@ def search(
         messages=simulation.messages,
         drafts=sum(searcher.drafting.seq for searcher in simulation.searchers),
     )
+
+
+def check_bounds(bounds: Sequence[Bound] | None, size: int) -> Sequence[Bound | None]:
+    """Return one bound, or None, for each of `size` ranks; ValueError unless there are so many, alike, and none twice."""
+    if bounds is None:
+        return [None] * size
+    senses = {None if (end := check_bound(bound)) is None else end.sense for bound in bounds}
+    if len({id(bound) for bound in bounds}) != size or len(bounds) != size or len(senses) != 1:
+        raise ValueError(f"bounds = {show(bounds)}: expected {size}, one for each rank, all of one sense")
+    return bounds
 
 
 def check_latency(latency: float | tuple[float, float]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from tests.misbehaviour import RAISES
-from tests.pile import Pile
+from tests.pile import Pile, value_of
 
 COMM = MPI.COMM_WORLD
 HOW_MANY = int(os.environ.get("LB_MPI_RANDOM", "20"))
@@ -87,6 +87,9 @@ def one(seed: int) -> None:
         "emulated_speed": draw.choice([1, 1, np.float32(0.5)]),
     }
     tree = Tree(draw)
+    sense = (None, "min", "max")[seed % 3]  # the ranks draw differently by now
+    if sense is not None:
+        tree.bound = options["bound"] = lb_mpi.Bound(sense)
     told, left = "", False
     try:
         result = lb_mpi.search(COMM, tree, **options)
@@ -94,6 +97,8 @@ def one(seed: int) -> None:
         told = str(error)
     except LEAVES.get(tree.how, ()):
         left = True
+    if tree.bound is not None:
+        assert len(set(COMM.allgather(tree.bound.best))) == 1
     answers = COMM.allgather((told, left, tree.failed))
     if any(failed for _, _, failed in answers):
         assert all(left == (failed and tree.how in LEAVES) for _, left, failed in answers), answers
@@ -112,6 +117,8 @@ def one(seed: int) -> None:
     else:
         assert sorted(result.value) == everything
     assert sum(rank.units for rank in result.ranks) == len(result.value)
+    if sense is not None and result.value:
+        assert tree.bound.best == (min if sense == "min" else max)(map(value_of, result.value))
 
 
 def test_random_searches_are_exact_or_told() -> None:

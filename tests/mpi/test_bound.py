@@ -1,0 +1,97 @@
+"""A bound that ranks share, on real MPI: the same everywhere in the end, and every mistake an error of all."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from apps import tsp
+from tests.mpi.test_apps import answer, run
+from tests.pile import Pile, value_of
+from tests.test_tsp import held_karp
+
+COMM = MPI.COMM_WORLD
+LAST = COMM.size - 1
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("sense", ["min", "max"])
+@pytest.mark.parametrize("wanted", [0, 71, 500])
+def test_the_best_value_is_the_same_on_all_ranks_in_the_end(sense: str, wanted: int) -> None:
+    for _ in range(3):
+        bound = lb_mpi.Bound(sense)
+        pile = Pile(1000, wanted=wanted, bound=bound)
+        result = lb_mpi.search(COMM, pile, bound=bound, threshold=1.0, quantum=1)
+        best = min if sense == "min" else max
+        assert result.found == bool(wanted)
+        assert COMM.allgather(bound.best) == [best(map(value_of, result.value))] * COMM.size
+
+
+def test_what_one_rank_has_found_before_the_search_all_know() -> None:
+    bound = lb_mpi.Bound("max")
+    if COMM.rank == LAST:
+        bound.improve(1000)
+    lb_mpi.search(COMM, Pile(100, bound=bound), bound=bound, threshold=1.0)
+    assert COMM.allgather(bound.best) == [1000.0] * COMM.size
+
+
+def test_a_value_comes_to_a_rank_that_works() -> None:
+    bound = lb_mpi.Bound("max")
+    if COMM.rank == LAST:
+        bound.improve(7.0)
+
+    class Until(Pile):
+        def work(self, units: int) -> int:
+            if bound.best == 7.0:
+                return super().work(units)
+            return 0  # goes on until it has heard
+
+    assert sorted(lb_mpi.search(COMM, Until(50), bound=bound, threshold=1.0).value) == list(range(1, 51))
+
+
+@pytest.mark.parametrize("value", [math.nan, "3", None])
+def test_no_value_is_an_error_of_all_that_names_the_rank(value: object) -> None:
+    bound = lb_mpi.Bound("min")
+    pile = Pile(30, bound=bound)
+    if COMM.rank == 0:
+        pile.work = lambda units: bound.improve(value)  # the one that has work for sure
+    with pytest.raises(lb_mpi.SearchError, match=r"^rank 0: ValueError: bound.improve: value = .*: expected a finite"):
+        lb_mpi.search(COMM, pile, bound=bound)
+
+
+@pytest.mark.skipif(COMM.size == 1, reason="one rank agrees with itself")
+@pytest.mark.parametrize("other", [lb_mpi.Bound("max"), None])
+def test_another_bound_on_one_rank_is_an_error_of_all(other: lb_mpi.Bound | None) -> None:
+    bound = other if COMM.rank == LAST else lb_mpi.Bound("min")
+    with pytest.raises(ValueError, match=rf"bound = .* on rank {LAST}: expected 'min', as on rank 0"):
+        lb_mpi.search(COMM, Pile(30), bound=bound)
+
+
+def test_what_is_no_bound_is_an_error_of_all() -> None:
+    with pytest.raises(TypeError, match=r"bound = 3.0: expected an lb_mpi.Bound, or None"):
+        lb_mpi.search(COMM, Pile(30), bound=3.0 if COMM.rank == LAST else lb_mpi.Bound("min"))
+
+
+@pytest.mark.parametrize("extra", [[], ["--private"], ["--split-rule", "half", "--quantum", "5"]])
+def test_the_shortest_tour(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
+    given = answer(tsp, monkeypatch, "--cities", "9", "--seed", "2", "--compare", *extra)
+    assert given["length"] == pytest.approx(held_karp(tsp.random_cities(9, 2)), rel=1e-12)
+    assert sorted(given["tour"]) == list(range(9))
+    assert given["nodes_ratio"] == given["nodes"] / given["nodes_alone"]
+
+
+def test_people_are_told_of_the_tour(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = run(tsp, monkeypatch, "--cities", "5")
+    assert (code, err) == (0, "")
+    assert "shortest tour through 5 cities: " in out
+
+
+@pytest.mark.parametrize(("option", "value"), [("--cities", "2"), ("--seed", "-1"), ("--cities", "many")])
+def test_mistakes(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
+    code, _, err = run(tsp, monkeypatch, option, value)
+    assert code == 2
+    assert option in err
+    assert err.count("\n") == 1

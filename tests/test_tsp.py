@@ -1,0 +1,102 @@
+"""The travelling salesman: tours against dynamic programming, bounds against all tours, on virtual ranks."""
+
+import itertools
+import math
+
+import pytest
+
+pytest.importorskip("mpi4py")  # the apps import it
+
+import lb_mpi
+from apps.tsp import Point, Tours, check_tour, random_cities
+from lb_mpi.searching import simulate
+from lb_mpi.searching.searcher import Options
+
+
+def held_karp(cities: list[Point]) -> float:
+    """The length of the shortest tour, by dynamic programming (Held, Karp 1962; Bellman 1962)."""
+    n = len(cities)
+    shortest = {
+        (1 << city, city): math.dist(cities[0], cities[city]) for city in range(1, n)
+    }  # from 0 through a set to its last
+    for size in range(2, n):
+        for others in itertools.combinations(range(1, n), size):
+            visited = sum(1 << city for city in others)
+            for last in others:
+                before = visited ^ 1 << last
+                shortest[visited, last] = min(
+                    shortest[before, city] + math.dist(cities[city], cities[last]) for city in others if city != last
+                )
+    everything = (1 << n) - 2
+    return min(shortest[everything, last] + math.dist(cities[last], cities[0]) for last in range(1, n))
+
+
+def search(
+    cities: list[Point], size: int, *, shared: bool = True, split_rule: str = "alternate"
+) -> simulate.SimulatedSearch:
+    bounds = [lb_mpi.Bound("min") for _ in range(size)]
+    result = simulate.search(
+        [Tours(cities, bound, split_rule) for bound in bounds],
+        bounds=bounds if shared else None,
+        unit_s=100e-6,
+        quantum_s=1e-3,
+        latency=(20e-6, 100e-6),
+        options=Options(threshold=1.0),
+    )
+    check_tour(cities, result.value)
+    assert not shared or {bound.best for bound in bounds} == {result.value.length}
+    return result
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 8, 9])
+def test_tours_are_the_shortest(n: int) -> None:
+    for seed in range(3):
+        cities = random_cities(n, seed)
+        for size, rule in ((1, "half"), (4, "alternate"), (3, "half")):
+            assert search(cities, size, split_rule=rule).value.length == pytest.approx(held_karp(cities), rel=1e-12), (
+                seed
+            )
+
+
+def test_cities_in_one_place_or_on_a_line() -> None:
+    assert search([(0.0, 0.0)] * 6, 2).value.length == 0.0
+    assert search([(float(x), 0.0) for x in (3, 1, 4, 0, 5)], 2).value.length == 10.0
+
+
+def test_no_tour_is_shorter_than_the_bound_of_its_beginning() -> None:
+    cities = random_cities(7, 4)
+    problem = Tours(cities, lb_mpi.Bound("min"))
+    for others in itertools.permutations(range(1, 7)):
+        tour = (0, *others)
+        length = sum(math.dist(cities[one], cities[other]) for one, other in zip(tour, (*others, 0), strict=True))
+        for n in range(2, 8):
+            path = tour[:n]
+            so_far = sum(math.dist(cities[one], cities[other]) for one, other in itertools.pairwise(path))
+            assert problem._node(so_far, path).least <= length + 1e-12, path
+
+
+@pytest.mark.parametrize("rule", ["alternate", "half"])
+def test_what_is_given_away_is_half_and_nothing_is_lost(rule: str) -> None:
+    one, other = (Tours(random_cities(9, 1), lb_mpi.Bound("min"), rule) for _ in range(2))
+    assert one.split() is None
+    one.start()
+    assert one.split() is None
+    one.work(3)
+    before = list(one.open)
+    part = one.split()
+    assert part is not None
+    other.absorb(part)
+    assert sorted(one.open + other.open) == sorted(before)
+    assert len(other.open) == len(before) // 2
+    assert one.open[-1] == before[-1]
+
+
+def test_four_ranks_that_share_a_bound_search_hardly_more_than_one() -> None:
+    shared, private = [], []
+    for seed in range(4):
+        cities = random_cities(12, seed)
+        alone = search(cities, 1).value.nodes
+        shared.append(search(cities, 4).value.nodes / alone)
+        private.append(search(cities, 4, shared=False).value.nodes / alone)
+    assert max(shared) <= 1.15, shared
+    assert min(private) > 1.5, private
