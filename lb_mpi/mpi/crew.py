@@ -29,52 +29,15 @@ LONGEST_NAP_S = 0.5e-3
 NEWS_AFTER_S = 5e-3
 
 
-class Crew:
-    """The ranks of `comm` (not the user's: a duplicate, which `close` frees), led by `root`; collective, as is `close`.
+class Post:
+    """Parcels from and to the other ranks, on a communicator of their own; and how a rank waits for them."""
 
-    `host`: tells the ranks of this host, for tests; usually those that share memory.
-    """
-
-    def __init__(
-        self, comm: MPI.Intracomm, root: int, *, emulated_speed: float = 1.0, host: MPI.Intracomm | None = None
-    ) -> None:
-        self.comm = comm
-        self.rank, self.size, self.root = comm.rank, comm.size, root
-        self.epoch = 0  # of the last map, on the root
-        self.news = News(self.comm, "pool")
-        self.slow = throttle(emulated_speed)
-        self.functions = Functions()
-        self.number: int = comm.bcast(secrets.randbits(63) if comm.rank == root else None, root)  # whose the handles are
+    def __init__(self, comm: MPI.Intracomm, news: News) -> None:
+        self.parcels = Parcels(comm)
         self.inbox: deque[tuple[int, int, Buffer]] = deque()  # (source, tag, buffer) from the root; on the root, results
         self.returned: deque[tuple[int, Buffer]] = deque()  # on the root: results of submitted tasks
-        self._channel = duplicate(comm)
-        self.parcels = Parcels(self._channel)
-        key = -1 if self.rank == root else self.rank
-        if host is None:
-            self._host = MPI.Intracomm(self.comm.Split_type(MPI.COMM_TYPE_SHARED, key))
-        else:
-            self._host = MPI.Intracomm(self.comm.Split(host.allreduce(self.rank, MPI.MIN), key))
-        self.emulated_speeds: list[float] = self.comm.allgather(emulated_speed)
-        self.words = Words(self.comm, self._host)
-        self.shelf = Shelf(self.comm, self._host, root, self.news.wait)
-        hosts: dict[int, list[int]] = {}
-        for rank, first in enumerate(self.comm.allgather(min(self.words.ranks))):
-            hosts.setdefault(first, []).append(rank)
-        mine = self.words.ranks
-        self.worker = Worker(self.rank, mine, [ranks for ranks in hosts.values() if self.rank not in ranks])
+        self._comm, self._news = comm, news
         self._nap, self._idle_since = Nap(LONGEST_NAP_S), 0.0
-
-    def receive(self) -> bool:
-        """Take what has arrived: thieves are heard, the rest goes to the inbox; True when there was something."""
-        arrived = self.parcels.take()
-        for source, tag, buffer in arrived:
-            if tag == Tag.STEAL:
-                self.worker.receive(source, read_steal(buffer))
-            else:
-                self.inbox.append((source, tag, buffer))
-        for rank, message in self.worker.sends():
-            self.parcels.send(rank, Tag.STEAL, steal_parcel(message))
-        return bool(arrived)
 
     def active(self) -> None:
         """Something has happened: the next nap is short."""
@@ -87,7 +50,80 @@ class Crew:
         self._idle_since = self._idle_since or now
         self._nap.take(at_most)
         if now > self._idle_since + NEWS_AFTER_S:
-            self.news.hear()
+            self._news.hear()
+
+    def close(self) -> None:
+        """Collective: drop what is under way, and free the communicator."""
+        self.parcels.drain()
+        self._comm.Free()
+
+
+class Host:
+    """What the ranks of one host share: words, and a shelf; collective over all ranks, as is `close`."""
+
+    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int, news: News) -> None:
+        self._comm = host
+        self.words = Words(comm, host)
+        self.shelf = Shelf(comm, host, root, news.wait)
+
+    def close(self) -> None:
+        """Free it."""
+        self.shelf.close()
+        self.words.close()
+        self._comm.Free()
+
+
+class Crew:
+    """The ranks of `comm` (not the user's: a duplicate, which `close` frees), led by `root`; collective, as is `close`.
+
+    `host`: tells the ranks of this host, for tests; usually those that share memory.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, root: int, *, emulated_speed: float = 1.0, host: MPI.Intracomm | None = None
+    ) -> None:
+        self.comm = comm
+        self.root = root
+        self.epoch = 0  # of the last map, on the root
+        self.news = News(comm, "pool")
+        self.slow = throttle(emulated_speed)
+        self.emulated_speeds: list[float] = comm.allgather(emulated_speed)
+        self.functions = Functions()
+        self.number: int = comm.bcast(secrets.randbits(63) if comm.rank == root else None, root)  # whose the handles are
+        self.post = Post(duplicate(comm), self.news)
+        key = -1 if comm.rank == root else comm.rank
+        if host is None:
+            together = comm.Split_type(MPI.COMM_TYPE_SHARED, key)
+        else:
+            together = comm.Split(host.allreduce(comm.rank, MPI.MIN), key)
+        self.host = Host(comm, MPI.Intracomm(together), root, self.news)
+        mine = self.host.words.ranks
+        hosts: dict[int, list[int]] = {}
+        for rank, first in enumerate(comm.allgather(min(mine))):
+            hosts.setdefault(first, []).append(rank)
+        self.worker = Worker(comm.rank, mine, [ranks for ranks in hosts.values() if comm.rank not in ranks])
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.worker.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.emulated_speeds)
+
+    def receive(self) -> bool:
+        """Take what has arrived: thieves are heard, the rest goes to the inbox; True when there was something."""
+        arrived = self.post.parcels.take()
+        for source, tag, buffer in arrived:
+            if tag == Tag.STEAL:
+                self.worker.receive(source, read_steal(buffer))
+            else:
+                self.post.inbox.append((source, tag, buffer))
+        for rank, message in self.worker.sends():
+            self.post.parcels.send(rank, Tag.STEAL, steal_parcel(message))
+        return bool(arrived)
 
     def send_all(self, tag: Tag, first: int = 0, second: int = 0, parts: Sequence[bytes | memoryview] = ()) -> None:
         """From the root: two numbers and some bytes to all others."""
@@ -96,23 +132,20 @@ class Crew:
         buffer = numbers_parcel(first, second, 0 if inline else n_bytes, data=b"".join(parts) if inline else b"")
         for rank in range(self.size):
             if rank != self.rank:
-                self.parcels.send(rank, tag, buffer)
+                self.post.parcels.send(rank, tag, buffer)
         if not inline:
-            self.shelf.spread(n_bytes, parts)
+            self.host.shelf.spread(n_bytes, parts)
 
     def read_all(self, buffer: Buffer) -> tuple[int, int, memoryview]:
         """What `send_all` has sent."""
         first, second, n_bytes, data = read_numbers(buffer)
-        return first, second, self.shelf.spread(n_bytes, None) if n_bytes else data
+        return first, second, self.host.shelf.spread(n_bytes, None) if n_bytes else data
 
     def close(self) -> None:
         """Free everything; after a failure of a rank, nothing."""
 
         def free() -> None:
-            self.parcels.drain()
-            self.shelf.close()
-            self.words.close()
-            self._host.Free()
-            self._channel.Free()
+            self.post.close()
+            self.host.close()
 
         self.news.close(free)

@@ -30,9 +30,9 @@ class Followed(NamedTuple):
 def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = None) -> Followed:
     """Work on the map of a START to its end; `function` is the rank's own, None: the root has sent it."""
     start = read_start(buffer)
-    data = crew.shelf.spread(start.data_bytes, None) if start.flags & Flag.SHELF else body(buffer)
-    outbox = Outbox(crew.parcels, crew.root, crew.rank, start.epoch)
-    crew.words.tell_speed(crew.rank, start.speed)
+    data = crew.host.shelf.spread(start.data_bytes, None) if start.flags & Flag.SHELF else body(buffer)
+    outbox = Outbox(crew.post.parcels, crew.root, crew.rank, start.epoch)
+    crew.host.words.tell_speed(crew.rank, start.speed)
     crew.worker.begin(start.epoch, start.lo, start.hi, start.chunksize)
     some: Callable[[int, int], list[Any]] = _none
     try:
@@ -45,7 +45,7 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
         outbox.fail(failure_of(error, crew.rank), error)
         crew.worker.end()
     call = Call(function, bool(start.flags & Flag.STAR), bool(start.flags & Flag.KEEP_EXCEPTIONS))
-    shift = Shift(crew.worker, crew.words, crew.parcels, call, some, outbox)
+    shift = Shift(crew.worker, crew.host.words, crew.post.parcels, call, some, outbox)
     end = _work(crew, shift)
     crew.worker.end()
     kind, index, payload = crew.read_all(end)
@@ -59,13 +59,13 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
 def _next_order(crew: Crew) -> tuple[int, Buffer]:
     """Wait for the next order of the root: its tag, and the parcel."""
     with held() as interrupts:
-        while not crew.inbox:
+        while not crew.post.inbox:
             interrupts.check()
             if crew.receive():
-                crew.active()
+                crew.post.active()
             else:
-                crew.nap()
-    _, tag, buffer = crew.inbox.popleft()
+                crew.post.nap()
+    _, tag, buffer = crew.post.inbox.popleft()
     return tag, buffer
 
 
@@ -119,16 +119,16 @@ def _work(crew: Crew, shift: Shift) -> Buffer:
         while True:
             interrupts.check()
             if crew.receive():
-                crew.active()
-            while crew.inbox:
-                _, tag, buffer = crew.inbox.popleft()
+                crew.post.active()
+            while crew.post.inbox:
+                _, tag, buffer = crew.post.inbox.popleft()
                 if tag == Tag.END:
                     return buffer
                 serve_task(crew, buffer, interrupts)
             if shift.turn(crew.slow, interrupts):
-                crew.active()
+                crew.post.active()
             else:
-                crew.nap(crew.worker.wake_at - time.perf_counter())
+                crew.post.nap(crew.worker.wake_at - time.perf_counter())
 
 
 def _none(*_: Any) -> list[Any]:

@@ -99,11 +99,11 @@ class Lead:
         self._order, bounds = encoded.dealt
         self.ledger = Ledger(crew.epoch, self._order, crew.rank, crew.size, log=job.log)
         self._shift = Shift(
-            crew.worker, crew.words, crew.parcels, job.call,
+            crew.worker, crew.host.words, crew.post.parcels, job.call,
             lambda lo, hi: job.items.some(self._order[lo:hi].tolist()), self.ledger,
         )  # fmt: skip
         self._tell(encoded.parts, sent, bounds)
-        crew.words.tell_speed(crew.rank, float(speeds.values[crew.rank]))
+        crew.host.words.tell_speed(crew.rank, float(speeds.values[crew.rank]))
         crew.worker.begin(crew.epoch, int(bounds[crew.rank]), int(bounds[crew.rank + 1]), job.chunksize)
 
     def _tell(self, parts: list[bytes | memoryview], sent: Sent | None, bounds: NDArray[np.int64]) -> None:
@@ -124,9 +124,9 @@ class Lead:
                     crew.epoch, int(bounds[rank]), int(bounds[rank + 1]), flags, float(self._speeds.values[rank]),
                     self._job.chunksize, len(function), items_bytes, digest,
                 )  # fmt: skip
-                crew.parcels.send(rank, Tag.START, start_parcel(start, [function, *parts] if inline else []))
+                crew.post.parcels.send(rank, Tag.START, start_parcel(start, [function, *parts] if inline else []))
         if not inline:
-            crew.shelf.spread(len(function) + items_bytes, [function, *parts])
+            crew.host.shelf.spread(len(function) + items_bytes, [function, *parts])
 
     def advance(self, *, to_the_end: bool) -> None:
         """Work on the map until it is over, or there are fresh results."""
@@ -135,17 +135,17 @@ class Lead:
             while not ledger.over and (to_the_end or not ledger.fresh):
                 interrupts.check()
                 if crew.receive():
-                    crew.active()
-                while crew.inbox:
-                    source, tag, buffer = crew.inbox.popleft()
+                    crew.post.active()
+                while crew.post.inbox:
+                    source, tag, buffer = crew.post.inbox.popleft()
                     if tag == Tag.RESULTS:
                         ledger.take(source, buffer)
                     else:
-                        crew.returned.append((source, buffer))
+                        crew.post.returned.append((source, buffer))
                 if self._shift.turn(crew.slow, interrupts):
-                    crew.active()
+                    crew.post.active()
                 else:
-                    crew.nap(crew.worker.wake_at - time.perf_counter())
+                    crew.post.nap(crew.worker.wake_at - time.perf_counter())
                 self._report()
 
     def finish(self, results: list[Any] | None = None) -> None:

@@ -115,19 +115,19 @@ class Submitting:
         """Take in what has come, and send what can be sent."""
         crew = self._crew
         if crew.receive():
-            crew.active()
-        while crew.inbox and crew.inbox[0][1] == Tag.RESULT:
-            source, _, buffer = crew.inbox.popleft()
-            crew.returned.append((source, buffer))
-        while crew.returned:
-            self._take(*crew.returned.popleft())
+            crew.post.active()
+        while crew.post.inbox and crew.post.inbox[0][1] == Tag.RESULT:
+            source, _, buffer = crew.post.inbox.popleft()
+            crew.post.returned.append((source, buffer))
+        while crew.post.returned:
+            self._take(*crew.post.returned.popleft())
         ahead = AHEAD if len(self._pending) > len(self._at) else 1
         for n in range(ahead):
             for rank, has in self._at.items():
                 if has == n and (task := self._next()) is not None:
                     self._at[rank] += 1
                     self._running[task.future._number] = task.future
-                    crew.parcels.send(rank, Tag.TASK, numbers_parcel(task.future._number, data=task.data))
+                    crew.post.parcels.send(rank, Tag.TASK, numbers_parcel(task.future._number, data=task.data))
 
     def wait(self, over: Callable[[], bool], timeout: float | None = None) -> None:
         """Work until `over()`; TimeoutError."""
@@ -145,7 +145,7 @@ class Submitting:
                 elif (task := self._next()) is not None:
                     self._run(task, interrupts)
                 else:
-                    self._crew.nap(until - time.perf_counter())
+                    self._crew.post.nap(until - time.perf_counter())
 
     def as_completed(self, futures: Iterable[Future], timeout: float | None = None) -> Iterator[Future]:
         """The futures, as they are over."""
@@ -189,7 +189,7 @@ class Submitting:
         else:
             future._finish(value, failed=False)
         self._crew.slow.charge(time.thread_time() - cpu)
-        self._crew.active()
+        self._crew.post.active()
 
     def _take(self, source: int, buffer: Buffer) -> None:
         number, failed, _, data = read_numbers(buffer)
@@ -222,4 +222,4 @@ def serve_task(crew: Crew, buffer: Buffer, interrupts: Interrupts) -> None:
     except BaseException as error:
         failed, answer = True, pack_failure(failure_of(error, crew.rank))
     crew.slow.charge(time.thread_time() - cpu)
-    crew.parcels.send(crew.root, Tag.RESULT, numbers_parcel(number, failed, data=answer))
+    crew.post.parcels.send(crew.root, Tag.RESULT, numbers_parcel(number, failed, data=answer))
