@@ -8,6 +8,7 @@ differs to its disadvantage (Sanders & Schulz, "Distributed evolutionary graph p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +54,33 @@ def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, see
     weight, as far as the weights of the vertices allow it (see `balance`); if all weights are 0, vertices count 1 each.
     effort : a key of `EFFORTS`.  The same arguments give the same partition.
     """
+
+    def evolve(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
+        return _evolve(fine, targets, bounds, EFFORTS[effort], state)
+
+    return _within_bounds(evolve, graph, targets, imbalance, seed)
+
+
+def multilevel_spectral(graph: Graph, targets: Floats, imbalance: float, seed: int) -> Ints:
+    """Return (n,) part of each vertex by multilevel spectral bisection as textbooks have it; arguments as above.
+
+    Recursively, by unequal shares where the targets ask for it: coarsen, split the coarsest graph at the weighted quantile
+    of its Fiedler vector, restore level by level, and refine the bisection on each.  Hendrickson & Leland, "A multilevel
+    algorithm for partitioning graphs" (SC 1995).  No other starts, no cycles, no refinement between k parts.
+    """
+
+    def bisected(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
+        part = bisect_recursively(fine, targets, bounds, Starts(0, len(targets)), state)
+        refine(fine, part, bounds, 0, 1.0, SEEDS_AT_ONCE, state)  # only balances, where bisections could not
+        return part
+
+    return _within_bounds(bisected, graph, targets, imbalance, seed)
+
+
+def _within_bounds(
+    method: Callable[[Csr, Floats, Floats, State], Ints], graph: Graph, targets: Floats, imbalance: float, seed: int
+) -> Ints:
+    """The partition by `method`, or where heavy vertices bring it above the bounds, a packing, refined."""
     state = random_state(seed)
     fine = csr(graph)
     if not fine.vertex_weights.any():
@@ -60,7 +88,7 @@ def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, see
     bounds, targets, packing = find_bounds(fine.vertex_weights, targets, imbalance)
     if len(targets) == 1:
         return np.zeros(fine.n, dtype=np.int64)
-    part = _evolve(fine, targets, bounds, EFFORTS[effort], state)
+    part = method(fine, targets, bounds, state)
     if packing is not None and _worth(fine, part, bounds)[0] > 0:  # heavy vertices: balance comes first
         part = packing
         refine(fine, part, bounds, 10, 1.0, SEEDS_AT_ONCE, state)

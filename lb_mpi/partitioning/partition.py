@@ -18,7 +18,7 @@ from lb_mpi.metrics import check_speeds
 
 EFFORTS = ("fast", "good", "best")
 MAX_PARTS = 1 << 24  # what is kept per part would fill the memory
-METHODS = ("multilevel", "metis", "kahip", "spectral")
+METHODS = ("multilevel", "multilevel-spectral", "metis", "kahip", "spectral")
 
 
 def partition(
@@ -41,8 +41,9 @@ def partition(
     imbalance : no part is heavier than 1 + imbalance times its target, as far as the weights of the vertices allow it.
     effort : "fast", "good" or "best".
     seed : of the random numbers; the same arguments give the same parts.
-    method : "multilevel" is that of this library.  For comparison: "metis" and "kahip" (equal targets only), where pymetis
-        and kahip are installed, and "spectral", recursive spectral bisection of the whole graph, which knows no effort.
+    method : "multilevel" is that of this library.  For comparison: "multilevel-spectral", recursive bisection by the Fiedler
+        vector of a coarse graph, restored and refined; "spectral", by that of the whole graph, not refined, which keeps to
+        no imbalance (both know no effort); "metis" and "kahip" (equal targets only), where pymetis and kahip are installed.
 
     ValueError for arguments out of range and for what is wrong with a graph or a file (file:line).
     """
@@ -59,6 +60,10 @@ def partition(
         from lb_mpi.partitioning.multilevel import multilevel  # late: it brings numba
 
         return multilevel(tasks, shares, imbalance, effort, seed)
+    if method == "multilevel-spectral":
+        from lb_mpi.partitioning.multilevel import multilevel_spectral
+
+        return multilevel_spectral(tasks, shares, imbalance, seed)
     from lb_mpi.partitioning import external
 
     return external.partition(tasks, shares, imbalance, effort, seed, method)
