@@ -17,7 +17,7 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.balance import find_bounds
 from lb_mpi.partitioning.bisect import Starts, bisect_recursively
 from lb_mpi.partitioning.chance import State, random_state
-from lb_mpi.partitioning.coarsen import Csr, coarsen, csr
+from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
 from lb_mpi.partitioning.grow import cut_and_excess
 from lb_mpi.partitioning.refine_flow import refine_by_flow
 from lb_mpi.partitioning.refine_fm import refine
@@ -127,19 +127,14 @@ def _cycle(
     coarsest = max(effort.coarsest * len(targets), FEWEST)
     largest = 1.5 * float(fine.vertex_weights.sum()) / coarsest
     levels = coarsen(fine, coarsest, largest, state, part if block is None else block)
-    graphs = [fine, *(level.csr for level in levels)]
-    if part is None:
-        part = _first(graphs[-1], targets, bounds, effort, state)
-    else:
-        for level in levels:
-            coarse = np.empty(level.csr.n, dtype=np.int64)
-            coarse[level.group] = part
-            part = coarse
-        _improve(graphs[-1], part, bounds, effort, state)
-    for level, graph in zip(reversed(levels), reversed(graphs[:-1]), strict=True):
-        part = part[level.group]
+
+    def improve(graph: Csr, part: Ints) -> None:
         _improve(graph, part, bounds, effort, state)
-    return part
+
+    if part is not None:
+        return go_through(fine, levels, part, improve)
+    first = _first(levels[-1].csr if levels else fine, targets, bounds, effort, state)
+    return restore(fine, levels, first, improve)
 
 
 def _first(graph: Csr, targets: Floats, bounds: Floats, effort: Effort, state: State) -> Ints:
