@@ -145,9 +145,7 @@ def give_away(graph: Csr, owner: Ints, k: int) -> None:
 
 
 @borrowing
-def sweep(
-    graph: Csr, parts: Parts, others: Connections, shares: Floats, mu: float, order: Ints, walk: Walk
-) -> int:
+def sweep(graph: Csr, parts: Parts, others: Connections, shares: Floats, mu: float, order: Ints, walk: Walk) -> int:
     """Move each vertex, in `order`, to where it gains most, if anywhere, and its part holds together: how many have moved.
 
     mu = 0: only the cut counts, within the bounds.

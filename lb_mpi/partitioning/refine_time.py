@@ -21,7 +21,7 @@ from lb_mpi.partitioning.connections import Connections, Parts, find_connections
 from lb_mpi.partitioning.pieces import Walk, can_leave, make_walk
 
 NOTHING = 1e-12  # of all traffic: what rounding leaves where nothing is exchanged
-SQUARINGS = (4, 8)  # one after the other: the 16th power lets many parts give way, the 256th follows the longest closely
+SQUARINGS = (4, 8)  # one after the other: the 16th power lets many parts gain, the 256th follows the longest closely
 ENOUGH = 1e-4  # of the sum, which is 1 or a little more: a sweep that gains less is the last
 LEAST = 1e-9  # of the sum: less is not worth a move
 
