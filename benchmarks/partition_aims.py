@@ -37,7 +37,7 @@ MOST_FOR_KERNIGHAN_LIN = 12_000  # vertices: more take it minutes
 GOOD = multilevel.EFFORTS["good"]
 STARTS = {
     "good without Fiedler starts": GOOD._replace(starts=Starts(GOOD.starts.tries, 0)),
-    "Fiedler starts only": GOOD._replace(starts=Starts(0, 99)),
+    "Fiedler starts only": GOOD._replace(starts=Starts(0, 99), first=1),  # another first one would be the same
 }
 
 
