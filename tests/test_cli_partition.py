@@ -125,3 +125,40 @@ def test_parts_are_written_whole_or_not_at_all(capsys: pytest.CaptureFixture[str
     assert main([*line, "/dev/full"]) == 2
     assert capsys.readouterr().err == "python -m lb_mpi: error: [Errno 28] No space left on device: '/dev/full'\n"
     assert Path("/dev/full").is_char_device()
+
+
+def test_the_six_vertices_of_the_course(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two triangles joined by an edge: one command, its eigenvalue and its vector as printed."""
+    line = ["3,5/4,6/1,4,5/2,3,6/1,3/2,4", "-k", "2", "--method", "multilevel-spectral", "--fiedler"]
+    assert main(["partition", *line]) == 0
+    out = capsys.readouterr().out
+    assert "cut 1, volume 2, imbalance 0.00%, every part is in one piece" in out
+    assert "Fiedler value 0.438447, vector 0.4647, -0.4647, 0.2610, -0.2610, 0.4647, -0.4647" in out
+    assert main(["partition", *line, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["fiedler"]
+    assert found["value"] == pytest.approx((5 - 17**0.5) / 2, abs=1e-9)
+    assert np.linalg.norm(found["vector"]) == pytest.approx(1)
+
+
+def test_the_least_time_is_an_aim(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    machine = tmp_path / "machine.json"
+    machine.write_text(MACHINE)
+    line = ["partition", "mesh:6x40", "-k", "2", "--machine", str(machine), "--aim"]
+    assert main([*line, "cut", "--json"]) == 0
+    by_cut = json.loads(capsys.readouterr().out)
+    assert main([*line, "time", "--json"]) == 0
+    given = json.loads(capsys.readouterr().out)
+    assert given["cost_by_cut"] == by_cut["cost"]
+    assert given["cost"]["objective_s"] <= by_cut["cost"]["objective_s"]
+    assert "cost_by_cut" not in by_cut
+    assert main([*line, "time"]) == 0
+    assert "are saved" in capsys.readouterr().out
+    assert main(["partition", "mesh:6x40", "-k", "2", "--aim", "time"]) == 2
+    assert "aim = 'time' without a machine" in capsys.readouterr().err
+
+
+def test_parts_are_connected_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["partition", "mesh:3x40", "-k", "7", "--connected", "--method", "spectral", "--json"]) == 0
+    given = json.loads(capsys.readouterr().out)
+    assert given["connected"]
+    assert given["disconnected"] == []

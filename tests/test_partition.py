@@ -13,6 +13,7 @@ from scipy import sparse
 import lb_mpi
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.graph_files import read_parts, write_parts
+from lb_mpi.machine import Machine
 from lb_mpi.partitioning.external import metis, whole_numbers
 from lb_mpi.partitioning.partition import METHODS, partition
 from lb_mpi.partitioning.quality import partition_metrics
@@ -117,7 +118,11 @@ def test_every_way_to_give_a_graph(tmp_path: Path) -> None:
         ({"imbalance": math.inf}, "imbalance = inf"),
         ({"imbalance": "little"}, "imbalance = 'little'"),
         ({"effort": "great"}, "effort = 'great': expected one of fast, good, best"),
-        ({"method": "magic"}, "method = 'magic': expected one of multilevel, metis, kahip, spectral"),
+        ({"method": "magic"}, "method = 'magic': expected one of multilevel, multilevel-spectral, metis"),
+        ({"aim": "speed"}, "aim = 'speed': expected one of cut, time"),
+        ({"aim": "time"}, "aim = 'time' without a machine"),
+        ({"unit_s": 1.0}, "unit_s = 1.0 without a machine"),
+        ({"machine": Machine(("a",), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)))}, "machine of 1 ranks: expected 2"),
         ({"graph": "mesh:0x3"}, "graph = 'mesh:0x3'"),
         ({"graph": sparse.csr_array([[0.0, 1.0], [0.0, 0.0]])}, "one-sided"),
         ({"graph": Graph.from_edges(2, [0], [1], [1e308])}, "add up to more than floating point can tell"),
@@ -132,6 +137,8 @@ def test_odd_values(wrong: dict[str, Any], message: str) -> None:
 def test_odd_graphs() -> None:
     with pytest.raises(TypeError, match="graph of type ndarray"):
         partition(np.eye(3), 2)
+    with pytest.raises(TypeError, match=r"machine = 'm\.json'"):
+        partition("mesh:3x3", 2, machine="m.json")  # type: ignore[arg-type]
     for name in ("nosuch.graph", "grid:3x3"):
         with pytest.raises(FileNotFoundError, match=f"no such name of a graph: mesh:RxC, .*{name}"):
             partition(name, 2)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
+from scipy.linalg import eigh
 
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.partitioning.balance import find_bounds
@@ -15,7 +17,7 @@ from lb_mpi.partitioning.connect import connected
 from lb_mpi.partitioning.connections import find_connections, find_parts, move
 from lb_mpi.partitioning.grow import cut_and_excess
 from lb_mpi.partitioning.heap import OUT, make_heap, pop, put, remove
-from lb_mpi.partitioning.multilevel import EFFORTS, multilevel
+from lb_mpi.partitioning.multilevel import EFFORTS, multilevel, multilevel_spectral
 from lb_mpi.partitioning.refine_flow import refine_by_flow
 from lb_mpi.partitioning.refine_fm import refine
 from lb_mpi.partitioning.spectral_bisection import fiedler, spectral_bisection, split
@@ -279,13 +281,43 @@ def test_flow_finds_the_lightest_cut():
 
 def test_the_six_vertices_of_the_course():
     value, vector = fiedler(TWO_TRIANGLES)
-    assert value == pytest.approx(0.4384, abs=5e-5)
+    assert value == pytest.approx((5 - np.sqrt(17)) / 2, abs=1e-9)  # 0.4384
+    far = 1 / np.sqrt(4 + 2 * (1 - value) ** 2)
+    near = (1 - value) * far  # 0.4647 and 0.2610, as printed; the row of a far vertex: 2 far - far - near = value far
+    np.testing.assert_allclose(vector, [far, -far, near, -near, far, -far], rtol=0, atol=1e-9)
     np.testing.assert_allclose(vector, [0.4647, -0.4647, 0.2610, -0.2610, 0.4647, -0.4647], atol=5e-5)
+    assert cut(TWO_TRIANGLES, multilevel_spectral(TWO_TRIANGLES, equal(2), 0.03, 0)) == 1
     part = spectral_bisection(TWO_TRIANGLES)
     assert set(map(tuple, (np.flatnonzero(part == side) for side in (0, 1)))) == {(0, 2, 4), (1, 3, 5)}
     assert cut(TWO_TRIANGLES, part) == 1
     for effort in EFFORTS:
         assert cut(TWO_TRIANGLES, multilevel(TWO_TRIANGLES, equal(2), 0.03, effort, 0)) == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(graphs(90))
+def test_fiedler_is_scipys_second_eigenvector(graph):
+    joined = connected(csr(graph))
+    adjacency = sparse.csr_array((joined.weights, joined.indices, joined.indptr), shape=(graph.n, graph.n)).toarray()
+    laplacian = np.diag(adjacency.sum(axis=0)) - adjacency
+    values, vectors = eigh(laplacian)
+    value, vector = fiedler(graph)
+    if graph.n > 1:
+        assert value == pytest.approx(values[1], abs=1e-6 * max(values[-1], 1e-9))
+        same = np.abs(values - values[1]) < 1e-4 * max(values[-1], 1e-9)  # a multiple eigenvalue has more than one
+        assert np.linalg.norm(vectors[:, same].T @ vector) == pytest.approx(1, abs=1e-4)
+
+
+@settings(max_examples=30, deadline=None)
+@given(graphs(300), st.integers(1, 9), st.integers(0, 3), st.booleans())
+def test_spectral_bisections_keep_the_bounds(graph, k, seed, unequal):
+    targets = np.arange(1.0, k + 1) / (k * (k + 1) / 2) if unequal else equal(k)
+    part = multilevel_spectral(graph, targets, 0.03, seed)
+    assert part.shape == (graph.n,)
+    assert set(part) <= set(range(k))
+    if graph.vertex_weights.any():
+        assert np.all(loads(graph, part, k) <= find_bounds(graph.vertex_weights, targets, 0.03).upper)
+    assert np.array_equal(part, multilevel_spectral(graph, targets, 0.03, seed))
 
 
 @pytest.mark.parametrize("graph", [mesh(30, 30), parse("torus:20x20"), star(400), parse("complete:50"), mesh(1, 1000)])

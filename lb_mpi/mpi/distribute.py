@@ -18,13 +18,14 @@ from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_parts, check_speeds
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.halo import HaloPlan
+from lb_mpi.mpi.halo import HaloPlan, Worth
 from lb_mpi.mpi.speed import Kernel, measure
 from lb_mpi.mpi.waiting import wait
-from lb_mpi.partitioning.partition import EFFORTS, partition
-from lb_mpi.partitioning.quality import cut
+from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition
+from lb_mpi.partitioning.quality import cut, mapping_cost
 
-METHODS = ("static", "block", "random")
+METHODS = ("static", "multilevel-spectral", "block", "random")
+PARTITIONERS = {"static": "multilevel", "multilevel-spectral": "multilevel-spectral"}  # the others know no speeds
 _TAG = 1
 
 
@@ -42,6 +43,8 @@ def distribute(
     effort: str = "good",
     seed: int = 0,
     parts: ArrayLike | None = None,
+    aim: str = "cut",
+    connected: bool = False,
     emulated_speed: float = 1.0,
 ) -> HaloPlan:
     """Deal out the vertices of a task graph to the ranks of `comm`, each as much as it can do, with few edges cut.
@@ -55,18 +58,21 @@ def distribute(
     ----------
     graph : on the root: an `lb_mpi.graph.Graph`, a networkx graph, a symmetric scipy.sparse matrix, or a file's path (see
         `lb_mpi.partition`).
-    method : "static": counts from `lb_mpi.allocate`, then `lb_mpi.partition`.  For comparison, whatever the
-        speeds: "block", equal numbers of vertices in the order of the graph; "random", equal numbers dealt at random.
+    method : "static": counts from `lb_mpi.allocate`, then `lb_mpi.partition`.  For comparison: "multilevel-spectral", the
+        same with that method of `partition`; and whatever the speeds, "block", equal numbers of vertices in the order of
+        the graph, and "random", equal numbers dealt at random.
     speeds : (P,) of the ranks, in any unit; None: those of the `machine`, or else they are measured.
     machine : as measured before (see `lb_mpi.machine`), with the same ranks on the same hosts.
     kernel : typical work to measure speeds with, see `lb_mpi.measure`; on all ranks, or on none.
     unit_s : seconds that work of vertex weight 1 takes on the fastest rank.  Given that, the costs of messages (the
         machine's, or measured) count in the allocation, otherwise it is by speed alone.  Values for one rank travel in
-        one message, so an exchange costs the time for the bytes of an edge, not the latency.
+        one message, so an exchange costs the time for the bytes of an edge, not the latency.  The plan then has its `cost`.
     imbalance : how far a part may exceed its target, relatively.
     effort : of the partitioner: "fast", "good", "best".
     seed : of the partitioner, and of "random".
     parts : (n,) the rank of each vertex; given that, nothing is measured or computed.
+    aim : "cut", or "time", which needs `unit_s`: see `lb_mpi.partition`.  The plan tells the `cost_by_cut`, too.
+    connected : every part is in one piece, see `lb_mpi.partition`.
     emulated_speed : relative, above 0 and at most 1, of an emulated rank where speeds are measured; may differ by rank.
 
     Returns this rank's `lb_mpi.mpi.halo.HaloPlan`; close it, or use it in a `with` statement.
@@ -81,17 +87,17 @@ def distribute(
         on_root = own.rank == first
         tasks = agree(own, lambda: as_graph(graph) if on_root else None, patient=True)
         hosts = tuple(own.allgather(MPI.Get_processor_name()))
-        options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts)
+        options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts, aim, connected)
         wants = own.bcast(agree(own, lambda: options.check(tasks.n) if tasks is not None else None), first)
         if wants.speeds or wants.messages:
             rounds = 5 if wants.speeds else 1
             measured = measure(own, kernel, messages=wants.messages, rounds=rounds, emulated_speed=emulated_speed)
             options = options._replace(machine=measured)
         decided = agree(own, lambda: None if tasks is None else _decide(tasks, options), patient=True)
-        cut_weight, allocation = own.bcast(decided and (decided.cut, decided.allocation), first)
+        worth, allocation = own.bcast(decided and (decided.worth, decided.allocation), first)
         piece = _scatter(own, decided and decided.pieces, first)
         part = agree(own, lambda: part_of(piece, own.rank))
-        return HaloPlan(own, part, cut_weight, allocation, decided and decided.owners)
+        return HaloPlan(own, part, worth, allocation, decided and decided.owners)
     finally:
         own.Free()
 
@@ -115,11 +121,14 @@ class _Options(NamedTuple):
     effort: str
     seed: int
     parts: ArrayLike | None
+    aim: str
+    connected: bool
 
     def check(self, n: int) -> _Wants:
         """Check; return what has to be measured.  ValueError or TypeError, n vertices being given."""
         choice("method", self.method, METHODS)
         choice("effort", self.effort, EFFORTS)
+        choice("aim", self.aim, AIMS)
         checks.seed(self.seed)
         number("imbalance", self.imbalance, least=0.0)
         if self.unit_s is not None:
@@ -130,8 +139,22 @@ class _Options(NamedTuple):
             self._check_machine(self.machine)
         if self.parts is not None:
             check_parts(self.parts, n, len(self.hosts))
-        unknown = self.method == "static" and self.parts is None and self.machine is None
+        if self.parts is not None or self.method not in PARTITIONERS:
+            if self.aim != "cut" or self.connected:
+                given = "parts" if self.parts is not None else f"method = {self.method!r}"
+                raise ValueError(f"aim = {self.aim!r}, connected = {self.connected!r} with {given}: it decides alone")
+            return _Wants(False, False)
+        if self.aim == "time" and self.unit_s is None:
+            raise ValueError("aim = 'time' without unit_s: expected the seconds of a unit of work on the fastest rank")
+        unknown = self.machine is None
         return _Wants(unknown and self.speeds is None, unknown and self.unit_s is not None)
+
+    def costs(self) -> Machine | None:
+        """What work and messages cost; None if that is not known."""
+        if self.machine is None or self.unit_s is None:
+            return None
+        speeds = check_speeds(self.machine.speeds if self.speeds is None else self.speeds, len(self.hosts))
+        return Machine(self.hosts, speeds, self.machine.latency_s, self.machine.s_per_byte)
 
     def _check_machine(self, machine: Machine) -> None:
         if not isinstance(machine, Machine):
@@ -149,11 +172,12 @@ class _Decided(NamedTuple):
     owners: Ints  # (n,) the rank of each vertex
     allocation: Allocation | None
     pieces: Pieces
-    cut: float
+    worth: Worth
 
 
 def _decide(graph: Graph, options: _Options) -> _Decided:
-    size, allocation = len(options.hosts), None
+    size, allocation, by_cut = len(options.hosts), None, None
+    machine = options.costs()
     if options.parts is not None:
         owners = check_parts(options.parts, graph.n, size)
     elif options.method == "block":
@@ -162,11 +186,31 @@ def _decide(graph: Graph, options: _Options) -> _Decided:
         owners = random_parts(graph.n, size, options.seed)
     else:
         allocation = allocation_of(graph, size, options.speeds, options.machine, options.unit_s)
-        ranks = np.flatnonzero(allocation.counts)  # those that are to get nothing take no part in the partition
-        targets = allocation.counts[ranks].astype(float)
-        slack, effort, seed = options.imbalance, options.effort, options.seed
-        owners = ranks[partition(graph, len(ranks), targets=targets, imbalance=slack, effort=effort, seed=seed)]
-    return _Decided(owners, allocation, Pieces(graph, owners, size), cut(graph, owners, size))
+        owners = _by_cut(graph, allocation, options)
+        if options.aim == "time" and machine is not None:
+            from lb_mpi.partitioning.shorten import shorten  # late: it brings numba
+
+            effort, seed, whole = options.effort, options.seed, options.connected
+            by_cut = mapping_cost(graph, owners, machine, unit_s=options.unit_s)
+            owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed, connected=whole)
+    cost = None if machine is None else mapping_cost(graph, owners, machine, unit_s=options.unit_s)
+    return _Decided(owners, allocation, Pieces(graph, owners, size), Worth(cut(graph, owners, size), cost, by_cut))
+
+
+def _by_cut(graph: Graph, allocation: Allocation, options: _Options) -> Ints:
+    """(n,) the rank of each vertex; ranks that are to get nothing take no part in the partition."""
+    ranks = np.flatnonzero(allocation.counts)
+    parts = partition(
+        graph,
+        len(ranks),
+        targets=allocation.counts[ranks].astype(float),
+        imbalance=options.imbalance,
+        effort=options.effort,
+        seed=options.seed,
+        method=PARTITIONERS[options.method],
+        connected=options.connected,
+    )
+    return ranks[parts]
 
 
 def allocation_of(

@@ -24,6 +24,7 @@ from lb_mpi.graph import Floats, Ints
 from lb_mpi.mpi import news
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.news import News
+from lb_mpi.partitioning.quality import MappingCost
 
 MOST_KINDS = 16
 MOST_BYTES = 2**31 - 1  # of one value: what an MPI 3 can make a datatype of
@@ -49,6 +50,14 @@ class _Channel(NamedTuple):
         self.value.Free()
 
 
+class Worth(NamedTuple):
+    """A distribution in figures."""
+
+    cut: float  # weights of all edges between parts
+    cost: MappingCost | None = None  # seconds of computing and talking; None: they can't be known
+    cost_by_cut: MappingCost | None = None  # of the partition by cut alone, when the aim was another
+
+
 class HaloPlan:
     """A rank's part of a graph, ready to exchange: made by `lb_mpi.distribute`.
 
@@ -63,11 +72,11 @@ class HaloPlan:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, part: Part, cut: float, allocation: Allocation | None = None, parts: Ints | None = None
+        self, comm: MPI.Intracomm, part: Part, worth: Worth, allocation: Allocation | None = None, parts: Ints | None = None
     ) -> None:
         """Collective: everybody's own part; works on a duplicate of `comm`."""
         self.part = part
-        self.cut = cut  # weights of all edges between parts, on all ranks
+        self.cut, self.cost, self.cost_by_cut = worth  # on all ranks
         self.allocation = allocation  # how many vertices (of mean weight) each rank was to get; None: wasn't computed
         self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
         self._news = News(duplicate(comm), "plan")

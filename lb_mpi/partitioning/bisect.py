@@ -33,7 +33,7 @@ def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: Stat
     finer = [graph, *(level.csr for level in levels)]
     coarsest = finer[-1]
     first = np.zeros(0, np.int64)
-    if starts.spectral > 0 and coarsest.n <= 4 * SMALL:
+    if starts.spectral > 0 and (coarsest.n <= 4 * SMALL or starts.tries == 0):  # larger: coarsening has stalled
         first = split(-fiedler_of(coarsest).vector, coarsest.vertex_weights, share)
     part: Ints = best_grown(coarsest, share * total, bounds, first, starts.tries, state)
     for level, fine in zip(reversed(levels), reversed(finer[:-1]), strict=True):

@@ -10,6 +10,7 @@ with others that hang on the same vertex ("two-hop matching", LaSalle et al. 201
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -217,3 +218,23 @@ def coarsen(fine: Csr, until: int, largest: float, state: State, block: Ints | N
         fine, blocks = contract(fine, group, count), next_blocks
         levels.append(Level(fine, group))
     return levels
+
+
+def restore(fine: Csr, levels: list[Level], part: Ints, improve: Callable[[Csr, Ints], None]) -> Ints:
+    """The part of each vertex of `fine`: from those of the coarsest graph, improved in place on every level above it."""
+    graphs = [fine, *(level.csr for level in levels)]
+    for level, graph in zip(reversed(levels), reversed(graphs[:-1]), strict=True):
+        part = part[level.group]
+        improve(graph, part)
+    return part
+
+
+def go_through(fine: Csr, levels: list[Level], part: Ints, improve: Callable[[Csr, Ints], None]) -> Ints:
+    """The part of each vertex of `fine`: those given, which the levels don't mix, improved from the coarsest graph up."""
+    for level in levels:
+        coarse = np.empty(level.csr.n, dtype=np.int64)
+        coarse[level.group] = part
+        part = coarse
+    part = part.copy()
+    improve(levels[-1].csr if levels else fine, part)
+    return restore(fine, levels, part, improve)

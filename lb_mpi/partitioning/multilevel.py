@@ -8,6 +8,7 @@ differs to its disadvantage (Sanders & Schulz, "Distributed evolutionary graph p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.balance import find_bounds
 from lb_mpi.partitioning.bisect import Starts, bisect_recursively
 from lb_mpi.partitioning.chance import State, random_state
-from lb_mpi.partitioning.coarsen import Csr, coarsen, csr
+from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
 from lb_mpi.partitioning.grow import cut_and_excess
 from lb_mpi.partitioning.refine_flow import refine_by_flow
 from lb_mpi.partitioning.refine_fm import refine
@@ -53,6 +54,33 @@ def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, see
     weight, as far as the weights of the vertices allow it (see `balance`); if all weights are 0, vertices count 1 each.
     effort : a key of `EFFORTS`.  The same arguments give the same partition.
     """
+
+    def evolve(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
+        return _evolve(fine, targets, bounds, EFFORTS[effort], state)
+
+    return _within_bounds(evolve, graph, targets, imbalance, seed)
+
+
+def multilevel_spectral(graph: Graph, targets: Floats, imbalance: float, seed: int) -> Ints:
+    """Return (n,) part of each vertex by multilevel spectral bisection as textbooks have it; arguments as above.
+
+    Recursively, by unequal shares where the targets ask for it: coarsen, split the coarsest graph at the weighted quantile
+    of its Fiedler vector, restore level by level, and refine the bisection on each.  Hendrickson & Leland, "A multilevel
+    algorithm for partitioning graphs" (SC 1995).  No other starts, no cycles, no refinement between k parts.
+    """
+
+    def bisected(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
+        part = bisect_recursively(fine, targets, bounds, Starts(0, len(targets)), state)
+        refine(fine, part, bounds, 0, 1.0, SEEDS_AT_ONCE, state)  # only balances, where bisections could not
+        return part
+
+    return _within_bounds(bisected, graph, targets, imbalance, seed)
+
+
+def _within_bounds(
+    method: Callable[[Csr, Floats, Floats, State], Ints], graph: Graph, targets: Floats, imbalance: float, seed: int
+) -> Ints:
+    """The partition by `method`, or where heavy vertices bring it above the bounds, a packing, refined."""
     state = random_state(seed)
     fine = csr(graph)
     if not fine.vertex_weights.any():
@@ -60,7 +88,7 @@ def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, see
     bounds, targets, packing = find_bounds(fine.vertex_weights, targets, imbalance)
     if len(targets) == 1:
         return np.zeros(fine.n, dtype=np.int64)
-    part = _evolve(fine, targets, bounds, EFFORTS[effort], state)
+    part = method(fine, targets, bounds, state)
     if packing is not None and _worth(fine, part, bounds)[0] > 0:  # heavy vertices: balance comes first
         part = packing
         refine(fine, part, bounds, 10, 1.0, SEEDS_AT_ONCE, state)
@@ -99,19 +127,14 @@ def _cycle(
     coarsest = max(effort.coarsest * len(targets), FEWEST)
     largest = 1.5 * float(fine.vertex_weights.sum()) / coarsest
     levels = coarsen(fine, coarsest, largest, state, part if block is None else block)
-    graphs = [fine, *(level.csr for level in levels)]
-    if part is None:
-        part = _first(graphs[-1], targets, bounds, effort, state)
-    else:
-        for level in levels:
-            coarse = np.empty(level.csr.n, dtype=np.int64)
-            coarse[level.group] = part
-            part = coarse
-        _improve(graphs[-1], part, bounds, effort, state)
-    for level, graph in zip(reversed(levels), reversed(graphs[:-1]), strict=True):
-        part = part[level.group]
+
+    def improve(graph: Csr, part: Ints) -> None:
         _improve(graph, part, bounds, effort, state)
-    return part
+
+    if part is not None:
+        return go_through(fine, levels, part, improve)
+    first = _first(levels[-1].csr if levels else fine, targets, bounds, effort, state)
+    return restore(fine, levels, first, improve)
 
 
 def _first(graph: Csr, targets: Floats, bounds: Floats, effort: Effort, state: State) -> Ints:

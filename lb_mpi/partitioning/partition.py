@@ -12,13 +12,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
-from lb_mpi.graph import Floats, Ints
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
+from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_speeds
+from lb_mpi.partitioning.quality import check_machine
 
+AIMS = ("cut", "time")
 EFFORTS = ("fast", "good", "best")
 MAX_PARTS = 1 << 24  # what is kept per part would fill the memory
-METHODS = ("multilevel", "metis", "kahip", "spectral")
+ATTEMPTS = 4  # partitions that are made whole, to choose from
+METHODS = ("multilevel", "multilevel-spectral", "metis", "kahip", "spectral")
 
 
 def partition(
@@ -30,6 +34,10 @@ def partition(
     effort: str = "good",
     seed: int = 0,
     method: str = "multilevel",
+    aim: str = "cut",
+    machine: Machine | None = None,
+    unit_s: float | None = None,
+    connected: bool = False,
 ) -> Ints:
     """(n,) part 0..k-1 of each of the n vertices: a light cut between parts that weigh what they should.
 
@@ -37,31 +45,65 @@ def partition(
     ----------
     graph : in any shape that `lb_mpi.as_graph` takes: a Graph, networkx graph, scipy.sparse matrix, name or file.
     k : the number of parts.
-    targets : (k,) what the parts should weigh, in any unit (counts of `lb_mpi.allocate`, speeds); all alike if left out.
+    targets : (k,) what the parts should weigh, in any unit (counts of `lb_mpi.allocate`, speeds); left out: the machine's
+        speeds, or all alike.
     imbalance : no part is heavier than 1 + imbalance times its target, as far as the weights of the vertices allow it.
     effort : "fast", "good" or "best".
     seed : of the random numbers; the same arguments give the same parts.
-    method : "multilevel" is that of this library.  For comparison: "metis" and "kahip" (equal targets only), where pymetis
-        and kahip are installed, and "spectral", recursive spectral bisection of the whole graph, which knows no effort.
+    method : "multilevel" is that of this library.  For comparison: "multilevel-spectral", recursive bisection by the Fiedler
+        vector of a coarse graph, restored and refined; "spectral", by that of the whole graph, not refined, which keeps to
+        no imbalance (both know no effort); "metis" and "kahip" (equal targets only), where pymetis and kahip are installed.
+    aim : "cut", or "time": the least seconds until the last rank of the machine has computed and talked (the `objective_s`
+        of `partition_metrics`).  Begins with the partition by cut, and gives up its targets where that saves time: a rank
+        behind a slow link may get less, or nothing.  Never slower than the partition by cut.
+    machine : of k ranks, part j on rank j; see `lb_mpi.read_machine`.
+    unit_s : seconds that work of vertex weight 1 takes on the fastest rank; left out: weights are in the machine's own unit.
+    connected : every part is in one piece where the graph is; within each of its components, where it is not.  The cut is
+        heavier then.  Where pieces can't have the weights (leaves of a star), balance gives way: see `partition_metrics`.
 
     ValueError for arguments out of range and for what is wrong with a graph or a file (file:line).
     """
     tasks = as_graph(graph)
     k, seed = checks.integer("k", k, 1, MAX_PARTS), checks.seed(seed)
-    shares = _shares(k, targets)
+    checks.choice("aim", aim, AIMS)
+    check_machine(machine, k, unit_s)
+    if aim == "time" and machine is None:
+        raise ValueError("aim = 'time' without a machine: expected the speeds and links of its ranks")
+    shares = _shares(k, machine.speeds if targets is None and machine is not None else targets)
     imbalance = checks.number("imbalance", imbalance, least=0.0)
     checks.choice("effort", effort, EFFORTS)
     checks.choice("method", method, METHODS)
     with np.errstate(over="ignore"):
         if not math.isfinite(tasks.weights.sum() + tasks.vertex_weights.sum()):
             raise ValueError("the weights of the graph add up to more than floating point can tell")
-    if method == "multilevel":
-        from lb_mpi.partitioning.multilevel import multilevel  # late: it brings numba
+    if not connected:
+        parts = _parts(tasks, shares, imbalance, effort, seed, method)
+    else:
+        from lb_mpi.partitioning.pieces import in_one_piece  # late, as below: it brings numba
 
-        return multilevel(tasks, shares, imbalance, effort, seed)
+        efforts = (effort, *["fast"] * (ATTEMPTS - 1)) if method == "multilevel" else (effort,)
+        attempts = (_parts(tasks, shares, imbalance, each, seed + i, method) for i, each in enumerate(efforts))
+        parts = in_one_piece(tasks, attempts, shares, imbalance, seed)
+    if aim == "time" and machine is not None:
+        from lb_mpi.partitioning.shorten import shorten
+
+        parts = shorten(tasks, parts, machine, unit_s=unit_s, effort=effort, seed=seed, connected=connected)
+    return parts
+
+
+def _parts(graph: Graph, shares: Floats, imbalance: float, effort: str, seed: int, method: str) -> Ints:
+    """(n,) part of each vertex, by the method."""
+    if method == "multilevel":
+        from lb_mpi.partitioning.multilevel import multilevel
+
+        return multilevel(graph, shares, imbalance, effort, seed)
+    if method == "multilevel-spectral":
+        from lb_mpi.partitioning.multilevel import multilevel_spectral
+
+        return multilevel_spectral(graph, shares, imbalance, seed)
     from lb_mpi.partitioning import external
 
-    return external.partition(tasks, shares, imbalance, effort, seed, method)
+    return external.partition(graph, shares, imbalance, effort, seed, method)
 
 
 def _shares(k: int, targets: ArrayLike | None) -> Floats:

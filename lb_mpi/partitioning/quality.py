@@ -92,15 +92,10 @@ def partition_metrics(
     ValueError for arguments out of range.
     """
     tasks, k = as_graph(graph), checks.integer("k", k, 1)
-    if machine is not None and machine.size != k:
-        raise ValueError(f"machine of {machine.size} ranks: expected {k}, one for each part")
+    check_machine(machine, k, unit_s)
     if targets is None:
         targets = np.ones(k) if machine is None else machine.speeds
-    cost = None
-    if machine is not None:
-        cost = mapping_cost(tasks, parts, machine, unit_s=unit_s)
-    elif unit_s is not None:
-        raise ValueError(f"unit_s = {checks.show(unit_s)} without a machine: expected both")
+    cost = None if machine is None else mapping_cost(tasks, parts, machine, unit_s=unit_s)
     weights = part_weights(tasks, parts, k)
     return PartitionMetrics(
         cut=cut(tasks, parts, k),
@@ -116,6 +111,20 @@ def partition_metrics(
 def part_weights(graph: Graph, parts: ArrayLike, k: int) -> Floats:
     """(k,) sums of the weights of each part's vertices."""
     return np.bincount(check_parts(parts, graph.n, k), graph.vertex_weights, k).astype(float)
+
+
+def check_machine(machine: Machine | None, k: int, unit_s: float | None) -> None:
+    """ValueError or TypeError unless it has k ranks, and unit_s, which needs one, is a number of seconds."""
+    if machine is None:
+        if unit_s is not None:
+            raise ValueError(f"unit_s = {checks.show(unit_s)} without a machine: expected both")
+        return
+    if not isinstance(machine, Machine):
+        raise TypeError(f"machine = {checks.show(machine)}: expected an lb_mpi.machine.Machine")
+    if machine.size != k:
+        raise ValueError(f"machine of {machine.size} ranks: expected {k}, one for each part")
+    if unit_s is not None:
+        checks.number("unit_s", unit_s, above=0.0, unit="seconds")
 
 
 def cut(graph: Graph, parts: ArrayLike, k: int) -> float:

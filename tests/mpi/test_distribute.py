@@ -12,8 +12,9 @@ from scipy import sparse
 import lb_mpi
 from lb_mpi.graph import Graph, Ints, mesh, parse
 from lb_mpi.machine import Machine
-from lb_mpi.mpi.distribute import METHODS, allocation_of
+from lb_mpi.mpi.distribute import METHODS, PARTITIONERS, allocation_of
 from lb_mpi.mpi.halo import HaloPlan
+from lb_mpi.partitioning.quality import mapping_cost
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -87,9 +88,9 @@ def test_methods(method: str) -> None:
     for graph in (mesh(12, 20), weighted(60, 2), parse("ring:3"), mesh(1, 1)):
         with lb_mpi.distribute(COMM, on_root(graph), method=method, speeds=on_root(EVEN), seed=5) as plan:
             check(plan, graph)
-            assert (plan.allocation is not None) == (method == "static")
+            assert (plan.allocation is not None) == (method in PARTITIONERS)
             sizes = COMM.allgather(len(plan.vertices))
-            if method != "static":
+            if method not in PARTITIONERS:
                 assert max(sizes) - min(sizes) <= 1
 
 
@@ -151,6 +152,32 @@ def test_a_machine_counts_on_its_own_hosts() -> None:
     elsewhere = Machine((*hosts[:-1], "elsewhere"), np.ones(SIZE), none, none)
     told = refused(lambda: lb_mpi.distribute(COMM, on_root(graph), machine=elsewhere))
     assert all(f"rank {LAST} on host elsewhere" in text for text in told)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_the_least_time_is_an_aim(connected: bool) -> None:
+    """The last rank is behind a slow link."""
+    hosts = tuple(COMM.allgather(MPI.Get_processor_name()))
+    last = np.arange(SIZE) == LAST
+    s_per_byte = np.where(last[:, None] ^ last, 5e-6, 1e-8) * (1.0 - np.eye(SIZE))
+    machine = Machine(hosts, 1.0 + np.arange(SIZE)[::-1], s_per_byte * 10, s_per_byte)
+    graph, options = mesh(20, 30), {"machine": machine, "unit_s": 1e-5, "connected": connected, "effort": "fast"}
+    with lb_mpi.distribute(COMM, on_root(graph), aim=on_root("time"), **options) as plan:  # type: ignore[arg-type]
+        check(plan, graph)
+        owners = COMM.bcast(plan.parts)
+        assert plan.cost is not None
+        assert plan.cost_by_cut is not None
+        np.testing.assert_allclose(plan.cost.objective_s, mapping_cost(graph, owners, machine, unit_s=1e-5).objective_s)
+        seconds = COMM.allgather((plan.cost.objective_s, plan.cost_by_cut.objective_s))
+        assert seconds == [seconds[0]] * SIZE
+        assert seconds[0][0] <= seconds[0][1]
+        assert not connected or lb_mpi.partition_metrics(graph, owners, SIZE).connected.all()
+    with lb_mpi.distribute(COMM, on_root(graph), **options) as by_cut:  # type: ignore[arg-type]
+        assert by_cut.cost is not None
+        assert by_cut.cost.objective_s == seconds[0][1]
+        assert by_cut.cost_by_cut is None
+    with lb_mpi.distribute(COMM, on_root(graph), method="block") as plan:
+        assert plan.cost is None
 
 
 def test_other_libraries_graphs() -> None:
@@ -257,6 +284,10 @@ def test_many_plans_are_freed() -> None:
         ({"machine": Machine(("a",) * 9, np.ones(9), np.zeros((9, 9)), np.zeros((9, 9)))}, "machine of 9 ranks"),
         ({"unit_s": 0.0}, "unit_s = 0.0"),
         ({"unit_s": float("inf")}, "unit_s = inf"),
+        ({"aim": "speed"}, "aim = 'speed'"),
+        ({"aim": "time"}, "aim = 'time' without unit_s"),
+        ({"aim": "time", "method": "block"}, "with method = 'block'"),
+        ({"connected": True, "parts": [0] * 12}, "with parts"),
         ({"imbalance": -0.1}, "imbalance = -0.1"),
         ({"imbalance": "3%"}, "imbalance = '3%'"),
         ({"effort": "none", "speeds": EVEN}, "effort = 'none'"),
