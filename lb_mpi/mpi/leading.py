@@ -19,9 +19,9 @@ from lb_mpi.mpi.ledger import Ledger, PoolReport
 from lb_mpi.mpi.pool_messages import End, Flag, Start, Tag, failure_of, pack_failure, start_parcel, task_error
 from lb_mpi.mpi.progress import ProgressLine
 from lb_mpi.mpi.shift import Call, Shift
+from lb_mpi.mpi.task_log import TaskLog, digest
 from lb_mpi.pooling.deal import Deal, Speeds, deal
 
-Log = Callable[[list[int], list[Any]], None]
 Progress = Callable[[int, int], None]
 REPORT_S = 0.25
 
@@ -35,7 +35,7 @@ class Job(NamedTuple):
     costs: NDArray[np.float64] | None = None  # of all tasks
     chunksize: int = 0  # tasks in a chunk; 0: adaptive
     to_all: bool = False
-    log: Log | None = None  # told of results before they count
+    log: TaskLog | None = None  # of finished tasks
     progress: Progress | None = None  # told (tasks done, tasks)
 
 
@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     to: str
     chunksize: int | None
     progress: Progress | bool | None
+    log: Any
 
 
 def make_job(
@@ -56,14 +57,15 @@ def make_job(
     to: str = "root",
     chunksize: int | None = None,
     progress: Progress | bool | None = None,
+    log: Any = None,
 ) -> Job:
-    """Hold the arguments of a map against what is expected; ValueError or TypeError."""
+    """Hold the arguments of a map against what is expected, and open its log; ValueError, TypeError or OSError."""
     checks.function("function", call.function)
     checks.choice("to", to, ("root", "all"))
     checked = check_items(items)
     if isinstance(progress, bool):
         progress = ProgressLine() if progress else None
-    return Job(
+    job = Job(
         call,
         checked,
         np.arange(checked.n, dtype=np.int64),
@@ -72,6 +74,11 @@ def make_job(
         to == "all",
         progress=checks.function("progress", progress, optional=True),
     )
+    if log is None:
+        return job
+    opened = TaskLog(log, digest(call.function, checked), checked.n)
+    left = np.array([number for number in range(checked.n) if number not in opened.done], dtype=np.int64)
+    return job._replace(numbers=left, log=opened)
 
 
 class Encoded(NamedTuple):
@@ -97,7 +104,9 @@ class Lead:
         self._began = time.perf_counter()
         self._reported = self._began
         self._order, bounds = encoded.dealt
-        self.ledger = Ledger(crew.epoch, self._order, crew.rank, crew.size, log=job.log)
+        self.ledger = Ledger(crew.epoch, self._order, crew.rank, crew.size, job.log)
+        if job.log is not None:
+            self.ledger.fresh.append((list(job.log.done), list(job.log.done.values())))
         self._shift = Shift(
             crew.worker, crew.host.words, crew.post.parcels, job.call,
             lambda lo, hi: job.items.some(self._order[lo:hi].tolist()), self.ledger,
@@ -152,6 +161,9 @@ class Lead:
         """Tell all ranks that it is over: with the results, with what has failed, or that the others are not wanted."""
         crew, ledger = self._crew, self.ledger
         crew.worker.end()
+        ledger.write()
+        if self._job.log is not None:
+            self._job.log.close()
         if self._job.progress is not None and ledger.failure is None:
             self._job.progress(len(self._order) - ledger.missing, len(self._order))
         if ledger.failure is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +10,15 @@ from numpy.typing import NDArray
 
 from lb_mpi.mpi.parcels import Buffer
 from lb_mpi.mpi.pool_messages import Failure, failure_of, read_results, unpack_failure
+from lb_mpi.mpi.shift import FLUSH_S
+from lb_mpi.mpi.task_log import TaskLog
 from lb_mpi.pooling.collect import Collector, RankTasks
 
 
 class PoolReport(NamedTuple):
     """What became of the last map of a pool."""
 
-    n: int  # tasks
+    n: int  # tasks run; those of the log are not
     seconds: float  # wall-clock time of the map
     lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
     ranks: list[RankTasks]  # of each rank, in order
@@ -33,7 +34,10 @@ class PoolReport(NamedTuple):
 
 
 class Ledger:
-    """Results of map `epoch`: position k is task order[k]; `log` is told of new results before they count."""
+    """Results of map `epoch`: position k is task order[k].
+
+    With a `log`, results count when they are on disk, some milliseconds after they came.
+    """
 
     def __init__(
         self,
@@ -41,8 +45,7 @@ class Ledger:
         order: NDArray[np.int64],
         rank: int,
         size: int,
-        *,
-        log: Callable[[list[int], list[Any]], None] | None = None,
+        log: TaskLog | None = None,
     ) -> None:
         self.order = order
         self.failure: Failure | None = None
@@ -51,6 +54,8 @@ class Ledger:
         self.done = [RankTasks()] * size
         self.places = [list[tuple[int, int]]() for _ in range(size)]  # what each rank has done, as (lo, hi)
         self._rank, self._log = rank, log
+        self._unwritten: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values)
+        self._write_at = 0.0
         self._collector = Collector(epoch, len(order))
 
     @property
@@ -90,8 +95,25 @@ class Ledger:
         self.failed = self.failed or error
 
     def flush(self, done: RankTasks, now: float, *, idle: bool) -> None:
-        """See `Sink`: what this rank has put is here already."""
+        """See `Sink`: what this rank has put is here already, but maybe not yet in the log."""
         self.done[self._rank] = done
+        if self._unwritten and (idle or now > self._write_at):
+            self._write_at = now + FLUSH_S
+            self.write()
+
+    def write(self) -> None:
+        """Write to the log what has come, and count it."""
+        came, self._unwritten = self._unwritten, []
+        if not came or self._log is None:
+            return
+        numbers = [number for _, lo, hi, _ in came for number in self.order[lo:hi].tolist()]
+        try:
+            self._log.write(numbers, [value for *_, values in came for value in values])
+        except (OSError, TypeError, ValueError) as error:
+            self.fail(failure_of(error, self._rank), error)
+            return
+        for rank, lo, hi, values in came:
+            self._count(rank, lo, hi, values)
 
     @property
     def index(self) -> int | None:
@@ -100,14 +122,12 @@ class Ledger:
         return int(self.order[position]) if position >= 0 else None
 
     def _take(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
-        if not self._collector.take(self._collector.epoch, lo, hi):
-            return
-        numbers = self.order[lo:hi].tolist()
-        if self._log is not None:
-            try:
-                self._log(numbers, values)
-            except (OSError, TypeError) as error:
-                self.fail(failure_of(error, self._rank), error)
-                return
-        self.fresh.append((numbers, values))
+        if self._log is None:
+            self._count(source, lo, hi, values)
+        else:
+            self._unwritten.append((source, lo, hi, values))
+
+    def _count(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
+        self._collector.take(self._collector.epoch, lo, hi)
+        self.fresh.append((self.order[lo:hi].tolist(), values))
         self.places[source].append((lo, hi))

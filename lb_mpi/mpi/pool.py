@@ -6,7 +6,7 @@ How tasks find their rank stands in `lb_mpi.pooling.worker`; here ranks come tog
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
@@ -103,6 +103,7 @@ class Pool:
         chunksize: int | None = None,
         progress: Callable[[int, int], None] | bool | None = None,
         return_exceptions: bool = False,
+        log: Any = None,
     ) -> list[T] | None:
         """Return function(item) for each of the root's items, in their order, on the root; None on the other ranks.
 
@@ -116,6 +117,9 @@ class Pool:
         chunksize : items between two looks at messages; None: about half a millisecond's.
         progress : called on the root as progress(tasks done, tasks) four times a second; True: a line on stderr.
         return_exceptions : what a task raises is its result.
+        log : the name of a file, on the root, which keeps the results of finished tasks: a later map of the same function
+            and items, on any number of ranks, does only the others.  Results must be numbers, text, bytes, arrays, or
+            tuples, lists and dicts of them.
 
         Raises lb_mpi.TaskError, with index, rank and the remote traceback, and the exception as its cause, when a task
         raises: tasks not begun are dropped, and the pool can be used on.  In a pool whose methods all ranks call, it is
@@ -123,7 +127,7 @@ class Pool:
         """
         return self._all(self._start(
             Call(function, keep_exceptions=return_exceptions),
-            items, costs=costs, to=to, chunksize=chunksize, progress=progress,
+            items, costs=costs, to=to, chunksize=chunksize, progress=progress, log=log,
         ))  # fmt: skip
 
     def starmap(
@@ -228,27 +232,31 @@ class Pool:
         """Bring the ranks together for a map: the root leads it, the others have followed it when this returns."""
         self._check()
         crew, sent = self._crew, None
-        if self._serves:
-            job, encoded = self._prepare(call, items, options)
-            sent = pickled(call.function) if crew.size > 1 else None
-        else:
-            met = meet(crew, Op.MAP, lambda: self._prepare(call, items, options))
-            job, encoded = met.value
-            if met.some_serve:
-                sent = meet(crew, Op.MAP, lambda: pickled(call.function) if self.is_master() else None).value
+        with ExitStack() as opened:  # closed when the ranks do not come to a map
+            if self._serves:
+                job, encoded = self._prepare(call, items, options, opened)
+                sent = pickled(call.function) if crew.size > 1 else None
+            else:
+                met = meet(crew, Op.MAP, lambda: self._prepare(call, items, options, opened))
+                job, encoded = met.value
+                if met.some_serve:
+                    sent = meet(crew, Op.MAP, lambda: pickled(call.function) if self.is_master() else None).value
+            opened.pop_all()
         if not self.is_master():
             return self._follow(call.function)
         self._busy = True
         self._lead = Lead(crew, job, self._speeds, encoded, sent)
         return self._lead
 
-    def _prepare(self, call: Call, items: Any, options: Options) -> tuple[Job, Encoded]:
+    def _prepare(self, call: Call, items: Any, options: Options, opened: ExitStack) -> tuple[Job, Encoded]:
         """Hold the arguments against what is expected; items and costs of the root only."""
         if self._serves and options.get("to") == "all":
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
         if not self.is_master():
-            items, options = 0, {**options, "costs": None}
+            items, options = 0, {**options, "costs": None, "log": None}
         job = make_job(call, items, **options)
+        if job.log is not None:
+            opened.callback(job.log.close)
         return job, encode_job(job, self._speeds)
 
     def _all(self, started: Lead | Followed) -> list[Any] | None:

@@ -295,6 +295,50 @@ def test_between_hosts(n_hosts: int) -> None:
     host.Free()
 
 
+def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: Path) -> None:
+    path = tmp_path / "log"  # on the root
+    run: list[int] = []
+
+    def function(k: int, fail: int) -> tuple[int, float]:
+        run.append(k)
+        if k == fail:
+            raise ValueError(k)
+        return (k, k / 7)
+
+    items = [(k, 90) for k in range(100)]
+    with pytest.raises(lb_mpi.TaskError, match="task 90 "):
+        pool.starmap(function, items, log=path)
+    expected = [(k, k / 7) for k in range(100)]
+    before = COMM.allreduce(len(run))
+    with pytest.raises(lb_mpi.TaskError, match="task 90 "):
+        pool.starmap(function, items, log=path)
+    assert COMM.allreduce(len(run)) < 200
+    more = [(k, -1) for k in range(100)]
+    with pytest.raises(ValueError, match=r"log .*log: .*another|expected"):
+        pool.starmap(function, more, log=path)
+    fresh = tmp_path / "fresh"
+    assert pool.starmap(function, more, log=fresh, to="all") == expected
+    run.clear()
+    assert pool.starmap(function, more, log=fresh, to="all") == expected
+    assert not COMM.allreduce(len(run))
+    if RANK == 0:
+        with fresh.open("r+b") as file:
+            file.truncate(fresh.stat().st_size - 3)
+        with pytest.warns(UserWarning, match="dropped"):
+            assert pool.starmap(function, more, log=fresh) == expected
+    else:
+        pool.starmap(function, more, log=fresh)
+    assert before
+    assert COMM.allreduce(len(run))
+    with pytest.raises(lb_mpi.TaskError, match=r"TypeError.*set"):
+        pool.map(lambda k: {k}, 50, log=tmp_path / "sets")
+    with pytest.raises(OSError, match="none"):
+        pool.map(square, 5, log=tmp_path / "none" / "log")
+    with pytest.raises(TypeError, match="log = 3.5: expected the name of a file"):
+        pool.map(square, 5, log=3.5)
+    assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
+
+
 SCRIPT = """
 import sys
 import lb_mpi

@@ -1,0 +1,83 @@
+"""The file of finished tasks (see `lb_mpi.pooling.log`): read when a map begins, and written before results count."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lb_mpi.checks import show
+from lb_mpi.mpi.items import Items, encode
+from lb_mpi.pooling import log
+
+
+class TaskLog:
+    """The log at `path` of a function and its tasks: `done` are the results that it has, by task number.
+
+    ValueError for what is no log, or one of another function or other tasks; OSError, also while another run writes to it.
+    What is torn or flipped is dropped, with a UserWarning that tells how much.
+    """
+
+    def __init__(self, path: Any, digest: bytes, n: int) -> None:
+        try:
+            name = os.fspath(path)
+        except TypeError:
+            raise TypeError(f"log = {show(path)}: expected the name of a file") from None
+        if Path(name).exists() and not Path(name).is_file():
+            raise ValueError(f"log = {show(path)}: expected a file")
+        self._file = open(name, "a+b")  # noqa: SIM115  (closed by `close`)
+        try:
+            self.done = self._begin(name, digest, n)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _begin(self, name: str, digest: bytes, n: int) -> dict[int, Any]:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(f"{name}: another run writes to this log") from None
+        self._file.seek(0)
+        try:
+            read = log.read(self._file.read(), digest, n)
+        except ValueError as error:
+            raise ValueError(f"log {name}: {error}") from None
+        if read.dropped:
+            warnings.warn(f"log {name}: dropped {read.dropped}", stacklevel=2)
+            self._file.truncate(read.n_good)
+        if not read.n_good:
+            self._write(log.header(digest, n))
+        return read.done
+
+    def write(self, numbers: list[int], values: list[Any]) -> None:
+        """Results of some tasks: on disk when this returns; TypeError for one of a type that a log can't keep."""
+        self._write(log.record(numbers, values))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def digest(function: Callable[..., Any], items: Items) -> bytes:
+    """Tell a function and its items from others: by its name, or what pickle makes of it, and the items' bytes."""
+    found = hashlib.blake2b(digest_size=16)
+    try:
+        found.update(pickle.dumps(function, pickle.HIGHEST_PROTOCOL))
+    except Exception:  # a lambda, a function in a function
+        found.update(f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}".encode())
+        found.update(getattr(getattr(function, "__code__", None), "co_code", b""))
+    for part in encode(items, np.arange(items.n, dtype=np.int64), 1):
+        found.update(part)
+    return found.digest()
