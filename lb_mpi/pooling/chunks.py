@@ -14,13 +14,16 @@ TARGET_S = 0.5e-3
 
 
 class Pace:
-    """The length of the next chunk, by the time that the last one took."""
+    """The length of the next chunk, by the time that the last one took; or always `fixed`, if that is not 0."""
 
-    def __init__(self) -> None:
-        self.n = 1
+    def __init__(self, fixed: int = 0) -> None:
+        self.n = fixed or 1
+        self._fixed = fixed
 
     def observe(self, n: int, seconds: float) -> None:
         """A chunk of n tasks took so long: the next is at most twice, at least half the last one's length."""
+        if self._fixed:
+            return
         fitting = n * TARGET_S / max(seconds, 1e-9)
         self.n = max(1, int(min(max(fitting, self.n / 2), 2 * max(n, self.n))))
 
