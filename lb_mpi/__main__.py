@@ -28,6 +28,7 @@ COMMANDS = {
     "simulate lockstep": "without MPI: idealised search of a maze, communication is free",
     "simulate rows": "without MPI: calls of Balancer.map_blocks on a virtual clock, with and without balancing",
     "simulate search": "without MPI: an unbalanced tree search on a virtual clock, message by message",
+    "simulate tasks": "without MPI: maps of a pool on a virtual clock, beside a fixed distribution and a counter",
 }
 
 

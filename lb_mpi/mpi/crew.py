@@ -22,6 +22,7 @@ from lb_mpi.mpi.pool_messages import Tag, numbers_parcel, read_numbers, read_ste
 from lb_mpi.mpi.shelf import Shelf
 from lb_mpi.mpi.waiting import Nap
 from lb_mpi.mpi.words import Words
+from lb_mpi.pooling.intervals import meets
 from lb_mpi.pooling.worker import Worker
 
 INLINE_BYTES = 64 << 10  # what is larger goes over the shelf
@@ -124,6 +125,11 @@ class Crew:
         for rank, message in self.worker.sends():
             self.post.parcels.send(rank, Tag.STEAL, steal_parcel(message))
         return bool(arrived)
+
+    def meet(self, epoch: int) -> None:
+        """Wait for all ranks before a map whose number wants that (see `lb_mpi.pooling.intervals`)."""
+        if meets(epoch):
+            self.news.wait(self.comm.Ibarrier().Test)
 
     def send_all(self, tag: Tag, first: int = 0, second: int = 0, parts: Sequence[bytes | memoryview] = ()) -> None:
         """From the root: two numbers and some bytes to all others."""

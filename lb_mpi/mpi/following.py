@@ -33,6 +33,7 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
     data = crew.host.shelf.spread(start.data_bytes, None) if start.flags & Flag.SHELF else body(buffer)
     outbox = Outbox(crew.post.parcels, crew.root, crew.rank, start.epoch)
     crew.host.words.tell_speed(crew.rank, start.speed)
+    crew.meet(start.epoch)
     crew.worker.begin(start.epoch, start.lo, start.hi, start.chunksize)
     some: Callable[[int, int], list[Any]] = _none
     try:

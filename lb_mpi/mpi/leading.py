@@ -113,6 +113,7 @@ class Lead:
         )  # fmt: skip
         self._tell(encoded.parts, sent, bounds)
         crew.host.words.tell_speed(crew.rank, float(speeds.values[crew.rank]))
+        crew.meet(crew.epoch)
         crew.worker.begin(crew.epoch, int(bounds[crew.rank]), int(bounds[crew.rank + 1]), job.chunksize)
 
     def _tell(self, parts: list[bytes | memoryview], sent: Sent | None, bounds: NDArray[np.int64]) -> None:

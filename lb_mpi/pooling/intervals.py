@@ -6,8 +6,9 @@ it is still what was read.  The epoch keeps thieves that come late out of the ne
 
 Why a word never comes back (so that a swap can't succeed on an old reading): within a map, a task that has left a word at
 the front has been begun, and one that has left at the back is stolen, whose first task the thief begins before it owns the
-others.  So `lo` never comes back to a number that it has had.  Each rank begins the words of each map itself, so a thief
-can't sleep through 256 maps.
+others.  So `lo` never comes back to a number that it has had.  A rank without tasks isn't missed in a map: it could sleep
+between reading and swapping until, 256 maps later, the word is the same again.  So at every map number that `meets`, nobody
+begins before all ranks are through with those before.
 
     word = pack(epoch, 0, 100)
     pack(epoch, 8, 100) == take_front(word, 8)      # 0..7 are begun
@@ -35,6 +36,11 @@ class Interval(NamedTuple):
     def n(self) -> int:
         """How many."""
         return self.hi - self.lo
+
+
+def meets(epoch: int) -> bool:
+    """True for a map that begins only when each rank is through with the one before."""
+    return epoch % EPOCHS == 0
 
 
 def pack(epoch: int, lo: int, hi: int) -> int:

@@ -7,18 +7,21 @@ task back and forth for ever.  Only its owner fills an empty word, and so it nev
 
 On one host words lie in shared memory, and nobody waits for a rank that computes.  Between hosts a thief that finds nothing
 on its own host asks a rank of another (ASK), which between two of its chunks steals for it from whoever on its host has the
-most, and answers (GIVE, maybe of nothing).  A thief waits for one answer at a time.
+most, and answers (GIVE, maybe of nothing).  A rank in the middle of a long task doesn't answer for as long, so a thief asks
+the next host after a while.  Each ASK is answered by one GIVE.  What is given to a rank that has got tasks from elsewhere in
+the meantime is kept until it has none.
 
-What a rank does, when it holds no chunk (the first row that fits):
+What a rank does (the first row that fits):
 
     it has                                  it proposes to                       when that has succeeded
     stolen tasks not yet in its word        fill its empty word                  -
+    no chunk, but an interval               take a chunk at the front            the chunk is begun
+    no chunk, but tasks of a GIVE           -                                    the first chunk is begun, the rest is stolen
+    no chunk, but victims on its host       take a share from the back           the first chunk is begun, the rest is stolen
     an ASK to answer, something to give     take a share from the back           GIVE it
     an ASK to answer, nothing to give       -                                    GIVE nothing
-    an interval                             take a chunk at the front            the chunk is begun
-    an ASK unanswered                       -                                    it waits
-    victims on its host                     take a share from the back           its first chunk is begun, the rest is stolen
-    other hosts                             -                                    ASK one; a pause when all had nothing
+    a chunk                                 -                                    it runs
+    other hosts                             -                                    ASK one; a pause when all were asked
     none of these                           -                                    it waits
 
 The caller's loop is
@@ -44,6 +47,7 @@ from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, take_back, ta
 
 Words = Mapping[int, int] | Sequence[int]  # by rank
 PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before hosts that had nothing are asked again
+PATIENCE_S = 2e-3  # after which a thief that has no answer asks the next host, too
 
 
 class Kind(IntEnum):
@@ -83,77 +87,74 @@ class Worker:
 
     def __init__(self, rank: int, host: Sequence[int], others: Sequence[Sequence[int]] = (), seed: int = 0) -> None:
         self.rank = rank
-        self.epoch = 0
+        self.epoch = -1  # number of the map; -1: none
         self.chunk: Interval | None = None  # begun; in the hands of the caller until `done`
         self.steals = 0
         self._host = [peer for peer in host if peer != rank]
         self._hosts = _Hosts(others, random.Random(f"{seed} {rank}"))
         self._pace = Pace()
         self._rest: Interval | None = None  # stolen, not yet in the word
+        self._given: list[Interval] = []  # of other hosts, and not yet begun
         self._asks: list[Ask] = []
+        self._answering = False  # the swap proposed is for the first of them
         self._sends: list[tuple[int, Message]] = []
 
     def begin(self, epoch: int, lo: int, hi: int, chunksize: int = 0) -> None:
-        """Start map number `epoch` (counted from 1, modulo 256 in words), owning lo..hi-1; chunksize 0: adaptive."""
+        """Start map number `epoch`, from 1 on, owning lo..hi-1; chunksize 0: adaptive."""
         if self.chunk is not None or not 0 <= lo <= hi <= MOST:
             raise ProtocolError(f"begin of {lo}..{hi} with chunk {self.chunk}")
-        self.epoch = epoch % EPOCHS
-        self._rest = Interval(self.epoch, lo, hi)
+        self.epoch = epoch
+        self._rest = self._interval(lo, hi)
         self._pace = Pace(chunksize)
+        self._given.clear()
         self._asks.clear()
         self._hosts.begin()
 
     def end(self) -> None:
         """The map is over: what is left in words is not begun any more."""
-        self._rest = None
         self.epoch = -1
-
-    @property
-    def waiting(self) -> bool:
-        """True when neither a chunk nor a swap is at hand."""
-        return self.chunk is None and self._rest is None
 
     @property
     def wake_at(self) -> float:
         """The time at which another host may be asked again."""
-        return self._hosts.ready_at
+        return math.inf if self.epoch < 0 else self._hosts.ready_at
 
     def receive(self, source: int, message: Message) -> None:
         """Take in a message from a rank of another host; one of another map is answered with nothing, or dropped."""
-        if message.kind == Kind.ASK:
-            if message.epoch == self.epoch:
-                self._asks.append(Ask(source, message.speed))
-            else:
-                self._give(source, Interval(message.epoch, 0, 0))
+        current = message.epoch == self.epoch
+        if message.kind == Kind.ASK and current:
+            self._asks.append(Ask(source, message.speed))
+        elif message.kind == Kind.ASK:
+            self._sends.append((source, Message(Kind.GIVE, message.epoch)))
         elif message.kind == Kind.GIVE:
-            if message.epoch == self.epoch:
-                self._take_given(source, Interval(message.epoch, message.lo, message.hi))
+            if current:
+                self._take_given(source, message.lo, message.hi)
         else:
             raise ProtocolError(f"message {message} from rank {source}")
 
     def propose(self, now: float, words: Words, speeds: Mapping[int, float]) -> Swap | None:
         """The next swap, by the words of the ranks on this host; None: there's a chunk to run, or nothing to do yet."""
+        self._answering = False
         if self.epoch < 0:
             return None
         own = words[self.rank]  # words change under our eyes: each is read once
+        if self._rest is None and self.chunk is None:
+            if n := unpack(own).n:
+                return Swap(self.rank, own, take_front(own, min(self._pace.n, n)))
+            if self._given:
+                self._begin_stolen(self._given.pop(0))
+            elif (swap := self._steal(self._host, words, speeds, speeds[self.rank])) is not None:
+                return swap
         if self._rest is not None:
             # At the begin of a map the word may hold what an ended one has left, and its thieves may still take of it.
             return Swap(self.rank, own, pack(*self._rest))
-        if self.chunk is not None:
-            return None
         if self._asks:
             if (swap := self._steal([self.rank, *self._host], words, speeds, self._asks[0].speed)) is not None:
+                self._answering = True
                 return swap
-            for ask in self._asks:
-                self._give(ask.thief, Interval(self.epoch, 0, 0))
-            self._asks.clear()
-        if n := unpack(own).n:
-            return Swap(self.rank, own, take_front(own, min(self._pace.n, n)))
-        if self._hosts.asked is not None:
-            return None
-        if (swap := self._steal(self._host, words, speeds, speeds[self.rank])) is not None:
-            return swap
-        if (asked := self._hosts.ask(now)) is not None:
+            while self._asks:
+                self._give(0, 0)
+        if self.chunk is None and (asked := self._hosts.ask(now)) is not None:
             self._sends.append((asked, Message(Kind.ASK, self.epoch, speed=speeds[self.rank])))
         return None
 
@@ -164,12 +165,12 @@ class Worker:
         old, new = unpack(swap.old), unpack(swap.new)
         if self._rest is not None:
             self._rest = None
-        elif self._asks:
-            self._give(self._asks.pop(0).thief, Interval(self.epoch, new.hi, old.hi))
+        elif self._answering:
+            self._give(new.hi, old.hi)
         elif swap.rank == self.rank:
-            self.chunk = Interval(self.epoch, old.lo, new.lo)
+            self.chunk = self._interval(old.lo, new.lo)
         else:
-            self._begin_stolen(Interval(self.epoch, new.hi, old.hi))
+            self._begin_stolen(self._interval(new.hi, old.hi))
 
     def sends(self) -> list[tuple[int, Message]]:
         """What is to be sent now, as (rank, message)."""
@@ -184,13 +185,17 @@ class Worker:
         self._pace.observe(chunk.n, seconds)
         return chunk
 
+    def _interval(self, lo: int, hi: int) -> Interval:
+        """Tasks of this map, as they stand in words."""
+        return Interval(self.epoch % EPOCHS, lo, hi)
+
     def _steal(self, ranks: Sequence[int], words: Words, speeds: Mapping[int, float], speed: float) -> Swap | None:
         """A share for a thief of this speed, of who needs the longest for what it has not begun."""
         best, longest = None, 0.0
         for rank in ranks:
             word = words[rank]
             interval = unpack(word)
-            if interval.epoch != self.epoch or interval.n <= longest * speeds[rank]:
+            if interval.epoch != self.epoch % EPOCHS or interval.n <= longest * speeds[rank]:
                 continue
             if n := share(interval.n, speed, speeds[rank]):
                 best, longest = Swap(rank, word, take_back(word, n)), interval.n / speeds[rank]
@@ -202,49 +207,58 @@ class Worker:
         self.chunk = stolen._replace(hi=stolen.lo + begun)
         self._rest = stolen._replace(lo=stolen.lo + begun) if begun < stolen.n else None
 
-    def _give(self, thief: int, given: Interval) -> None:
-        self._sends.append((thief, Message(Kind.GIVE, given.epoch, given.lo, given.hi)))
+    def _give(self, lo: int, hi: int) -> None:
+        self._sends.append((self._asks.pop(0).thief, Message(Kind.GIVE, self.epoch, lo, hi)))
 
-    def _take_given(self, source: int, given: Interval) -> None:
-        if self._hosts.asked != source or self.chunk is not None or self._rest is not None:
-            raise ProtocolError(f"GIVE of {given} from rank {source}, asked: {self._hosts.asked}")
-        self._hosts.answered(given.n > 0)
-        if given.n:
-            self._begin_stolen(given)
+    def _take_given(self, source: int, lo: int, hi: int) -> None:
+        if not self._hosts.answered(source, gave=lo < hi):
+            raise ProtocolError(f"GIVE of {lo}..{hi - 1} from rank {source}, which was not asked")
+        if lo < hi:
+            self._given.append(self._interval(lo, hi))
 
 
 class _Hosts:
     """Which other host is asked next: each once in a random order, then a pause that grows while they have nothing."""
 
     def __init__(self, others: Sequence[Sequence[int]], rng: random.Random) -> None:
-        self.asked: int | None = None
+        self.asked: set[int] = set()  # ranks that have not answered
         self.ready_at = 0.0
         self._others = [list(host) for host in others]
         self._rng = rng
         self._left: list[list[int]] = []
+        self._latest = -1  # the rank for whose answer the next host waits
         self._pause_s = 0.0
 
     def begin(self) -> None:
         """A new map: an answer that is still under way belongs to the old one."""
-        self.asked = None
+        self.asked.clear()
         self.ready_at = 0.0 if self._others else math.inf
         self._pause_s = 0.0
         self._left = self._rng.sample(self._others, len(self._others))
 
     def ask(self, now: float) -> int | None:
         """A rank to ask now, if any."""
-        if self.asked is not None or now < self.ready_at:
+        if now < self.ready_at:
             return None
-        if not self._left:
-            self._pause_s = min(max(2 * self._pause_s, PAUSE_S[0]), PAUSE_S[1])
-            self.ready_at = now + self._pause_s
-            self._left = self._rng.sample(self._others, len(self._others))
-            return None
-        self.asked = self._rng.choice(self._left.pop())
-        return self.asked
+        while self._left:
+            if ranks := [rank for rank in self._left.pop() if rank not in self.asked]:
+                self._latest = self._rng.choice(ranks)
+                self.asked.add(self._latest)
+                self.ready_at = now + PATIENCE_S
+                return self._latest
+        self._pause_s = min(max(2 * self._pause_s, PAUSE_S[0]), PAUSE_S[1])
+        self.ready_at = now + self._pause_s
+        self._latest = -1
+        self._left = self._rng.sample(self._others, len(self._others))
+        return None
 
-    def answered(self, gave: bool) -> None:
-        """The rank that was asked has answered."""
-        self.asked = None
+    def answered(self, source: int, *, gave: bool) -> bool:
+        """A rank has answered; False if it wasn't asked."""
+        if source not in self.asked:
+            return False
+        self.asked.remove(source)
+        if source == self._latest:
+            self.ready_at = 0.0
         if gave:
-            self._pause_s = 0.0
+            self._pause_s = self.ready_at = 0.0
+        return True

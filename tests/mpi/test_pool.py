@@ -215,6 +215,11 @@ def test_pools_that_can_not_be(options: dict[str, Any], words: str) -> None:
         lb_mpi.Pool(COMM, **options)
 
 
+def test_more_maps_than_a_word_has_numbers_for(pool: lb_mpi.Pool) -> None:
+    for k in range(600):
+        assert pool.map(square, [k]) == ([k * k] if RANK == 0 else None)
+
+
 def test_who_leaves_a_loop_early_drops_the_rest(pool: lb_mpi.Pool) -> None:
     for _ in pool.imap_unordered(square, 100_000):
         break

@@ -1,0 +1,141 @@
+"""A pool on a virtual clock: the very objects that run on MPI, with as many ranks and hosts as you like.   (pure)
+
+Maps follow each other as on MPI: the root deals, hears of results in batches, and tells all when the map is over, while some
+of them are still about to steal.  One seed gives one run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi.checks import choice, integer, number
+from lb_mpi.checks import seed as check_seed
+from lb_mpi.metrics import check_speeds
+from lb_mpi.pooling.deal import Floats, Speeds, deal
+from lb_mpi.pooling.worker import Worker
+from lb_mpi.pooling.world import Network, Tasks, World, check_network
+
+MOST_RANKS = 10_000  # of which each looks at all words of its host
+TASKS = ("constant", "lognormal")  # kinds of costs
+
+
+class MapRun(NamedTuple):
+    """What one map did; seconds are virtual."""
+
+    seconds: float  # until the root has all results, or has heard that a task has raised
+    bound_s: float  # all work / sum of the speeds, and not less than the largest task on the fastest rank
+    dealt_s: float  # if each rank ran what it was dealt, and nothing was stolen
+    counter_s: float  # if each rank took the next task from a counter, at no cost
+    tasks: list[int]  # by rank, done
+    busy_s: list[float]  # by rank, in tasks
+    steals: int
+    messages: int
+    raised: bool
+
+    @property
+    def ratio(self) -> float:
+        """Time / bound."""
+        return self.seconds / self.bound_s if self.bound_s else 1.0
+
+
+class Pool:
+    """A pool from map to map: hosts[k]: how many ranks there are on host k; `speeds` (ranks,), of work per second.
+
+    The pool measures speeds, or is told them (`speeds_known`).
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[int],
+        speeds: Sequence[float] | Floats | None = None,
+        *,
+        speeds_known: bool = False,
+        network: Network | None = None,
+        first_epoch: int = 1,
+        seed: int = 0,
+        worker_class: type[Worker] = Worker,
+        world_class: type[World] = World,
+    ) -> None:
+        counts = [integer("hosts", n_ranks, 1, unit="ranks of a host") for n_ranks in hosts]
+        size = integer("hosts", sum(counts), 1, unit="ranks in all")
+        true = check_speeds([1.0] * size if speeds is None else speeds, size)
+        ends = np.cumsum(counts).tolist()
+        ranks = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
+        network = check_network(network or Network())
+        self.world = world_class(ranks, true, network, seed=check_seed(seed), worker_class=worker_class)
+        self.learned = Speeds(size, true.tolist() if speeds_known else None)
+        self.epoch = first_epoch
+
+    def map(
+        self,
+        costs: NDArray[np.float64],
+        *,
+        costs_known: bool = False,
+        raising: Collection[int] = (),
+        on_step: Callable[[World], None] | None = None,
+    ) -> MapRun:
+        """Map tasks of these costs (seconds on a rank of speed 1), of which those in `raising` raise an error.
+
+        `on_step` is called after each event.  ProtocolError when the map never ends.
+        """
+        world, speeds = self.world, self.learned.values.copy()
+        order, bounds = deal(np.arange(len(costs)), speeds.tolist(), costs if costs_known else None)
+        dealt = costs[order]
+        sums = np.concatenate([[0.0], np.cumsum(dealt)])
+        wrong = frozenset(np.flatnonzero(np.isin(order, list(raising))).tolist())
+        began, n_messages = world.events.now, world.events.n_messages
+        world.begin(self.epoch, bounds.tolist(), Tasks(sums, wrong), speeds)
+        self.epoch += 1
+        while not world.over:
+            world.step()
+            if on_step is not None:
+                on_step(world)
+        seconds = world.events.now - began
+        world.end()
+        n = np.array([slot.tasks for slot in world.slots], dtype=np.float64)
+        busy_s = np.array([slot.busy_s for slot in world.slots])
+        work = busy_s * world.speeds if costs_known else n
+        if not world.raised:
+            self.learned.observe(n, work, busy_s)
+        return MapRun(
+            seconds,
+            bound_s(costs, world.speeds),
+            float((np.diff(sums[bounds]) / world.speeds).max()),
+            counter_s(-np.sort(-costs) if costs_known else costs, world.speeds),
+            n.astype(int).tolist(),
+            busy_s.tolist(),
+            sum(slot.worker.steals for slot in world.slots),
+            world.events.n_messages - n_messages,
+            world.raised,
+        )
+
+
+def bound_s(costs: Floats, speeds: Floats) -> float:
+    """All work / sum of the speeds, and not less than the largest task on the fastest rank."""
+    return max(float(costs.sum() / speeds.sum()), float(costs.max(initial=0.0) / speeds.max()))
+
+
+def counter_s(costs: Floats, speeds: Floats) -> float:
+    """Seconds until all is done if each rank takes the next task when it is through with one (list scheduling)."""
+    free = [(0.0, rank) for rank in range(len(speeds))]
+    for cost in costs.tolist():
+        at, rank = free[0]
+        heapq.heapreplace(free, (at + cost / float(speeds[rank]), rank))
+    return max(at for at, _ in free) if len(costs) else 0.0
+
+
+def task_costs(kind: str, n: int, mean_s: float, *, spread: float = 1.0, seed: int = 0) -> Floats:
+    """(n,) costs of tasks with the mean `mean_s`: "constant", or "lognormal": heavy-tailed.
+
+    `spread` is the standard deviation of their logarithms.  ValueError for other words.
+    """
+    choice("tasks", kind, TASKS)
+    n, mean_s, width = integer("n", n, 0), number("task_s", mean_s, above=0.0), number("spread", spread, least=0.0)
+    if kind == "constant":
+        return np.full(n, mean_s)
+    return mean_s * np.random.default_rng(check_seed(seed)).lognormal(-0.5 * width**2, width, n)

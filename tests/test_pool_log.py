@@ -1,0 +1,191 @@
+"""The log of finished tasks: what comes back is what was written, or nothing."""
+
+from __future__ import annotations
+
+import datetime
+import struct
+import zlib
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from lb_mpi.pooling.log import DEPTH, Log, header, read, record
+
+DIGEST = bytes(range(32))
+
+
+def alike(one: Any, other: Any) -> bool:
+    """True for the same types and bits; any nan is any other."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray | np.generic):
+        same = one.dtype == other.dtype and one.shape == other.shape
+        return same and (one.tobytes() == other.tobytes() or bool(np.array_equal(one, other, equal_nan=True)))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, dict):
+        return alike(list(one), list(other)) and alike(list(one.values()), list(other.values()))
+    return repr(one) == repr(other)
+
+
+keys = st.one_of(st.integers(), st.text(), st.booleans(), st.binary(), st.tuples(st.integers(), st.text()))
+dtypes = st.one_of(
+    hnp.boolean_dtypes(), hnp.integer_dtypes(), hnp.floating_dtypes(), hnp.complex_number_dtypes(),
+    hnp.datetime64_dtypes(), hnp.timedelta64_dtypes(), hnp.unicode_string_dtypes(), hnp.byte_string_dtypes(),
+)  # fmt: skip
+arrays = hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, min_side=0, max_side=3))
+numbers = dtypes.flatmap(lambda dtype: hnp.arrays(dtype, ())).map(lambda array: array[()])
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(-(1 << 200), 1 << 200), st.floats(), st.complex_numbers(),
+    st.text(), st.binary(), arrays, numbers,
+)  # fmt: skip
+values = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple), st.dictionaries(keys, inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(values, max_size=4))
+def test_what_comes_back_is_what_was_written(results: list[Any]) -> None:
+    data = header(DIGEST, 9) + record(range(len(results)), results)
+    log = read(data, DIGEST, 9)
+    assert (log.n_good, log.dropped) == (len(data), "")
+    assert alike(log.done, dict(enumerate(results)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1 << 63, (1 << 64) - 1, 1 << 64, -(1 << 63), -(1 << 63) - 1, -0.0, np.float64(1.5), np.float32(1.5), np.bool_(True),
+        np.str_("a"), (1, [2, (3,)]), {(1, 2): {"a": ()}}, np.zeros((0, 3)), np.arange(6).reshape(2, 3).T,
+        np.asfortranarray(np.ones((2, 3))), np.zeros(2, dtype=">i4"), np.zeros(2, dtype=[("x", "f8"), ("y", "i2")]),
+    ],
+)  # fmt: skip
+def test_kinds_of_values(value: Any) -> None:
+    assert alike(read(header(DIGEST, 1) + record([0], [value]), DIGEST, 1).done[0], value)
+
+
+class Mine(dict):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (object(), "object"), ({1, 2}, "set"), ([(datetime.date(2000, 1, 1),)], "datetime.date"), (Mine(), "Mine"),
+        ({"a": print}, "builtin_function_or_method"), (np.array([None]), "numpy.ndarray of objects"),
+        (np.ma.zeros(2), "MaskedArray"), (bytearray(b"a"), "bytearray"), (range(3), "range"),
+    ],
+)  # fmt: skip
+def test_what_a_log_cannot_keep_is_named(value: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=f"^result of type .*{name}.* can't be written to a log: expected None, bool"):
+        record([0], [value])
+
+
+def test_other_mistakes_in_results() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match=f"more than {DEPTH} deep"):
+        record([0], [endless])
+    with pytest.raises(ValueError, match="can't be written to a log"):
+        record([0], ["\ud800"])
+    with pytest.raises(ValueError, match="1 task numbers, 2 results"):
+        record([0], [1, 2])
+    deep: Any = 0
+    for _ in range(DEPTH):
+        deep = (deep,)
+    assert alike(read(header(DIGEST, 1) + record([0], [deep]), DIGEST, 1).done[0], deep)
+
+
+RESULTS = [([3], [0.5]), ([0, 1], [(1, 1 << 70), np.float64(2.5)]), ([4], [np.arange(3)])]
+
+
+def small() -> tuple[bytes, list[int]]:
+    """A log, and where its frames end."""
+    frames = [header(DIGEST, 5), *(record(*results) for results in RESULTS)]
+    return b"".join(frames), np.cumsum([len(frame) for frame in frames]).tolist()
+
+
+def check_part(log: Log, n_bytes: int, ends: list[int]) -> None:
+    """Whole records that are right, up to where the frames are."""
+    assert log.n_good in (0, *ends)
+    n_records = max(0, sum(end <= log.n_good for end in ends) - 1)
+    expected = {number: value for results in RESULTS[:n_records] for number, value in zip(*results, strict=True)}
+    assert alike(log.done, expected)
+    if log.n_good < n_bytes:
+        assert log.dropped.startswith(f"{n_bytes - log.n_good:,} bytes from ")
+    else:
+        assert log.dropped == ""
+
+
+def test_a_log_that_is_cut_off_anywhere() -> None:
+    data, ends = small()
+    for n_bytes in range(len(data) + 1):
+        log = read(data[:n_bytes], DIGEST, 5)
+        check_part(log, n_bytes, ends)
+        assert log.n_good == max([0, *(end for end in ends if end <= n_bytes)])
+        again = read(data[: log.n_good] + (b"" if log.n_good else header(DIGEST, 5)) + record([2], ["x"]), DIGEST, 5)
+        assert alike(again.done, log.done | {2: "x"})
+
+
+def test_a_flipped_bit_anywhere() -> None:
+    data, ends = small()
+    for at in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << bit
+            if at < 8:
+                with pytest.raises(ValueError, match=r"^log (begins with|has version)"):
+                    read(bytes(flipped), DIGEST, 5)
+                continue
+            log = read(bytes(flipped), DIGEST, 5)
+            check_part(log, len(data), ends)
+            assert log.n_good == max([0, *(end for end in ends if end <= at)])
+
+
+def test_another_log_is_refused() -> None:
+    data, _ = small()
+    with pytest.raises(ValueError, match=r"log has 5 tasks: expected 6, as there are now"):
+        read(data, DIGEST, 6)
+    with pytest.raises(ValueError, match="log is of another function or other tasks"):
+        read(data, bytes(32), 5)
+    with pytest.raises(ValueError, match="log has version 2: expected 1"):
+        read(data[:6] + b"\2\0" + data[8:], DIGEST, 5)
+    with pytest.raises(ValueError, match=r"log begins with b'import n'"):
+        read(b"import numpy as np", DIGEST, 5)
+
+
+def framed(payload: bytes) -> bytes:
+    length = struct.pack("<Q", len(payload))
+    return length + struct.pack("<I", zlib.crc32(length + payload)) + payload
+
+
+@settings(max_examples=200)
+@given(st.one_of(st.binary(max_size=60), st.binary(max_size=20).map(lambda rest: b"\x92\x91\x00\x91" + rest)))
+def test_a_record_that_means_nothing_but_has_a_fitting_crc_is_dropped(payload: bytes) -> None:
+    begin = header(DIGEST, 5)
+    log = read(begin + framed(payload), DIGEST, 5)
+    assert log.n_good == len(begin) or set(log.done) <= set(range(5))
+
+
+def test_a_tuple_without_end_is_dropped() -> None:
+    payload = b"\x90"
+    for _ in range(2000):
+        payload = msgpack.packb(msgpack.ExtType(0, b"\x91" + payload))
+    begin = header(DIGEST, 5)
+    assert read(begin + framed(b"\x92\x91\x00\x91" + payload), DIGEST, 5).n_good == len(begin)
+
+
+def test_numbers_that_are_no_tasks_are_dropped_and_the_first_result_counts() -> None:
+    begin = header(DIGEST, 5)
+    assert read(begin + record([5], [1]), DIGEST, 5).n_good == len(begin)
+    assert read(begin + record([1], ["first"]) + record([1], ["second"]), DIGEST, 5).done == {1: "first"}
