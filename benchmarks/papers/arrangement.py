@@ -12,13 +12,20 @@ import networkx as nx
 import numpy as np
 from networkx.algorithms.isomorphism import GraphMatcher
 
-from benchmarks.papers.page import DATA, Run, Section, table
+from benchmarks.papers.arrangement_mesh import experiment_3
+from benchmarks.papers.page import DATA, Run, Section, left_out, table
 from benchmarks.papers.ratios import ratios
 from benchmarks.papers.verdicts import Evidence, Item, Printed, claim, compare
 from lb_mpi.arranging.arrange import arrange
 from lb_mpi.arranging.objectives import TIE
 from lb_mpi.graph import Floats, Graph, Ints, parse
 
+SOURCE = (
+    'Jin, Wang, "Improving the convergence rate of the diffusion algorithm by arranging processors", '
+    "Journal of Software, 2003. "
+    "Here: `lb_mpi.arrange`, `lb_mpi.arranged`, `python -m lb_mpi arrange`, and beyond the paper `python -m "
+    "benchmarks.arrangement`."
+)
 N = 9
 ALL = 362_880  # 9!
 ONE_TO_NINE = np.arange(1.0, 10.0)
@@ -33,12 +40,16 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 class Case(NamedTuple):
-    """A graph of nine nodes, and the arrangements that differ by more than its symmetries."""
+    """A graph of nine nodes and its symmetries."""
 
     name: str
     graph: Graph
     symmetries: Ints  # (A, 9) all maps of the graph onto itself: vertex k goes to symmetries[a, k]
-    orders: Ints  # (9! / A, 9): one of each A arrangements that are the same up to symmetry
+
+    @property
+    def orders(self) -> Ints:
+        """(9! / A, 9) one of each A arrangements that are the same up to symmetry."""
+        return _orders(self.symmetries.tobytes())
 
     def values(self, speeds: Floats) -> Floats:
         """(9! / A,) p of all arrangements, each for A of them."""
@@ -105,19 +116,30 @@ class Place(NamedTuple):
 
 
 @cache
+def _orders(symmetries: bytes) -> Ints:
+    everything = _everything()
+    digits = N ** np.arange(N, dtype=np.int32)[::-1]
+    code = everything @ digits
+    least = code
+    for one in np.frombuffer(symmetries, np.int64).reshape(-1, N):
+        least = np.minimum(least, everything @ digits[np.argsort(one)])  # the code of everything[:, one]
+    return everything[code == least].astype(np.int64)
+
+
+@cache
+def _everything() -> Any:
+    return np.array(list(permutations(range(N))), dtype=np.int32)
+
+
+@cache
 def cases() -> dict[str, Case]:
     """The eight graphs whose lists are whole, by name."""
-    everything = np.array(list(permutations(range(N))))
     found = {}
     for row in rows("arrangement_lists.csv"):
         graph = parse(row["neighbours"])
         picture = graph.to_networkx()
         maps = [[one[k] for k in range(N)] for one in GraphMatcher(picture, picture).isomorphisms_iter()]
-        symmetries = np.array(sorted(maps))
-        digits = float(N) ** np.arange(N)[::-1]
-        code = everything @ digits
-        least = np.min([everything[:, one] @ digits for one in symmetries], axis=0)
-        found[row["graph"]] = Case(row["graph"], graph, symmetries, everything[code == least])
+        found[row["graph"]] = Case(row["graph"], graph, np.array(sorted(maps), dtype=np.int64))
     return found
 
 
@@ -147,14 +169,23 @@ def experiment_1(section: Section) -> dict[str, float]:
             items += [claim(f"column 8: {key}", row[key], "none", False, lost=lost(greedy)) for key in list(row)[2:]]
         own += _within_the_row(row)
     lists = [
-        [name, f"{p:.2f}", *_by_methods(name), ", ".join(row["column"] for row in printed if Printed(row["p1"]).agrees(p)) or "none"]
+        [
+            name,
+            f"{p:.2f}",
+            *_by_methods(name),
+            ", ".join(row["column"] for row in printed if Printed(row["p1"]).agrees(p)) or "none",
+        ]
         for name, p in greedy.items()
     ]
     section.lines += [
         "",
-        "Two printed columns have the same list of neighbours, and lists stand in other columns than their values. The greedy "
+        "Two printed columns have the same list of neighbours, and lists stand in other columns than their "
+        "values. The greedy "
         "says which list belongs to which column; those of T1 and T9 agree with none, and are told by their greatest p.",
-        *table(["list", "p of the greedy", *(f"`{method}`" for method in METHODS), "columns that print the greedy's"], lists),
+        *table(
+            ["list", "p of the greedy", *(f"`{method}`" for method in METHODS), "columns that print the greedy's"],
+            lists,
+        ),
     ]
     section.show("Experiment 1: speeds 1 to 9", items)
     section.show("Experiment 1: the printed rows by themselves", own, folded=True)
@@ -191,7 +222,9 @@ def _column(row: dict[str, str], place: Place, p: float) -> list[Item]:
         low, high = sorted((float(function(p1.least)), float(function(p1.most))))
         span = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
         number = Printed(row[key])
-        error = Evidence(f"with any p that is printed as {p1.text} it is {span}", number.most < low or number.least > high)
+        error = Evidence(
+            f"with any p that is printed as {p1.text} it is {span}", number.most < low or number.least > high
+        )
         items.append(compare(f"{name}: {what}", row[key], float(function(p)), error=error, lost=missed))
     best = f"{name}: p of the best arrangement, against the greedy's"
     return [*items, compare(best, row["p1"], place.least, better="less", error=_impossible(p1, place))]
@@ -240,7 +273,10 @@ def solve(case: Case, speeds: Floats, printed: Printed) -> Cell:
 
 def experiment_2(run: Run, section: Section, greedy: dict[str, float]) -> None:
     """Add the nine sets of speeds on all graphs to the section."""
-    sets = {row["set"]: np.array([float(row[f"speed{k}"]) for k in range(1, N + 1)]) for row in rows("arrangement_table2.csv")}
+    sets = {
+        row["set"]: np.array([float(row[f"speed{k}"]) for k in range(1, N + 1)])
+        for row in rows("arrangement_table2.csv")
+    }
     matrix: dict[str, list[str]] = {number: [] for number in sets}
     items, points = [], []
     reached = 0
@@ -252,7 +288,10 @@ def experiment_2(run: Run, section: Section, greedy: dict[str, float]) -> None:
         titles = [f"set {number}, {name or 'column 8'}: {what}, %" for what in ("Pr", "Pct")]
         keys = ("Pr_percent", "Pct_percent")
         if not name:
-            both = [claim(title, row[key], "none", False, lost=lost(greedy)) for title, key in zip(titles, keys, strict=True)]
+            both = [
+                claim(title, row[key], "none", False, lost=lost(greedy))
+                for title, key in zip(titles, keys, strict=True)
+            ]
         else:
             cell = solve(cases()[name], sets[number], Printed(row[keys[0]]))
             both = _cell(titles, row, cell)
@@ -265,25 +304,31 @@ def experiment_2(run: Run, section: Section, greedy: dict[str, float]) -> None:
         "",
         "### Experiment 2: nine sets of speeds",
         "",
-        "Pr; Pct in %, ours and (printed). The speeds were drawn by the paper, not measured, and are printed in its table 2. "
+        "Pr; Pct in %, ours and (printed). The speeds were drawn by the paper, not measured, and are "
+        "printed in its table 2. "
         f"`swap` reaches the least p of all arrangements in {reached} of these {len(points)} cells.",
         *table(heads, ([number, *cells] for number, cells in matrix.items())),
     ]
     section.show("Experiment 2, cell by cell, with reasons", items, folded=True)
-    section.lines += run.draw(
-        "arrangement_sets.png", "Pr printed and ours", lambda plt: plot_points(plt, points)
-    )
+    section.lines += run.draw("arrangement_sets.png", "Pr printed and ours", lambda plt: plot_points(plt, points))
 
 
 def _cell(titles: list[str], row: dict[str, str], cell: Cell) -> list[Item]:
     pr, pct = Printed(row["Pr_percent"]), Printed(row["Pct_percent"])
-    ways = "the greedy's only outcome has" if cell.outcomes == 1 else f"of {cell.outcomes} outcomes of the greedy the nearest has"
+    ways = (
+        "the greedy's only outcome has"
+        if cell.outcomes == 1
+        else f"of {cell.outcomes} outcomes of the greedy the nearest has"
+    )
     text = f"{ways} Pr {cell.relative:.2f} and Pct {cell.percentile:.4f}"
     share = pr.value / 100.0
     p = cell.least + cell.relative / 100.0 * (cell.greatest - cell.least)
     wanted = (p - share * cell.greatest) / (1.0 - share)
     if wanted < cell.least and not pr.agrees(cell.relative):
-        text += f"; its p of {p:.2f} would be at the printed Pr if the least p were {wanted:.2f}, but that is {cell.least:.2f}"
+        text += (
+            f"; its p of {p:.2f} would be at the printed Pr if the least p were {wanted:.2f}, but that "
+            f"is {cell.least:.2f}"
+        )
     return [
         compare(titles[0], pr.text, cell.relative, lost=Evidence(text, not pr.agrees(cell.relative))),
         compare(titles[1], pct.text, cell.percentile, lost=Evidence(text, not pct.agrees(cell.percentile))),
@@ -336,3 +381,15 @@ def plot_graphs(plt: Any) -> Any:
         below.set(xlabel="p", yticks=[], xlim=(0.0, None))
         below.legend(fontsize=8)
     return figure
+
+
+def section(run: Run) -> Section:
+    """The part of the page about this paper."""
+    result = Section("Arrangement: which node sits where", SOURCE)
+    run.say("arrangement: all arrangements of speeds 1 to 9")
+    greedy = experiment_1(result)
+    result.lines += run.draw("arrangement_graphs.png", "the graphs, their best arrangements, and p of all", plot_graphs)
+    experiment_2(run, result, greedy)
+    experiment_3(run, result)
+    result.lines += left_out("arrangement")
+    return result

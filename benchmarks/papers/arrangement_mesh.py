@@ -16,7 +16,7 @@ from lb_mpi.arranging.arrange import arrange
 from lb_mpi.graph import Floats, parse
 
 DRAWS = 100_000  # of the paper
-QUICK_DRAWS = 4_000  # of all seeds but the first, without --full
+QUICK_DRAWS = 2_000  # of all seeds but the first, without --full
 SEEDS = 12  # sets of speeds
 METHODS = ("paper", "fill", "swap")
 AT_ONCE = 20_000
@@ -77,7 +77,9 @@ def experiment_3(run: Run, section: Section, quick: int = QUICK_DRAWS, seeds: in
     columns["below"] = [float((one.values < one.p["paper"]).sum()) for one in found[:1]]
     items = [_item(key, name, columns[key], seeds) for key, name in NAMES.items()]
     p1, least, greatest = (Printed(PRINTED[key]) for key in ("greedy", "least", "greatest"))
-    span = [100.0 * (one - low) / (high - low) for one, low, high in product(*(_ends(p) for p in (p1, least, greatest)))]
+    span = [
+        100.0 * (one - low) / (high - low) for one, low, high in product(*(_ends(p) for p in (p1, least, greatest)))
+    ]
     items += [
         compare("Pr, %, from the printed p", PRINTED["pr"], float(np.median(span)), drawn=span),
         compare("Pct, %, from the printed number", PRINTED["pct"], 100.0 * float(PRINTED["below"]) / DRAWS),
@@ -120,7 +122,12 @@ def plot(plt: Any, drawn: Draw) -> Any:
     for colour, method in zip(("tab:red", "tab:orange", "tab:green"), METHODS, strict=True):
         name = "the paper's greedy" if method == "paper" else method
         axis.axvline(drawn.p[method], color=colour, label=f"{name} {drawn.p[method]:.1f}")
-    axis.axvline(float(PRINTED["greedy"]), color="tab:red", ls="--", label=f"greedy as printed, of other speeds {PRINTED['greedy']}")
+    axis.axvline(
+        float(PRINTED["greedy"]),
+        color="tab:red",
+        ls="--",
+        label=f"greedy as printed, of other speeds {PRINTED['greedy']}",
+    )
     axis.set(
         title=f"{len(drawn.values):,} random arrangements of 64 speeds, uniform in [1, 10], on the 8x8 mesh",
         xlabel="p = lambda_P / lambda_2: steps of diffusion are proportional to it",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 from typing import Any, NamedTuple
 
 import networkx
 import numpy as np
 
 from benchmarks.papers.drafting_cost import cost_of_a_draft
-from benchmarks.papers.page import DATA, Run, Section, table
+from benchmarks.papers.page import DATA, Run, Section, left_out, table
 from benchmarks.papers.verdicts import Evidence, Item, Printed, claim, compare
 from lb_mpi.commands.lockstep import compare_on, median_of_mazes
 from lb_mpi.graph import Ints
@@ -31,22 +31,6 @@ PRINTED = {  # ranks: L, balances, S, E
 }
 THRESHOLDS = (0.0, 0.125, 0.25, 0.5, 1.0)
 RANKS, DIMS = 8, (16, 32, 64, 128)
-LEFT_OUT = (
-    ("rule 1", 'writes pid = me for "nobody", and tests pid = 0, which is a rank', '"nobody" is -1'),
-    ("rule 1", "what if the own draft comes home with nobody in it", "idle again, and draft after a pause that grows, with a jitter"),
-    ("rules 2 to 4", "another's draft in a state other than Busy", "pass it on: two idle ranks would block the ring"),
-    ("rule 2", "several drafts at once", "one a source, numbered; a rank promises once, and only when Busy"),
-    ("rule 4", "what a rank does that waits for admission", "it works on; it doesn't draft before it's answered"),
-    ("rule 4", "the load has gone when ADMISSION comes", "it's valued again; NOWORK if there is nothing to split"),
-    ("the split", "a last branch goes to and fro", "exhausted records are dropped first, one branch is kept"),
-    ("sending", "nothing is said of buffers", "sends never block; messages are served between work quanta only"),
-    ("the end", "no termination", "Safra's token (EWD998) on the same ring, counting WORK only; STOP to all, then messages are drained"),
-    ("the result", "who hears of it", "FOUND to rank 0, first answer wins; counts are merged"),
-    ("one rank", "a ring of one", "no drafting"),
-    ("fairness", "a source can be passed over for ever", "victims count whom they skip; after four more skips than others the source is served"),
-    ("example", "the path to a stolen part goes along, O(dim^2) data", "a part is a few bytes; the path is put together at the end"),
-    ("example", "whose marks a rank sees", "one array for all ranks of a machine, new marks sent to other machines"),
-)  # fmt: skip
 
 
 def section(run: Run) -> Section:
@@ -60,7 +44,8 @@ def section(run: Run) -> Section:
     result.show(
         "The table of the example",
         items,
-        "L: steps until the exit is marked, when communication is free; S = L1 / L, E = S / ranks. The maze is the paper's with "
+        "L: steps until the exit is marked, when communication is free; S = L1 / L, E = S / ranks. The maze "
+        "is the paper's with "
         "one cell opened, (12, 12), which the printed path crosses (see below).",
     )
     heads = ["maze", *(f"L{ranks} / balances" for ranks in PRINTED), "S2", "S4"]
@@ -75,8 +60,7 @@ def section(run: Run) -> Section:
     result.lines += run.draw("maze_paths.png", "the maze and both paths", lambda plt: plot_paths(plt, mazes, tried))
     _larger(run, result)
     cost_of_a_draft(run, result)
-    result.lines += ["", "### What the paper leaves out, and how it is closed here"]
-    result.lines += table(["where", "left open", "here"], LEFT_OUT)
+    result.lines += left_out("drafting")
     return result
 
 
@@ -107,7 +91,10 @@ def _rank(ranks: int, ours: Comparison, tried: Sequence[Variant]) -> list[Item]:
     if ranks == 1:
         return items
     both, others = (int(steps), int(balances)), [one.result for one in tried if one.ranks == ranks]
-    text = f"none of {len(others)} variants of the model (split rule, J, order of the ring) has {both[0]} steps and {both[1]} balances"
+    text = (
+        f"none of {len(others)} variants of the model (split rule, J, order of the ring) has {both[0]} "
+        f"steps and {both[1]} balances"
+    )
     lost = Evidence(text, both not in {(one.steps, one.balances) for one in others})
     items.append(compare(f"balances on {ranks}", balances, ours.together.balances, lost=lost))
     items.append(compare(f"S{ranks}", gain, ours.speedup, better="more"))
@@ -130,7 +117,9 @@ def shortest_path(cells: Cells) -> int:
     free = {(int(x), int(y)) for x, y in np.argwhere(cells == FREE)}
     ways = networkx.Graph()
     for x, y in free:
-        ways.add_edges_from(((x, y), (x + i, y + j)) for i, j in product((-1, 0, 1), repeat=2) if (x + i, y + j) in free)
+        ways.add_edges_from(
+            ((x, y), (x + i, y + j)) for i, j in product((-1, 0, 1), repeat=2) if (x + i, y + j) in free
+        )
     return 1 + int(networkx.shortest_path_length(ways, min(free), max(free)))
 
 
@@ -147,14 +136,23 @@ def _paths(mazes: dict[str, Cells], tried: dict[str, list[Variant]]) -> list[Ite
         except ValueError as error:
             fault = str(error)
         what = "in the printed maze" if name == AS_PRINTED else "with that cell open"
-        items.append(claim(f"the path {what}", "a path", fault or "a path", not fault, error=Evidence(text, bool(blocked))))
+        items.append(
+            claim(f"the path {what}", "a path", fault or "a path", not fault, error=Evidence(text, bool(blocked)))
+        )
         for one in tried[name]:
             check_path(cells, one.path)
         lengths = [len(one.path) for one in tried[name]]
         alone = next(one.path for one in tried[name] if one.ranks == 1)
-        ours = f"{len(alone)} on one rank, {len(np.intersect1d(alone, path))} of them on the printed path; shortest {shortest_path(cells)}"
+        ours = (
+            f"{len(alone)} on one rank, {len(np.intersect1d(alone, path))} of them on the printed path; "
+            f"shortest {shortest_path(cells)}"
+        )
         found = any(np.array_equal(one.path, path) for one in tried[name])
-        lost = Evidence(f"none of {len(lengths)} variants of the model finds this path; theirs have {min(lengths)} to {max(lengths)} cells", not found)
+        lost = Evidence(
+            f"none of {len(lengths)} variants of the model finds this path; theirs have {min(lengths)} to "
+            f"{max(lengths)} cells",
+            not found,
+        )
         items.append(claim(f"cells of the path {what}", str(len(path)), ours, found, lost=lost))
     return items
 
@@ -186,7 +184,7 @@ def _larger(run: Run, section: Section) -> None:
         some.append(median_of_mazes(dim, RANKS, seeds=seeds))
     values = [one["efficiency"] for one in some]
     ours = ", ".join(f"{value:.2f}" for value in values)
-    rising = all(one < other for one, other in zip(values, values[1:], strict=False))
+    rising = all(one < other for one, other in pairwise(values))
     heads = ["cells", "mazes", "L1", f"L{RANKS}", "balances", "S", "E"]
     rows = [
         [f"{one['dim']}x{one['dim']}", one["mazes"], one["steps_on_one_rank"], one["steps"], one["balances"]]
@@ -204,6 +202,8 @@ def _plot_larger(plt: Any, values: list[float]) -> Any:
     figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
     axis.semilogx(DIMS, values, "o-", base=2)
     axis.axhline(1.0, color="0.6", lw=0.8, ls="--")
-    axis.set(title=f"{RANKS} ranks in lock step", xlabel="cells a side", ylabel="efficiency", ylim=(0.0, None), xticks=DIMS)
+    axis.set(
+        title=f"{RANKS} ranks in lock step", xlabel="cells a side", ylabel="efficiency", ylim=(0.0, None), xticks=DIMS
+    )
     axis.set_xticklabels(DIMS)
     return figure

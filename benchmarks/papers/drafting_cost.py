@@ -7,7 +7,7 @@ hypercube of dimension d.  The simulator drives the protocol of `lb_mpi.search`;
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +44,8 @@ def drafts(size: int, seed: int = 0) -> list[Draft]:
     class Listener(Searcher):
         """A searcher whose messages are counted."""
 
-        def turn(self, now: float, arrived: Sequence[Message]) -> list[Send]:
+        def turn(self, now: float, arrived: Iterable[Message]) -> list[Send]:
+            arrived = list(arrived)
             for message in arrived:
                 draft = message.source, message.seq
                 if message.kind is Kind.DRAFTING and message.source != self.rank:
@@ -102,7 +103,9 @@ def cost_of_a_draft(run: Run, section: Section) -> None:
     busy = [float(means[size][2]) for size in SIZES]
     shares = [value / size for value, size in zip(busy, SIZES, strict=True)]
     half_busy = all(abs(means[size][2] - size / 2) <= 3.0 * errors[size][2] for size in SIZES)
-    apart = [float(np.mean([(one ^ other).bit_count() for one in range(size) for other in range(size)])) for size in SIZES]
+    apart = [
+        float(np.mean([(one ^ other).bit_count() for one in range(size) for other in range(size)])) for size in SIZES
+    ]
     items = [
         claim("hops to the victim", "N/2", listed(to_victim), near),
         claim(
@@ -110,7 +113,9 @@ def cost_of_a_draft(run: Run, section: Section) -> None:
             "N/2",
             f"N in each of {count} drafts" if home else "other than N in some drafts",
             False,
-            error=Evidence("rule 3 answers a draft that has come home: N hops; N/2 is the mean way to the victim", home),
+            error=Evidence(
+                "rule 3 answers a draft that has come home: N hops; N/2 is the mean way to the victim", home
+            ),
         ),
         claim(
             "valuations",
@@ -133,8 +138,10 @@ def cost_of_a_draft(run: Run, section: Section) -> None:
         "The overhead of a draft: N/2 t + N/2 w + d/2 t",
         items,
         f"N ranks, d = log2 N, t a hop, w a valuation. Ours: drafts that brought work, in {seeds} searches of mazes of "
-        f"{DIM} x {DIM} cells, simulated for each N with the protocol that runs on MPI. (A message takes one hop there, however far "
-        "it goes, and a valuation no time: so N + 2 hops from draft to work, and what a busy rank makes it wait. The hops of the answer "
+        f"{DIM} x {DIM} cells, simulated for each N with the protocol that runs on MPI. (A message takes "
+        "one hop there, however far "
+        "it goes, and a valuation no time: so N + 2 hops from draft to work, and what a busy rank makes it "
+        "wait. The hops of the answer "
         "are the mean over all pairs of ranks.)",
     )
     rows = [
@@ -149,7 +156,15 @@ def cost_of_a_draft(run: Run, section: Section) -> None:
         ]
         for size in SIZES
     ]
-    heads = ["N", "drafts", "N/2 + d/2", "N + 2", "hops' time from draft to work, median", "hops to the victim", "answer, on a hypercube"]
+    heads = [
+        "N",
+        "drafts",
+        "N/2 + d/2",
+        "N + 2",
+        "hops' time from draft to work, median",
+        "hops to the victim",
+        "answer, on a hypercube",
+    ]
     section.lines += table(heads, rows)
     section.lines += run.draw("draft_cost.png", "what a draft costs", lambda plt: _plot(plt, columns))
 
@@ -159,10 +174,19 @@ def _plot(plt: Any, columns: dict[int, Any]) -> Any:
     for size, column in columns.items():
         axis.plot(np.full(len(column), size), column[:, 4] / LATENCY_S, ".", color="0.6", alpha=0.5)
     times = [float(np.median(column[:, 4])) / LATENCY_S for column in columns.values()]
-    axis.loglog(SIZES, times, "o", color="tab:blue", label="simulated: median, and each draft")
-    axis.loglog(SIZES, [size + 2 for size in SIZES], color="tab:blue", label="N + 2")
-    axis.loglog(SIZES, [size / 2 + math.log2(size) / 2 for size in SIZES], "--", color="tab:red", label="printed: N/2 + d/2, w = 0")
-    axis.set(title="from draft to work", xlabel="ranks N", ylabel="hops", xticks=SIZES)
+    axis.plot(SIZES, times, "o", color="tab:blue", label="simulated: median, and each draft")
+    axis.plot(SIZES, [size + 2 for size in SIZES], color="tab:blue", label="N + 2")
+    axis.plot(
+        SIZES,
+        [size / 2 + math.log2(size) / 2 for size in SIZES],
+        "--",
+        color="tab:red",
+        label="printed: N/2 + d/2, w = 0",
+    )
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.set(title="from draft to work", xlabel="ranks N", ylabel="hops", xticks=SIZES, yticks=SIZES)
     axis.set_xticklabels(SIZES)
+    axis.set_yticklabels(SIZES)
     axis.legend()
     return figure

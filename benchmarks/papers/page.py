@@ -57,6 +57,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     return [*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows), ""]
 
 
+def left_out(paper: str) -> list[str]:
+    """The lines on what a paper leaves out, from left_out.md."""
+    text = (Path(__file__).parent / "left_out.md").read_text()
+    parts = dict(part.split("\n", 1) for part in text.removeprefix("# ").split("\n# "))
+    return ["", "### What is left out, and how it is closed here", *parts[paper].splitlines()]
+
+
 def write(sections: Sequence[Section], seconds: float, full: bool) -> str:
     """The page as Markdown."""
     lines = ["# The papers, beside what lb_mpi computes", ""]

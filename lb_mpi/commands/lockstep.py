@@ -24,7 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--free", type=float, default=0.7, help="of --dims: how many cells are free (%(default)s)")
     parser.add_argument(
-        "--seeds", type=int, default=10, help="of --dims: mazes drawn for each N; those without a way out are left out (%(default)s)"
+        "--seeds",
+        type=int,
+        default=10,
+        help="of --dims: mazes drawn for each N; those without a way out are left out (%(default)s)",
     )
     parser.add_argument("--ranks", type=int, default=2, help="number of virtual ranks (%(default)s)")
     parser.add_argument(
@@ -99,7 +102,10 @@ def median_of_mazes(
 def summary(answer: dict[str, Any]) -> list[str]:
     """The answer in a few lines for people."""
     if "sizes" in answer:
-        lines = [f"{answer['ranks']} ranks, medians:", " cells  mazes  on one rank    steps  balances  speed-up  efficiency"]
+        lines = [
+            f"{answer['ranks']} ranks, medians:",
+            " cells  mazes  on one rank    steps  balances  speed-up  efficiency",
+        ]
         return lines + [
             f"{one['dim']:>4}^2  {one['mazes']:>5}  {one['steps_on_one_rank']:>11.6g}  {one['steps']:>7.6g}  "
             f"{one['balances']:>8.6g}  {one['speedup']:>8.2f}  {one['efficiency']:>10.3f}"
