@@ -4,7 +4,7 @@
 
 writes papers.md, a page with a verdict for each printed number (same, better, error in print, not reproducible, with the
 reason), its plots (with the extra `plot`), and papers.json with all items.  Some minutes; --full draws as much as the papers
-did and more, and takes an hour.  The exit code is 1 when a number differs without a reason.
+did and more, and takes several times as long.  The exit code is 1 when a number differs without a reason.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> int:
     (args.output / "papers.json").write_text(json.dumps(items, indent=1))
     counts = Counter(item["verdict"] for item in items)
     say("done")
-    print(f"{len(items)} printed numbers: " + ", ".join(f"{counts[word]} {word}" for word in VERDICTS))
+    print(f"{len(items)} lines with a verdict: " + ", ".join(f"{counts[word]} {word}" for word in VERDICTS))
     print(f"page: {args.output}/papers.md")
     if args.json:
         print(json.dumps(items))

@@ -103,11 +103,13 @@ def _claims(steps: dict[int, list[float]]) -> list[Item]:
 
 
 def plot_curves(plt: Any, curves: dict[int, list[list[float]]]) -> Any:
-    """Imbalance against steps for each mesh: medians."""
+    """Imbalance against steps for each mesh: medians, until the first draw is through."""
     figure, axis = plt.subplots(figsize=(8, 4.6), layout="constrained")
     most = 100
     for side, some in curves.items():
-        padded = [np.pad(curve, (0, max(0, most + 1 - len(curve))), mode="edge")[: most + 1] for curve in some]
+        padded = [
+            np.pad(curve, (0, max(0, most + 1 - len(curve))), constant_values=np.nan)[: most + 1] for curve in some
+        ]
         axis.plot(100.0 * np.median(padded, axis=0), label=f"{side * side} nodes")
     for percent in PERCENT[:2]:
         axis.axhline(percent, color="0.6", lw=0.8, ls="--")
