@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.papers import __main__ as papers
 from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition
+from benchmarks.papers.arrangement_cases import ALL, cases, rows
 from benchmarks.papers.page import DATA, Section, left_out, write
 from benchmarks.papers.ratios import ratios
 from benchmarks.papers.verdicts import BETTER, DIFFERS, LOST, MISPRINT, SAME, Evidence, Item, Printed, claim, compare
@@ -60,11 +61,11 @@ def test_printed_digits_count():
 
 
 def test_the_printed_data_are_whole():
-    table = arrangement.rows("arrangement_table1.csv")
+    table = rows("arrangement_table1.csv")
     assert [int(row["column"]) for row in table] == list(range(1, 10))
     assert table[2]["Pr_percent"] == "25.6"  # as printed, although its own row gives 22.6
-    assert len(arrangement.rows("arrangement_table2.csv")) == 9
-    cells = arrangement.rows("arrangement_table3.csv")
+    assert len(rows("arrangement_table2.csv")) == 9
+    cells = rows("arrangement_table3.csv")
     assert {(row["set"], row["column"]) for row in cells} == {
         (str(k), str(j)) for k in range(1, 10) for j in range(1, 10)
     }
@@ -82,9 +83,9 @@ def test_ratios_are_those_of_all_eigenvalues(name):
 
 def test_six_of_nine_printed_greedy_values_agree():
     agree = []
-    for row in arrangement.rows("arrangement_table1.csv"):
+    for row in rows("arrangement_table1.csv"):
         if name := arrangement.of_column(int(row["column"])):
-            case = arrangement.cases()[name]
+            case = cases()[name]
             found = case.greedy(arrangement.ONE_TO_NINE)
             assert len(found) == 1
             assert found[0] == pytest.approx(arrange(case.graph, arrangement.ONE_TO_NINE, method="paper").p)
@@ -94,19 +95,18 @@ def test_six_of_nine_printed_greedy_values_agree():
 
 
 def test_arrangements_stand_for_those_that_are_the_same_up_to_symmetry():
-    case = arrangement.cases()["T7"]
+    case = cases()["T7"]
     assert len(case.symmetries) == 72
-    assert len(case.orders) * 72 == arrangement.ALL
+    assert len(case.orders) * 72 == ALL
     place, rng = case.place(arrangement.ONE_TO_NINE), np.random.default_rng(0)
     some = rng.permuted(np.tile(arrangement.ONE_TO_NINE, (20, 1)), axis=1)
     for layout, p in zip(some, ratios(case.graph, some), strict=True):
         assert np.abs(place.values - p).min() < 1e-8
         assert ratios(case.graph, layout[case.symmetries]) == pytest.approx(p)
-    assert place.below(place.greatest) + place.above(place.greatest) < arrangement.ALL
-    assert place.below(1e9) == place.above(0.0) == arrangement.ALL
+    assert place.below(place.greatest) + place.above(place.greatest) < ALL
+    assert place.below(1e9) == place.above(0.0) == ALL
     column = {
-        one.name: one.verdict
-        for one in arrangement._column(arrangement.rows("arrangement_table1.csv")[4], place, 23.93521642)
+        one.name: one.verdict for one in arrangement._column(rows("arrangement_table1.csv")[4], place, 23.93521642)
     }
     assert (column["T7: p of the greedy"], column["T7: least p"]) == (SAME, MISPRINT)
 
