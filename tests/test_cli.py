@@ -28,6 +28,17 @@ def test_lockstep_gives_the_figures_of_the_paper(
 ) -> None:
     given = answer(capsys, "simulate", "lockstep", "--maze", MAZE, "--ranks", str(ranks))
     assert (given["steps"], given["balances"], given["found"]) == (steps, balances, True)
+    assert given["speedup"] == 67 / steps
+    assert given["efficiency"] == 67 / steps / ranks
+
+
+def test_lockstep_is_more_efficient_on_larger_mazes(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("simulate", "lockstep", "--dims", "16,48", "--ranks", "8", "--seeds", "4")
+    small, large = answer(capsys, *command)["sizes"]
+    assert (small["dim"], small["mazes"], large["dim"], large["mazes"]) == (16, 4, 48, 4)
+    assert small["efficiency"] < large["efficiency"]
+    assert main([*command]) == 0
+    assert f"48^2      4 {large['steps_on_one_rank']:>12g}" in capsys.readouterr().out
 
 
 def test_lockstep_says_what_is_not_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,6 +60,8 @@ def test_simulated_search_is_exact_and_deterministic(capsys: pytest.CaptureFixtu
     [
         (["lockstep", "--maze", "nosuch.txt"], "nosuch.txt"),
         (["lockstep", "--maze", MAZE, "--ranks", "0"], "0"),
+        (["lockstep", "--dims", "5", "--free", "0.1", "--seeds", "1"], "a way out"),
+        (["lockstep", "--dims", "16", "--seeds", "0"], "seeds"),
         (["lockstep", "--maze", MAZE, "--threshold", "nan"], "nan"),
         (["lockstep", "--maze", MAZE, "--threshold", "-1"], "-1"),
         (["search", "--ranks", "0"], "0"),

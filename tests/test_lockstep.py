@@ -8,7 +8,7 @@ import pytest
 from scipy import ndimage
 
 from lb_mpi.problems.maze import FREE, MARKED, MazeSearch, check_path, random_maze, read_maze, trace_path
-from lb_mpi.searching.lockstep import LockstepResult, lockstep
+from lb_mpi.searching.lockstep import Comparison, LockstepResult, compare, lockstep
 
 PAPER = pathlib.Path(__file__).parent / "data" / "maze16.txt"
 RINGS = {1: [0], 2: [0, 1], 4: [0, 1, 3, 2], 8: [0, 1, 3, 2, 6, 7, 5, 4]}
@@ -64,6 +64,23 @@ def test_one_rank_takes_the_steps_of_the_paper():
 
 def test_two_ranks_take_the_steps_and_balances_of_the_paper():
     assert on_the_papers_maze(2) == LockstepResult(47, 10, True)
+
+
+def test_the_maze_as_printed_takes_a_step_and_a_balance_less():
+    cells = read_maze(PAPER.with_name("maze16_as_printed.txt"))
+
+    def make(ranks):
+        shared = cells.copy()
+        return [MazeSearch(shared, rank, "half") for rank in range(ranks)]
+
+    found = compare(make, 2)
+    assert found == Comparison(2, LockstepResult(66, 0, True), LockstepResult(46, 9, True))
+    assert (found.speedup, found.efficiency) == (66 / 46, 66 / 92)
+    assert compare(make, 1).speedup == 1.0
+
+
+def test_speed_up_where_there_is_nothing_to_do():
+    assert compare(lambda ranks: [Pile(0) for _ in range(ranks)], 3).efficiency == 1 / 3
 
 
 def test_four_ranks_take_less_than_the_published_33_steps():

@@ -1,0 +1,76 @@
+"""All printed tables and figures of the papers that lb_mpi stands on, in one run, beside what is computed here.
+
+    python -m benchmarks.papers [--full] [--output out/papers] [--json] [--only drafting,diffusion] [--no-plots]
+
+writes papers.md, a page with a verdict for each printed number (same, better, error in print, not reproducible, with the
+reason), its plots (with the extra `plot`), and papers.json with all items.  Some minutes; --full draws as much as the papers
+did and more, and takes several times as long.  The exit code is 1 when a number differs without a reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition
+from benchmarks.papers.page import Run, write
+from benchmarks.papers.verdicts import DIFFERS, VERDICTS
+
+SECTIONS = {
+    "drafting": drafting.section,
+    "diffusion": diffusion.section,
+    "arrangement": arrangement.section,
+    "allocation": allocation.section,
+    "partition": partition.section,
+}
+
+
+def main() -> int:
+    """Run all of it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.papers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--full", action="store_true", help="as many drawn instances as the papers had, or more")
+    parser.add_argument("--output", type=Path, default=Path("out/papers"), help="folder for the page (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print all items as a line of JSON at the end")
+    parser.add_argument("--only", default=",".join(SECTIONS), metavar="NAMES", help="some of %(default)s")
+    parser.add_argument("--no-plots", action="store_true", help="the page without pictures; needs no matplotlib")
+    args = parser.parse_args()
+    names = args.only.split(",")
+    if unknown := sorted(set(names) - set(SECTIONS)):
+        parser.error(f"--only {','.join(unknown)}: expected some of {', '.join(SECTIONS)}")
+    plt: Any = None
+    if not args.no_plots:
+        try:
+            import matplotlib as mpl
+        except ModuleNotFoundError:
+            parser.error('pictures need matplotlib: pip install "lb_mpi[plot]", or give --no-plots')
+        mpl.use("Agg")
+        import matplotlib.pyplot as plt
+    began = time.perf_counter()
+
+    def say(text: str) -> None:
+        print(f"{time.perf_counter() - began:5.0f} s  {text}", file=sys.stderr, flush=True)
+
+    args.output.mkdir(parents=True, exist_ok=True)
+    run = Run(args.output, plt, args.full, say)
+    sections = [SECTIONS[name](run) for name in SECTIONS if name in names]
+    (args.output / "papers.md").write_text(write(sections, time.perf_counter() - began, args.full))
+    items = [{"section": one.title, **vars(item)} for one in sections for item in one.items]
+    (args.output / "papers.json").write_text(json.dumps(items, indent=1))
+    counts = Counter(item["verdict"] for item in items)
+    say("done")
+    print(f"{len(items)} lines with a verdict: " + ", ".join(f"{counts[word]} {word}" for word in VERDICTS))
+    print(f"page: {args.output}/papers.md")
+    if args.json:
+        print(json.dumps(items))
+    return 1 if counts[DIFFERS] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

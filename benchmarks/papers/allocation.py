@@ -1,0 +1,197 @@
+"""Chen, Shi, Huang & Chen: its equations as they are printed, and its method beside the exact one and brute force."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.papers.page import Run, Section, left_out, table
+from benchmarks.papers.verdicts import Evidence, Item, claim, compare
+from lb_mpi.distributing.allocation import Allocation, allocate
+from lb_mpi.graph import Floats, Ints
+
+SOURCE = (
+    'Chen, Shi, Huang, Chen, "Distribution of Random Workloads in Parallel and Distributed Computing", '
+    "Computer Science, USTC. "
+    "Here: `lb_mpi.allocate`, `python -m lb_mpi allocate`, and in `lb_mpi.distribute`."
+)
+INSTANCES, FULL = 1000, 10_000
+MOST_NODES, MOST_TASKS = 5, 15
+WORSE = 1e-9  # makespans that are nearer to each other, relatively, are equal
+
+
+class Instance(NamedTuple):
+    """Drawn tasks and nodes."""
+
+    tasks: int
+    time: Floats  # (m,) seconds of a task
+    chance: float  # e
+    exchange: Floats  # (m,) D + q Q
+    cap: Ints  # (m,)
+
+    def solve(self, method: str) -> Allocation:
+        """Allocate the tasks."""
+        some: dict[str, Any] = {
+            "edge_probability": self.chance,
+            "exchange": self.exchange,
+            "cap": self.cap,
+            "method": method,
+        }
+        return allocate(self.tasks, self.time, **some)
+
+    @property
+    def talk(self) -> Floats:
+        """(m,) e (D + q Q)."""
+        return self.chance * self.exchange
+
+    def needed(self, node: int, counts: Any) -> Floats:
+        """T(x) of a node for each x of counts."""
+        x = np.asarray(counts, dtype=float)
+        return np.asarray(x * (self.time[node] + self.talk[node] * (self.tasks - x)))
+
+    def brute_force(self) -> float:
+        """The least makespan of all allocations in whole tasks."""
+        best = np.full(self.tasks + 1, math.inf)  # with so many tasks on the nodes so far
+        best[0] = 0.0
+        for node in range(len(self.time)):
+            following = np.full_like(best, math.inf)
+            for x, seconds in enumerate(self.needed(node, range(min(int(self.cap[node]), self.tasks) + 1)).tolist()):
+                following[x:] = np.minimum(following[x:], np.maximum(best[: len(best) - x], seconds))
+            best = following
+        return float(best[-1])
+
+
+def instance(seed: int) -> Instance:
+    """A drawn instance with a solution: up to five nodes and 15 tasks, all kinds of talk and caps."""
+    rng = np.random.default_rng(seed)
+    m, n = int(rng.integers(1, MOST_NODES + 1)), int(rng.integers(1, MOST_TASKS + 1))
+    cap = np.where(rng.random(m) < 0.4, n, rng.integers(0, n + 2, m))
+    cap[rng.integers(m)] += max(0, n - int(np.minimum(cap, n).sum()))
+    return Instance(
+        n, rng.uniform(0.01, 4.0, m), float(rng.choice([0.0, 1.0, rng.random()])), rng.uniform(0.0, 3.0, m), cap
+    )
+
+
+class Nodes(NamedTuple):
+    """All nodes of all drawn instances that talk, and whose T is not flat."""
+
+    slope: Floats  # b, without its sign: t + e n (D + q Q)
+    bend: Floats  # a, without its sign: e (D + q Q)
+    limit: Floats  # h
+    tasks: Floats  # n
+    time: Floats  # t
+
+    @property
+    def rising(self) -> Any:
+        """Whether T rises on all of [0, h], by its values at the end."""
+        before = self.limit * (1.0 - 1e-6)  # T is concave
+        return self.limit * (self.slope - self.bend * self.limit) > before * (self.slope - self.bend * before)
+
+
+def nodes(some: list[Instance]) -> Nodes:
+    """Collect the nodes."""
+    rows = [
+        (one.time[k] + one.talk[k] * one.tasks, one.talk[k], min(one.cap[k], one.tasks), one.tasks, one.time[k])
+        for one in some
+        for k in range(len(one.time))
+        if one.talk[k] > 0.0 and one.cap[k] > 0
+    ]
+    return Nodes(*np.array(rows, dtype=float).T)
+
+
+def section(run: Run) -> Section:
+    """The part of the page about this paper."""
+    result = Section("Allocation: how many tasks for each node", SOURCE)
+    count = FULL if run.full else INSTANCES
+    run.say(f"allocation: {count:,} drawn instances, against brute force")
+    drawn = [instance(seed) for seed in range(count)]
+    result.show(
+        "Equations",
+        equations(nodes(drawn[:INSTANCES])),
+        "The paper prints no table. Its equations, at the nodes of drawn instances (at most "
+        f"{MOST_NODES} nodes and {MOST_TASKS} tasks):",
+    )
+    least = np.array([one.brute_force() for one in drawn])
+    found = {method: np.array([one.solve(method).makespan for one in drawn]) for method in ("paper", "exact")}
+    ratios = {method: values / least for method, values in found.items()}
+    missed = {method: int((values > 1.0 + WORSE).sum()) for method, values in ratios.items()}
+    items = [
+        compare("instances in which the best is missed", str(missed["paper"]), missed["exact"], better="less"),
+        compare(
+            "greatest makespan / the best", f"{ratios['paper'].max():.3f}", float(ratios["exact"].max()), better="less"
+        ),
+    ]
+    result.show(
+        "The method in whole tasks",
+        items,
+        f"Of {count:,} drawn instances, against brute force. In the column of print is what the paper's "
+        "method gives, step by "
+        'step (`method="paper"`).',
+    )
+    worst = int(ratios["paper"].argmax())
+    result.lines += _example(drawn[worst], worst)
+    result.lines += run.draw("allocation.png", "the worst instance", lambda plt: plot(plt, drawn[worst]))
+    result.lines += left_out("allocation")
+    return result
+
+
+def equations(some: Nodes) -> list[Item]:
+    """The printed equations, and what holds."""
+    rising, early = some.rising, some.limit <= some.slope / (2.0 * some.bend)
+    text = (
+        f"T rises on all of [0, h] in {int((rising & early).sum())} of {int(early.sum())} nodes with h <= b/(2a), "
+        f"and in {int((rising & ~early).sum())} of the {int((~early).sum())} others"
+    )
+    cases = Evidence(text, bool((rising == early).all()))
+    # A node with all tasks talks to nobody: T(n) = t n.
+    full, right = some.time * some.tasks, some.slope * some.tasks - some.bend * some.tasks**2
+    wrong = some.slope * some.tasks + some.bend * some.tasks**2
+    text = (
+        "a node that has all tasks talks to nobody and needs t n: with a < 0 that holds to "
+        f"{np.abs(right / full - 1).max():.0e}, "
+        f"with a > 0 it would need {np.median(wrong / full):.1f} times as long, in the median"
+    )
+    sign = Evidence(text, bool(np.allclose(right, full) and (wrong > full).all()))
+    height = 0.999 * np.where(
+        early, some.limit * (some.slope - some.bend * some.limit), some.slope**2 / (4.0 * some.bend)
+    )
+    root = (some.slope - np.sqrt(some.slope**2 - 4.0 * some.bend * height)) / (2.0 * some.bend)
+    error = float(np.abs(root * (some.slope - some.bend * root) / height - 1.0).max())
+    return [
+        claim("T rises on all of [0, h]", "h >= b/(2a), in one place", "h <= b/(2a)", False, error=cases),
+        claim("a", "e (D + q Q), in one place", "-e (D + q Q)", False, error=sign),
+        claim("G(y), the smaller root", "(b + sqrt(b^2 + 4 a y)) / (2 a)", f"T(G(y)) = y to {error:.0e}", error < 1e-8),
+    ]
+
+
+def _example(worst: Instance, seed: int) -> list[str]:
+    """The instance in which the paper's method is furthest from the best."""
+    paper, exact = worst.solve("paper"), worst.solve("exact")
+    rows = [
+        [k, f"{worst.time[k]:.3f}", f"{worst.talk[k]:.3f}", worst.cap[k], paper.counts[k], exact.counts[k]]
+        for k in range(len(worst.time))
+    ]
+    rows.append(["makespan", "", "", "", f"{paper.makespan:.3f}", f"{exact.makespan:.3f}"])
+    title = f"The instance that it misses by most (seed {seed}, {worst.tasks} tasks):"
+    return ["", title, *table(["node", "t, s", "e (D + q Q), s", "cap", "the paper's method", "exact"], rows)]
+
+
+def plot(plt: Any, worst: Instance) -> Any:
+    """T of each node of the instance, and both allocations on it."""
+    figure, axis = plt.subplots(figsize=(7, 4.4), layout="constrained")
+    found = {method: worst.solve(method) for method in ("paper", "exact")}
+    for node in range(len(worst.time)):
+        x = np.linspace(0.0, min(int(worst.cap[node]), worst.tasks), 200)
+        axis.plot(x, worst.needed(node, x), color=f"C{node}", label=f"node {node}")
+        for method, marker in (("paper", "x"), ("exact", "o")):
+            count = found[method].counts[node]
+            axis.plot(count, worst.needed(node, count), marker, color=f"C{node}", ms=9, mfc="none")
+    for method, style in (("paper", "--"), ("exact", "-")):
+        name = "the paper's method (x)" if method == "paper" else "exact (o)"
+        makespan = found[method].makespan
+        axis.axhline(makespan, color="0.4", lw=0.9, ls=style, label=f"{name}: {makespan:.2f} s")
+    axis.set(title=f"{worst.tasks} tasks: T of each node", xlabel="tasks on the node", ylabel="seconds", ylim=(0, None))
+    axis.legend(fontsize=8)
+    return figure

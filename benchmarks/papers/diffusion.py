@@ -1,0 +1,167 @@
+"""Jin & Wang, diffusion for heterogeneous systems: figures 2 and 3, and the equations that are misprinted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx
+import numpy as np
+
+from benchmarks.convergence import plot_mesh
+from benchmarks.convergence_cases import Case, draw, steps_to
+from benchmarks.papers.page import Run, Section, left_out, table
+from benchmarks.papers.verdicts import Evidence, Item, claim, compare
+from lb_mpi.diffusion.diffusion import Diffusion, prepare
+from lb_mpi.diffusion.flow import outflow
+from lb_mpi.diffusion.spectral import laplacian, paper_tau
+from lb_mpi.graph import Floats
+
+SOURCE = (
+    'Jin, Wang, "Diffusion Algorithm of Dynamic Load Balancing for Heterogeneous System", Chinese Journal of Computers. '
+    "Here: `lb_mpi.balance`, `lb_mpi.Balancer`, `python -m lb_mpi simulate diffusion`, `python -m benchmarks.convergence`."
+)
+SEEDS = 20
+SIDES = (4, 8, 12, 16, 32)
+PERCENT = (10, 5, 1)
+OTHERS = (("fos", "scaled"), ("sos", "paper"), ("chebyshev", "paper"), ("cg", "uniform"), ("direct", "uniform"))
+
+
+def section(run: Run) -> Section:
+    """The part of the page about this paper."""
+    result = Section("Diffusion: neighbours level their times", SOURCE)
+    run.say("diffusion: the 5x5 mesh")
+    result.show(
+        "Figure 2: the 5x5 mesh",
+        figure_2(),
+        f"Speeds uniform in 4 to 16 and times in 5 to 15, drawn {SEEDS} times: medians, and in brackets "
+        "from the least to the "
+        "greatest. The paper's draw isn't printed.",
+    )
+    if run.plt is not None:
+        plot_mesh(run.plt, run.folder / "diffusion_5x5.png", SEEDS)
+        result.lines += ["", "![the 5x5 mesh before and after](diffusion_5x5.png)", ""]
+    curves = {}
+    for side in SIDES:
+        run.say(f"diffusion: the {side}x{side} mesh")
+        curves[side] = [_case(side, seed).balance("fos", "paper", PERCENT[-1] / 100).imbalance for seed in range(SEEDS)]
+    steps = {side: [_steps(some, percent / 100) for percent in PERCENT] for side, some in curves.items()}
+    result.show("Figure 3: imbalance over steps, and the text on it", _claims(steps))
+    heads = ["nodes", *(f"steps to {percent} %" for percent in PERCENT)]
+    result.lines += table(heads, ([side * side, *(f"{one:g}" for one in of)] for side, of in steps.items()))
+    result.lines += run.draw("diffusion_curves.png", "imbalance over steps", lambda plt: plot_curves(plt, curves))
+    result.show("Equations", equations())
+    result.lines += left_out("diffusion")
+    result.lines += theorem_4()
+    return result
+
+
+def _case(side: int, seed: int) -> Case:
+    return draw(f"mesh:{side}x{side}", seed)
+
+
+def _steps(curves: list[list[float]], tolerance: float) -> float:
+    """The median of the steps until the imbalance is within the tolerance."""
+    return float(np.median([steps_to(curve, tolerance) for curve in curves]))
+
+
+def figure_2() -> list[Item]:
+    """The items of figure 2, and what other schemes need for the same."""
+    cases = [_case(5, seed) for seed in range(SEEDS)]
+    curves = [case.balance("fos", "paper", 0.05).imbalance for case in cases]
+    start = [100.0 * curve[0] for curve in curves]
+    steps = [steps_to(curve, 0.05) for curve in curves]
+    shown = f"{np.median(steps):g} [{min(steps)}..{max(steps)}]"
+    items = [
+        compare("imbalance at the start, % (about)", "50", float(np.median(start)), drawn=start),
+        compare("steps to 5 %", "14", float(np.median(steps)), shown=shown),
+    ]
+    for scheme, tau in OTHERS:
+        median = _steps([case.balance(scheme, tau, 0.05).imbalance for case in cases], 0.05)
+        name = scheme if scheme == "direct" else f"{scheme}, {tau} tau"
+        items.append(compare(f"the same by {name}", "14", median, better="less"))
+    return items
+
+
+def _claims(steps: dict[int, list[float]]) -> list[Item]:
+    tens = ", ".join(f"{of[0]:g} and {of[2] - of[0]:g}" for of in steps.values())
+    nodes = ", ".join(str(side * side) for side in steps)
+    largest = steps[max(steps)]
+    return [
+        claim(
+            "steps to 10 %, and from there to 1 %",
+            "falls fast to 10 %, then slowly",
+            f"{tens} on {nodes} nodes",
+            all(of[2] - of[0] > of[0] for of in steps.values()),
+        ),
+        claim(
+            "steps to 5 % and to 1 % on 1024 nodes",
+            "5 to 10 % is cheap up to 1024 nodes, more takes many steps",
+            f"{largest[1]:g} and {largest[2]:g}",
+            all(of[2] > 2.0 * of[1] for of in steps.values()),
+        ),
+    ]
+
+
+def plot_curves(plt: Any, curves: dict[int, list[list[float]]]) -> Any:
+    """Imbalance against steps for each mesh: medians, until the first draw is through."""
+    figure, axis = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    most = 100
+    for side, some in curves.items():
+        padded = [
+            np.pad(curve, (0, max(0, most + 1 - len(curve))), constant_values=np.nan)[: most + 1] for curve in some
+        ]
+        axis.plot(100.0 * np.median(padded, axis=0), label=f"{side * side} nodes")
+    for percent in PERCENT[:2]:
+        axis.axhline(percent, color="0.6", lw=0.8, ls="--")
+    title = f"fos, the paper's tau, meshes: medians of {SEEDS} draws"
+    axis.set(title=title, xlabel="steps", ylabel="imbalance, %", xlim=(0, most), ylim=(0, None))
+    axis.legend()
+    return figure
+
+
+def equations() -> list[Item]:
+    """The misprinted equations, with what they lead to on the 5x5 mesh."""
+    case = _case(5, 0)
+    graph, speeds, tau = case.graph, case.speeds, paper_tau(case.graph, case.speeds)
+    diffusion = Diffusion(prepare(graph, speeds, "fos", "paper"), speeds * case.times)
+    times = [diffusion.times]
+    while not diffusion.converged(0.05):
+        diffusion.step()
+        times.append(diffusion.times)
+    wanted = speeds * times[-1]
+
+    def missed(d: Floats) -> float:
+        """How far the net flow of d leads from the balanced loads, relative to the mean load."""
+        tails, heads = graph.edges()
+        after = speeds * case.times - outflow(graph, tau * (d[tails] - d[heads]))
+        return float(np.abs(after - wanted).max() / wanted.mean())
+
+    right, wrong = missed(np.sum(times[:-1], axis=0)), missed(np.sum(times[1:-1], axis=0))
+    text = (
+        f"summed from 0 the flow leads to the balanced loads to {right:.0e} of the mean load; from 1 it "
+        f"misses them by {wrong:.0%}"
+    )
+    sums = claim("eq. 8: d sums the times from step", "1", "0", False, error=Evidence(text, right < 1e-9 < wrong))
+    flows = laplacian(graph, tau) @ case.times
+    work = speeds @ case.times
+    by_speed, without = (abs(speeds @ (case.times - change) / work - 1.0) for change in (flows / speeds, flows))
+    text = f"with it the work changes by {by_speed:.0e} of itself in one step, without it by {without:.0%}"
+    matrix = claim(
+        "section 5: M", "without 1/s_i", "with it, as in eq. 6", False, error=Evidence(text, by_speed < 1e-9 < without)
+    )
+    return [sums, matrix]
+
+
+def theorem_4() -> list[str]:
+    """The least eigenvalue of M where only one of the theorem's conditions holds, and where none does."""
+    rows = []
+    for name, tau_of in (("mesh:5x5", "paper"), ("ring:9", "zero diagonal"), ("ring:8", "zero diagonal")):
+        case = draw(name, 0)
+        speeds = case.speeds if tau_of == "paper" else np.ones(case.graph.n)
+        tau = paper_tau(case.graph, speeds) if tau_of == "paper" else np.full(case.graph.n_edges, 0.5)
+        root = np.sqrt(speeds)
+        matrix = np.eye(case.graph.n) - laplacian(case.graph, tau).toarray() / np.outer(root, root)
+        bipartite = "yes" if networkx.is_bipartite(case.graph.to_networkx()) else "no"
+        diagonal = "yes" if np.abs(np.diag(matrix)).max() < 1e-12 else "no"
+        rows.append([name, bipartite, diagonal, f"{np.linalg.eigvalsh(matrix)[0]:.4f}"])
+    return ["", "Of theorem 4:", *table(["graph", "bipartite", "diagonal of M is zero", "least eigenvalue of M"], rows)]

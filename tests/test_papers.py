@@ -1,0 +1,174 @@
+"""The page of the papers: its one rule, the printed data, and the small tables, computed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.papers import __main__ as papers
+from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition
+from benchmarks.papers.arrangement_cases import ALL, cases, rows
+from benchmarks.papers.page import DATA, Section, left_out, write
+from benchmarks.papers.ratios import ratios
+from benchmarks.papers.verdicts import BETTER, DIFFERS, LOST, MISPRINT, SAME, Evidence, Item, Printed, claim, compare
+from lb_mpi.arranging.arrange import arrange
+from lb_mpi.arranging.objectives import UniformAim, costs
+from lb_mpi.commands.lockstep import compare_on
+from lb_mpi.graph import parse
+from lb_mpi.problems.maze import read_maze
+
+YES, NO = Evidence("shown", True), Evidence("not shown", False)
+
+
+def verdicts(items: list[Item]) -> dict[str, str]:
+    return {one.name: one.verdict for one in items}
+
+
+@pytest.mark.parametrize(
+    ("printed", "ours", "options", "verdict"),
+    [
+        ("7.0", 7.04, {}, SAME),
+        ("7", 7.4, {}, SAME),
+        ("7.0", 7.4, {}, DIFFERS),
+        ("0.5", 0.55, {}, SAME),  # half a unit, but for rounding in binary
+        ("33", 28, {"better": "less"}, BETTER),
+        ("33", 38, {"better": "less"}, DIFFERS),
+        ("33", 38, {"better": "more"}, BETTER),
+        ("5.4", 7.7, {"error": YES, "better": "more"}, MISPRINT),  # what can't be right can't be beaten
+        ("5.4", 7.7, {"error": NO, "lost": YES}, LOST),
+        ("13", 21, {"lost": NO}, DIFFERS),
+        ("33", 28, {"better": "less", "lost": YES}, BETTER),
+        ("7.0", 7.0, {"error": YES}, SAME),
+        ("50", 45.0, {"drawn": [34.0, 61.0]}, SAME),
+        ("50", 45.0, {"drawn": [34.0, 49.0]}, DIFFERS),
+        ("50", 45.0, {"drawn": [34.0, 49.6]}, SAME),
+    ],
+)
+def test_the_rule(printed, ours, options, verdict):
+    assert compare("it", printed, ours, **options).verdict == verdict
+
+
+def test_a_reason_stands_beside_a_verdict_only_if_it_made_it():
+    assert compare("it", "5.4", 7.7, error=YES).why == "shown"
+    assert compare("it", "5.4", 5.4, error=YES, lost=YES).why == ""
+    assert claim("it", "falls", "rises", False, error=NO, lost=YES) == Item("it", "falls", "rises", LOST, "shown")
+    assert claim("it", "falls", "falls", True, lost=YES).verdict == SAME
+
+
+def test_printed_digits_count():
+    assert (Printed("7.0").least, Printed("7.0").most) == (6.95, 7.05)
+    assert (Printed("7").least, Printed("362601").half) == (6.5, 0.5)
+
+
+def test_the_printed_data_are_whole():
+    table = rows("arrangement_table1.csv")
+    assert [int(row["column"]) for row in table] == list(range(1, 10))
+    assert table[2]["Pr_percent"] == "25.6"  # as printed, although its own row gives 22.6
+    assert len(rows("arrangement_table2.csv")) == 9
+    cells = rows("arrangement_table3.csv")
+    assert {(row["set"], row["column"]) for row in cells} == {
+        (str(k), str(j)) for k in range(1, 10) for j in range(1, 10)
+    }
+    assert [arrangement.of_column(k) for k in range(1, 10)] == ["T1", "T2", "T3", "T4", "T7", "T6", "T8", "", "T9"]
+    opened, printed = (read_maze(DATA / name) for name in (drafting.OPENED, drafting.AS_PRINTED))
+    assert np.argwhere(opened != printed).tolist() == [[13, 13]]  # (12, 12) within the wall
+
+
+@pytest.mark.parametrize("name", ["mesh:3x3", "ring:2", "complete:5", "mesh:8x8"])
+def test_ratios_are_those_of_all_eigenvalues(name):
+    graph, rng = parse(name), np.random.default_rng(0)
+    layouts = rng.uniform(1.0, 10.0, (600, graph.n))
+    assert ratios(graph, layouts) == pytest.approx(costs(UniformAim(graph), layouts), rel=1e-9)
+
+
+def test_six_of_nine_printed_greedy_values_agree():
+    agree = []
+    for row in rows("arrangement_table1.csv"):
+        if name := arrangement.of_column(int(row["column"])):
+            case = cases()[name]
+            found = case.greedy(arrangement.ONE_TO_NINE)
+            assert len(found) == 1
+            assert found[0] == pytest.approx(arrange(case.graph, arrangement.ONE_TO_NINE, method="paper").p)
+            if Printed(row["p1"]).agrees(found[0]):
+                agree.append(name)
+    assert agree == ["T2", "T3", "T4", "T7", "T6", "T8"]
+
+
+def test_arrangements_stand_for_those_that_are_the_same_up_to_symmetry():
+    case = cases()["T7"]
+    assert len(case.symmetries) == 72
+    assert len(case.orders) * 72 == ALL
+    place, rng = case.place(arrangement.ONE_TO_NINE), np.random.default_rng(0)
+    some = rng.permuted(np.tile(arrangement.ONE_TO_NINE, (20, 1)), axis=1)
+    for layout, p in zip(some, ratios(case.graph, some), strict=True):
+        assert np.abs(place.values - p).min() < 1e-8
+        assert ratios(case.graph, layout[case.symmetries]) == pytest.approx(p)
+    assert place.below(place.greatest) + place.above(place.greatest) < ALL
+    assert place.below(1e9) == place.above(0.0) == ALL
+    column = {
+        one.name: one.verdict for one in arrangement._column(rows("arrangement_table1.csv")[4], place, 23.93521642)
+    }
+    assert (column["T7: p of the greedy"], column["T7: least p"]) == (SAME, MISPRINT)
+
+
+def test_the_table_of_the_maze(monkeypatch):
+    monkeypatch.setattr(drafting, "THRESHOLDS", (0.125,))
+    opened, printed = (read_maze(DATA / name) for name in (drafting.OPENED, drafting.AS_PRINTED))
+    tried = drafting.variants(opened)
+    items = [item for ranks in drafting.PRINTED for item in drafting._rank(ranks, compare_on(opened, ranks), tried)]
+    assert verdicts(items) == {
+        "L1, steps": SAME,
+        "L2, steps": SAME,
+        "balances on 2": SAME,
+        "S2": SAME,
+        "E2": MISPRINT,
+        "L4, steps": BETTER,
+        "balances on 4": LOST,
+        "S4": SAME,
+        "E4": BETTER,
+    }
+    found = compare_on(printed, 2)
+    assert (found.alone.steps, found.together.steps, found.together.balances) == (66, 46, 9)
+    mazes = {drafting.OPENED: opened, drafting.AS_PRINTED: printed}
+    paths = drafting._paths(mazes, {drafting.OPENED: tried, drafting.AS_PRINTED: drafting.variants(printed)})
+    assert [one.verdict for one in paths] == [SAME, LOST, MISPRINT, LOST]
+
+
+def test_misprinted_equations_and_the_example_of_the_course():
+    assert {one.verdict for one in diffusion.equations()} == {MISPRINT}
+    some = allocation.nodes([allocation.instance(seed) for seed in range(100)])
+    assert [one.verdict for one in allocation.equations(some)] == [MISPRINT, MISPRINT, SAME]
+    assert {one.verdict for one in partition.example()} == {SAME}
+
+
+def test_brute_force_is_what_exact_finds():
+    for seed in range(40):
+        one = allocation.instance(seed)
+        assert one.solve("exact").makespan == pytest.approx(one.brute_force()), seed
+
+
+def test_every_section_says_what_is_left_out():
+    for name in papers.SECTIONS:
+        assert left_out(name)[3].startswith("| where |")
+
+
+def test_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(allocation, "INSTANCES", 30)
+    arguments = ["papers", "--only", "allocation", "--no-plots", "--json", "--output", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", arguments)
+    assert papers.main() == 0
+    items = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert items == json.loads((tmp_path / "papers.json").read_text())
+    page = (tmp_path / "papers.md").read_text()
+    for item in items:
+        assert item["name"] in page
+        assert item["why"] in page
+
+
+def test_a_number_that_differs_is_counted(tmp_path, monkeypatch):
+    section = Section("One", "source")
+    section.show("Table", [compare("it", "7.0", 7.4)])
+    assert "| it | 7.0 | 7.40 | **differs** |" in write([section], 1.0, False)
+    monkeypatch.setattr(papers, "SECTIONS", {"one": lambda run: section})
+    monkeypatch.setattr("sys.argv", ["papers", "--no-plots", "--output", str(tmp_path), "--only", "one"])
+    assert papers.main() == 1
