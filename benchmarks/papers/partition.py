@@ -23,7 +23,7 @@ SOURCE = (
 EXAMPLE = "3,5/4,6/1,5,4/2,6,3/1,3/2,4"  # two triangles, 1 3 5 and 2 4 6, joined by the edge 3-4
 EIGENVALUES = ("0", "0.4384", "3", "3", "3", "4.5616")
 COMPONENTS = ("0.4647", "-0.4647", "0.2610", "-0.2610", "0.4647", "-0.4647")
-METHODS = ("spectral", "multilevel")
+METHODS = ("spectral", "multilevel-spectral", "multilevel")
 PARTS = (2, 8)
 
 
@@ -86,7 +86,8 @@ def _cuts(run: Run) -> list[str]:
             rows.append([name, graph.n, k, *cells])
     lines = ["", "### Cuts, and in brackets how many parts are in one piece", ""]
     lines += [
-        "The course prints no cuts. `spectral` bisects the whole graph, by v_2 alone; `multilevel` is that of this library."
+        "The course prints no cuts. `spectral` bisects the whole graph, by v_2 alone; `multilevel-spectral` is the course's "
+        "way; `multilevel` is that of this library."
     ]
     return [*lines, *table(["graph", "vertices", "parts", *(f"`{method}`" for method in METHODS)], rows)]
 
