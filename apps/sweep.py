@@ -1,6 +1,6 @@
 """A parameter sweep: Van der Pol's oscillator for many stiffnesses mu, each an independent task of `lb_mpi.Pool`.
 
-mpiexec -n 4 python -m apps.sweep --output sweep.npz
+mpiexec -n 4 python -m apps.sweep --output sweep.npz --log sweep.log
 mpiexec -n 4 python -m apps.sweep --speeds 0.8,0.4,0.2,0.2 --costs --json
 
     x'' = mu (1 - x^2) x' - x,   x(0) = 2, x'(0) = 0,   mu drawn log-uniformly from 1 to 10,000
@@ -15,6 +15,7 @@ import io
 import math
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,7 @@ def parser() -> Parser:
     parser.add_argument("--until", type=float, default=50.0, metavar="T", help="the oscillator's time (default: 50)")
     parser.add_argument("--seed", type=int, default=0, help="of the parameters (default: 0)")
     parser.add_argument("--output", metavar="FILE.npz", help="write parameters and results there")
+    parser.add_argument("--log", metavar="FILE", help="keep what is done: a later run with the same FILE does the rest")
     group = parser.add_argument_group("balancing")
     group.add_argument("--costs", action="store_true", help="predict what each task costs; the largest are begun first")
     add_speeds(group)
@@ -76,15 +78,15 @@ def oscillator(_time: float, state: Sequence[float], mu: float) -> tuple[float, 
     return v, mu * (1.0 - x * x) * v - x
 
 
-def solve(mu: float, until: float) -> Motion:
-    """A task: the motion for one mu; ArithmeticError when the integration fails."""
+def solve(mu: float, until: float) -> tuple[float, float, float, int, int]:
+    """A task: the motion for one mu, as a plain tuple, which a log takes; ArithmeticError when the integration fails."""
     found = solve_ivp(oscillator, (0.0, until), (2.0, 0.0), "LSODA", args=(float(mu),), rtol=1e-6, atol=1e-9)
     if not found.success:
         raise ArithmeticError(f"mu = {mu}: {found.message}")
     x, v = found.y
     late = np.abs(x[found.t >= 0.5 * until])
     begun = np.count_nonzero((x[:-1] < 0.0) & (x[1:] >= 0.0))
-    return Motion(float(x[-1]), float(v[-1]), float(late.max()), int(begun), int(found.nfev))
+    return float(x[-1]), float(v[-1]), float(late.max()), int(begun), int(found.nfev)
 
 
 def check_output(path: str | None) -> None:
@@ -114,11 +116,14 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     agree(own, lambda: check_output(options.output) if own.rank == 0 else None)
     pool = lb_mpi.Pool(own, emulated_speed=speed)
     with pool:
-        motions = pool.map(lambda one: solve(one, until), mu, costs=costs, progress=comm.rank == 0 and on_terminal())
+        found = pool.map(
+            partial(solve, until=until), mu, costs=costs, log=options.log, progress=comm.rank == 0 and on_terminal()
+        )
         report = pool.last
-    agree(own, lambda: write(options.output, mu, motions) if motions is not None and options.output else None)
+    motions = [Motion(*one) for one in found or ()]
+    agree(own, lambda: write(options.output, mu, motions) if motions and options.output else None)
     own.Free()
-    if motions is None or report is None:
+    if report is None:
         return {}, []
     answer = {
         "ranks": comm.size,
@@ -132,11 +137,8 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "sent_bytes": sum(rank.sent_bytes for rank in report.ranks),
         "evaluations": sum(motion.evaluations for motion in motions),
     }
-    return answer, [
-        str(report),
-        f"{answer['evaluations']:,} evaluations of the oscillator; time / lower bound "
-        f"{report.seconds / report.lower_bound_s:.3f}",
-    ]
+    share = report.lower_bound_s / report.seconds
+    return answer, [str(report), f"{answer['evaluations']:,} evaluations; lower bound / time {share:.3f}"]
 
 
 if __name__ == "__main__":

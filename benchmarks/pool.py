@@ -164,9 +164,10 @@ def model(options: argparse.Namespace) -> Rows:
     few = argparse.Namespace(repeat=min(options.repeat, 2), seed=options.seed)  # an executor needs seconds for each task
     more = ["schwimmbad + 1"] if importlib.util.find_spec("schwimmbad") else []
     answer = compete(2, ["pool", "executor 1", *more], few, *of)
-    yield Row(f"50 MB model, {MODEL_TASKS} tasks of 100 us: executor 1 / pool", ratios(answer, "executor 1"), "times", ">= 50")
+    what = f"50 MB model, {MODEL_TASKS} tasks of 100 us"
+    yield Row(f"{what}: executor 1 / pool", ratios(answer, "executor 1"), "times", ">= 50")
     for peer in more:
-        yield Row(f"50 MB model, {MODEL_TASKS} tasks of 100 us: {peer} / pool", ratios(answer, peer), "times", ">= 10")
+        yield Row(f"{what}: {peer} / pool", ratios(answer, peer), "times", ">= 10")
     answer = alone(2, "model_bytes", options, "--tasks", str(MODEL_TASKS))
     yield Row("50 MB model: the first map", answer["seconds"][:1], "s")
     yield Row("50 MB model: a later map", answer["seconds"][1:], "s")

@@ -40,9 +40,21 @@ def test_the_file_holds_what_one_rank_finds(
     assert given["evaluations"] == expected[:, -1].sum()
 
 
+def test_what_is_in_the_log_is_not_done_again(monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path) -> None:
+    log = str(folder / "sweep.log")
+    answers = [run(sweep, monkeypatch, *SMALL, "--log", log, "--json") for _ in range(2)]
+    assert [(code, err) for code, _, err in answers] == [(0, "")] * 2
+    first, again = (json.loads(out) for _, out, _ in answers)
+    assert (sum(first["tasks_by_rank"]), sum(again["tasks_by_rank"])) == (30, 0)
+    assert again["evaluations"] == first["evaluations"]
+    code, out, err = run(sweep, monkeypatch, "--tasks", "30", "--until", "6", "--log", log)
+    assert (code, out) == (2, "")
+    assert "sweep.log" in err
+
+
 def test_costs_are_known_well() -> None:
     mu = sweep.stiffnesses(20, 1)
-    costs = [sweep.solve(one, 20.0).evaluations for one in mu]
+    costs = [sweep.solve(one, 20.0)[-1] for one in mu]
     assert np.corrcoef(np.log(costs), np.log(sweep.predicted_costs(mu, 20.0)))[0, 1] > 0.8
 
 
