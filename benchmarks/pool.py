@@ -33,6 +33,7 @@ HEAVY_LOAD = 0.05  # of the machine, taken by others
 SPEEDS = "0.8,0.4,0.2,0.2"
 GRAINS = (2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6)  # seconds of a task
 MODEL_TASKS = 4
+JOB_S = 0.2  # no job is shorter
 TOTAL_S, MOST_TASKS = 0.3, 10_000  # of useful work in a list of tasks, on each rank
 
 
@@ -212,13 +213,17 @@ class Others:
     def __init__(self) -> None:
         """Begin now."""
         self._last = self._read()
+        self._share = 0.0
 
     def share(self) -> float:
-        """Share of the machine since the last call; 0.0 where it can't be known."""
-        (busy, own, at), self._last = self._last, self._read()
-        now_busy, now_own, now = self._last
-        n_cores = os.cpu_count() or 1
-        return max(0.0, (now_busy - busy) - (now_own - own)) / (n_cores * max(now - at, 1e-9))
+        """Share of the machine since the last call, again the same when that was just now; 0.0 where it can't be known."""
+        busy, own, at = self._last
+        now_busy, now_own, now = self._read()
+        if now - at > JOB_S:  # rows of one job have one share
+            taken_s = (now_busy - busy) - (now_own - own)
+            self._share = max(0.0, taken_s) / ((os.cpu_count() or 1) * (now - at))
+            self._last = now_busy, now_own, now
+        return self._share
 
     @staticmethod
     def _read() -> tuple[float, float, float]:
