@@ -62,6 +62,7 @@ def schwimmbad(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _:
     pool.map(function, items[:WARM])
     seconds = timed(lambda: pool.map(function, items))
     pool.close()
+    pool.workers.clear()  # it closes again at the end of the program, by messages that nobody would receive
     return seconds
 
 
