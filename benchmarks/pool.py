@@ -1,0 +1,268 @@
+"""How good is the pool?  python -m benchmarks.pool [--only SECTION ...]
+
+peers     seconds of a list of tasks by other means / by lb_mpi.Pool, in each round all in an order drawn anew: mpi4py's
+          MPICommExecutor, schwimmbad, a counter in a window (with function and items everywhere before the clock starts),
+          multiprocessing.Pool; "+ 1": with one rank more, which manages.  Tasks spin CPU time away.
+grain     METG(50 %): the smallest task of which two ranks spend half of the time on tasks; CPU of a task and of a map
+model     a function with 50 MB of data
+results   results of 2 MB
+speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on
+sleep     tasks that sleep: time / lower bound, in the pool and in Balancer.map_blocks, from the second call on
+
+Medians of the rounds' ratios, with the least and the greatest.  A * tells that other programs took more than 5 % of the
+machine meanwhile, so that the row says little.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import pool_tasks
+from benchmarks.stealing import run
+
+HEAVY_LOAD = 0.05  # of the machine, taken by others
+SPEEDS = "0.8,0.4,0.2,0.2"
+GRAINS = (2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6)  # seconds of a task
+MODEL_TASKS = 4
+JOB_S = 0.2  # no job is shorter
+TOTAL_S, MOST_TASKS = 0.3, 10_000  # of useful work in a list of tasks, on each rank
+
+
+class Row(NamedTuple):
+    """One line of the table: `values` are those of the rounds, or the one."""
+
+    name: str
+    values: list[float]
+    unit: str = ""
+    wanted: str = ""  # ">= 3"; empty: nothing is
+    others: float = 0.0  # share of the machine that other programs took
+
+    @property
+    def seen(self) -> float:
+        """What counts."""
+        return statistics.median(self.values)
+
+    @property
+    def met(self) -> bool | None:
+        """True when it is as wanted; None: nothing is wanted."""
+        if not self.wanted:
+            return None
+        sign, number = self.wanted.split()
+        return self.seen >= float(number) if sign == ">=" else self.seen <= float(number)
+
+    def __str__(self) -> str:
+        """Write a line: what was seen, its spread, what is wanted."""
+        spread = f"{min(self.values):.3g} .. {max(self.values):.3g}" if len(self.values) > 1 else ""
+        met = {None: "", True: "yes", False: "no"}[self.met]
+        mark = "*" if self.others > HEAVY_LOAD else ""
+        return f"{self.name:72} {self.seen:9.4g}{mark:1} {self.unit:5} {spread:17} {self.wanted:8} {met}"
+
+
+Rows = Iterator[Row]
+
+
+def compete(n: int, contestants: Sequence[str], options: argparse.Namespace, *argv: str) -> dict[str, Any]:
+    """Seconds of each contestant in each round on n ranks, and on one more for who has asked for it."""
+    case = ["-m", "benchmarks.pool_ranks", "compete", "--ranks", str(n), "--repeat", str(options.repeat)]
+    return run(n + 1, [*case, "--seed", str(options.seed), *argv, "--contestants", *contestants])
+
+
+def alone(n: int, case: str, options: argparse.Namespace, *argv: str) -> dict[str, Any]:
+    """What `benchmarks.pool_ranks` measures in a case without peers."""
+    more = ["--repeat", str(options.repeat), "--seed", str(options.seed)]
+    return run(n, ["-m", "benchmarks.pool_ranks", case, *more, *argv])
+
+
+def ratios(answer: dict[str, Any], peer: str) -> list[float]:
+    """Seconds of a peer / the pool's, round by round."""
+    pairs = zip(answer["seconds"][peer], answer["seconds"]["pool"], strict=True)
+    return [theirs / ours for theirs, ours in pairs]
+
+
+def wanted_of(peer: str, n: int, task_s: float) -> str:
+    """What the pool's speed is meant to be, against this peer."""
+    if n != 2:
+        return ""
+    if peer == "executor 16":
+        return ">= 3" if task_s < 1e-4 else ">= 1.7"
+    if peer == "executor 1 + 1":
+        return {1e-4: ">= 2", 1e-2: ">= 0.95"}.get(task_s, "")
+    if peer.startswith("counter"):
+        return ">= 1.3" if task_s < 1e-4 else ">= 0.95"
+    return ""
+
+
+def peers(options: argparse.Namespace) -> Rows:
+    """All contestants, by ranks, length of tasks, and how costs are spread."""
+    names = ["counter", "counter, largest first", "executor 1", "executor 16", "executor 1 + 1", "executor 16 + 1"]
+    names += ["schwimmbad + 1"] if importlib.util.find_spec("schwimmbad") else []
+    for n in (2, 4):
+        for task_s in (1e-5, 1e-4, 1e-3, 1e-2):
+            for kind in ("constant", "heavy"):
+                tasks = min(MOST_TASKS, round(TOTAL_S * n / task_s))
+                of = ["--tasks", str(tasks), "--task-s", str(task_s), "--kind", kind]
+                answer = compete(n, ["pool", *names], options, *of)
+                what = f"{n} ranks, {task_s * 1e6:6,.0f} us {kind:8}"
+                yield Row(f"{what}: useful share of the pool's time", [
+                    answer["useful_s"] / (n * seconds) for seconds in answer["seconds"]["pool"]
+                ])  # fmt: skip
+                for peer in names:
+                    yield Row(f"{what}: {peer} / pool", ratios(answer, peer), "times", wanted_of(peer, n, task_s))
+                items = pool_tasks.costs(kind, tasks, task_s, options.seed)
+                theirs = [by_processes(n, items) for _ in range(options.repeat)]
+                ours = statistics.median(answer["seconds"]["pool"])
+                yield Row(f"{what}: multiprocessing / pool", [seconds / ours for seconds in theirs], "times")
+
+
+def by_processes(n: int, items: list[float]) -> float:
+    """Seconds of multiprocessing.Pool, in an interpreter without MPI."""
+    import multiprocessing
+
+    with multiprocessing.get_context("spawn").Pool(n) as pool:
+        pool.map(pool_tasks.spin, items[: 4 * n], 1)
+        began = time.perf_counter()
+        pool.map(pool_tasks.spin, items)
+        return time.perf_counter() - began
+
+
+def grain(options: argparse.Namespace) -> Rows:
+    """What a task costs beside itself, and what a map does."""
+    names = ["pool", "counter", "executor 16"]
+    shares: dict[str, list[float]] = {name: [] for name in names}
+    for task_s in GRAINS:
+        tasks = min(MOST_TASKS, round(TOTAL_S / task_s))
+        answer = compete(2, names, options, "--tasks", str(tasks), "--task-s", str(task_s))
+        for name in names:
+            shares[name].append(answer["useful_s"] / (2 * statistics.median(answer["seconds"][name])))
+    for name in names:
+        yield Row(f"METG(50 %) of {name}, 2 ranks", [1e6 * metg(shares[name])], "us", "<= 10" if name == "pool" else "")
+    answer = alone(2, "overhead", options, "--tasks", "100000")
+    yield Row("CPU of a task that does nothing, 2 ranks", [1e6 * seconds for seconds in answer["task_s"]], "us", "<= 3")
+    yield Row("CPU of a map on the root, 2 ranks", [1e3 * seconds for seconds in answer["map_s"]], "ms", "<= 0.3")
+
+
+def metg(shares: Sequence[float]) -> float:
+    """The length at which the useful share of the time comes to a half, between those of GRAINS; nan when it doesn't."""
+    for k in range(1, len(GRAINS)):
+        low, high = shares[k - 1 : k + 1]
+        if low < 0.5 <= high:
+            return GRAINS[k - 1] * math.pow(GRAINS[k] / GRAINS[k - 1], (0.5 - low) / (high - low))
+    return GRAINS[0] if shares[0] >= 0.5 else math.nan
+
+
+def model(options: argparse.Namespace) -> Rows:
+    """A function with 50 MB of data."""
+    of = ["--work", "model", "--tasks", str(MODEL_TASKS), "--task-s", "1e-4"]
+    few = argparse.Namespace(repeat=min(options.repeat, 2), seed=options.seed)  # an executor needs seconds for each task
+    more = ["schwimmbad + 1"] if importlib.util.find_spec("schwimmbad") else []
+    answer = compete(2, ["pool", "executor 1", *more], few, *of)
+    what = f"50 MB model, {MODEL_TASKS} tasks of 100 us"
+    yield Row(f"{what}: executor 1 / pool", ratios(answer, "executor 1"), "times", ">= 50")
+    for peer in more:
+        yield Row(f"{what}: {peer} / pool", ratios(answer, peer), "times", ">= 10")
+    answer = alone(2, "model_bytes", options, "--tasks", str(MODEL_TASKS))
+    yield Row("50 MB model: the first map", answer["seconds"][:1], "s")
+    yield Row("50 MB model: a later map", answer["seconds"][1:], "s")
+    yield Row("50 MB model: sent in a later map by the root", answer["sent_bytes"], "bytes", "<= 1000")
+
+
+def results(options: argparse.Namespace) -> Rows:
+    """Results of 2 MB."""
+    names = ["executor 1", "executor 16"]
+    answer = compete(2, ["pool", *names], options, "--work", "large", "--tasks", "40", "--task-s", "1e-4")
+    for name in names:
+        yield Row(f"40 results of 2 MB: {name} / pool", ratios(answer, name), "times", ">= 10")
+
+
+def speeds(options: argparse.Namespace) -> Rows:
+    """Four ranks of emulated speeds."""
+    for task_s, tasks, wanted in ((1e-3, 2000, ">= 0.95"), (1e-2, 100, ">= 0.90")):
+        of = ["--speeds", SPEEDS, "--task-s", str(task_s), "--tasks", str(tasks), "--kind", "heavy"]
+        for known in (False, True):
+            answer = alone(4, "pool_bound", options, *of, *(["--costs"] if known else []))
+            what = f"speeds {SPEEDS}, {tasks} x {task_s * 1e3:.0f} ms heavy{', costs known' if known else ''}"
+            reached = [1.0 / ratio for ratio in answer["ratios"]]
+            yield Row(f"{what}: bound / time", reached, "", ">= 0.97" if known else wanted)
+
+
+def sleep(options: argparse.Namespace) -> Rows:
+    """Tasks that wait, on four ranks."""
+    of = ["--task-s", "5e-3", "--tasks", "400", "--kind", "heavy"]
+    for name, case in (("pool", "pool_bound"), ("map_blocks, all rows from rank 0", "rows_bound")):
+        answer = alone(4, case, options, "--work", "nap", *of)
+        yield Row(f"4 ranks, 400 sleeps of 5 ms heavy, {name}: time / bound", answer["ratios"], "", "<= 1.10")
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
+    section.__name__: section for section in (peers, grain, model, results, speeds, sleep)
+}
+
+
+class Others:
+    """CPU time that other programs take, from /proc/stat."""
+
+    def __init__(self) -> None:
+        """Begin now."""
+        self._last = self._read()
+        self._share = 0.0
+
+    def share(self) -> float:
+        """Share of the machine since the last call, again the same when that was just now; 0.0 where it can't be known."""
+        busy, own, at = self._last
+        now_busy, now_own, now = self._read()
+        if now - at > JOB_S:  # rows of one job have one share
+            taken_s = (now_busy - busy) - (now_own - own)
+            self._share = max(0.0, taken_s) / ((os.cpu_count() or 1) * (now - at))
+            self._last = now_busy, now_own, now
+        return self._share
+
+    @staticmethod
+    def _read() -> tuple[float, float, float]:
+        times = os.times()
+        own = times.user + times.system + times.children_user + times.children_system
+        try:
+            line = Path("/proc/stat").read_text().split("\n", 1)[0]
+        except OSError:
+            return own, own, time.perf_counter()
+        user, nice, system, _, _, irq, softirq, *_ = map(int, line.split()[1:])
+        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), own, time.perf_counter()
+
+
+def main() -> None:
+    """Measure, print the table (or JSON)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pool", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections")
+    parser.add_argument("--repeat", type=int, default=5, help="rounds of each measurement (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of costs and orders (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    if options.repeat < 1:
+        parser.error(f"--repeat {options.repeat}: expected at least 1")
+    rows, others = [], Others()
+    for name in options.only:
+        if not options.json:
+            print(f"{name}:", flush=True)
+        for row in SECTIONS[name](options):
+            measured = row._replace(others=others.share())
+            rows.append(measured)
+            if not options.json:
+                print(f"  {measured}", flush=True)
+    if not importlib.util.find_spec("schwimmbad") and {"peers", "model"} & set(options.only) and not options.json:
+        print("schwimmbad is not installed: left out")
+    if options.json:
+        print(json.dumps([{**row._asdict(), "seen": row.seen, "met": row.met} for row in rows]))
+
+
+if __name__ == "__main__":
+    main()

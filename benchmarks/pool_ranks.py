@@ -1,0 +1,154 @@
+"""The ranks' part of `benchmarks.pool`; run by it, under mpiexec.  Each case prints one JSON object on rank 0."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+import lb_mpi
+from benchmarks import pool_tasks
+from benchmarks.pool_peers import CONTESTANTS, ONE_MORE
+from lb_mpi.checks import comma_list
+from lb_mpi.mpi.waiting import barrier
+
+COMM = MPI.COMM_WORLD
+PLAIN: dict[str, Callable[[float], Any]] = {
+    "spin": pool_tasks.spin,
+    "nap": pool_tasks.nap,
+    "large": pool_tasks.large,
+}
+MAPS = 200  # of a few tasks each
+Answer = dict[str, Any]
+
+
+def compete(options: argparse.Namespace) -> Answer:
+    """Seconds of each contestant in each round, in an order that is drawn anew; the last rank is for `ONE_MORE`."""
+    rng = random.Random(options.seed)
+    items = pool_tasks.costs(options.kind, options.tasks, options.task_s, options.seed)
+    ranking = np.argsort(-np.array(items), kind="stable").tolist()
+    function = pool_tasks.model().look_up if options.work == "model" else PLAIN[options.work]
+    fewer = COMM.Split(0 if COMM.rank < options.ranks else MPI.UNDEFINED, COMM.rank)
+    seconds: dict[str, list[float]] = {name: [] for name in options.contestants}
+    for _ in range(options.repeat):
+        for name in rng.sample(options.contestants, len(options.contestants)):
+            comm = COMM if name.endswith(ONE_MORE) else fewer
+            barrier(COMM)
+            took = None
+            if comm != MPI.COMM_NULL:
+                took = CONTESTANTS[name.removesuffix(ONE_MORE)](comm, function, items, ranking)
+            if took is not None:
+                seconds[name].append(took)
+    barrier(COMM)
+    return {"seconds": seconds, "useful_s": sum(items)}
+
+
+def cpu_of(run: Callable[[], Any]) -> tuple[float, float]:
+    """CPU seconds of all ranks, and of rank 0, in a call on each."""
+    barrier(COMM)
+    began = time.process_time()
+    run()
+    mine = time.process_time() - began
+    everyone = COMM.allgather(mine)
+    return sum(everyone), everyone[0]
+
+
+def overhead(options: argparse.Namespace) -> Answer:
+    """CPU seconds of a task that does nothing, and of a map on the root."""
+    pool = lb_mpi.Pool(COMM)
+    with pool:
+        pool.map(pool_tasks.nothing, options.tasks)
+        a_task, a_map = [], []
+        for _ in range(options.repeat):
+            together_s, _ = cpu_of(lambda: pool.map(pool_tasks.nothing, options.tasks))
+            _, root_s = cpu_of(lambda: [pool.map(pool_tasks.nothing, COMM.size) for _ in range(MAPS)])
+            a_task.append(together_s / options.tasks)
+            a_map.append(root_s / MAPS)
+    return {"task_s": a_task, "map_s": a_map}
+
+
+def model_bytes(options: argparse.Namespace) -> Answer:
+    """Bytes that the root sends in a map whose function all ranks know, and seconds of the first and the later maps."""
+    items = [1e-4] * options.tasks
+    reports = []
+    with lb_mpi.Pool(COMM, root=0) as pool:
+        if pool is not None:
+            look_up = pool_tasks.model().look_up
+            for _ in range(options.repeat + 1):
+                pool.map(look_up, items)
+                assert pool.last is not None
+                reports.append(pool.last)
+    return {
+        "seconds": [report.seconds for report in reports],
+        "sent_bytes": [report.ranks[0].sent_bytes for report in reports[1:]],
+    }
+
+
+def pool_bound(options: argparse.Namespace) -> Answer:
+    """Time of a map / its lower bound, on ranks that emulate speeds; from the second map of a pool on."""
+    speeds = comma_list("--speeds", options.speeds, COMM.size)
+    function = PLAIN[options.work]
+    ratios = []
+    pool = lb_mpi.Pool(COMM, emulated_speed=speeds[COMM.rank])
+    with pool:
+        for k in range(options.repeat + 1):
+            items = pool_tasks.costs(options.kind, options.tasks, options.task_s, options.seed + k)
+            pool.map(function, items, costs=items if options.costs else None)
+            if pool.last is not None:
+                bound_s = max(sum(items) / sum(speeds), max(items) / max(speeds))
+                ratios.append(pool.last.seconds / bound_s)
+    return {"ratios": ratios[1:]}
+
+
+def rows_bound(options: argparse.Namespace) -> Answer:
+    """Time of a call of map_blocks / its lower bound: rows that sleep, all from rank 0; from the second call on."""
+    ratios = []
+    with lb_mpi.Balancer(COMM) as balancer:
+        for k in range(options.repeat + 1):
+            items = np.array(pool_tasks.costs(options.kind, options.tasks, options.task_s, options.seed + k))
+            barrier(COMM)
+            began = time.perf_counter()
+            balancer.map_blocks(sleep_rows, items if COMM.rank == 0 else items[:0])
+            took = COMM.allreduce(time.perf_counter() - began, MPI.MAX)
+            ratios.append(took / max(items.sum() / COMM.size, items.max()))
+    return {"ratios": ratios[1:]}
+
+
+def sleep_rows(rows: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Wait as long as the rows say."""
+    time.sleep(float(rows.sum()))
+    return rows
+
+
+CASES = (compete, overhead, model_bytes, pool_bound, rows_bound)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one case."""
+    cases = {case.__name__: case for case in CASES}
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pool_ranks", description=__doc__)
+    parser.add_argument("case", choices=cases)
+    parser.add_argument("--ranks", type=int, default=COMM.size, help="of those that compete without one more")
+    parser.add_argument("--work", choices=(*PLAIN, "model"), default="spin")
+    parser.add_argument("--kind", choices=("constant", "heavy"), default="constant")
+    parser.add_argument("--task-s", type=float, default=1e-3, help="mean of a task")
+    parser.add_argument("--tasks", type=int, default=1000)
+    parser.add_argument("--costs", action="store_true", help="are known")
+    parser.add_argument("--speeds", default=",".join(["1"] * COMM.size))
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--contestants", nargs="+", default=["pool"])
+    options = parser.parse_args(argv)
+    answer = cases[options.case](options)
+    if COMM.rank == 0:
+        print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The sweep on real MPI: the same file on any number of ranks, clear errors."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from apps import sweep
+from tests.mpi.test_apps import run
+
+COMM = MPI.COMM_WORLD
+SMALL = ["--tasks", "30", "--until", "5"]
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder that all ranks see."""
+    return COMM.bcast(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.mark.parametrize("extra", [[], ["--costs", "--speeds", ",".join(["0.5"] * COMM.size)]])
+def test_the_file_holds_what_one_rank_finds(
+    monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path, extra: list[str]
+) -> None:
+    file = str(folder / f"{len(extra)}.npz")
+    code, out, err = run(sweep, monkeypatch, *SMALL, *extra, "--output", file, "--json")
+    assert (code, err) == (0, "")
+    given = json.loads(out)
+    assert given["ranks"] == len(given["busy_fraction"]) == COMM.size
+    assert given["tasks"] == sum(given["tasks_by_rank"]) == 30
+    mu = sweep.stiffnesses(30, 0)
+    expected = np.array([sweep.solve(one, 5.0) for one in mu])
+    with np.load(file) as found:
+        assert np.array_equal(found["mu"], mu)
+        for name, column in zip(sweep.Motion._fields, expected.T, strict=True):
+            assert np.array_equal(found[name], column), name
+    assert given["evaluations"] == expected[:, -1].sum()
+
+
+def test_what_is_in_the_log_is_not_done_again(monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path) -> None:
+    log = str(folder / "sweep.log")
+    answers = [run(sweep, monkeypatch, *SMALL, "--log", log, "--json") for _ in range(2)]
+    assert [(code, err) for code, _, err in answers] == [(0, "")] * 2
+    first, again = (json.loads(out) for _, out, _ in answers)
+    assert (sum(first["tasks_by_rank"]), sum(again["tasks_by_rank"])) == (30, 0)
+    assert again["evaluations"] == first["evaluations"]
+    code, out, err = run(sweep, monkeypatch, "--tasks", "30", "--until", "6", "--log", log)
+    assert (code, out) == (2, "")
+    assert "sweep.log" in err
+
+
+def test_costs_are_known_well() -> None:
+    mu = sweep.stiffnesses(20, 1)
+    costs = [sweep.solve(one, 20.0)[-1] for one in mu]
+    assert np.corrcoef(np.log(costs), np.log(sweep.predicted_costs(mu, 20.0)))[0, 1] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--tasks", "0"], "--tasks = 0"),
+        (["--until", "nan"], "--until = nan"),
+        (["--seed", "-1"], "--seed = -1"),
+        (["--speeds", "fast"], "--speeds"),
+        (["--output", "/"], "--output /"),
+        (["--output", "nosuch/sweep.npz"], "nosuch/sweep.npz"),
+    ],
+)
+def test_mistakes(monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str) -> None:
+    code, out, err = run(sweep, monkeypatch, *arguments)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
