@@ -9,6 +9,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,35 @@ class TaskLog:
 
 
 def digest(function: Callable[..., Any], items: Items) -> bytes:
-    """Tell a function and its items from others: by its name, or what pickle makes of it, and the items' bytes."""
+    """Tell a function and its items from others: by its name, or what pickle makes of it, and the items' bytes.
+
+    One that can't be pickled (a lambda, a function in a function) is told by its code, its defaults and what it encloses;
+    TypeError where that can't be pickled.  What is changed in the body of a function with a name is not noticed: one may
+    want to mend it and go on.
+    """
     found = hashlib.blake2b(digest_size=16)
     try:
         found.update(pickle.dumps(function, pickle.HIGHEST_PROTOCOL))
-    except Exception:  # a lambda, a function in a function
-        found.update(f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}".encode())
-        found.update(getattr(getattr(function, "__code__", None), "co_code", b""))
+    except Exception as error:
+        if not isinstance(function, FunctionType):
+            raise TypeError(f"function = {show(function)}: expected, one to be pickled for a log ({error})") from error
+        found.update(_told(function))
     for part in encode(items, np.arange(items.n, dtype=np.int64), 1):
         found.update(part)
     return found.digest()
+
+
+def _told(function: FunctionType) -> bytes:
+    """What a function without a name does, as bytes."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    parts = [function.__module__, function.__qualname__, function.__defaults__, function.__kwdefaults__, cells]
+    try:
+        return pickle.dumps(parts, pickle.HIGHEST_PROTOCOL) + _code(function.__code__)
+    except Exception as error:
+        why = f"what it encloses can't be pickled: {error}"
+        raise TypeError(f"function = {show(function)}: expected one that a log can tell from others ({why})") from error
+
+
+def _code(code: CodeType) -> bytes:
+    consts = [_code(const) if isinstance(const, CodeType) else repr(const).encode() for const in code.co_consts]
+    return b"\0".join([code.co_code, repr(code.co_names).encode(), *consts])

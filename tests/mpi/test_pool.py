@@ -300,16 +300,24 @@ def test_between_hosts(n_hosts: int) -> None:
     host.Free()
 
 
+RUN: list[int] = []
+
+
+def logged(k: int, fail: int) -> tuple[int, float]:
+    RUN.append(k)
+    if k == fail:
+        raise ValueError(k)
+    return (k, k / 7)
+
+
+def enclosing(factor: Any) -> Callable[[int], Any]:
+    return lambda k: k * factor
+
+
 def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: Path) -> None:
     path = tmp_path / "log"  # on the root
-    run: list[int] = []
-
-    def function(k: int, fail: int) -> tuple[int, float]:
-        run.append(k)
-        if k == fail:
-            raise ValueError(k)
-        return (k, k / 7)
-
+    function, run = logged, RUN
+    run.clear()
     items = [(k, 90) for k in range(100)]
     with pytest.raises(lb_mpi.TaskError, match="task 90 "):
         pool.starmap(function, items, log=path)
@@ -339,6 +347,14 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
         pool.map(lambda k: {k}, 50, log=tmp_path / "sets")
     with pytest.raises(OSError, match="none"):
         pool.map(square, 5, log=tmp_path / "none" / "log")
+    for factor in (2, 5, 2):  # each has its own log, or its own results
+        path = tmp_path / f"by{factor}"
+        assert pool.map(lambda k, factor=factor: k * factor, 9, log=path, to="all") == [k * factor for k in range(9)]
+        assert pool.map(enclosing(factor), 9, log=path.with_suffix(".two"), to="all") == [k * factor for k in range(9)]
+    with pytest.raises(ValueError, match="another function"):
+        pool.map(enclosing(3), 9, log=tmp_path / "by2.two")
+    with pytest.raises(TypeError, match="one that a log can tell from others"):
+        pool.map(enclosing(NotForPickling()), 9, log=tmp_path / "not")
     with pytest.raises(TypeError, match=r"log = 3\.5: expected the name of a file"):
         pool.map(square, 5, log=3.5)
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
