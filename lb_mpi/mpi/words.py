@@ -49,6 +49,9 @@ class Words(Mapping[int, int]):
 
     def swap(self, swap: Swap) -> bool:
         """Compare and swap; False when the word was another one by then."""
+        if len(self.ranks) == 1:  # nobody else is there, and MPI may take its time for such a window
+            self._words[swap.rank][_WORD] = swap.new
+            return True
         place = self._places[swap.rank]
         self._old[0], self._new[0], self._found[0] = swap.old, swap.new, _NO_WORD
         self._window.Compare_and_swap(self._new, self._old, self._found, place, 0)
