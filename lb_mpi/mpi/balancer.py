@@ -24,7 +24,7 @@ from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.blame import Blame, blame_argument, raise_everywhere
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.exchange import fingerprint
+from lb_mpi.mpi.exchange import METHODS, fingerprint
 from lb_mpi.mpi.flows import Flows
 from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.lending import Lending
@@ -56,6 +56,8 @@ class Balancer:
     scheme : one of `diffusion.setup.SCHEMES`.  "direct" (the usual one) is solved on the root, which is quickest up to
         hundreds of ranks; the others work between neighbours.
     tau : the rule for the edges' weights, see `diffusion.setup.prepare`.
+    exchange : how neighbours tell each other their loads, one of `mpi.exchange.METHODS`; "paper" is the exchange of Jin and
+        Wang.  Steps and flows are the same; "direct" has none.
     tolerance : imbalance (Jin & Wang's I_m) that is good enough.
     when : "auto": when the time that it is expected to save until the next chance exceeds its cost; "always": at every
         chance; a number: when the imbalance is above this bound.
@@ -74,6 +76,7 @@ class Balancer:
         graph: Any = None,
         scheme: str = "direct",
         tau: str | None = None,
+        exchange: str = METHODS[0],
         tolerance: float = 0.05,
         when: When = "auto",
         every: int = 1,
@@ -86,7 +89,7 @@ class Balancer:
             bound, policy, calls = agree(own, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
             same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
             agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
-            self._flows = Flows(own, self.graph, scheme, tau, bound)
+            self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
         except BaseException:
             own.Free()
             raise
