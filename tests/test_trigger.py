@@ -77,15 +77,19 @@ def test_a_smaller_measurement_is_believed_at_once() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 8, 100, 1001])
-def test_blocks_cover_every_row_once_and_their_cuts_move(n: int) -> None:
-    cuts = set()
+@pytest.mark.parametrize("least", [1, 4])
+def test_blocks_cover_every_row_once_get_shorter_and_begin_elsewhere(n: int, least: int) -> None:
+    begins = set()
     for turn in range(50):
-        parts = blocks(n, 8, turn)
-        assert [row for part in parts for row in range(part.start, part.stop)] == list(range(n))
-        assert all(part.stop > part.start for part in parts)
-        assert len(parts) <= 9
-        cuts |= {part.start for part in parts}
-    assert len(cuts) >= min(n, 50)
+        parts = blocks(n, 8, turn, least)
+        assert sorted(row for part in parts for row in range(part.start, part.stop)) == list(range(n))
+        left = n
+        for part in parts:
+            size = part.stop - part.start
+            assert min(least, n) <= size < max(least, left // 8) + max(1, least)
+            left -= size
+        begins |= {parts[0].start} if parts else set()
+    assert len(begins) >= min(n // (2 * least), 30)
 
 
 def test_costs_of_single_rows_are_told_apart_in_time() -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
+from lb_mpi.balancing.rowsets import Rowset, count, numbers
 from lb_mpi.graph import Floats, Ints
 
 UP = 0.7  # weight of a measurement that is larger than what was known
@@ -68,18 +68,18 @@ class RowCosts:
         """(n,) costs in units of work at the (P,) worths k; NaN: not measured."""
         return np.asarray(self.ticks * worth[self.measured_by])
 
-    def observe(self, timed: Iterable[tuple[slice | Ints, int, float]], worth: Floats) -> list[Observation]:
+    def observe(self, timed: Iterable[tuple[Rowset, int, float]], worth: Floats) -> list[Observation]:
         """Blocks of rows (each row in one at most) were computed: (rows, by which rank, ticks that it took).
 
         The ticks of a block are spread over its rows in proportion to what they cost so far.  Returns what that tells of the
         worth of other ranks' ticks: something where most of the rows were measured here before.
         """
-        known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and _count(rows)]
+        known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and count(rows)]
         if not known:
             return []
-        counts = np.array([_count(rows) for rows, _, _ in known])
+        counts = np.array([count(rows) for rows, _, _ in known])
         starts = np.cumsum(counts) - counts
-        index = np.concatenate([_numbers(rows) for rows, _, _ in known])
+        index = np.concatenate([numbers(rows) for rows, _, _ in known])
         by = np.array([rank for _, rank, _ in known])
         ticks = np.maximum([ticks for _, _, ticks in known], FEWEST)
         measured_by = self.measured_by[index]
@@ -104,14 +104,6 @@ class RowCosts:
             )
             for k in np.flatnonzero(tells).tolist()
         ]
-
-
-def _count(rows: slice | Ints) -> int:
-    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-
-
-def _numbers(rows: slice | Ints) -> Ints:
-    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
 def smooth(before: float, now: float, up: float = UP) -> float:
@@ -162,12 +154,22 @@ class Worths:
         self.values = np.asarray(np.exp(logs - logs.mean()))
 
 
-def blocks(n: int, count: int, turn: int) -> list[slice]:
-    """0..n cut into about `count` even slices; the cuts move from turn to turn, so that in time every row is told apart."""
-    if n <= 0:
-        return []
-    count = max(1, min(count, n))
-    shift = (turn * 0.6180339887498949) % 1.0 if count > 1 else 0.0  # the golden ratio: cuts spread evenly
-    inner = sorted({round((k + shift) * n / count) for k in range(count)} - {0, n})
-    cuts = [0, *inner, n]
-    return [slice(begin, end) for begin, end in pairwise(cuts)]
+def blocks(n: int, parts: int, turn: int, least: int = 1) -> list[slice]:
+    """0..n cut into slices of 1/parts of what is left, but no shorter than `least`, if n isn't.
+
+    So there are many short ones towards the end, where ranks wait for each other.  They begin somewhere else in each turn,
+    and end where they have begun: so in time every row is told apart, and computed by the one rank and the other.
+    """
+    begin = int(n * ((turn * 0.6180339887498949) % 1.0))  # the golden ratio: begins spread evenly
+    if min(begin, n - begin) < least:
+        begin = 0
+    slices = []
+    first, left = begin, n
+    while left:
+        end = n if first >= begin else begin
+        size = max(least, left // parts, 1)
+        if end - first < size + least:
+            size = end - first
+        slices.append(slice(first, first + size))
+        first, left = (first + size) % n, left - size
+    return slices

@@ -240,7 +240,7 @@ class Balancer:
             told=told.seen,
         )
         spent_s = lending.spent_s + time.perf_counter() - began
-        verdict, judging_s = self._settle(report)
+        verdict, judging_s = self._settle(report, lending.take_late)
         course.hear(verdict)
         if verdict.problem:
             try:
@@ -269,12 +269,15 @@ class Balancer:
             )
         )
 
-    def _settle(self, report: Report) -> tuple[Verdict, float]:
-        """The root hears everybody and decides; the verdict, and the seconds that deciding took."""
+    def _settle(self, report: Report, meanwhile: Callable[[], object]) -> tuple[Verdict, float]:
+        """The root hears everybody and decides; the verdict, and the seconds that deciding took.
+
+        `meanwhile` receives what others still send: who has reported has nothing under way.
+        """
         comm, judge = self._comm, self._judge
         reports, answer = np.empty(comm.size, dtype=REPORT), np.zeros(1, dtype=verdict_dtype(comm.size))
         mine = np.array([report.fields()], dtype=REPORT)
-        wait(comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0), LONGEST_WAIT_S)
+        wait(comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0), LONGEST_WAIT_S, meanwhile)
         began = time.perf_counter()
         error: Exception | None = None
         if judge is not None:
@@ -284,7 +287,7 @@ class Balancer:
                 error = caught
                 answer["verdict"]["problem"] = Problem.JUDGE
         judging_s = time.perf_counter() - began
-        wait(comm.Ibcast(answer.view(np.uint8), 0), LONGEST_WAIT_S)
+        wait(comm.Ibcast(answer.view(np.uint8), 0), LONGEST_WAIT_S, meanwhile)
         verdict = verdict_of(answer)
         if verdict.problem is Problem.JUDGE:
             agree(comm, lambda: _raise(error))
