@@ -64,6 +64,16 @@ def test_rows_that_can_not_be_divided_are_no_reason_to_go_on() -> None:
     assert sum(call.acted for call in calls[15:]) <= 4
 
 
+def test_rows_that_wait_are_shared_from_the_first_call_on() -> None:
+    """All from one rank, heavy-tailed; their time is the same on any rank."""
+    for seed in range(4):
+        drawn = np.random.default_rng(seed).lognormal(0.0, 1.0, 2000)
+        waits = [drawn * 8.0 / drawn.sum(), *[np.zeros(0)] * 3]
+        calls = simulate(ranks(4, np.ones(4)), lambda _call, waits=waits: waits, 6)  # type: ignore[misc]
+        assert max(call.seconds for call in calls) < 1.25 * 2.0, seed
+        assert np.median([call.seconds for call in calls[1:]]) < 1.10 * 2.0, seed
+
+
 def test_numbers_of_rows_that_change() -> None:
     cluster = ranks(4, [4000.0, 1000.0, 1000.0, 500.0])
     calls = simulate(cluster, lambda call: [np.ones(100 + 10 * ((call + rank) % 3)) for rank in range(4)], 12)

@@ -13,7 +13,7 @@ import pytest
 
 from lb_mpi.balancing import round as round_module
 from lb_mpi.balancing.judge import end_s
-from lb_mpi.balancing.round import LATENCY_S, PAUSE_S, Job, Kind, Message, Round, part
+from lb_mpi.balancing.round import BLOCK_S, LATENCY_S, PART, PAUSE_S, Job, Kind, Message, Round, part
 from lb_mpi.balancing.rowsets import join, numbers
 from lb_mpi.balancing.simulate import Network, World, _Clock
 from lb_mpi.errors import ProtocolError
@@ -278,7 +278,9 @@ def test_a_helper_gets_a_part_of_its_share_that_comes_back_in_time(faster: float
             given = part(sizes, row_s, share, faster)
             rows, left = sum(sizes[:given]), sum(sizes)
             assert rows * row_s / faster + 2 * LATENCY_S <= left * row_s or given == 0
-            assert rows <= max(sizes[0], 0.5 * share * left + 0.5 * max(sizes))
+            assert rows <= max(sizes[0], share * left + 0.5 * max(sizes))
+            if PART * share * left * row_s > BLOCK_S:
+                assert rows <= max(sizes[0], PART * share * left + 0.5 * max(sizes))
             if sizes[0] * row_s / faster + 2 * LATENCY_S > left * row_s:
                 assert given == 0
     assert part([4], 0.0, 0.5, 1.0) == 0

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.estimate import Observation, RowCosts, Worths, blocks, smooth
+from lb_mpi.balancing.estimate import Observation, RowCosts, Worths, blocks, own_time_s, smooth
 from lb_mpi.balancing.reports import N_TOLD, REPORT, Report
 from lb_mpi.balancing.trigger import Trigger
 
@@ -68,6 +68,22 @@ def test_bad_when(when: object) -> None:
 def test_bad_every(every: object) -> None:
     with pytest.raises(ValueError, match="every"):
         Trigger(every=every)  # type: ignore[arg-type]
+
+
+def test_the_time_of_a_call_is_cpu_time_and_what_it_waits_by_itself() -> None:
+    assert own_time_s(5.0, 1.0, gave_up=0, queued_s=0.0) == 1.0  # others had the core, whoever they are
+    assert own_time_s(5.0, 1.0, gave_up=0, queued_s=None) == 1.0
+    assert own_time_s(5.0, 0.1, gave_up=1, queued_s=1.0) == 4.0  # slept for 3.9 s, then queued
+    assert own_time_s(5.0, 3.0, gave_up=1, queued_s=2.5) == 3.0  # clocks that don't quite agree
+    for gave_up, queued_s in ((None, None), (3, None), (None, 1.0)):  # a system that doesn't tell
+        assert own_time_s(5.0, 0.5, gave_up, queued_s) == 5.0
+        assert own_time_s(5.0, 1.5, gave_up, queued_s) == 1.5
+    rng = np.random.default_rng(0)
+    for _ in range(200):  # never less than the CPU time, never more than the clock on the wall
+        wall_s = rng.exponential()
+        cpu_s, queued_s = wall_s * rng.dirichlet(np.ones(3))[:2]
+        for gave_up in (0, 1, None):
+            assert cpu_s <= own_time_s(wall_s, cpu_s, gave_up, queued_s) <= wall_s
 
 
 def test_a_smaller_measurement_is_believed_at_once() -> None:

@@ -99,15 +99,12 @@ class Course:
         round.fail()
         return round
 
-    def learn(self, learned: Learned, busy_s: float, ticks: float, *, reliable: bool = True) -> Told:
+    def learn(self, learned: Learned, busy_s: float, ticks: float) -> Told:
         """Take in what was measured in a round that has not failed.
 
-        This rank computed for `busy_s` seconds, in which it counted `ticks`; not `reliable`: of another kind than before.
+        This rank computed for `busy_s` seconds, in which it counted `ticks`.
         """
         assert self.costs is not None
-        if not reliable:
-            self.costs = RowCosts(self.rank, len(self.costs))
-            return Told()
         seen = self.costs.observe([timed[:3] for timed in learned.timed], self.ranks.worth)
         known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
         given = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known if timed.helped)

@@ -8,6 +8,10 @@ and g_r seconds pass while it does one.  So its speed is s_r = k_r / g_r units o
 - Rows that rank r measures after rank q has told ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of all
   such ratios (of their logarithms, lately seen ones first).  Ranks that never computed each other's rows are taken for
   alike; the first rows that are lent to such a rank show it.
+- A tick is a second of the function's own time: CPU time, and the time in which it waits by itself (it sleeps, or a file, a
+  subprocess, another thread or a GPU works for it).  That the operating system gave the core to others is no property of
+  the rows.  `own_time_s` tells the one from the other, call by call: nothing of it is remembered, so that ticks of
+  functions that wait and of those that compute can be set against each other on all ranks from the first call on.
 - Computing can be held up but never sped up: a smaller measurement is believed at once, a larger one by and by.
 """
 
@@ -25,12 +29,27 @@ from scipy.sparse.linalg import spsolve
 from lb_mpi.balancing.rowsets import Rowset, count, numbers
 from lb_mpi.graph import Floats, Ints
 
+ASLEEP = 0.2  # a function that uses the CPU for less than this part of its time is waiting, if the system tells nothing
 UP = 0.7  # weight of a measurement that is larger than what was known
 FORGET = 0.9  # weight of an observation after one more round with any
 PRIOR = 1e-3  # of the heaviest observation: how strongly ticks of unrelated ranks are taken for alike
 NEGLIGIBLE = 1e-6  # of the heaviest observation: what is lighter is dropped
 DENSE = 256  # ranks up to which the fit is solved as a dense system
 FEWEST = 2.0**-60  # seconds; no measured time is 0
+
+
+def own_time_s(wall_s: float, cpu_s: float, gave_up: float | None, queued_s: float | None) -> float:
+    """Seconds that a call takes by itself, of `wall_s` seconds in which it had the core for `cpu_s`.
+
+    Who never gave up the core by itself (`gave_up`: how often) has not waited: CPU time.  Otherwise all time but that in
+    which it would have run and had to queue for a core (`queued_s`).  None: the system doesn't tell; then wall-clock time is
+    taken for a call that hardly used the CPU, CPU time for all others.
+    """
+    if gave_up == 0:
+        return cpu_s
+    if gave_up is None or queued_s is None:
+        return wall_s if cpu_s < ASLEEP * wall_s else cpu_s
+    return max(cpu_s, wall_s - queued_s)
 
 
 class Observation(NamedTuple):

@@ -326,12 +326,13 @@ def part(sizes: Sequence[int], row_s: float, share: float, faster: float) -> int
     """How many blocks, of so many rows each, the next one first, a helper is given of what is left at home.
 
     A row takes `row_s` seconds at home.  Of the speed of all who are at it the helper makes up `share`; it is `faster` times
-    as fast as this rank.  It gets PART of its share, but one block at least; nothing that would not come back LATENCY_S
-    before this rank alone would be through.
+    as fast as this rank.  It gets PART of its share, or all of it if that takes less than BLOCK_S, and one block at least;
+    nothing that would not come back LATENCY_S before this rank alone would be through.
     """
     left = sum(sizes)
+    wanted = max(PART * share * left, min(share * left, BLOCK_S / row_s if row_s else 0.0))
     rows, n = sizes[0], 1
-    while n < len(sizes) and rows + 0.5 * sizes[n] <= PART * share * left:
+    while n < len(sizes) and rows + 0.5 * sizes[n] <= wanted:
         rows += sizes[n]
         n += 1
     back_s = rows * row_s / faster + LATENCY_S

@@ -223,15 +223,15 @@ class Balancer:
         comm, course, watch = self._comm, self._course, self._watch
         began = time.perf_counter()
         told = Told()
-        reliable = watch.end()
+        watch.end()
         if lending.blame is None:
-            told = course.learn(lending.learned, watch.busy_s, watch.ticks, reliable=reliable)
+            told = course.learn(lending.learned, watch.busy_s, watch.ticks)
         report = Report(
             failed=lending.blame is not None,
             mark=mine.spec.mark if mine is not None else 0,
             work=told.work,
             busy_s=watch.busy_s,
-            ticks=watch.ticks if reliable else 0.0,
+            ticks=watch.ticks,
             spent_s=lending.spent_s,
             rows=lending.learned.rows_lent,
             bytes=lending.bytes_moved,
@@ -258,7 +258,7 @@ class Balancer:
         self.history.append(
             Balanced(
                 acted=verdict.decision.act,
-                reason=verdict.decision.words,
+                reason=verdict.words,
                 imbalance_before=verdict.imbalance_before,
                 imbalance_after=verdict.imbalance_after,
                 rows_moved=verdict.rows,
