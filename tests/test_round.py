@@ -33,6 +33,8 @@ SMALL = [
     ([2, 0, 0], PATH, {(0, 2): 1}, 1),
 ]
 
+QUICK = 5  # so many of these have few states
+
 
 @pytest.mark.parametrize("number", range(len(SMALL)))
 def test_the_law_holds_in_every_reachable_state(number: int) -> None:
@@ -163,16 +165,7 @@ MUTANTS = [
     ("sends = [(job.owner, Message(Kind.FAILED)) for job in self.borrowed]", "sends = []"),
     ("            return [(source, Message(Kind.FAILED))]\n", "            return []\n"),
     ("        if self.failed:\n            return [(source, Message(Kind.FAILED))]\n", ""),
-    ("            if kind is Kind.DONE:\n                self.learned",
-     "            if True:\n                self.learned"),
 ]  # fmt: skip
-EQUIVALENT = {
-    # Planned loans leave with the first turn, before anybody asks; and who is to have one is not settled without it.
-    ("return self.to_lend is None and not (", "return not ("),
-    # Rows that have come to nothing are counted as computed: the round is lost, whatever the books say.
-    ("            if kind is Kind.DONE:\n                self.learned",
-     "            if True:\n                self.learned"),
-}
 
 
 def mutant(before: str, after: str) -> type[Round]:
@@ -189,11 +182,12 @@ def mutant(before: str, after: str) -> type[Round]:
 
 
 def find_fault(round_class: type[Round]) -> Exception | None:
-    """What is wrong with it: simulations, then every state of small rounds."""
+    """What is wrong with it: every state of the smallest rounds, simulations, every state of the others."""
     try:
-        for seed in range(60):
-            play(seed, round_class=round_class)
-        for *setting, failures in SMALL:
+        for number, (*setting, failures) in enumerate(SMALL):
+            if number == QUICK:
+                for seed in range(60):
+                    play(seed, round_class=round_class)
             explore(first_state(*setting, failures=failures, round_class=round_class), most_states=20_000)
     except (AssertionError, ProtocolError, IndexError, TypeError) as fault:
         return fault
@@ -202,8 +196,7 @@ def find_fault(round_class: type[Round]) -> Exception | None:
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    fault = find_fault(mutant(*MUTANTS[number]))
-    assert (fault is not None) == (MUTANTS[number] not in EQUIVALENT), MUTANTS[number]
+    assert find_fault(mutant(*MUTANTS[number])) is not None, MUTANTS[number]
 
 
 def test_what_the_table_rules_out() -> None:
