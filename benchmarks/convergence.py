@@ -12,7 +12,7 @@ know their neighbours overtake the one that gathers all loads; and draws, with t
     mpiexec -n 25 python -m benchmarks.convergence --real [--seeds 3] [--exchange paper]
 
 compares the steps on real ranks, more of them than cores if need be, with those in simulation, and measures which scheme is
-balanced first.
+balanced first, with the exchange of the paper beside the MPI's collective.
 
 Speeds are uniform in 4..16 and drawn before the times, which are uniform in 5..15.
 """

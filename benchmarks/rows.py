@@ -1,8 +1,13 @@
-"""Does the simulator of rows tell the truth?  mpiexec -n 4 python -m benchmarks.rows [--speeds 0.8,0.4,0.2,0.2]
+"""Does the simulator of rows tell the truth?  mpiexec -n 4 python -m benchmarks.rows [--case drawn|root|sleep]
 
 Rows of drawn costs (CPU time that is spun away) are computed by `Balancer.map_blocks` on ranks that emulate these speeds,
 and by `lb_mpi.balancing.simulate` on virtual ranks of the same speeds; seconds of each call, and predicted / measured of
 them all.  The machine must have as many cores as the sum of the speeds.
+
+    drawn   on each rank as many rows
+    root    all rows are on rank 0, heavy-tailed: what does the first call take, in which nothing is known?
+    sleep   all rows are on rank 0, heavy-tailed, and sleep instead of using the CPU, on equal ranks: an emulation of rows
+            that wait for files, subprocesses or GPUs; the bound is what was asked to be slept / ranks
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
@@ -33,14 +39,33 @@ def compute(rows: Floats) -> Floats:
     return rows
 
 
-def real(comm: MPI.Intracomm, costs: list[list[Floats]], speed: float) -> list[float]:
+def sleep(rows: Floats) -> Floats:
+    """Wait as long as the rows say, one by one."""
+    for seconds in rows.tolist():
+        time.sleep(seconds)
+    return rows
+
+
+def draw(case: str, kind: str, rows: int, row_s: float, calls: int) -> list[list[Floats]]:
+    """Seconds of all ranks' rows in each call."""
+    size = MPI.COMM_WORLD.size
+    if case == "drawn":
+        costs = row_costs(kind, size, rows, spread=0.5, period=2 * calls)
+        return [[row_s * mine for mine in costs(call)] for call in range(calls)]
+    heavy = row_costs("lognormal", 1, rows * size, spread=1.0)(0)[0]
+    return [[row_s / heavy.mean() * heavy, *[np.zeros(0)] * (size - 1)]] * calls
+
+
+def real(
+    comm: MPI.Intracomm, costs: list[list[Floats]], speed: float, function: Callable[[Floats], Floats]
+) -> list[float]:
     """Seconds of each call on the slowest rank."""
     seconds = []
     with lb_mpi.Balancer(comm, emulated_speed=speed) as balancer:
         for call in costs:
             barrier(comm)
             began = time.perf_counter()
-            balancer.map_blocks(compute, call[comm.rank])
+            balancer.map_blocks(function, call[comm.rank])
             seconds.append(comm.allreduce(time.perf_counter() - began, MPI.MAX))
     return seconds
 
@@ -48,18 +73,21 @@ def real(comm: MPI.Intracomm, costs: list[list[Floats]], speed: float) -> list[f
 def main() -> None:
     """Measure, simulate, print on rank 0."""
     comm = MPI.COMM_WORLD
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rows", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--speeds", default="0.8,0.4,0.2,0.2", help="of the ranks (%(default)s)")
-    parser.add_argument("--costs", choices=ROWS, default="lognormal", help="of the rows (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rows", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--case", choices=("drawn", "root", "sleep"), default="drawn", help="see above (%(default)s)")
+    parser.add_argument("--speeds", default="0.8,0.4,0.2,0.2", help="of the ranks; sleep: all 1 (%(default)s)")
+    parser.add_argument("--costs", choices=ROWS, default="lognormal", help="of drawn rows (%(default)s)")
     parser.add_argument("--rows", type=int, default=200, help="on each rank (%(default)s)")
-    parser.add_argument("--row-s", type=float, default=4e-4, help="mean CPU seconds of a row (%(default)s)")
+    parser.add_argument("--row-s", type=float, default=4e-4, help="mean seconds of a row (%(default)s)")
     parser.add_argument("--calls", type=int, default=40, help="of map_blocks (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    speeds = np.array(comma_list("--speeds", options.speeds, comm.size))
-    draw = row_costs(options.costs, comm.size, options.rows, spread=0.5, period=2 * options.calls)
-    costs = [[options.row_s * mine for mine in draw(call)] for call in range(options.calls)]
-    measured = real(comm, costs, float(speeds[comm.rank]))
+    sleeps = options.case == "sleep"
+    speeds = np.ones(comm.size) if sleeps else np.array(comma_list("--speeds", options.speeds, comm.size))
+    costs = draw(options.case, options.costs, options.rows, options.row_s, options.calls)
+    measured = real(comm, costs, float(speeds[comm.rank]), sleep if sleeps else compute)
     if comm.rank:
         return
     network = Network((LATENCY_S, LATENCY_S), 1.0 / BANDWIDTH)
@@ -68,8 +96,19 @@ def main() -> None:
     bound = statistics.median(call.bound_s for call in predicted)
     totals = sum(call.seconds for call in predicted), sum(measured)
     ratio = totals[0] / totals[1]
+    of_bound = [seconds / call.bound_s for call, seconds in zip(predicted, measured, strict=True)]
     if options.json:
-        print(json.dumps({"ranks": comm.size, "predicted_s": totals[0], "measured_s": totals[1], "ratio": ratio}))
+        print(
+            json.dumps(
+                {
+                    "ranks": comm.size,
+                    "predicted_s": totals[0],
+                    "measured_s": totals[1],
+                    "ratio": ratio,
+                    "of_bound": of_bound,
+                }
+            )
+        )
         return
     print(" call  predicted / bound  measured / bound")
     for k, (call, seconds) in enumerate(zip(predicted, measured, strict=True)):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
-from lb_mpi.balancing.round import Kind, Message, Round, count, numbers
+from lb_mpi.balancing.round import Kind, Message, Round
+from lb_mpi.balancing.rowsets import count, numbers
 
 UnderWay = Iterable[tuple[int, int, Message]]  # source, destination, message
 
@@ -36,11 +39,12 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
             put(rank, timed.rows)
             assert timed.by == rank or count(timed.rows), "a loan without rows was answered"
     for source, destination, message in messages:
-        assert not rounds[destination].over, f"{message} for rank {destination}, which is at the end of its round"
+        late = rounds[destination].over and message.kind is not Kind.DRY
+        assert not late, f"{message} for rank {destination}, which is at the end of its round"
         if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None and count(message.rows):
             put(source, message.rows)
-            heard = rounds[source].neighbours.get(destination, False)
-            assert message.kind is Kind.PLANNED or heard, f"help for rank {destination}, which is not dry"
+            heard = destination in rounds[source].dry
+            assert message.kind is Kind.PLANNED or heard, f"help for rank {destination}, which has not said that it is dry"
             loans[source, destination] = loans.get((source, destination), 0) + 1
         if message.kind in (Kind.DONE, Kind.FAILED):
             loan = rounds[destination].away.get(source)
@@ -54,13 +58,17 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
     if not any(round.failed for round in rounds):
         assert len(places) == sum(n_rows), f"{sum(n_rows) - len(places)} rows are lost"
     for rank, round in enumerate(rounds):
-        said = {destination for source, destination, message in messages if source == rank and message.kind is Kind.DRY}
-        for neighbour in round.neighbours:
-            heard = rounds[neighbour].neighbours.get(rank, False)
-            assert (heard or neighbour in said) == (round.dry_at is not None), f"rank {rank} is dry, or said so for nothing"
+        said = Counter(to for source, to, message in messages if source == rank and message.kind is Kind.DRY)
+        said.update(other for other, theirs in enumerate(rounds) if rank in theirs.dry)
+        assert not said or max(said.values()) == 1, f"rank {rank} has said twice that it is dry: {said}"
+        told = {other for other in range(len(rounds)) if round.telling.told(other)}
+        assert set(said) == told - {rank}, f"rank {rank} has told {sorted(said)}, and believes {sorted(told)}"
+        assert not (said and round.home), f"rank {rank} is dry, but has rows not begun"
         assert not (round.failed and (round.home or round.borrowed)), f"rank {rank} has failed, and goes on"
-        if round.dry_at is not None:
-            assert not round.home, f"rank {rank} is dry, but has rows not begun"
+        if round.over:
+            assert all(one.settled for one in rounds), f"rank {rank} is at its end, others are not"
+        if round.settled:
+            assert not any(job.owner == rank for one in rounds for job in one.borrowed), f"rank {rank} is settled too soon"
 
 
 def check_end(rounds: Sequence[Round], n_rows: Sequence[int]) -> None:
@@ -85,7 +93,8 @@ class State(NamedTuple):
             (
                 tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
                 tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
-                tuple(sorted(r.lenders)), tuple(r.neighbours.items()), r.dry_at, r.failed,
+                tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.telling.begun, r.telling.at,
+                r.telling.next, r.failed, r.over,
                 tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.n_home,
             )
             for r in self.rounds
@@ -105,7 +114,7 @@ def clone(round: Round) -> Round:
     other = copy.copy(round)
     other.home, other.borrowed, other.away = list(round.home), deque(round.borrowed), dict(round.away)
     other.to_lend = None if round.to_lend is None else dict(round.to_lend)
-    other.lenders, other.neighbours = set(round.lenders), dict(round.neighbours)
+    other.lenders, other.dry, other.telling = set(round.lenders), dict(round.dry), copy.copy(round.telling)
     learned = round.learned
     other.learned = replace(learned, timed=list(learned.timed))
     return other
@@ -142,14 +151,17 @@ def first_state(
 
 
 def successors(state: State) -> list[State]:
-    """One delivery, one turn without any, one job done, or one that fails."""
+    """One delivery, one turn without any (now, or after a long time), one job done or failed, one that hears of the end."""
     states = []
 
     def step(rank: int, arrived: Sequence[tuple[int, Message]], wires: dict, failures: int, how: str) -> None:  # type: ignore[type-arg]
         rounds = tuple(clone(round) if number == rank else round for number, round in enumerate(state.rounds))
         round, new = rounds[rank], dict(wires)
-        if how == "turn":
-            sends = round.turn(0.0, arrived)
+        sends: list[tuple[int, Message]] = []
+        if how in ("turn", "late"):
+            sends = round.turn(0.0 if how == "turn" else math.inf, arrived)
+        elif how == "end":
+            round.end()
         else:
             job = round.job
             assert job is not None
@@ -158,13 +170,18 @@ def successors(state: State) -> list[State]:
             new[rank, destination] = (*new.get((rank, destination), ()), message)
         states.append(State(rounds, new, failures))
 
+    all_settled = all(round.settled for round in state.rounds)
     for (source, rank), wire in state.wires.items():
-        if wire:
+        if wire and not all_settled:  # what comes later means nothing, see check_law
             step(rank, [(source, wire[0])], {**state.wires, (source, rank): wire[1:]}, state.failures, "turn")
     for rank, round in enumerate(state.rounds):
         if round.over:
             continue
         step(rank, [], state.wires, state.failures, "turn")
+        if round.telling.at == math.inf:
+            step(rank, [], state.wires, state.failures, "late")
+        if all_settled:
+            step(rank, [], state.wires, state.failures, "end")
         if round.job is not None and round.to_lend is None:
             step(rank, [], state.wires, state.failures, "done")
             if state.failures:
@@ -174,6 +191,12 @@ def successors(state: State) -> list[State]:
 
 def explore(first: State, *, most_states: int = 100_000) -> tuple[int, int]:
     """Check the law in every reachable state, and that the end can be reached from each; (states, ends among them)."""
+    constants = type(first.rounds[0]).turn.__globals__  # of a mutant's module, too
+    with patch.dict(constants, PAUSE_S=math.inf):  # a turn "late" is after any pause, all others are before it
+        return _explore(first, most_states)
+
+
+def _explore(first: State, most_states: int) -> tuple[int, int]:
     n_rows = [
         sum(count(block) for block in r.home) + sum(count(rows) for rows in (r.to_lend or {}).values()) for r in first.rounds
     ]

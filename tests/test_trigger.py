@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.estimate import Observation, RowCosts, Worths, blocks, smooth
+from lb_mpi.balancing.estimate import Observation, RowCosts, Worths, blocks, own_time_s, smooth
 from lb_mpi.balancing.reports import N_TOLD, REPORT, Report
 from lb_mpi.balancing.trigger import Trigger
 
@@ -70,6 +70,22 @@ def test_bad_every(every: object) -> None:
         Trigger(every=every)  # type: ignore[arg-type]
 
 
+def test_the_time_of_a_call_is_cpu_time_and_what_it_waits_by_itself() -> None:
+    assert own_time_s(5.0, 1.0, gave_up=0, queued_s=0.0) == 1.0  # others had the core, whoever they are
+    assert own_time_s(5.0, 1.0, gave_up=0, queued_s=None) == 1.0
+    assert own_time_s(5.0, 0.1, gave_up=1, queued_s=1.0) == 4.0  # slept for 3.9 s, then queued
+    assert own_time_s(5.0, 3.0, gave_up=1, queued_s=2.5) == 3.0  # clocks that don't quite agree
+    for gave_up, queued_s in ((None, None), (3, None), (None, 1.0)):  # a system that doesn't tell
+        assert own_time_s(5.0, 0.5, gave_up, queued_s) == 5.0
+        assert own_time_s(5.0, 1.5, gave_up, queued_s) == 1.5
+    rng = np.random.default_rng(0)
+    for _ in range(200):  # never less than the CPU time, never more than the clock on the wall
+        wall_s = rng.exponential()
+        cpu_s, queued_s = wall_s * rng.dirichlet(np.ones(3))[:2]
+        for gave_up in (0, 1, None):
+            assert cpu_s <= own_time_s(wall_s, cpu_s, gave_up, queued_s) <= wall_s
+
+
 def test_a_smaller_measurement_is_believed_at_once() -> None:
     assert smooth(NAN, 3.0) == 3.0
     assert smooth(3.0, 2.0) == 2.0
@@ -77,15 +93,19 @@ def test_a_smaller_measurement_is_believed_at_once() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 8, 100, 1001])
-def test_blocks_cover_every_row_once_and_their_cuts_move(n: int) -> None:
-    cuts = set()
+@pytest.mark.parametrize("least", [1, 4])
+def test_blocks_cover_every_row_once_get_shorter_and_begin_elsewhere(n: int, least: int) -> None:
+    begins = set()
     for turn in range(50):
-        parts = blocks(n, 8, turn)
-        assert [row for part in parts for row in range(part.start, part.stop)] == list(range(n))
-        assert all(part.stop > part.start for part in parts)
-        assert len(parts) <= 9
-        cuts |= {part.start for part in parts}
-    assert len(cuts) >= min(n, 50)
+        parts = blocks(n, 8, turn, least)
+        assert sorted(row for part in parts for row in range(part.start, part.stop)) == list(range(n))
+        left = n
+        for part in parts:
+            size = part.stop - part.start
+            assert min(least, n) <= size < max(least, left // 8) + max(1, least)
+            left -= size
+        begins |= {parts[0].start} if parts else set()
+    assert len(begins) >= min(n // (2 * least), 30)
 
 
 def test_costs_of_single_rows_are_told_apart_in_time() -> None:

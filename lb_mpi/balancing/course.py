@@ -24,11 +24,11 @@ import numpy as np
 from lb_mpi.balancing.estimate import Observation, RowCosts, blocks
 from lb_mpi.balancing.migrate import Plan, pick
 from lb_mpi.balancing.reports import Verdict
-from lb_mpi.balancing.round import Learned, Round, Rowset
+from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round
+from lb_mpi.balancing.rowsets import Rowset, count, cut
 from lb_mpi.graph import Floats, Ints
 
-MOST_BLOCKS = 64  # in which a rank times its own rows
-BLOCK_S = 5e-3  # and no shorter than this, so that timing costs nothing
+BLOCKS = 64  # a block at home is so small a part of what is left; none is much shorter than BLOCK_S
 _NONE: Rowset = slice(0, 0)
 
 
@@ -62,7 +62,7 @@ class Course:
         self.lenders: list[int] = []
         self._planned_rows = 0  # that this rank had when the plan was made
         self._n_rounds = 0
-        self._home_s = 0.0  # time of this rank's own rows in the last round; 0: not known
+        self._row_s = 0.0  # time of a row at home in the last round; 0: not known
 
     @property
     def work(self) -> float:
@@ -82,7 +82,7 @@ class Course:
     def begin(self, n: int, mark: int, *, warm: bool = True) -> Round:
         """The next round, of n rows that look like `mark`; not `warm`: what the first block takes tells nothing."""
         if not self.knows(mark) or self.costs is None:
-            self.costs, self.mark, self._home_s = RowCosts(self.rank, n), mark, 0.0
+            self.costs, self.mark, self._row_s = RowCosts(self.rank, n), mark, 0.0
             self.lent = dict.fromkeys(self.lent, _NONE)
         elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
             mean = float(np.mean(self.costs.work(self.ranks.worth))) if len(self.costs) else np.nan
@@ -99,20 +99,18 @@ class Course:
         round.fail()
         return round
 
-    def learn(self, learned: Learned, busy_s: float, ticks: float, *, reliable: bool = True) -> Told:
+    def learn(self, learned: Learned, busy_s: float, ticks: float) -> Told:
         """Take in what was measured in a round that has not failed.
 
-        This rank computed for `busy_s` seconds, in which it counted `ticks`; not `reliable`: of another kind than before.
+        This rank computed for `busy_s` seconds, in which it counted `ticks`.
         """
         assert self.costs is not None
-        if not reliable:
-            self.costs = RowCosts(self.rank, len(self.costs))
-            return Told()
         seen = self.costs.observe([timed[:3] for timed in learned.timed], self.ranks.worth)
         known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
         given = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known if timed.helped)
-        home = sum(timed.ticks for timed in known if timed.by == self.rank)
-        self._home_s = busy_s * home / ticks if ticks > 0.0 else 0.0
+        own = [timed for timed in known if timed.by == self.rank]
+        n_own = sum(count(timed.rows) for timed in own)
+        self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
         self.costs.fill()
         helped_work = given - learned.help_ticks * float(self.ranks.worth[self.rank])
         return Told(float(self.costs.work(self.ranks.worth).sum()), helped_work, tuple(seen))
@@ -159,22 +157,20 @@ class Course:
         self.lent = dict(zip(mine.destinations.tolist(), items, strict=True))
 
     def _blocks(self, n: int, *, warm: bool) -> list[Rowset]:
-        """Divide the rows that stay at home into blocks."""
-        n_blocks = MOST_BLOCKS
-        if warm and self._home_s > 0.0:
-            n_blocks = max(1, min(MOST_BLOCKS, int(self._home_s / BLOCK_S)))
+        """Divide the rows that stay at home into blocks; the first one is short, so that who is dry is soon heard."""
         if len(self.ranks.worth) == 1:
-            n_blocks = 1
+            return [slice(0, n)] if n else []
+        least = min(LEAST, max(1, n // BLOCKS))
+        first = LEAST
+        if warm and self._row_s > 0.0:
+            first = least = max(1, int(BLOCK_S / self._row_s))
+        kept: Rowset = slice(0, n)
         lent = [rows for rows in self.lent.values() if not isinstance(rows, slice) and len(rows)]
         if lent:
             staying = np.ones(n, dtype=np.bool_)
             staying[np.concatenate(lent)] = False
             kept = np.flatnonzero(staying)
-            return [kept[part] for part in blocks(len(kept), n_blocks, self._n_rounds)]
-        parts: list[Rowset] = list(blocks(n, n_blocks, self._n_rounds))
-        if parts and not warm and len(self.ranks.worth) > 1:
-            first = parts[0]
-            assert isinstance(first, slice)
-            if first.stop >= 4:  # two rows at least: of one alone, a product of matrices is computed in another way
-                parts[:1] = [slice(0, 2), slice(2, first.stop)]
-        return parts
+        parts: list[Rowset] = list(blocks(count(kept), BLOCKS, self._n_rounds, least))
+        if parts and count(parts[0]) >= 2 * first:
+            parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
+        return parts if isinstance(kept, slice) else [kept[part] for part in parts]

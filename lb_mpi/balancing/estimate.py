@@ -8,6 +8,10 @@ and g_r seconds pass while it does one.  So its speed is s_r = k_r / g_r units o
 - Rows that rank r measures after rank q has told ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of all
   such ratios (of their logarithms, lately seen ones first).  Ranks that never computed each other's rows are taken for
   alike; the first rows that are lent to such a rank show it.
+- A tick is a second of the function's own time: CPU time, and the time in which it waits by itself (it sleeps, or a file, a
+  subprocess, another thread or a GPU works for it).  That the operating system gave the core to others is no property of
+  the rows.  `own_time_s` tells the one from the other, call by call: nothing of it is remembered, so that ticks of
+  functions that wait and of those that compute can be set against each other on all ranks from the first call on.
 - Computing can be held up but never sped up: a smaller measurement is believed at once, a larger one by and by.
 """
 
@@ -15,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -23,14 +26,30 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
+from lb_mpi.balancing.rowsets import Rowset, count, numbers
 from lb_mpi.graph import Floats, Ints
 
+ASLEEP = 0.2  # a function that uses the CPU for less than this part of its time is waiting, if the system tells nothing
 UP = 0.7  # weight of a measurement that is larger than what was known
 FORGET = 0.9  # weight of an observation after one more round with any
 PRIOR = 1e-3  # of the heaviest observation: how strongly ticks of unrelated ranks are taken for alike
 NEGLIGIBLE = 1e-6  # of the heaviest observation: what is lighter is dropped
 DENSE = 256  # ranks up to which the fit is solved as a dense system
 FEWEST = 2.0**-60  # seconds; no measured time is 0
+
+
+def own_time_s(wall_s: float, cpu_s: float, gave_up: float | None, queued_s: float | None) -> float:
+    """Seconds that a call takes by itself, of `wall_s` seconds in which it had the core for `cpu_s`.
+
+    Who never gave up the core by itself (`gave_up`: how often) has not waited: CPU time.  Otherwise all time but that in
+    which it would have run and had to queue for a core (`queued_s`).  None: the system doesn't tell; then wall-clock time is
+    taken for a call that hardly used the CPU, CPU time for all others.
+    """
+    if gave_up == 0:
+        return cpu_s
+    if gave_up is None or queued_s is None:
+        return wall_s if cpu_s < ASLEEP * wall_s else cpu_s
+    return max(cpu_s, wall_s - queued_s)
 
 
 class Observation(NamedTuple):
@@ -68,18 +87,18 @@ class RowCosts:
         """(n,) costs in units of work at the (P,) worths k; NaN: not measured."""
         return np.asarray(self.ticks * worth[self.measured_by])
 
-    def observe(self, timed: Iterable[tuple[slice | Ints, int, float]], worth: Floats) -> list[Observation]:
+    def observe(self, timed: Iterable[tuple[Rowset, int, float]], worth: Floats) -> list[Observation]:
         """Blocks of rows (each row in one at most) were computed: (rows, by which rank, ticks that it took).
 
         The ticks of a block are spread over its rows in proportion to what they cost so far.  Returns what that tells of the
         worth of other ranks' ticks: something where most of the rows were measured here before.
         """
-        known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and _count(rows)]
+        known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and count(rows)]
         if not known:
             return []
-        counts = np.array([_count(rows) for rows, _, _ in known])
+        counts = np.array([count(rows) for rows, _, _ in known])
         starts = np.cumsum(counts) - counts
-        index = np.concatenate([_numbers(rows) for rows, _, _ in known])
+        index = np.concatenate([numbers(rows) for rows, _, _ in known])
         by = np.array([rank for _, rank, _ in known])
         ticks = np.maximum([ticks for _, _, ticks in known], FEWEST)
         measured_by = self.measured_by[index]
@@ -104,14 +123,6 @@ class RowCosts:
             )
             for k in np.flatnonzero(tells).tolist()
         ]
-
-
-def _count(rows: slice | Ints) -> int:
-    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-
-
-def _numbers(rows: slice | Ints) -> Ints:
-    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
 def smooth(before: float, now: float, up: float = UP) -> float:
@@ -162,12 +173,22 @@ class Worths:
         self.values = np.asarray(np.exp(logs - logs.mean()))
 
 
-def blocks(n: int, count: int, turn: int) -> list[slice]:
-    """0..n cut into about `count` even slices; the cuts move from turn to turn, so that in time every row is told apart."""
-    if n <= 0:
-        return []
-    count = max(1, min(count, n))
-    shift = (turn * 0.6180339887498949) % 1.0 if count > 1 else 0.0  # the golden ratio: cuts spread evenly
-    inner = sorted({round((k + shift) * n / count) for k in range(count)} - {0, n})
-    cuts = [0, *inner, n]
-    return [slice(begin, end) for begin, end in pairwise(cuts)]
+def blocks(n: int, parts: int, turn: int, least: int = 1) -> list[slice]:
+    """0..n cut into slices of 1/parts of what is left, but no shorter than `least`, if n isn't.
+
+    So there are many short ones towards the end, where ranks wait for each other.  They begin somewhere else in each turn,
+    and end where they have begun: so in time every row is told apart, and computed by the one rank and the other.
+    """
+    begin = int(n * ((turn * 0.6180339887498949) % 1.0))  # the golden ratio: begins spread evenly
+    if min(begin, n - begin) < least:
+        begin = 0
+    slices = []
+    first, left = begin, n
+    while left:
+        end = n if first >= begin else begin
+        size = max(least, left // parts, 1)
+        if end - first < size + least:
+            size = end - first
+        slices.append(slice(first, first + size))
+        first, left = (first + size) % n, left - size
+    return slices

@@ -17,7 +17,7 @@ class Balanced:
     """
 
     acted: bool  # whether the distribution was changed (map_blocks: for the calls after this one)
-    reason: str  # in words
+    reason: str  # in words; and what was lent in this call, by the plan of before or to idle ranks
     imbalance_before: float  # with all rows at home; NaN: not known yet
     imbalance_after: float  # map_blocks: as it was in this call; migrate: as planned
     rows_moved: int  # in this call, on all ranks: lent, or given away

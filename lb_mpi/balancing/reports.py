@@ -91,6 +91,12 @@ class Verdict(NamedTuple):
     speeds: Floats  # (P,) units of work per second
     late: Floats  # (P,) work that each rank could have done before it came
 
+    @property
+    def words(self) -> str:
+        """Say what was decided, and what was done meanwhile."""
+        lent = f"; {self.rows:,} rows were lent in this call" if self.rows else ""
+        return self.decision.words + lent
+
     def record(self) -> Records:
         """(1,) of the dtype that `verdict_dtype` gives."""
         answer = np.zeros(1, dtype=verdict_dtype(len(self.worth)))

@@ -4,27 +4,29 @@ The caller's loop, on MPI (`lb_mpi.mpi.lending`) and on a virtual clock (`lb_mpi
 
     while not round.over:
         post(round.turn(now, messages that have arrived))
+        if round.settled: tell all ranks; when all have told: round.end()      # a non-blocking barrier
         if round.job:
             post(round.done(round.job, *compute(round.job)))      # round.fail() if that has raised
         else:
-            wait for a message
+            wait for a message, or until round.wake_at
 
 Rows are index sets, what travels with a message is opaque.  A rank computes what others wait for first: rows of others
-before its own.  Who has nothing left to begin with is dry, and says so to its neighbours, which lend it some of what they
-have not begun.
+before its own.  Who has nothing left to begin with is dry, and says so: to its neighbours at once, and to one rank more
+whenever it has been idle for a while.  Who hears that lends it some rows not begun, and some more when these are done:
+each time a part of what is left, so that what is lent gets smaller towards the end.
 
 The law
 -------
 - Each row is in exactly one place: not begun at home, in one loan on its way, with one borrower, in one answer on its way,
   or computed.
 - Planned loans leave with the first turn, one for each planned borrower, be it an empty one.
-- A rank that is dry has said so once to each of its neighbours.  It lends nothing more.
-- To a neighbour that is dry, and has no rows of ours, some of our rows may be lent as long as we are not dry.
+- A rank that is dry has said so at most once to each other rank.  It never has rows to lend again.
+- To a rank that is dry, and has no rows of ours, some of our rows may be lent.
 - Each loan with rows is answered exactly once, by DONE or FAILED.
-- Messages from one rank to another arrive in order.  So a neighbour's DRY is the last of its loans, and a rank that has
-  heard it from all neighbours, has had all planned loans and has all its own rows back is at the end of its round: nothing
-  that belongs to the round is under way to it.
-- Nobody waits for ever: a rank waits only for ranks that compute; nobody asks, so nobody who has left has to answer.
+- Messages from one rank to another arrive in order.
+- A rank whose rows are all back, and which has had all planned loans, is settled, and stays so.  When all ranks are, no loan
+  and no answer is under way anywhere: the round is over.  Of its messages only DRY may come later, and means nothing.
+- Nobody waits for ever: a rank waits only for ranks that compute; who says that it is dry expects no answer.
 - A rank that has failed stays in the round: it begins nothing more, and answers each loan with FAILED.
 
 The table (what is not in it is a ProtocolError)
@@ -32,8 +34,8 @@ The table (what is not in it is a ProtocolError)
 arrives    from                                    does
 ---------  --------------------------------------  ---------------------------------------------------------------------
 PLANNED    a lender of the plan, once              rows: compute them next (failed: answer FAILED); none: nothing
-HELP       a neighbour that has not said DRY       compute its rows next (failed: answer FAILED)
-DRY        a neighbour, once                       it may be lent rows
+HELP       who was told that this rank is dry      compute its rows next (failed: answer FAILED)
+DRY        any rank, once                          it may be lent rows
 DONE       who has rows of ours                    they are computed
 FAILED     who has rows of ours                    they are lost, and so is the round
 """
@@ -47,15 +49,16 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from lb_mpi.balancing.rowsets import Rowset, count, cut, join
 from lb_mpi.errors import ProtocolError
-from lb_mpi.graph import Floats, Ints
+from lb_mpi.graph import Floats
 
 LATENCY_S = 0.5e-3  # at least as much has to be saved by a loan
 USUAL_BLOCK_S = 5e-3  # of a block at home, where nothing is known yet
-
-Rowset = slice | Ints  # rows of one rank: from start to stop, or their numbers
+BLOCK_S = 5e-3  # of a block at home: short enough for who waits, and so long that timing it costs nothing
+LEAST = 2  # rows of a block, where nothing is known: of one alone, a product of matrices is computed in another way
+PAUSE_S = 0.25e-3  # of being idle, before one rank more is told
+PART = 0.5  # of a rank's share in what is left is lent at a time
 
 
 class Kind(IntEnum):
@@ -113,15 +116,56 @@ class Learned:
     timed: list[Timed] = field(default_factory=list)
     help_ticks: float = 0.0  # that this rank took for rows borrowed beyond the plan
     rows_lent: int = 0
-    home_s: float = 0.0  # seconds for blocks at home
-    n_home: int = 0  # and how many
+    home_s: float = 0.0  # seconds for rows at home
+    n_home: int = 0  # and how many these were
+
+
+class Telling:
+    """Whom a rank tells that it is dry: its neighbours at once, and another one after each pause in which it was idle."""
+
+    def __init__(self, rank: int, size: int, neighbours: Iterable[int]) -> None:
+        self.rank, self.size, self.neighbours = rank, size, set(neighbours)
+        self.begun = False
+        self.at: float | None = None  # when the next one is told; None: the rank is not idle
+        self.next = 1  # so many ranks further on is the next one
+
+    def due(self, now: float, *, idle: bool) -> list[int]:
+        """Return the ranks to be told now."""
+        if not idle:
+            self.at = None
+            return []
+        if not self.begun:
+            self.begun, self.at = True, now + PAUSE_S
+            self._skip()
+            return sorted(self.neighbours)
+        if self.at is None:
+            self.at = now + PAUSE_S
+        if now < self.at or self.next >= self.size:
+            return []
+        other = (self.rank + self.next) % self.size
+        self.next, self.at = self.next + 1, now + PAUSE_S
+        self._skip()
+        return [other]
+
+    def told(self, other: int) -> bool:
+        """Whether this rank has told another one."""
+        return self.begun and (other in self.neighbours or (other - self.rank) % self.size < self.next)
+
+    @property
+    def wake_at(self) -> float:
+        """When somebody is to be told; infinite: never, as it looks now."""
+        return math.inf if self.at is None or self.next >= self.size else self.at
+
+    def _skip(self) -> None:
+        while (self.rank + self.next) % self.size in self.neighbours:
+            self.next += 1
 
 
 class Round:
     """One rank's part of one round.
 
     `home`: its rows in blocks, without those that it lends by plan: `lent`, by borrower.  `lenders` lend to it by plan.
-    `neighbours` may be helped, or help.  `speeds` (P,) of all ranks, in any unit.
+    `neighbours` are told first when it is dry.  `speeds` (P,) of all ranks, in any unit.
     """
 
     def __init__(
@@ -140,17 +184,22 @@ class Round:
         self.away: dict[int, Loan] = {}  # by borrower
         self.to_lend: dict[int, Rowset] | None = dict(lent)  # by plan; None: they have left
         self.lenders = set(lenders)  # whose planned loan is still to come
-        self.neighbours = dict.fromkeys(neighbours, False)  # whether each has said that it is dry
-        self.dry_at: float | None = None  # when this rank said so
+        self.dry: dict[int, None] = {}  # other ranks that have said so, one after the other
+        self.telling = Telling(rank, len(speeds), neighbours)
         self.failed = False
+        self.over = False
         self.learned = Learned()
 
     @property
-    def over(self) -> bool:
-        """Nothing of the round is under way to this rank, and it has nothing to do."""
-        return self.dry_at is not None and not (
-            self.borrowed or self.away or self.lenders or not all(self.neighbours.values())
-        )
+    def settled(self) -> bool:
+        """Its rows are back, or lost, and all planned loans have come: so it stays."""
+        return self.to_lend is None and not (self.home or self.away or self.lenders)
+
+    def end(self) -> None:
+        """All ranks are settled."""
+        if not self.settled or self.borrowed:
+            raise ProtocolError(f"rank {self.rank} is told that the round is over, and has rows")
+        self.over = True
 
     @property
     def job(self) -> Job | None:
@@ -159,26 +208,31 @@ class Round:
             return self.borrowed[0]
         return Job(self.rank, self.home[-1]) if self.home else None
 
+    @property
+    def wake_at(self) -> float:
+        """When there is something to do even if no message comes."""
+        return math.inf if self.over or self.failed else self.telling.wake_at
+
     def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
         """Serve what has arrived, in order; help who is dry; say so when nothing is left to begin with."""
         sends = self._lend_as_planned()
         for source, message in arrived:
             sends += self._receive(source, message)
-        if self.home:
-            for neighbour, dry in self.neighbours.items():
-                if dry and self.home and neighbour not in self.away:
-                    sends += self._help(neighbour)
-        if self.dry_at is None and not (self.home or self.borrowed):
-            self.dry_at = now
-            sends += [(neighbour, Message(Kind.DRY)) for neighbour in self.neighbours]
-        return sends
+        for rank in self.dry:
+            if self.home and rank not in self.away:
+                sends += self._help(rank)
+        if self.dry and self.home:
+            self._shorten()
+        idle = not (self.home or self.borrowed or self.failed or self.over)
+        return sends + [(rank, Message(Kind.DRY)) for rank in self.telling.due(now, idle=idle)]
 
     def done(self, job: Job, seconds: float, ticks: float, payload: Any = None) -> list[Send]:
         """The job has been computed in so many seconds (of this rank's time) and ticks (of its clock of work)."""
         if job.owner == self.rank:
             self.home.pop()
-            self.learned.home_s += seconds
-            self.learned.n_home += 1
+            if not math.isnan(ticks):
+                self.learned.home_s += seconds
+                self.learned.n_home += count(job.rows)
             self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))
             return []
         self.borrowed.popleft()
@@ -215,10 +269,10 @@ class Round:
         if kind is Kind.PLANNED and source in self.lenders:
             self.lenders.remove(source)
             return self._borrow(source, message)
-        if kind is Kind.HELP and self.neighbours.get(source) is False:
+        if kind is Kind.HELP and self.telling.told(source):
             return self._borrow(source, message)
-        if kind is Kind.DRY and self.neighbours.get(source) is False:
-            self.neighbours[source] = True
+        if kind is Kind.DRY and source not in self.dry:
+            self.dry[source] = None
             return []
         if kind in (Kind.DONE, Kind.FAILED) and source in self.away:
             loan = self.away.pop(source)
@@ -236,16 +290,31 @@ class Round:
         self.borrowed.append(Job(source, rows, message.kind is Kind.HELP, message.payload))
         return []
 
-    def _help(self, neighbour: int) -> list[Send]:
-        """Lend some blocks, the last ones, to a neighbour that is dry."""
-        block_s = self.learned.home_s / self.learned.n_home if self.learned.n_home else USUAL_BLOCK_S
-        n = share(len(self.home), block_s, float(self.speeds[neighbour] / self.speeds[self.rank]))
+    def _help(self, rank: int) -> list[Send]:
+        """Lend some blocks, the next ones, to a rank that is dry."""
+        sizes = [count(block) for block in reversed(self.home)]
+        row_s = self._row_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
+        own, theirs = float(self.speeds[self.rank]), float(self.speeds[rank])
+        everyone = own + sum(float(self.speeds[other]) for other in self.dry)
+        n = part(sizes, row_s, theirs / everyone, theirs / own)
         if not n:
             return []
-        given, self.home = self.home[:n], self.home[n:]
-        rows = join(given)
-        self._lend(neighbour, Loan(rows, helps=True))
-        return [(neighbour, Message(Kind.HELP, rows))]
+        rows = join(self.home[-n:])
+        del self.home[-n:]
+        self._lend(rank, Loan(rows, helps=True))
+        return [(rank, Message(Kind.HELP, rows))]
+
+    @property
+    def _row_s(self) -> float:
+        """Seconds of a row at home; 0: not known."""
+        return self.learned.home_s / self.learned.n_home if self.learned.n_home else 0.0
+
+    def _shorten(self) -> None:
+        """Cut the next block, so that who is dry need not wait long for an answer."""
+        rows = max(1, int(BLOCK_S / self._row_s)) if self._row_s else LEAST
+        block = self.home[-1]
+        if count(block) >= 2 * rows:
+            self.home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]
 
     def _lend(self, borrower: int, loan: Loan) -> None:
         if count(loan.rows):
@@ -253,35 +322,18 @@ class Round:
             self.learned.rows_lent += count(loan.rows)
 
 
-def share(n: int, block_s: float, faster: float) -> int:
-    """How many of n blocks, that take `block_s` seconds each here, a helper `faster` times as fast is best given."""
+def part(sizes: Sequence[int], row_s: float, share: float, faster: float) -> int:
+    """How many blocks, of so many rows each, the next one first, a helper is given of what is left at home.
 
-    def end_s(given: int) -> float:
-        return max((n - given) * block_s, given * block_s / faster + LATENCY_S * (given > 0))
-
-    if block_s <= 0.0:
-        return 0
-    even = max(0.0, n - LATENCY_S / block_s) * faster / (1.0 + faster)  # both end together
-    given = min((int(even), min(n, int(even) + 1)), key=end_s)
-    return given if end_s(given) + LATENCY_S <= n * block_s else 0
-
-
-def count(rows: Rowset) -> int:
-    """Count the rows of a set."""
-    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-
-
-def numbers(rows: Rowset) -> Ints:
-    """Name the rows of a set: (n,)."""
-    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-
-
-def join(blocks: Sequence[Rowset]) -> Rowset:
-    """Put the rows of some blocks together, those of the last block first."""
-    joined = blocks[-1]
-    for block in reversed(blocks[:-1]):
-        if isinstance(joined, slice) and isinstance(block, slice) and joined.stop == block.start:
-            joined = slice(joined.start, block.stop)
-        else:
-            joined = np.concatenate([numbers(joined), numbers(block)])
-    return joined
+    A row takes `row_s` seconds at home.  Of the speed of all who are at it the helper makes up `share`; it is `faster` times
+    as fast as this rank.  It gets PART of its share, or all of it if that takes less than BLOCK_S, and one block at least;
+    nothing that would not come back LATENCY_S before this rank alone would be through.
+    """
+    left = sum(sizes)
+    wanted = max(PART * share * left, min(share * left, BLOCK_S / row_s if row_s else 0.0))
+    rows, n = sizes[0], 1
+    while n < len(sizes) and rows + 0.5 * sizes[n] <= wanted:
+        rows += sizes[n]
+        n += 1
+    back_s = rows * row_s / faster + LATENCY_S
+    return n if back_s + LATENCY_S <= left * row_s else 0

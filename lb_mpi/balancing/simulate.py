@@ -12,6 +12,7 @@ import heapq
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,8 @@ from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.migrate import Plan, plan
 from lb_mpi.balancing.reports import REPORT, Records, Report
-from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Rowset, Send, count
+from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Send
+from lb_mpi.balancing.rowsets import Rowset, count
 from lb_mpi.balancing.trigger import Reason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
@@ -52,6 +54,20 @@ class Network(NamedTuple):
         n = message.payload if message.kind is Kind.DONE else count(message.rows) if message.rows is not None else 0
         return delay + self.s_per_byte * (HEADER_BYTES + n * self.row_bytes)
 
+    def collective_s(self, size: int) -> float:
+        """Seconds of a barrier, on a tree."""
+        return (size - 1).bit_length() * self.latency_s[1]
+
+
+class _What(Enum):
+    """What happens to a rank."""
+
+    BEGIN = auto()  # it comes to the round
+    DONE = auto()  # it has computed its job
+    MESSAGE = auto()  # one arrives
+    LOOK = auto()  # it has waited for as long as it wanted to
+    END = auto()  # it hears that all ranks are settled
+
 
 class World:
     """All ranks of one round, and what is under way between them."""
@@ -64,13 +80,13 @@ class World:
         self.inbox: list[list[Arrival]] = [[] for _ in rounds]  # of ranks in the middle of a job
         self.n_messages = 0
         self._seconds = seconds
-        self._events: list[tuple[float, int, int, Arrival | None]] = []  # time, number, rank, message (None: job is done)
+        self._events: list[tuple[float, int, int, _What, Arrival | None]] = []  # time, number, rank, ...
         self._n_events = 0
         self._arrives: dict[tuple[int, int], float] = {}  # the last message between two ranks
 
     def under_way(self) -> list[tuple[int, int, Message]]:
         """(source, destination, message) of all messages that no rank has served."""
-        flying = [(event[3][0], event[2], event[3][1]) for event in self._events if event[3] is not None]
+        flying = [(arrival[0], rank, arrival[1]) for _, _, rank, _, arrival in self._events if arrival is not None]
         waiting = [(source, rank, message) for rank, inbox in enumerate(self.inbox) for source, message in inbox]
         return flying + waiting
 
@@ -79,26 +95,21 @@ class World:
 
         Rank r begins at begin_s[r].  `on_step` is called after each event.
         """
-        ends_s = np.full(len(self.rounds), np.nan)
+        ends_s, settled = np.full(len(self.rounds), np.nan), set[int]()
         for rank, at in enumerate(begin_s):
-            self._schedule(at, rank, None)
+            self._schedule(at, rank, _What.BEGIN)
         while self._events:
-            self.now, _, rank, arrival = heapq.heappop(self._events)
-            round, job = self.rounds[rank], self.jobs[rank]
-            if arrival is not None:
-                if job is not None or round.to_lend is not None:
-                    self.inbox[rank].append(arrival)
-                    continue
-                self._post(rank, round.turn(self.now, (arrival,)))
-            else:
-                if job is not None:
-                    self.jobs[rank] = None
-                    self._finish(rank, *job)
-                arrived, self.inbox[rank] = self.inbox[rank], []
-                self._post(rank, round.turn(self.now, arrived))
-            self._begin(rank)
-            if round.over:
+            self.now, _, rank, what, arrival = heapq.heappop(self._events)
+            round = self.rounds[rank]
+            if what is _What.END:
+                round.end()
                 ends_s[rank] = self.now
+            elif not round.over:
+                self._serve(rank, what, arrival)
+            if round.settled and rank not in settled:
+                settled.add(rank)
+                if len(settled) == len(self.rounds):
+                    self._end()
             if on_step is not None:
                 on_step(self)
         if np.isnan(ends_s).any():
@@ -109,14 +120,32 @@ class World:
         """True when the user's function is to raise in this job."""
         return False
 
+    def _serve(self, rank: int, what: _What, arrival: Arrival | None) -> None:
+        round, job = self.rounds[rank], self.jobs[rank]
+        if arrival is not None:
+            self.inbox[rank].append(arrival)
+        if what is _What.DONE and job is not None:
+            self.jobs[rank] = None
+            self._finish(rank, *job)
+        elif job is not None or (round.to_lend is not None and what is not _What.BEGIN):
+            return  # it hears of it at the end of the job, or when it has come
+        arrived, self.inbox[rank] = self.inbox[rank], []
+        self._post(rank, round.turn(self.now, arrived))
+        self._begin(rank)
+
+    def _end(self) -> None:
+        for rank in range(len(self.rounds)):
+            self._schedule(self.now + self.network.collective_s(len(self.rounds)), rank, _What.END)
+
     def _begin(self, rank: int) -> None:
-        job = self.rounds[rank].job
-        if job is None:
-            return
-        seconds = self._seconds(rank, job)
-        self.jobs[rank] = job, seconds
-        self.busy_s[rank] += seconds
-        self._schedule(self.now + seconds, rank, None)
+        job, wake_at = self.rounds[rank].job, self.rounds[rank].wake_at
+        if job is not None:
+            seconds = self._seconds(rank, job)
+            self.jobs[rank] = job, seconds
+            self.busy_s[rank] += seconds
+            self._schedule(self.now + seconds, rank, _What.DONE)
+        elif wake_at < math.inf:
+            self._schedule(wake_at, rank, _What.LOOK)
 
     def _finish(self, rank: int, job: Job, seconds: float) -> None:
         round = self.rounds[rank]
@@ -131,11 +160,11 @@ class World:
             at = max(self.now + self.network.delay_s(message, self.rng), self._arrives.get(pair, 0.0))
             self._arrives[pair] = at
             self.n_messages += 1
-            self._schedule(at, destination, (rank, message))
+            self._schedule(at, destination, _What.MESSAGE, (rank, message))
 
-    def _schedule(self, at: float, rank: int, arrival: Arrival | None) -> None:
+    def _schedule(self, at: float, rank: int, what: _What, arrival: Arrival | None = None) -> None:
         self._n_events += 1
-        heapq.heappush(self._events, (at, self._n_events, rank, arrival))
+        heapq.heappush(self._events, (at, self._n_events, rank, what, arrival))
 
 
 class Call(NamedTuple):
@@ -177,7 +206,7 @@ class Cluster:
         self.judge = Judge(graph.n, Trigger(when, every, tolerance))
         self.setup: Setup = prepare(graph, np.ones(graph.n), scheme)
         self.rng = random.Random(check_seed(seed))
-        self._collective_s = 2 * (graph.n - 1).bit_length() * self.network.latency_s[1]  # there and back on a tree
+        self._collective_s = 2 * self.network.collective_s(graph.n)  # there and back
 
     def call(self, costs: Sequence[Floats]) -> Call:
         """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r."""

@@ -40,15 +40,15 @@ class Reason(IntEnum):
 
 
 _WORDS = {
-    Reason.UNMEASURED: "nothing changed: not all rows have been timed twice",
-    Reason.WITHIN: "nothing changed: the imbalance is within the tolerance",
-    Reason.CHANCE: "nothing changed: the next chance comes in a later call",
+    Reason.UNMEASURED: "the plan stays: not all rows have been timed twice",
+    Reason.WITHIN: "the plan stays: the imbalance is within the tolerance",
+    Reason.CHANCE: "the plan stays: the next chance comes in a later call",
     Reason.ALWAYS: "balanced: asked to at every chance",
     Reason.BOUND: "balanced: the imbalance is above the bound",
     Reason.GAIN: "balanced: it saves more than it costs",
-    Reason.NO_GAIN: "nothing changed: it would cost more than it saves",
-    Reason.BELOW: "nothing changed: the imbalance is not above the bound",
-    Reason.ALONE: "nothing changed: there is one rank only",
+    Reason.NO_GAIN: "the plan stays: it would cost more than it saves",
+    Reason.BELOW: "the plan stays: the imbalance is not above the bound",
+    Reason.ALONE: "the plan stays: there is one rank only",
     Reason.HOME: "rows stay at home from now on: lending them costs more than it saves",
 }
 

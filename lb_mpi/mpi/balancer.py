@@ -24,7 +24,7 @@ from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.blame import Blame, blame_argument, raise_everywhere
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.exchange import fingerprint
+from lb_mpi.mpi.exchange import METHODS, fingerprint
 from lb_mpi.mpi.flows import Flows
 from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.lending import Lending
@@ -56,6 +56,8 @@ class Balancer:
     scheme : one of `diffusion.setup.SCHEMES`.  "direct" (the usual one) is solved on the root, which is quickest up to
         hundreds of ranks; the others work between neighbours.
     tau : the rule for the edges' weights, see `diffusion.setup.prepare`.
+    exchange : how neighbours tell each other their loads, one of `mpi.exchange.METHODS`; "paper" is the exchange of Jin and
+        Wang.  Steps and flows are the same; "direct" has none.
     tolerance : imbalance (Jin & Wang's I_m) that is good enough.
     when : "auto": when the time that it is expected to save until the next chance exceeds its cost; "always": at every
         chance; a number: when the imbalance is above this bound.
@@ -74,6 +76,7 @@ class Balancer:
         graph: Any = None,
         scheme: str = "direct",
         tau: str | None = None,
+        exchange: str = METHODS[0],
         tolerance: float = 0.05,
         when: When = "auto",
         every: int = 1,
@@ -86,7 +89,7 @@ class Balancer:
             bound, policy, calls = agree(own, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
             same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
             agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
-            self._flows = Flows(own, self.graph, scheme, tau, bound)
+            self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
         except BaseException:
             own.Free()
             raise
@@ -220,15 +223,15 @@ class Balancer:
         comm, course, watch = self._comm, self._course, self._watch
         began = time.perf_counter()
         told = Told()
-        reliable = watch.end()
+        watch.end()
         if lending.blame is None:
-            told = course.learn(lending.learned, watch.busy_s, watch.ticks, reliable=reliable)
+            told = course.learn(lending.learned, watch.busy_s, watch.ticks)
         report = Report(
             failed=lending.blame is not None,
             mark=mine.spec.mark if mine is not None else 0,
             work=told.work,
             busy_s=watch.busy_s,
-            ticks=watch.ticks if reliable else 0.0,
+            ticks=watch.ticks,
             spent_s=lending.spent_s,
             rows=lending.learned.rows_lent,
             bytes=lending.bytes_moved,
@@ -237,7 +240,7 @@ class Balancer:
             told=told.seen,
         )
         spent_s = lending.spent_s + time.perf_counter() - began
-        verdict, judging_s = self._settle(report)
+        verdict, judging_s = self._settle(report, lending.take_late)
         course.hear(verdict)
         if verdict.problem:
             try:
@@ -255,7 +258,7 @@ class Balancer:
         self.history.append(
             Balanced(
                 acted=verdict.decision.act,
-                reason=verdict.decision.words,
+                reason=verdict.words,
                 imbalance_before=verdict.imbalance_before,
                 imbalance_after=verdict.imbalance_after,
                 rows_moved=verdict.rows,
@@ -266,12 +269,15 @@ class Balancer:
             )
         )
 
-    def _settle(self, report: Report) -> tuple[Verdict, float]:
-        """The root hears everybody and decides; the verdict, and the seconds that deciding took."""
+    def _settle(self, report: Report, meanwhile: Callable[[], object]) -> tuple[Verdict, float]:
+        """The root hears everybody and decides; the verdict, and the seconds that deciding took.
+
+        `meanwhile` receives what others still send: who has reported has nothing under way.
+        """
         comm, judge = self._comm, self._judge
         reports, answer = np.empty(comm.size, dtype=REPORT), np.zeros(1, dtype=verdict_dtype(comm.size))
         mine = np.array([report.fields()], dtype=REPORT)
-        wait(comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0), LONGEST_WAIT_S)
+        wait(comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0), LONGEST_WAIT_S, meanwhile)
         began = time.perf_counter()
         error: Exception | None = None
         if judge is not None:
@@ -281,7 +287,7 @@ class Balancer:
                 error = caught
                 answer["verdict"]["problem"] = Problem.JUDGE
         judging_s = time.perf_counter() - began
-        wait(comm.Ibcast(answer.view(np.uint8), 0), LONGEST_WAIT_S)
+        wait(comm.Ibcast(answer.view(np.uint8), 0), LONGEST_WAIT_S, meanwhile)
         verdict = verdict_of(answer)
         if verdict.problem is Problem.JUDGE:
             agree(comm, lambda: _raise(error))

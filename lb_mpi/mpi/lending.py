@@ -13,7 +13,8 @@ from typing import Any
 
 from mpi4py import MPI
 
-from lb_mpi.balancing.round import Arrival, Job, Kind, Learned, Message, Round, Send, numbers
+from lb_mpi.balancing.round import Arrival, Job, Kind, Learned, Message, Round, Send
+from lb_mpi.balancing.rowsets import numbers
 from lb_mpi.mpi.blame import Blame, blame_user
 from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.parcels import Buffer, Parcels
@@ -53,7 +54,7 @@ class Lending:
         blame: Blame | None = None,
     ) -> None:
         self._rank, self._round, self._function, self._rows, self._watch = comm.rank, round, function, rows, stopwatch
-        self._parcels = Parcels(comm)
+        self._comm, self._parcels = comm, Parcels(comm)
         self._results = Results(rows) if rows is not None else None
         self._interrupts = interrupts
         self.blame = blame
@@ -75,9 +76,14 @@ class Lending:
         """Bytes that this rank has sent."""
         return self._parcels.sent_bytes
 
+    def take_late(self) -> None:
+        """Receive, after the end, what means nothing any more: until all ranks' sends are known to be complete."""
+        self._parcels.take()
+
     def run(self) -> None:
         """Carry the round to its end; it comes on all ranks, whatever the user's functions do."""
         round, nap = self._round, Nap(LONGEST_NAP_S)
+        all_settled: MPI.Request | None = None
         while not round.over or self._parcels.under_way:
             began = time.perf_counter()
             arrived = [self._open(*parcel) for parcel in self._parcels.take()]
@@ -88,6 +94,12 @@ class Lending:
                 self.spent_s += time.perf_counter() - began
             if self._interrupts.pending:
                 self._post(self._interrupted())
+            if round.settled and not round.over:
+                if all_settled is None:
+                    all_settled = self._comm.Ibarrier()
+                if all_settled.Test():
+                    round.end()
+                    continue
             if self._watch.rest():
                 continue
             job = round.job
@@ -118,7 +130,8 @@ class Lending:
             except BaseException as caught:  # of the user's pack
                 waiting.extend(self._fail(caught, f"packing rows for rank {rank}", rank))
             else:
-                self._parcels.send(rank, TAG, buffer)
+                # Nobody answers DRY: that it was received has to be known before the next round.
+                self._parcels.send(rank, TAG, buffer, synchronous=message.kind is Kind.DRY)
 
     def _pack(self, message: Message) -> Buffer:
         if message.kind is Kind.DONE:

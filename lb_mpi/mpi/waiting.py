@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from mpi4py import MPI
 
@@ -31,8 +32,8 @@ class Nap:
         self._length = min(1.5 * self._length, self.longest_s)
 
 
-def wait(request: MPI.Request, longest_s: float = 0.5e-3) -> None:
-    """Complete `request`, asleep most of the time.
+def wait(request: MPI.Request, longest_s: float = 0.5e-3, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Complete `request`, asleep most of the time; between naps, do what is to be done `meanwhile`.
 
     Ctrl-C is held back for a second, since the other ranks may be about to complete it, too; then it is raised.
     """
@@ -40,6 +41,7 @@ def wait(request: MPI.Request, longest_s: float = 0.5e-3) -> None:
     with held() as interrupts:
         interrupted_at = math.inf
         while not request.Test():
+            meanwhile()
             nap.take()
             if interrupts.pending:
                 interrupted_at = min(interrupted_at, time.perf_counter())

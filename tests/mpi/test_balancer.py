@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES
 from lb_mpi.graph import Graph, parse
+from lb_mpi.mpi import stopwatch
+from lb_mpi.mpi.exchange import METHODS
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -58,8 +60,10 @@ def numbers(n: int, *shape: int, seed: int = 0) -> NDArray[np.float64]:
     return np.random.default_rng(1000 * seed + RANK).standard_normal((n, *shape))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_results_are_bit_for_bit_those_without_balancing(scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "exchange"), [*((scheme, METHODS[0]) for scheme in SCHEMES), ("fos", "paper"), ("cg", "paper")]
+)
+def test_results_are_bit_for_bit_those_without_balancing(scheme: str, exchange: str) -> None:
     rows = numbers(100 + 37 * RANK, 3)
     before = rows.copy()
     expected = np.sin(rows) * rows
@@ -74,7 +78,7 @@ def test_results_are_bit_for_bit_those_without_balancing(scheme: str) -> None:
         if SIZE > 1:
             assert balancer.last.acted
 
-    with lb_mpi.Balancer(COMM, scheme=scheme, when="always", tolerance=0.01) as balancer:
+    with lb_mpi.Balancer(COMM, scheme=scheme, exchange=exchange, when="always", tolerance=0.01) as balancer:
         for _ in range(5):
             call()
         until_rows_move(balancer, call)
@@ -239,6 +243,35 @@ def test_a_function_that_waits_instead_of_computing() -> None:
 
     with lb_mpi.Balancer(COMM) as balancer:
         until_rows_move(balancer, call)
+
+
+def test_rows_that_sleep_are_not_gathered_on_one_rank() -> None:
+    """An emulation of rows that wait for something: all from rank 0, which computed nearly all of them after two calls."""
+
+    def function(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        time.sleep(float(rows.sum()))
+        return np.where(rows > 0.0, float(RANK), 0.0)
+
+    rows = np.full(60 * SIZE if RANK == 0 else 0, 2e-3)
+    with lb_mpi.Balancer(COMM) as balancer:
+        for _ in range(3):
+            by = balancer.map_blocks(function, rows)
+        if RANK == 0:
+            shares = np.bincount(by.astype(int), minlength=SIZE) / len(rows)
+            assert shares.min() > 0.3 / SIZE, shares
+        assert balancer.speeds == pytest.approx(np.ones(SIZE), rel=0.6)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_function_that_sleeps_takes_as_long_as_it_sleeps(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not told:  # by the system
+        monkeypatch.setattr(stopwatch, "_gave_up", lambda: None)
+    watch = stopwatch.Stopwatch(1.0)
+    watch.begin()
+    assert math.isnan(watch.call(time.sleep, (1e-3,))[1])  # it may have been compiled
+    assert watch.call(time.sleep, (5e-3,))[1] >= 5e-3
+    assert watch.busy_s >= watch.ticks >= 5e-3
+    watch.end()
 
 
 def test_policies() -> None:

@@ -17,6 +17,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import Graph, parse
+from lb_mpi.mpi.exchange import METHODS
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -38,6 +39,7 @@ def calls(seed: int) -> int:
     options: dict[str, Any] = {
         "graph": draw_graph(rng),
         "scheme": rng.choice(SCHEMES),
+        "exchange": rng.choice(METHODS),
         "when": rng.choice(["auto", "always", "always", 0.1]),
         "every": rng.choice([1, 1, 3]),
         "emulated_speed": rng.choice([1.0, 1.0 / (1 + RANK % 3)]),

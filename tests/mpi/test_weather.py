@@ -46,6 +46,13 @@ def test_the_last_bit_does_not_depend_on_the_balancing(
         assert given["rows_moved"] == given["bytes_moved"] == 0
 
 
+def test_the_papers_exchange_gives_the_same_field(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:
+    for scheme in ("fos", "cg"):
+        code, out, _ = run(weather, monkeypatch, *SMALL, "--balance", scheme, "--exchange", "paper", "--json")
+        assert code == 0
+        assert json.loads(out.splitlines()[-1])["checksum"] == alone["checksum"]
+
+
 def test_checksums_tell_fields_apart(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:
     code, out, _ = run(weather, monkeypatch, *SMALL[:-1], "7", "--json")
     assert code == 0
@@ -109,6 +116,7 @@ def test_kernels_against_plain_python() -> None:
         (["--steps", "0"], "steps = 0"),
         (["--steps", "-3"], "steps = -3"),
         (["--balance", "best"], "--balance"),
+        (["--exchange", "pigeon"], "--exchange"),
         (["--speeds", ",".join(["2"] * COMM.size)], "--speeds: 2.0 for rank 0"),
         (["--speeds", ",".join(["1"] * (COMM.size + 1))], f"--speeds has {COMM.size + 1} numbers"),
         (["--shape", "100000000x100000000"], "shape"),
