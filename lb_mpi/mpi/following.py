@@ -47,8 +47,10 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
         crew.worker.end()
     call = Call(function, bool(start.flags & Flag.STAR), bool(start.flags & Flag.KEEP_EXCEPTIONS))
     shift = Shift(crew.worker, crew.host.words, crew.post.parcels, call, some, outbox)
-    end = _work(crew, shift)
-    crew.worker.end()
+    try:
+        end = _work(crew, shift)
+    finally:
+        shift.end()
     kind, index, payload = crew.read_all(end)
     if kind == End.FAILED:
         told: BaseException = task_error(unpack_failure(payload), None if index < 0 else index)

@@ -161,7 +161,7 @@ class Lead:
     def finish(self, results: list[Any] | None = None) -> None:
         """Tell all ranks that it is over: with the results, with what has failed, or that the others are not wanted."""
         crew, ledger = self._crew, self.ledger
-        crew.worker.end()
+        self._shift.end()
         ledger.write()
         if self._job.log is not None:
             self._job.log.close()

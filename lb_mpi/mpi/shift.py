@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from lb_mpi.emulate import throttle
+from lb_mpi.mpi.clocks import Clocks, own_s
 from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.parcels import Parcels
 from lb_mpi.mpi.pool_messages import (
@@ -61,6 +62,8 @@ class Shift:
         self._worker, self._words, self._parcels, self._sink = worker, words, parcels, sink
         self._call, self._some = call, some
         self._done = RankTasks()
+        self._clocks = Clocks()
+        self._clocks.begin()
         self._sent_before, self._steals_before = parcels.sent_bytes, worker.steals
 
     @property
@@ -69,6 +72,11 @@ class Shift:
         return self._done._replace(
             steals=self._worker.steals - self._steals_before, sent_bytes=self._parcels.sent_bytes - self._sent_before
         )
+
+    def end(self) -> None:
+        """The map is over."""
+        self._worker.end()
+        self._clocks.end()
 
     def turn(self, slow: throttle, interrupts: Interrupts) -> bool:
         """Answer, begin, and run one chunk; False when there was none to run."""
@@ -94,7 +102,7 @@ class Shift:
         function, star, keep = self._call
         values: list[Any] = []
         failed: BaseException | None = None
-        began, cpu = time.perf_counter(), time.thread_time()
+        before = self._clocks.look()
         try:
             arguments = self._some(lo, hi)
             with interrupts.allowed():
@@ -107,11 +115,12 @@ class Shift:
                         values.append(_kept(error))
         except BaseException as error:
             failed = error
-        cpu, wall = time.thread_time() - cpu, time.perf_counter() - began
-        slow.charge(cpu)
+        after = self._clocks.look()
+        slow.charge(after.cpu_s - before.cpu_s)
+        wall = after.wall_s - before.wall_s
         n, busy_s, work_s, *_ = self._done
         self._done = self._done._replace(
-            tasks=n + len(values), busy_s=busy_s + wall, work_s=work_s + (cpu if cpu > wall / 2 else wall)
+            tasks=n + len(values), busy_s=busy_s + wall, work_s=work_s + own_s(before, after)
         )
         self._worker.done(wall)
         if values:

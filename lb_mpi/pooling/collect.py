@@ -19,7 +19,7 @@ class RankTasks(NamedTuple):
 
     tasks: int = 0  # tasks run
     busy_s: float = 0.0  # wall-clock seconds in tasks, with what an emulated slower speed adds
-    work_s: float = 0.0  # seconds in tasks: of CPU, or of wall-clock time where they wait most of it
+    work_s: float = 0.0  # seconds that the tasks take by themselves: of CPU, and of waiting
     steals: int = 0  # intervals stolen, of its own host or of another
     sent_bytes: int = 0  # of messages, of all kinds
 
