@@ -15,6 +15,7 @@ import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES
 from lb_mpi.graph import Graph, parse
 from lb_mpi.mpi import clocks
+from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.exchange import METHODS
 
 COMM = MPI.COMM_WORLD
@@ -266,7 +267,7 @@ def test_rows_that_sleep_are_not_gathered_on_one_rank() -> None:
 def test_a_function_that_sleeps_takes_as_long_as_it_sleeps(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not told:  # by the system
         monkeypatch.setattr(clocks, "_gave_up", lambda: None)
-    watch = stopwatch.Stopwatch(1.0)
+    watch = Stopwatch(1.0)
     watch.begin()
     assert math.isnan(watch.call(time.sleep, (1e-3,))[1])  # it may have been compiled
     assert watch.call(time.sleep, (5e-3,))[1] >= 5e-3
