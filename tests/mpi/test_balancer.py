@@ -15,8 +15,8 @@ import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES
 from lb_mpi.graph import Graph, parse
 from lb_mpi.mpi import clocks
-from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.exchange import METHODS
+from lb_mpi.mpi.stopwatch import Stopwatch
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
