@@ -57,7 +57,7 @@ LATENCY_S = 0.5e-3  # at least as much has to be saved by a loan
 USUAL_BLOCK_S = 5e-3  # of a block at home, where nothing is known yet
 BLOCK_S = 5e-3  # of a block at home: short enough for who waits, and so long that timing it costs nothing
 LEAST = 2  # rows of a block, where nothing is known: of one alone, a product of matrices is computed in another way
-PAUSE_S = 0.25e-3  # of being idle, before one rank more is told
+PAUSE_S = 1e-3  # of being idle, before one rank more is told
 PART = 0.5  # of a rank's share in what is left is lent at a time
 
 
@@ -294,9 +294,9 @@ class Round:
         """Lend some blocks, the next ones, to a rank that is dry."""
         sizes = [count(block) for block in reversed(self.home)]
         row_s = self._row_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
-        own, theirs = float(self.speeds[self.rank]), float(self.speeds[rank])
-        everyone = own + sum(float(self.speeds[other]) for other in self.dry)
-        n = part(sizes, row_s, theirs / everyone, theirs / own)
+        # Of all ranks: more of them may soon be dry, above all where one rank has all rows.
+        share = float(self.speeds[rank] / self.speeds.sum())
+        n = part(sizes, row_s, share, float(self.speeds[rank] / self.speeds[self.rank]))
         if not n:
             return []
         rows = join(self.home[-n:])
@@ -325,8 +325,8 @@ class Round:
 def part(sizes: Sequence[int], row_s: float, share: float, faster: float) -> int:
     """How many blocks, of so many rows each, the next one first, a helper is given of what is left at home.
 
-    A row takes `row_s` seconds at home.  Of the speed of all who are at it the helper makes up `share`; it is `faster` times
-    as fast as this rank.  It gets PART of its share, or all of it if that takes less than BLOCK_S, and one block at least;
+    A row takes `row_s` seconds at home.  The helper makes up `share` of the speed of all ranks, and is `faster` times as
+    fast as this one.  It gets PART of its share, or all of it if that takes less than BLOCK_S, and one block at least;
     nothing that would not come back LATENCY_S before this rank alone would be through.
     """
     left = sum(sizes)

@@ -84,6 +84,7 @@ class Lending:
         """Carry the round to its end; it comes on all ranks, whatever the user's functions do."""
         round, nap = self._round, Nap(LONGEST_NAP_S)
         all_settled: MPI.Request | None = None
+        answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
         while not round.over or self._parcels.under_way:
             began = time.perf_counter()
             arrived = [self._open(*parcel) for parcel in self._parcels.take()]
@@ -102,9 +103,11 @@ class Lending:
                     continue
             if self._watch.rest():
                 continue
+            self._post(answer)
+            answer.clear()
             job = round.job
             if job is not None:
-                self._post(self._compute(job))
+                answer = self._compute(job)
             elif not arrived:
                 nap.take()
 
