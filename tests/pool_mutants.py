@@ -9,7 +9,7 @@ MUTANTS = [
     (intervals, "return word + (n << _BITS)", "return word + (n + 1 << _BITS)"),
     (intervals, "return word + (n << _BITS)", "return word + n"),
     (intervals, "return epoch << 2 * _BITS | lo << _BITS | hi", "return epoch << 2 * _BITS | lo << _BITS | hi + 1"),
-    (intervals, "word >> _BITS & MOST, word & MOST", "word >> _BITS & MOST, word & (MOST >> 26)"),
+    (intervals, "word >> _BITS & _MASK, word & _MASK", "word >> _BITS & MOST, word & (MOST >> 26)"),
     # shares and chunks
     (chunks, "return more if end(more) <= end(fewer) else fewer", "return more + 1"),
     (chunks, "return more if end(more) <= end(fewer) else fewer", "return -1"),
