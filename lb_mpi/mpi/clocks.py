@@ -42,13 +42,22 @@ class Clocks:
         except OSError:
             self._queue = None
 
-    def look(self) -> Look:
-        """Look at the clocks."""
+    def before(self) -> Look:
+        """Look at the clocks before something is run."""
+        wall_s = time.perf_counter()  # first here and last in `after`: what is read lies within
+        return Look(wall_s, *self._within())
+
+    def after(self) -> Look:
+        """Look at the clocks when it has been run."""
+        within = self._within()
+        return Look(time.perf_counter(), *within)
+
+    def _within(self) -> tuple[float, int | None, float | None]:
         queued_s = None
         if self._queue is not None:
             fields = os.pread(self._queue, 100, 0).split()  # nanoseconds on a core, nanoseconds in a queue, time slices
             queued_s = 1e-9 * int(fields[1])
-        return Look(time.perf_counter(), time.thread_time(), _gave_up(), queued_s)
+        return time.thread_time(), _gave_up(), queued_s
 
     def end(self) -> None:
         """Look no more."""

@@ -102,7 +102,7 @@ class Shift:
         function, star, keep = self._call
         values: list[Any] = []
         failed: BaseException | None = None
-        before = self._clocks.look()
+        before = self._clocks.before()
         try:
             arguments = self._some(lo, hi)
             with interrupts.allowed():
@@ -115,7 +115,7 @@ class Shift:
                         values.append(_kept(error))
         except BaseException as error:
             failed = error
-        after = self._clocks.look()
+        after = self._clocks.after()
         slow.charge(after.cpu_s - before.cpu_s)
         wall = after.wall_s - before.wall_s
         n, busy_s, work_s, *_ = self._done

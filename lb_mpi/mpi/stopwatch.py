@@ -33,9 +33,9 @@ class Stopwatch:
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, float]:
         """Call the function; its result, and the ticks it took (NaN: not to be relied upon)."""
-        before = self._clocks.look()
+        before = self._clocks.before()
         result = function(*arguments)
-        after = self._clocks.look()
+        after = self._clocks.after()
         self.slow.charge(after.cpu_s - before.cpu_s)
         if not self.warm:
             self.warm = True
