@@ -82,8 +82,9 @@ class Shift:
         """Answer, begin, and run one chunk; False when there was none to run."""
         worker, words = self._worker, self._words
         if rest_s := slow.due():
+            began = time.perf_counter()
             time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
-            self._done = self._done._replace(busy_s=self._done.busy_s + rest_s)
+            self._done = self._done._replace(busy_s=self._done.busy_s + time.perf_counter() - began)
             return True
         if self._parcels.unsent_bytes > UNSENT_BYTES:
             return False
