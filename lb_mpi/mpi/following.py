@@ -38,6 +38,7 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
     some: Callable[[int, int], list[Any]] = _none
     try:
         if start.function_bytes:
+            crew.functions.keep(start.digest, _none)  # whatever comes of it: all ranks know the same digests
             crew.functions.keep(start.digest, function or pickle.loads(data[: start.function_bytes]))
         function = function or crew.functions[start.digest]
         some = Coming(data[start.function_bytes : start.data_bytes]).some
@@ -135,4 +136,4 @@ def _work(crew: Crew, shift: Shift) -> Buffer:
 
 
 def _none(*_: Any) -> list[Any]:
-    raise AssertionError("a rank that can't go on begins no chunk")
+    raise LookupError("the function of this map could not be unpickled on this rank")

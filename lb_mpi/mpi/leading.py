@@ -165,18 +165,20 @@ class Lead:
         ledger.write()
         if self._job.log is not None:
             self._job.log.close()
-        if self._job.progress is not None and ledger.failure is None:
-            self._job.progress(len(self._order) - ledger.missing, len(self._order))
+        payload = b""
+        if self._job.to_all and ledger.failure is None and not ledger.missing:
+            try:
+                payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                self.fail(error)
         if ledger.failure is not None:
             index = ledger.index
             crew.send_all(Tag.END, End.FAILED, -1 if index is None else index, [pack_failure(ledger.failure)])
-        elif ledger.missing:
-            crew.send_all(Tag.END, End.DROPPED)
-        elif self._job.to_all:
-            crew.send_all(Tag.END, End.DONE, parts=[pickle.dumps(results, pickle.HIGHEST_PROTOCOL)])
         else:
-            crew.send_all(Tag.END, End.DONE)
+            crew.send_all(Tag.END, End.DROPPED if ledger.missing else End.DONE, parts=[payload])
         self._learn()
+        if self._job.progress is not None and ledger.failure is None:
+            self._job.progress(len(self._order) - ledger.missing, len(self._order))
 
     @property
     def n(self) -> int:

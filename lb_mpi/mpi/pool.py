@@ -241,11 +241,12 @@ class Pool:
                 job, encoded = met.value
                 if met.some_serve:
                     sent = meet(crew, Op.MAP, lambda: pickled(call.function) if self.is_master() else None).value
+            if self.is_master():
+                self._lead = Lead(crew, job, self._speeds, encoded, sent)
             opened.pop_all()
-        if not self.is_master():
+        if self._lead is None:
             return self._follow(call.function)
         self._busy = True
-        self._lead = Lead(crew, job, self._speeds, encoded, sent)
         return self._lead
 
     def _prepare(self, call: Call, items: Any, options: Options, opened: ExitStack) -> tuple[Job, Encoded]:

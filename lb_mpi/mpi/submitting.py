@@ -116,9 +116,12 @@ class Submitting:
         crew = self._crew
         if crew.receive():
             crew.post.active()
-        while crew.post.inbox and crew.post.inbox[0][1] == Tag.RESULT:
-            source, _, buffer = crew.post.inbox.popleft()
-            crew.post.returned.append((source, buffer))
+        for _ in range(len(crew.post.inbox)):  # results of maps stay there, in their order
+            source, tag, buffer = crew.post.inbox.popleft()
+            if tag == Tag.RESULT:
+                crew.post.returned.append((source, buffer))
+            else:
+                crew.post.inbox.append((source, tag, buffer))
         while crew.post.returned:
             self._take(*crew.post.returned.popleft())
         ahead = AHEAD if len(self._pending) > len(self._at) else 1

@@ -133,6 +133,9 @@ def test_submitted_tasks() -> None:
         assert isinstance(caught.value.__cause__, ValueError)
         assert isinstance(broken.exception(), lb_mpi.TaskError)
         assert broken.done()
+        with pytest.raises(lb_mpi.TaskError, match="task 99 "):  # others' results are still under way
+            pool.map(functools.partial(fail_at, 99), 100)
+        assert pool.submit(square, 4).result() == 16
         last = pool.submit(square, 3)
         if last.cancel():
             with pytest.raises(RuntimeError, match="cancelled"):
@@ -161,6 +164,15 @@ def test_a_task_that_raises_is_told_to_all_and_then_it_is_as_new(pool: lb_mpi.Po
     else:
         assert guilty
     assert pool.map(square, 50) == ([k * k for k in range(50)] if RANK == 0 else None)
+
+
+def test_results_that_can_not_be_sent_to_all_are_told_to_all(pool: lb_mpi.Pool) -> None:
+    if SIZE > 1:
+        with pytest.raises((lb_mpi.TaskError, ZeroDivisionError), match="no pickle"):
+            pool.map(lambda k: NotForPickling(), 1, to="all")
+        with pytest.raises(lb_mpi.TaskError, match="no pickle"):
+            pool.map(lambda k: NotForPickling(), 100 * SIZE, to="all")
+    assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
 
 
 def test_exceptions_as_results(pool: lb_mpi.Pool) -> None:
