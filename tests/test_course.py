@@ -33,7 +33,7 @@ def test_unknown_speeds_are_found_in_a_few_calls(seed: int, size: int, uneven: b
     rng = np.random.default_rng(seed)
     rows = [rng.lognormal(0.0, 1.0 if uneven else 0.0, 400) for _ in range(size)]
     found = ratios(ranks(size, rng.uniform(500.0, 5000.0, size)), rows, 12)
-    assert max(found[8:]) < 1.10, (seed, found)
+    assert max(found[8:]) < (1.10 if uneven else 1.08), (seed, found)
 
 
 @pytest.mark.parametrize("scheme", ["fos", "sos", "cg", "dimension_exchange", "direct"])
@@ -84,7 +84,7 @@ def test_numbers_of_rows_that_change() -> None:
 def test_noise_and_distance_cost_little() -> None:
     cluster = ranks(9, np.linspace(1000.0, 4000.0, 9), noise=0.1, network=Network((1e-4, 1e-3), 1e-9, 1000), seed=3)
     found = ratios(cluster, [np.ones(300)] * 9, 20)
-    assert np.mean(found[10:]) < 1.20  # of a call of 0.13 s, the barrier at the end takes 4 ms
+    assert np.mean(found[10:]) < 1.16  # of a call of 0.13 s, the barrier at the end takes 4 ms
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -55,7 +55,7 @@ from lb_mpi.graph import Floats
 
 LATENCY_S = 0.5e-3  # at least as much has to be saved by a loan
 USUAL_BLOCK_S = 5e-3  # of a block at home, where nothing is known yet
-BLOCK_S = 5e-3  # of a block at home: short enough for who waits, and so long that timing it costs nothing
+BLOCK_S = 2.5e-3  # of a block at home: short enough for who waits, and so long that timing it costs nothing
 LEAST = 2  # rows of a block, where nothing is known: of one alone, a product of matrices is computed in another way
 PAUSE_S = 1e-3  # of being idle, before one rank more is told
 PART = 0.5  # of a rank's share in what is left is lent at a time
