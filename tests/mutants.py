@@ -1,6 +1,6 @@
 """Known-wrong variants of the protocols: (module, what stands there, what the mutant says instead)."""
 
-from lb_mpi.searching import bound, drafting, searcher, termination
+from lb_mpi.searching import bound, cut, drafting, searcher, termination
 
 MUTANTS = [
     # the holes of the paper
@@ -83,4 +83,36 @@ BOUND_MUTANTS = [
     (searcher, "            self.sharing.hear(message)\n", "            if self.drafting.load:\n                self.sharing.hear(message)\n"),  # dropped when idle
     (searcher, "            self.sharing.hear(message)\n", "            self.termination.received()\n            self.sharing.hear(message)\n"),  # counted
     (searcher, "if message.kind is Kind.WORK:\n", "if message.kind in (Kind.WORK, Kind.BOUND):\n"),
+]  # fmt: skip
+
+CUT_MUTANTS = [
+    (searcher, "                    self.cut.under_way += 1\n", "                    pass\n"),
+    (searcher, "                self.cut.under_way -= 1  # whatever becomes of it\n", "                pass\n"),
+    (searcher, "not self.over and not self._ending and not self.paused and self.drafting", "not self.over and not self._ending and self.drafting"),
+    (searcher, "            if (self.paused or self._held) and message.kind in HELD:\n", "            if self.paused and message.kind in HELD:\n                continue\n            if False:\n"),
+    (searcher, "            if (self.paused or self._held) and message.kind in HELD:\n", "            if False:\n"),
+    (searcher, "            if (self.paused or self._held) and message.kind in HELD:\n", "            if (self.paused or self._held) and message.kind in (*HELD, Kind.WORK):\n"),
+    (searcher, "            held, self._held = self._held, []\n", "            held, self._held = self._held[:1], self._held[1:] and []\n"),
+    (searcher, "            held, self._held = self._held, []\n", "            held, self._held = self._held, list(self._held)\n"),
+    (searcher, "state = None if self._ending else self.attempt(self.problem.save)", "state = self.attempt(self.problem.save) or b'0000'"),
+    (searcher, "            self.drafting.start()\n\n    def _serve", "            pass\n\n    def _serve"),
+    (searcher, "return sends + self._finish(Reason.STOPPED) if self._stopping else sends", "return sends"),
+    (cut, "            total = self.under_way + sum(self._counted.values())\n", "            total = self.under_way\n"),
+    (cut, "            total = self.under_way + sum(self._counted.values())\n", "            total = sum(self._counted.values())\n"),
+    (cut, "            if total != self._told:\n", "            if self._told is None:\n"),
+    (cut, "return self._write() if total == 0 else []", "return self._write()"),
+    (cut, "return self._write() if total == 0 else []", "return self._write() if total <= 1 else []"),
+    (cut, " and len(self._counted) == len(self.below):", " and len(self._counted) >= len(self.below) - 1:"),
+    (cut, "        self._counted, self._told = {}, None\n", "        self._told = None\n"),
+    (cut, "        self._counted, self._told = {}, None\n", "        self._counted = {}\n"),
+    (cut, "        if self.state is State.WRITING and not self._awaited:", "        if self.state is State.WRITING and not self.to_write:"),
+    (cut, "{self.rank, *self.below}, True, b\"\"", "{*self.below}, True, b\"\""),
+    (cut, "        self._well &= well\n", "        self._well = well\n"),
+    (cut, "            if not self._well:\n", "            if False:\n"),
+    (cut, "        self.receipts += receipts\n", "        self.receipts = receipts\n"),
+    (cut, "        return self._tell(Kind.GO)\n", "        return []\n"),
+    (cut, "        return self._tell(Kind.PAUSE)\n", "        return self._tell(Kind.PAUSE)[:1]\n"),
+    (cut, "self.state, self.to_write, self.receipts = State.RUNNING, False", "self.state, self.to_write, self.receipts = self.state, False"),
+    (cut, "        self.at = now + self.every_s\n", "        pass\n"),
+    (cut, "                self.state = State.WRITTEN\n", "                self.state = State.RUNNING\n"),
 ]  # fmt: skip

@@ -132,7 +132,9 @@ def sizes() -> Iterator[tuple[str, int, int]]:
 
 def fields(node: ast.ClassDef) -> set[str]:
     """What its objects hold: annotated in the class, or set on self."""
-    declared = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    declared = {
+        one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+    }
     return declared | {
         one.attr
         for one in ast.walk(node)

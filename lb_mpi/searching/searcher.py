@@ -6,15 +6,22 @@ The caller's loop, on real MPI (`lb_mpi.mpi.search`) and in the simulator (`lb_m
     while not searcher.over:
         for destination, message in searcher.turn(now, messages that have arrived):
             send message to destination, without blocking
-        if searcher.working:
+        if searcher.saving:
+            for destination, message in searcher.save(store, now):
+                send message to destination, without blocking
+        elif searcher.working:
             searcher.work(units)                # one work quantum; messages are served only between two of them
         else:
             wait for a message, or until searcher.wake_at
 
 Everything that the order of these things matters for stands in `turn`.
 
-A search ends for one of three reasons: all work is done (found out by Safra's token), an answer was found, or a rank has
-failed.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first reason wins.
+A search ends for one of four reasons: all work is done (found out by Safra's token), an answer was found, a rank has
+failed, or it was asked to save and stop.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first
+reason wins.
+
+A search that is saved has a `cut` (see there), which pauses all ranks now and then.  While a rank is paused, it holds what
+has arrived for the protocols, and serves it when it goes on; WORK is taken in at once, since it is to be saved.
 
 Whatever the problem raises is kept in `error`, and never leaves `turn` and `work`: the message that it came with is lost,
 but those behind it in the same batch are looked at, since the STOP that ends this rank may be one of them.
@@ -24,15 +31,18 @@ from __future__ import annotations
 
 import math
 import random
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from lb_mpi.checks import number, seed, show
 from lb_mpi.errors import ProtocolError
+from lb_mpi.searching import cut as saving
 from lb_mpi.searching.bound import Bound, Sharing
+from lb_mpi.searching.cut import Cut
 from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.termination import Termination, Token
@@ -41,6 +51,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ROOT = 0
+_RECEIPT = struct.Struct("<iqqd")
+HELD = (Kind.DRAFTING, Kind.REJECT, Kind.ADMISSION, Kind.NOWORK, Kind.TOKEN, Kind.BOUND)  # while a rank is paused
 
 
 class Reason(IntEnum):
@@ -49,6 +61,7 @@ class Reason(IntEnum):
     EXHAUSTED = 0
     FOUND = 1
     FAILED = 2
+    STOPPED = 3
 
 
 class Report(NamedTuple):
@@ -59,6 +72,33 @@ class Report(NamedTuple):
     balances: int  # parts of work received
 
 
+class Receipt(NamedTuple):
+    """What one rank has written for a save."""
+
+    rank: int
+    n_bytes: int
+    crc: int  # CRC-32
+    best: float  # of the bound that is shared; without one 0
+
+
+class Store(Protocol):
+    """Where a search is saved; the driver's.  Nothing that it does raises: it tells the user by itself."""
+
+    def write(self, number: int, state: bytes) -> tuple[int, int] | None:
+        """Write this rank's state for the save `number`, for good; returns (bytes, CRC-32), or None when it can't be."""
+
+    def commit(self, number: int, receipts: Sequence[Receipt]) -> bool:
+        """Make the save `number` of all ranks the one to resume from; False when it can't be."""
+
+
+class Saved(NamedTuple):
+    """What a search goes on from."""
+
+    states: Sequence[bytes]  # of all ranks that were there when it was saved
+    mine: Sequence[int]  # which of them this rank takes in hand
+    best: float  # of the bound that is shared; without one 0
+
+
 class Options(NamedTuple):
     """What can be set about a search; times in seconds, loads in the unit of `problem.load()`."""
 
@@ -67,18 +107,24 @@ class Options(NamedTuple):
     balance: bool = True  # False: each rank is dealt one share, nothing moves afterwards
     seed: int = 0  # of the jitter of the pauses
     report_every_s: float = math.inf  # between two REPORTs to rank 0
+    save_every_s: float | None = (
+        None  # between two saves; inf: only when asked; None: never, and nothing is prepared for it
+    )
 
     def checked(self) -> Options:
         """The same in Python's own numbers; ValueError with name, value and expectation."""
         if not isinstance(self.balance, bool | np.bool_):
             raise ValueError(f"balance = {show(self.balance)}: expected True or False")
-        every = self.report_every_s
+        every, saves = self.report_every_s, self.save_every_s
         return Options(
             threshold=number("threshold", self.threshold, least=0.0, unit="J, as problem.load()"),
             pause_s=_pause(self.pause_s),
             balance=bool(self.balance),
             seed=seed(self.seed),
             report_every_s=every if every == math.inf else number("report_every_s", every, above=0.0, unit="seconds"),
+            save_every_s=saves
+            if saves in (None, math.inf)
+            else number("save_every_s", saves, above=0.0, unit="seconds"),
         )
 
 
@@ -96,11 +142,18 @@ def _pause(pause_s: object) -> tuple[float, float]:
 class Searcher:
     """One rank of the search; `ring` is the order of all ranks on the ring (see `lb_mpi.graph.ring_order`).
 
-    `bound` is this rank's end of a bound that all ranks share, if they do.
+    `bound` is this rank's end of a bound that all ranks share, if they do.  `saved` is what the search goes on from; without
+    it, rank 0 starts the problem.
     """
 
     def __init__(
-        self, rank: int, ring: Sequence[int], problem: Problem, options: Options, bound: Bound | None = None
+        self,
+        rank: int,
+        ring: Sequence[int],
+        problem: Problem,
+        options: Options,
+        bound: Bound | None = None,
+        saved: Saved | None = None,
     ) -> None:
         rng = random.Random(options.seed * 1_000_003 + rank)
         self.size, self.problem, self.options = len(ring), problem, options
@@ -108,13 +161,18 @@ class Searcher:
         self.drafting = Drafting(rank, ring[(ring.index(rank) + 1) % len(ring)], problem, terms)
         self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=Pause(*options.pause_s, rng))
         self.sharing = None if bound is None else Sharing(rank, self.size, bound)
+        self.cut = None if options.save_every_s is None else Cut(rank, self.size, options.save_every_s)
         self.units = 0  # of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first that the problem has raised here
         self.reports: dict[int, Report] = {}  # on rank 0: what the others said last
         self._told = False
         self._report_at = options.report_every_s
-        if rank == ROOT:
+        self._held: list[Message] = []  # while this rank is paused
+        self._stopping = False
+        if saved is not None:
+            self.attempt(self._resume, saved)
+        elif rank == ROOT:
             self.attempt(problem.start)
             self.drafting.start()
 
@@ -136,7 +194,12 @@ class Searcher:
     @property
     def working(self) -> bool:
         """There was work in hand after the last turn: do a quantum of it before the next one."""
-        return not self.over and not self._ending and self.drafting.load > 0.0
+        return not self.over and not self._ending and not self.paused and self.drafting.load > 0.0
+
+    @property
+    def paused(self) -> bool:
+        """A save is at hand, and this rank has to keep still."""
+        return self.cut is not None and self.cut.paused
 
     @property
     def wake_at(self) -> float:
@@ -146,22 +209,51 @@ class Searcher:
             return at
         if self.error is not None:
             return 0.0
+        if self.paused:
+            return at
         if self.drafting.state is self.drafting.state.IDLE and self.drafting.may_draft:
             at = self.drafting.not_before
         if self.termination.token is not None:
             at = min(at, self.termination.not_before)
+        if self.cut is not None and self.rank == ROOT:
+            at = min(at, self.cut.at)
         return min(at, self._report_at)
+
+    def stop_saved(self) -> None:
+        """Save as soon as that can be, then end the search; on rank 0 of a search that is saved."""
+        assert self.cut is not None
+        self.cut.at, self._stopping = 0.0, True
+
+    @property
+    def saving(self) -> bool:
+        """There is something to `save` now."""
+        return self.cut is not None and (self.cut.to_write or self.cut.to_commit) and not self.over
+
+    def save(self, store: Store, now: float) -> list[Send]:
+        """Write what this rank has, or commit what all have written; returns what is to be sent, in order."""
+        assert self.cut is not None
+        number = self.cut.number
+        if self.cut.to_write:
+            state = None if self._ending else self.attempt(self.problem.save)  # type: ignore[attr-defined]
+            written = None if state is None else store.write(number, state)
+            best = 0.0 if self.sharing is None else self.sharing.bound.best
+            self.cut.wrote(None if written is None else _RECEIPT.pack(self.rank, *written, best))
+            return []
+        receipts = [Receipt(*each) for each in _RECEIPT.iter_unpack(self.cut.receipts)]
+        sends = self.cut.committed(store.commit(number, sorted(receipts)), now)
+        return sends + self._finish(Reason.STOPPED) if self._stopping else sends
 
     def turn(self, now: float, arrived: Iterable[Message]) -> list[Send]:
         """Serve what has arrived, in order, then see what is to be done; returns what is to be sent, in order."""
-        sends: list[Send] = []
-        for message in arrived:
-            if self.over:
-                break
-            sends += self.attempt(self._receive, message, now) or []
-        if not self.over and not self._ending:
+        sends = self._serve(arrived, now)
+        if self._held and not self.paused:
+            held, self._held = self._held, []
+            sends += self._serve(held, now)
+        if not self.over and not self._ending and not self.paused:
             # If it raises, what it was about to send is lost: after a failure only FINISH and STOP matter.
             sends += self.attempt(self._settle, now) or []
+        if self.cut is not None and not self.over:
+            sends += self.attempt(self.cut.settle, now) or []
         if self.error is not None and not self.over and not self._told:
             sends += self._finish(Reason.FAILED)
         return sends
@@ -186,6 +278,24 @@ class Searcher:
         """The end is on its way, or will be with the next turn: STOP is all that matters now."""
         return self._told or self.error is not None
 
+    def _resume(self, saved: Saved) -> None:
+        self.problem.resume(saved.states, saved.mine)  # type: ignore[attr-defined]
+        if self.sharing is not None:
+            self.sharing.bound.take(saved.best)
+        if self.problem.load() > 0.0:
+            self.drafting.start()
+
+    def _serve(self, messages: Iterable[Message], now: float) -> list[Send]:
+        sends: list[Send] = []
+        for message in messages:
+            if self.over:
+                break
+            if (self.paused or self._held) and message.kind in HELD:
+                self._held.append(message)
+            else:
+                sends += self.attempt(self._receive, message, now) or []
+        return sends
+
     def _settle(self, now: float) -> list[Send]:
         if self.problem.found:
             return self._finish(Reason.FOUND)
@@ -194,6 +304,8 @@ class Searcher:
         for _, message in sends:
             if message.kind is Kind.WORK:
                 self.termination.sent()
+                if self.cut is not None:
+                    self.cut.under_way += 1
         token = self.termination.settle(self.drafting.load > 0.0, now)
         if token is not None:
             sends.append((self.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black))))
@@ -202,6 +314,8 @@ class Searcher:
         if now >= self._report_at:
             self._report_at = now + self.options.report_every_s
             sends += self._report()
+        if self.cut is not None and self.rank == ROOT and now >= self.cut.at:
+            sends += self.cut.begin()
         return sends
 
     def _receive(self, message: Message, now: float) -> list[Send]:
@@ -214,6 +328,11 @@ class Searcher:
         if kind is Kind.REPORT:
             self.reports[message.source] = Report(message.seq, message.load, message.pid)
             return []
+        if self.cut is not None:
+            if kind in saving.KINDS:
+                return self.cut.receive(message)
+            if kind is Kind.WORK:
+                self.cut.under_way -= 1  # whatever becomes of it
         if self._ending:
             return []
         if kind is Kind.BOUND and self.sharing is not None:
