@@ -39,7 +39,7 @@ bring it).
 from typing import TYPE_CHECKING, Any
 
 from lb_mpi.emulate import throttle
-from lb_mpi.errors import BalanceError, Error, ProtocolError, SearchError, TaskError
+from lb_mpi.errors import BalanceError, Error, ProtocolError, SaveError, SearchError, TaskError
 from lb_mpi.searching.problem import Problem
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ __all__ = [
     "Problem",
     "ProtocolError",
     "RankStats",
+    "SaveError",
     "SearchError",
     "SearchResult",
     "TaskError",

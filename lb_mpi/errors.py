@@ -29,5 +29,9 @@ class TaskError(Error):
         self.traceback = traceback  # of that rank, as text
 
 
+class SaveError(Error):
+    """What was saved can't be read: it is torn or flipped."""
+
+
 class ProtocolError(Error):
     """A message that the protocol's table has no row for: a bug in the program, never the caller's fault."""

@@ -1,0 +1,98 @@
+"""The disk, as saves see it: the few operations of a save, so that tests can have a disk that dies at any of them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+CHUNK_BYTES = 1 << 20  # read at once
+
+
+class File:
+    """A file that is being written; what is not synced may be lost, or be there in part."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[bytes] = open(path, "xb")  # noqa: SIM115  (closed at the end of the `with` block)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write at the end."""
+        self._file.write(data)
+
+    def sync(self) -> None:
+        """Force to the disk what was written."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+class Disk:
+    """The real disk.  OSError from all, naming the path."""
+
+    def make_dir(self, path: Path) -> None:
+        """Make a directory and those above it, on the disk when this returns; nothing if it is there."""
+        if not path.is_dir():
+            self.make_dir(path.parent)
+            path.mkdir(exist_ok=True)
+            self.sync_dir(path.parent)
+
+    def names(self, path: Path) -> list[str]:
+        """List what lies in a directory, sorted; nothing if there is none."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def create(self, path: Path) -> File:
+        """Open a new file for writing; FileExistsError if there is one."""
+        return File(path)
+
+    def chunks(self, path: Path) -> Iterator[bytes]:
+        """Read a file, piece by piece."""
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename at once, in place of what is there."""
+        os.replace(old, new)
+
+    def sync_dir(self, path: Path) -> None:
+        """Force to the disk which names the directory has."""
+        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(opened)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system that can't: there, names are written at once
+                raise OSError(error.errno, error.strerror, str(path)) from None
+        finally:
+            os.close(opened)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def lock(self, path: Path) -> IO[bytes]:
+        """Lock a file, which is made if there is none, until it is closed; BlockingIOError if another process has it."""
+        file = open(path, "ab")  # noqa: SIM115  (open as long as the lock)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            file.close()
+            raise
+        return file

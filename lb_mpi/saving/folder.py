@@ -1,0 +1,236 @@
+"""The folder that saves lie in: whatever dies at whatever moment, the newest committed save is whole.
+
+    FOLDER/save-00000012/NAME      part files, written by any rank
+    FOLDER/save-00000012/manifest  makes it a save; a directory that has none is nothing
+    FOLDER/lock                    held by the run that saves
+
+    folder = Folder(path, "rows")
+    folder.lock()                                                      rank 0
+    folder.begin(12)                                                   rank 0: clears what an earlier try has left
+    part = folder.write(12, "heat-0003.npy", [header, rows])           any rank, after that: on disk when it returns
+    folder.commit(12, {"arrays": ["heat"]}, parts)                     rank 0, after all: then the older ones go
+    folder.newest(folder.saves(), lambda saved: folder.read(saved, "heat-0003.npy"))
+
+The law, which tests hold against a disk that dies at any operation and forgets what wasn't forced to it:
+
+1. Before the manifest has its name, all parts and their names are on the disk: a manifest is never there without them.
+2. What is removed loses its manifest first, and that is on the disk before a part goes.
+3. A save goes only when two newer ones are committed, or when it is known to be damaged.
+
+Against what a disk does later, the manifest is a frame with its CRC, and has length and CRC of each part.  It is
+MessagePack, behind 8 bytes of magic with the version of the format: nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar
+
+import msgpack
+
+from lb_mpi.checks import integer, show
+from lb_mpi.errors import SaveError
+from lb_mpi.frames import frame, read_frame
+from lb_mpi.saving.disk import Disk
+
+T = TypeVar("T")
+
+MAGIC, VERSION = b"lbsave", 1
+MANIFEST, DRAFT, LOCK = "manifest", "manifest.new", "lock"
+KEPT = 2  # committed saves
+MOST = 10**15  # steps
+_START = struct.Struct("<6sH")  # magic, version
+_SAVE = re.compile(r"save-([0-9]{8,16})")
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+
+
+class Part(NamedTuple):
+    """A file of a save, as it was written."""
+
+    name: str
+    n_bytes: int
+    crc: int  # CRC-32 of all
+
+
+class Saved(NamedTuple):
+    """A committed save."""
+
+    number: int  # of the step
+    meta: dict[str, Any]  # what the caller has given
+    parts: dict[str, Part]  # by name
+
+
+class Saves(NamedTuple):
+    """What lies in a folder."""
+
+    whole: list[Saved]  # with a manifest that can be trusted; the newest first
+    damaged: list[str]  # the others that have a manifest, in words
+
+
+class Folder:
+    """The saves of one kind ("rows", "search") in the folder `path`, which is made when it is needed."""
+
+    def __init__(self, path: str | Path, kind: str, disk: Disk | None = None) -> None:
+        self.path, self.kind = Path(path), kind
+        self._disk = disk or Disk()
+        self._lock: IO[bytes] | None = None
+        self._distrusted: set[int] = set()
+
+    def lock(self) -> None:
+        """Keep other runs from saving here until `close` or the end of the process; OSError when one does so now."""
+        if self._lock is None:
+            self._disk.make_dir(self.path)
+            try:
+                self._lock = self._disk.lock(self.path / LOCK)
+            except BlockingIOError:
+                raise OSError(f"another run saves to {self.path}") from None
+
+    def close(self) -> None:
+        """Give the lock away."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def begin(self, number: int) -> None:
+        """Make an empty directory for a save; ValueError unless its number is above those that are committed."""
+        integer("step", number, 0, MOST)
+        newest = max((saved.number for saved in self._trusted()), default=-1)
+        if number <= newest:
+            raise ValueError(f"step = {number}: expected more than {newest}, which is saved in {self.path} already")
+        if self._place(number).name in self._disk.names(self.path):
+            self._remove(number)
+        self._distrusted.discard(number)
+        self._disk.make_dir(self._place(number))
+
+    def write(self, number: int, name: str, chunks: Iterable[bytes | memoryview]) -> Part:
+        """Write a part: on the disk when this returns."""
+        if not _PART.fullmatch(name) or name in (MANIFEST, DRAFT):
+            raise ValueError(f"part = {show(name)}: expected letters, digits, and any of _.-")
+        n_bytes = crc = 0
+        with self._disk.create(self._place(number) / name) as file:
+            for chunk in chunks:
+                file.write(chunk)
+                n_bytes, crc = n_bytes + memoryview(chunk).nbytes, zlib.crc32(chunk, crc)
+            file.sync()
+        return Part(name, n_bytes, crc)
+
+    def commit(self, number: int, meta: Mapping[str, Any], parts: Sequence[Part]) -> None:
+        """Make it a save, of all these parts; then remove what is not among the last two.
+
+        `meta` is of None, bool, int, float, str, bytes, and of lists and dicts of such.
+        """
+        place = self._place(number)
+        packed = msgpack.packb([self.kind, number, meta, [list(part) for part in parts]], use_bin_type=True)
+        with self._disk.create(place / DRAFT) as file:
+            file.write(_START.pack(MAGIC, VERSION) + frame(packed))
+            file.sync()
+        self._disk.sync_dir(place)
+        self._disk.rename(place / DRAFT, place / MANIFEST)
+        self._disk.sync_dir(place)
+        kept = {saved.number for saved in self._trusted()[:KEPT]}
+        for other in set(self._numbers()) - kept:
+            with contextlib.suppress(OSError):  # this one is committed; the next commit tries again
+                self._remove(other)
+
+    def discard(self, number: int) -> None:
+        """Remove what was written of a save that won't be committed, as far as that is possible."""
+        with contextlib.suppress(OSError):
+            if MANIFEST not in self._disk.names(self._place(number)):
+                self._remove(number)
+
+    def saves(self) -> Saves:
+        """Read the manifests.  ValueError for a save of another kind, or of another version of the format."""
+        whole, damaged = [], []
+        for number in self._numbers():
+            if MANIFEST in self._disk.names(self._place(number)):
+                try:
+                    whole.append(self._manifest(number))
+                except SaveError as error:
+                    damaged.append(str(error))
+        return Saves(whole, damaged)
+
+    def newest(self, saves: Saves, read: Callable[[Saved], T]) -> tuple[T | None, list[str]]:
+        """Return what `read` makes of the newest save that it can read, and what was wrong with newer ones, in words.
+
+        `read` raises SaveError for a damaged save, which then counts no more: it goes when the next one is committed.
+        Without any save there is None; SaveError when all are damaged.
+        """
+        wrong = list(saves.damaged)
+        for saved in saves.whole:
+            try:
+                return read(saved), wrong
+            except SaveError as error:
+                wrong.append(str(error))
+                self._distrusted.add(saved.number)
+        if wrong:
+            raise SaveError(f"nothing that is saved in {self.path} can be read: {'; '.join(wrong)}")
+        return None, []
+
+    def read(self, saved: Saved, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """Read bytes begin..end-1 of a part (all of them by default), when length and CRC of the whole part are right.
+
+        SaveError when they aren't, or when the part isn't there: the save before may do.
+        """
+        part, path = saved.parts[name], self._place(saved.number) / name
+        end = part.n_bytes if end is None else end
+        kept, at, crc = [], 0, 0
+        try:
+            for chunk in self._disk.chunks(path):
+                kept.append(chunk[max(begin - at, 0) : max(end - at, 0)])
+                at, crc = at + len(chunk), zlib.crc32(chunk, crc)
+        except OSError as error:
+            raise SaveError(f"{path}: can't be read ({error.strerror or error})") from None
+        if at != part.n_bytes:
+            raise SaveError(f"{path}: {at:,} bytes, expected {part.n_bytes:,}: it is torn")
+        if crc != part.crc:
+            raise SaveError(f"{path}: not what was written (its CRC is wrong): bits are flipped")
+        return b"".join(kept)
+
+    def _manifest(self, number: int) -> Saved:
+        """Read one; SaveError when it is damaged."""
+        path = self._place(number) / MANIFEST
+        try:
+            data = b"".join(self._disk.chunks(path))
+        except OSError as error:
+            raise SaveError(f"{path}: can't be read ({error.strerror or error})") from None
+        start, view = data[: _START.size], memoryview(data)
+        if len(start) < _START.size or start[: len(MAGIC)] != MAGIC:
+            raise SaveError(f"{path}: no manifest of a save, or torn or flipped")
+        if (version := _START.unpack(start)[1]) != VERSION:
+            raise ValueError(f"{path} has version {version} of the format: expected {VERSION} (choose another folder)")
+        payload, end = read_frame(view, _START.size)
+        if payload is None or end != len(view):
+            raise SaveError(f"{path}: torn or flipped")
+        kind, found, meta, parts = msgpack.unpackb(payload, raw=False, strict_map_key=False)
+        if kind != self.kind:
+            raise ValueError(f"{path} is of a save of {kind}: expected one of {self.kind} (choose another folder)")
+        if found != number:
+            raise SaveError(f"{path}: belongs to save {found}")
+        return Saved(number, meta, {name: Part(name, n_bytes, crc) for name, n_bytes, crc in parts})
+
+    def _trusted(self) -> list[Saved]:
+        return [saved for saved in self.saves().whole if saved.number not in self._distrusted]
+
+    def _numbers(self) -> list[int]:
+        """Of what has the name of a save, committed or not; the newest first."""
+        found = (_SAVE.fullmatch(name) for name in self._disk.names(self.path))
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def _place(self, number: int) -> Path:
+        return self.path / f"save-{number:08d}"
+
+    def _remove(self, number: int) -> None:
+        place = self._place(number)
+        names = self._disk.names(place)
+        if MANIFEST in names:
+            self._disk.remove(place / MANIFEST)
+            self._disk.sync_dir(place)
+        for name in names:
+            if name != MANIFEST:
+                self._disk.remove(place / name)
+        self._disk.remove_dir(place)

@@ -1,0 +1,46 @@
+"""Known-wrong variants of the folder of saves: (what stands there, what the mutant says instead)."""
+
+MUTANTS = [
+    # before the commit
+    ("                n_bytes, crc = n_bytes + memoryview(chunk).nbytes, zlib.crc32(chunk, crc)\n            file.sync()\n", "                n_bytes, crc = n_bytes + memoryview(chunk).nbytes, zlib.crc32(chunk, crc)\n"),
+    ("frame(packed))\n            file.sync()\n", "frame(packed))\n"),
+    ("        self._disk.sync_dir(place)\n        self._disk.rename(place / DRAFT, place / MANIFEST)\n", "        self._disk.rename(place / DRAFT, place / MANIFEST)\n"),
+    ("place / DRAFT) as file", "place / MANIFEST) as file"),
+    ("        if self._place(number).name in self._disk.names(self.path):\n            self._remove(number)\n", ""),
+    # the commit
+    ("        self._disk.rename(place / DRAFT, place / MANIFEST)\n        self._disk.sync_dir(place)\n", "        self._disk.rename(place / DRAFT, place / MANIFEST)\n"),
+    ("        self._disk.rename(place / DRAFT, place / MANIFEST)\n", ""),
+    ("[list(part) for part in parts]", "[list(part) for part in parts[:-1]]"),
+    ("[self.kind, number, meta,", "[self.kind, number - 1, meta,"),
+    # what goes
+    ("        place = self._place(number)\n        packed", "        for other in self._numbers():\n            if other != number:\n                self._remove(other)\n        place = self._place(number)\n        packed"),
+    ("self._trusted()[:KEPT]", "self._trusted()[:1]"),
+    ("self._trusted()[:KEPT]", "self._trusted()[1:]"),
+    ("self._trusted()[:KEPT]", "self._trusted()"),
+    ("self._trusted()[:KEPT]", "self.saves().whole[:KEPT]"),
+    ("in set(self._numbers()) - kept:", "in {saved.number for saved in self._trusted()} - kept:"),
+    ("            self._disk.remove(place / MANIFEST)\n            self._disk.sync_dir(place)\n", "            self._disk.remove(place / MANIFEST)\n"),
+    ("            if name != MANIFEST:\n                self._disk.remove(place / name)\n        self._disk.remove_dir(place)", "            self._disk.remove(place / name)\n        self._disk.remove_dir(place)"),
+    ("        if MANIFEST in names:\n            self._disk.remove(place / MANIFEST)\n            self._disk.sync_dir(place)\n        for name in names:\n            if name != MANIFEST:\n", "        for name in sorted(names, reverse=True):\n            if True:\n"),
+    ("            if MANIFEST not in self._disk.names(self._place(number)):\n                self._remove(number)", "            self._remove(number)"),
+    # which one is read
+    ("reverse=True", "reverse=False"),
+    ("            if MANIFEST in self._disk.names(self._place(number)):\n                try:", "            if {MANIFEST, DRAFT} & {*self._disk.names(self._place(number))}:\n                try:"),
+    ("        if wrong:\n            raise", "        if not wrong:\n            raise"),
+    ("        if wrong:\n            raise", "        if False:\n            raise"),
+    ("                self._distrusted.add(saved.number)\n", ""),
+    ("        wrong = list(saves.damaged)", "        wrong: list[str] = []"),
+    ("        self._distrusted.discard(number)\n", ""),
+    ("        if number <= newest:", "        if number < newest:"),
+    ("        if number <= newest:", "        if False:"),
+    # what is trusted
+    ("if crc != part.crc:", "if False:"),
+    ("zlib.crc32(chunk, crc)\n        except", "zlib.crc32(chunk)\n        except"),
+    ("if payload is None or end != len(view):", "if payload is None:\n            payload, end = view[_START.size + 12 :], len(view)\n        if False:"),
+    ("        if found != number:", "        if False:"),
+    ("        if kind != self.kind:", "        if False:"),
+    ("!= VERSION:", "< VERSION:"),
+    ("        except OSError as error:\n            raise SaveError(f\"{path}: can't be read ({error.strerror or error})\") from None\n        if at", "        except ZeroDivisionError:\n            raise\n        if at"),
+    ("max(begin - at, 0)", "begin"),
+    ("max(end - at, 0)", "end"),
+]  # fmt: skip
