@@ -4,7 +4,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 
-from lb_mpi.searching.searcher import Receipt
+from lb_mpi.searching.saves import Receipt
 from tests.pile import children, saved_by
 
 
@@ -14,14 +14,15 @@ class Disk:
     def __init__(self) -> None:
         self.written: dict[tuple[int, int], bytes] = {}
         self.committed: dict[int, tuple[bytes, ...]] = {}
+        self.room = 0  # the save that there is a directory for
 
     def copy(self) -> "Disk":
         other = Disk()
-        other.written, other.committed = dict(self.written), dict(self.committed)
+        other.written, other.committed, other.room = dict(self.written), dict(self.committed), self.room
         return other
 
     def key(self) -> tuple[object, ...]:
-        return (tuple(sorted(self.written.items())), tuple(self.committed.items()))
+        return (tuple(sorted(self.written.items())), tuple(self.committed.items()), self.room)
 
     @property
     def newest(self) -> tuple[bytes, ...] | None:
@@ -35,15 +36,22 @@ class MemoryStore:
     def __init__(self, disk: Disk, rank: int, *, size: int, base: int = 0, full: bool = False) -> None:
         self.disk, self.rank, self.size, self.base, self.full = disk, rank, size, base, full
 
+    def open(self, number: int) -> bool:
+        assert self.rank == 0
+        if not self.full:
+            self.disk.room = self.base + number
+        return not self.full
+
     def write(self, number: int, state: bytes) -> tuple[int, int] | None:
         if self.full:
             return None
+        assert self.disk.room == self.base + number, f"no room for save {self.base + number}"
         self.disk.written[(self.base + number, self.rank)] = state
         return len(state), zlib.crc32(state)
 
-    def commit(self, number: int, receipts: Sequence[Receipt]) -> bool:
+    def commit(self, number: int, receipts: Sequence[Receipt]) -> None:
         if self.full:
-            return False
+            return
         assert [receipt.rank for receipt in receipts] == list(range(self.size)), f"receipts of {receipts}"
         states = tuple(self.disk.written[(self.base + number, rank)] for rank in range(self.size))
         for receipt, state in zip(receipts, states, strict=True):
@@ -52,7 +60,6 @@ class MemoryStore:
         for at in list(self.disk.written):
             if at[0] <= self.base + number:
                 del self.disk.written[at]
-        return True
 
 
 def check_saved(states: Sequence[bytes], limit: int) -> None:

@@ -44,7 +44,7 @@ class World(NamedTuple):
                 (d.state, d.seq, d.promise, d.had_work, tuple(sorted(d.skipped.items())), t.count, t.black, t.token,
                  s.reason, s._told, tuple(p.items), tuple(sorted(p.done)), s.error is None,
                  s.sharing and (s.sharing.bound.best, *s.sharing.known.values()),
-                 s.cut and (cut_key(s.cut), tuple(s._held)))
+                 s.saves and (cut_key(s.saves.cut), tuple(s.saves.held)))
             )  # fmt: skip
         under_way = tuple(sorted((pair, queue) for pair, queue in self.channels.items() if queue))
         return (tuple(ranks), under_way, self.disk.key())
@@ -63,10 +63,15 @@ def clone(searcher: Searcher) -> Searcher:
         other.sharing = copy.copy(searcher.sharing)
         other.sharing.known = dict(searcher.sharing.known)
         other.sharing.bound = other.problem.bound = copy.copy(searcher.sharing.bound)
-    if searcher.cut is not None:
-        other.cut = copy.copy(searcher.cut)
-        other.cut._counted, other.cut._awaited = dict(searcher.cut._counted), set(searcher.cut._awaited)
-    other._held = list(searcher._held)
+    if searcher.saves is not None:
+        other.saves = copy.copy(searcher.saves)
+        other.saves.cut, other.saves.held = copy_cut(searcher.saves.cut), list(searcher.saves.held)
+    return other
+
+
+def copy_cut(cut: Cut) -> Cut:
+    other = copy.copy(cut)
+    other._counted, other._awaited = dict(cut._counted), set(cut._awaited)
     return other
 
 
@@ -77,12 +82,10 @@ def cut_key(cut: Cut) -> tuple[object, ...]:
         cut.number,
         cut.under_way,
         cut.at,
-        cut.to_write,
         cut.receipts,
         counted,
         cut._told,
         awaited,
-        cut._well,
     )
 
 
@@ -133,9 +136,14 @@ def successors(world: World, most_saves: int = 0) -> list[World]:
                 store = MemoryStore(new.disk, rank, size=len(world.searchers), full=not well)
                 send(new, rank, new.searchers[rank].save(store, 0.0))
                 worlds.append(new)
-        if rank == 0 and searcher.cut is not None and searcher.cut.number < most_saves and searcher.cut.at > 0.0:
+        if (
+            rank == 0
+            and searcher.saves is not None
+            and searcher.saves.cut.number < most_saves
+            and searcher.saves.cut.at > 0.0
+        ):
             new = world.copy()
-            new.searchers[0].cut.at = 0.0
+            new.searchers[0].saves.cut.at = 0.0
             worlds.append(new)
         if searcher.problem.items and not searcher._ending and not searcher.paused:
             new = world.copy()
@@ -370,22 +378,27 @@ def cut_moves(state: Paused, most_work: int, most_saves: int) -> Iterator[Paused
         new = changed_cut(state, 0)
         new = new._replace(states=(None,) * len(state.cuts))
         yield settled(new, 0, new.cuts[0].begin())
+    if root.to_open:
+        for well in (True, False):
+            new = changed_cut(state, 0)
+            yield settled(new, 0, new.cuts[0].opened(well, 0.0))
     if root.to_commit:
-        assert sorted(root.receipts) == list(range(len(state.cuts))), "not all have written"
-        assert sum(one or 0 for one in state.states) == sum(state.held) + sum(state.work), "not all is saved"
+        well = root.receipts is not None
+        assert not well or sorted(root.receipts) == list(range(len(state.cuts))), "not all have written"
+        assert not well or sum(one or 0 for one in state.states) == sum(state.held) + sum(state.work), (
+            "not all is saved"
+        )
         new = changed_cut(state, 0)
-        yield settled(new, 0, new.cuts[0].committed(True, 0.0))
+        yield settled(new, 0, new.cuts[0].ended(0.0))
 
 
 def changed_cut(state: Paused, rank: int) -> Paused:
-    other = copy.copy(state.cuts[rank])
-    other._counted, other._awaited = dict(other._counted), set(other._awaited)
-    return state._replace(cuts=put(state.cuts, rank, other))
+    return state._replace(cuts=put(state.cuts, rank, copy_cut(state.cuts[rank])))
 
 
 def settled(state: Paused, rank: int, sends: list[Send]) -> Paused:
     channels = dict(state.channels)
-    for destination, message in [*sends, *state.cuts[rank].settle(0.0)]:
+    for destination, message in [*sends, *state.cuts[rank].settle()]:
         pair = (rank, destination)
         channels[pair] = (*channels.get(pair, ()), message)
     return state._replace(channels=tuple(sorted(channels.items())))

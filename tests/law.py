@@ -16,7 +16,10 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
 
     `work`: each piece of it is looked for, too, which takes longest (and what is lost once stays lost).
     """
-    in_flight = [*in_flight, *((searcher.rank, held) for searcher in searchers for held in searcher._held)]
+    in_flight = [
+        *in_flight,
+        *((searcher.rank, held) for searcher in searchers for held in (searcher.saves.held if searcher.saves else ())),
+    ]
     failed = any(searcher.error is not None for searcher in searchers)
     check_bound(searchers, in_flight)
     if not failed:
@@ -76,19 +79,19 @@ def check_bound(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> Non
 
 def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
     """WORK is counted as it is; while any rank's state is taken, none is under way, and all keep still."""
-    if any(searcher.cut is None or searcher.over for searcher in searchers):
+    if any(searcher.saves is None or searcher.over for searcher in searchers):
         return
     under_way = sum(message.kind is Kind.WORK for _, message in in_flight)
-    counted = sum(searcher.cut.under_way for searcher in searchers)
+    counted = sum(searcher.saves.cut.under_way for searcher in searchers)
     assert counted == under_way, f"{counted} WORK counted, {under_way} under way"
     for searcher in searchers:
         assert not (searcher.paused and searcher.working), f"rank {searcher.rank} works while it is paused"
-    root = searchers[0].cut
-    if root.state in (cut.State.WRITING, cut.State.COMMITTING):
+    root = searchers[0].saves.cut
+    if root.state in (cut.State.OPENING, cut.State.WRITING, cut.State.COMMITTING):
         assert not under_way, "states are taken while WORK is under way"
         for searcher in searchers:
             assert searcher.paused, f"rank {searcher.rank} goes on while states are taken"
-            assert searcher.cut.number == root.number, f"rank {searcher.rank} is at another save"
+            assert searcher.saves.cut.number == root.number, f"rank {searcher.rank} is at another save"
 
 
 def check_drafts(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:

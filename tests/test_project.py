@@ -65,8 +65,19 @@ def test_imports_run_one_way(path: Path) -> None:
 
 
 GROUND = {
-    "errors", "checks", "files", "frames", "graph", "graph_files", "lanczos", "machine", "hosts", "emulate", "metrics",
-}  # fmt: skip
+    "checks",
+    "emulate",
+    "errors",
+    "files",
+    "frames",
+    "graph",
+    "graph_files",
+    "hosts",
+    "lanczos",
+    "machine",
+    "metrics",
+    "signs",
+}
 LAYERS = ("ground", "rooms", "mpi", "commands", "apps")  # each may import from those before it
 
 

@@ -25,14 +25,18 @@ rank   state       when                                     does                
 root   RUNNING     it is time                               number += 1; PAUSE(number) to those below    COUNTING
 other  RUNNING     PAUSE(number)                            PAUSE(number) to those below                 COUNTING
 other  COUNTING    all below have told, and the sum is new  COUNT(number, sum) to the one above          COUNTING
-root   COUNTING    all below have told, and the sum is 0    WRITE(number) to those below                 WRITING
+root   COUNTING    all below have told, and the sum is 0    (the driver makes room for it)               OPENING
+root   OPENING     there is room                            WRITE(number) to those below                 WRITING
+root   OPENING     there is none                            GO(number) to those below                    RUNNING
 other  COUNTING    WRITE(number)                            WRITE(number) to those below                 WRITING
 other  WRITING     own state and those below are written    WRITTEN(number, well, receipts) to the       WRITTEN
                                                             one above
-root   WRITING     all are written, and all is well         (the driver commits)                         COMMITTING
-root   WRITING     all have ended, and not all is well      GO(number) to those below                    RUNNING
+root   WRITING     all have written, or said they can't     (if all is well, the driver commits)         COMMITTING
 root   COMMITTING  committed, or it can't be                GO(number) to those below                    RUNNING
-other  WRITTEN     GO(number)                               GO(number) to those below                    RUNNING
+other  COUNTING,   GO(number)                               GO(number) to those below                    RUNNING
+       WRITTEN
+any    RUNNING,    COUNT(number) of a save given up         drop it: WORK has come from a rank that      the same
+       COUNTING                                             goes on to one that hasn't heard it yet
 """
 
 from __future__ import annotations
@@ -52,9 +56,10 @@ class State(IntEnum):
 
     RUNNING = 0
     COUNTING = 1
-    WRITING = 2
-    WRITTEN = 3
-    COMMITTING = 4
+    OPENING = 2
+    WRITING = 3
+    WRITTEN = 4
+    COMMITTING = 5
 
 
 class Cut:
@@ -62,10 +67,12 @@ class Cut:
 
     What the driver does for it, between two turns:
 
+        if cut.to_open:
+            make room for cut.number; send what cut.opened(well) returns
         if cut.to_write:
             write what this rank has; cut.wrote(receipt), or cut.wrote(None) when that can't be
         if cut.to_commit:
-            commit cut.receipts, which all ranks have given; cut.committed(well)
+            commit cut.receipts, which all ranks have given, unless it's None; send what cut.ended() returns
 
     A receipt is bytes of any kind that tell what was written; all of one search are of the same length.
     """
@@ -78,13 +85,10 @@ class Cut:
         self.number = 0  # of the save at hand, or of the last one
         self.under_way = 0  # WORK messages that this rank has sent less those that have come to it
         self.at = every_s  # when the next save is to begin, at rank 0
-        self.to_write = False  # the driver is to write this rank's state
-        self.done = 0  # saves committed, at rank 0
-        self.receipts = b""  # of this rank and those below it that have written
+        self.receipts: bytes | None = b""  # of this rank and those below it that have written; None: one of them can't
         self._counted: dict[int, int] = {}  # by rank below: the sum that it has told last
         self._told: int | None = None  # the sum that was told last
         self._awaited: set[int] = set()  # ranks, this one or below it, whose WRITTEN is still to come
-        self._well = True  # so far, all that were to be written are
 
     @property
     def paused(self) -> bool:
@@ -92,8 +96,18 @@ class Cut:
         return self.state is not State.RUNNING
 
     @property
+    def to_write(self) -> bool:
+        """The driver is to write this rank's state."""
+        return self.state is State.WRITING and self.rank in self._awaited
+
+    @property
+    def to_open(self) -> bool:
+        """All keep still, and the driver (of rank 0) is to make room for what they will write."""
+        return self.state is State.OPENING
+
+    @property
     def to_commit(self) -> bool:
-        """All is written, and the driver (of rank 0) is to commit it."""
+        """All is written, and the driver (of rank 0) is to commit it, unless a rank couldn't."""
         return self.state is State.COMMITTING
 
     def begin(self) -> list[Send]:
@@ -105,6 +119,8 @@ class Cut:
     def receive(self, message: Message) -> list[Send]:
         """Serve one of the `KINDS`."""
         kind, source, number = message.kind, message.source, message.seq
+        if source in self.below and kind is Kind.COUNT and (number, self.paused) < (self.number, True):
+            return []
         if source in self.below and number == self.number and kind in (Kind.COUNT, Kind.WRITTEN):
             self._hear(message)
             return []
@@ -113,37 +129,38 @@ class Cut:
                 return self._pause(number)
             if number == self.number and kind is Kind.WRITE and self.state is State.COUNTING:
                 return self._write()
-            if number == self.number and kind is Kind.GO and self.state is State.WRITTEN:
+            if number == self.number and kind is Kind.GO and self.state in (State.COUNTING, State.WRITTEN):
                 return self._go()
         raise self._impossible(message)
 
-    def settle(self, now: float) -> list[Send]:
+    def settle(self) -> list[Send]:
         """All that had arrived is served: tell what is new."""
         if self.state is State.COUNTING and len(self._counted) == len(self.below):
             total = self.under_way + sum(self._counted.values())
             if self.above is None:
-                return self._write() if total == 0 else []
+                self.state = State.OPENING if total == 0 else State.COUNTING
+                return []
             if total != self._told:
                 self._told = total
                 return [(self.above, Message(Kind.COUNT, self.rank, self.number, total))]
         if self.state is State.WRITING and not self._awaited:
             if self.above is not None:
                 self.state = State.WRITTEN
-                told = Message(Kind.WRITTEN, self.rank, self.number, int(self._well), payload=self.receipts)
-                return [(self.above, told)]
-            if not self._well:
-                return self.committed(False, now)
+                well, receipts = int(self.receipts is not None), self.receipts or b""
+                return [(self.above, Message(Kind.WRITTEN, self.rank, self.number, well, payload=receipts))]
             self.state = State.COMMITTING
         return []
 
+    def opened(self, well: bool, now: float) -> list[Send]:
+        """There is room for the save, at rank 0: all write; or there can't be any."""
+        return self._write() if well else self.ended(now)
+
     def wrote(self, receipt: bytes | None) -> None:
         """This rank's state is written, or (None) it can't be."""
-        self.to_write = False
-        self._add(self.rank, receipt is not None, receipt or b"")
+        self._add(self.rank, receipt)
 
-    def committed(self, well: bool, now: float) -> list[Send]:
+    def ended(self, now: float) -> list[Send]:
         """The save is committed, at rank 0, or can't be: all go on; the next one begins `every_s` later."""
-        self.done += well
         self.at = now + self.every_s
         return self._go()
 
@@ -153,12 +170,11 @@ class Cut:
         return self._tell(Kind.PAUSE)
 
     def _write(self) -> list[Send]:
-        self.state, self.to_write = State.WRITING, True
-        self._awaited, self._well, self.receipts = {self.rank, *self.below}, True, b""
+        self.state, self.receipts, self._awaited = State.WRITING, b"", {self.rank, *self.below}
         return self._tell(Kind.WRITE)
 
     def _go(self) -> list[Send]:
-        self.state, self.to_write, self.receipts = State.RUNNING, False, b""
+        self.state = State.RUNNING
         return self._tell(Kind.GO)
 
     def _tell(self, kind: Kind) -> list[Send]:
@@ -168,14 +184,13 @@ class Cut:
         if self.state is State.COUNTING and message.kind is Kind.COUNT:
             self._counted[message.source] = message.pid
         elif self.state is State.WRITING and message.source in self._awaited and message.kind is Kind.WRITTEN:
-            self._add(message.source, bool(message.pid), message.payload)
+            self._add(message.source, message.payload if message.pid else None)
         else:
             raise self._impossible(message)
 
-    def _add(self, rank: int, well: bool, receipts: bytes) -> None:
+    def _add(self, rank: int, receipts: bytes | None) -> None:
         self._awaited.discard(rank)
-        self._well &= well
-        self.receipts += receipts
+        self.receipts = None if receipts is None or self.receipts is None else self.receipts + receipts
 
     def _impossible(self, message: Message) -> ProtocolError:
         return ProtocolError(f"rank {self.rank} in {self.state.name} (save {self.number}) got {message}")

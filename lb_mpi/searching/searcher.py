@@ -31,28 +31,25 @@ from __future__ import annotations
 
 import math
 import random
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
 from lb_mpi.checks import number, seed, show
 from lb_mpi.errors import ProtocolError
-from lb_mpi.searching import cut as saving
+from lb_mpi.searching import cut
 from lb_mpi.searching.bound import Bound, Sharing
-from lb_mpi.searching.cut import Cut
 from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.saves import Saved, Saves, Store
 from lb_mpi.searching.termination import Termination, Token
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 ROOT = 0
-_RECEIPT = struct.Struct("<iqqd")
-HELD = (Kind.DRAFTING, Kind.REJECT, Kind.ADMISSION, Kind.NOWORK, Kind.TOKEN, Kind.BOUND)  # while a rank is paused
 
 
 class Reason(IntEnum):
@@ -70,33 +67,6 @@ class Report(NamedTuple):
     units: int  # units of work done so far
     load: float  # problem.load()
     balances: int  # parts of work received
-
-
-class Receipt(NamedTuple):
-    """What one rank has written for a save."""
-
-    rank: int
-    n_bytes: int
-    crc: int  # CRC-32
-    best: float  # of the bound that is shared; without one 0
-
-
-class Store(Protocol):
-    """Where a search is saved; the driver's.  Nothing that it does raises: it tells the user by itself."""
-
-    def write(self, number: int, state: bytes) -> tuple[int, int] | None:
-        """Write this rank's state for the save `number`, for good; returns (bytes, CRC-32), or None when it can't be."""
-
-    def commit(self, number: int, receipts: Sequence[Receipt]) -> bool:
-        """Make the save `number` of all ranks the one to resume from; False when it can't be."""
-
-
-class Saved(NamedTuple):
-    """What a search goes on from."""
-
-    states: Sequence[bytes]  # of all ranks that were there when it was saved
-    mine: Sequence[int]  # which of them this rank takes in hand
-    best: float  # of the bound that is shared; without one 0
 
 
 class Options(NamedTuple):
@@ -161,15 +131,13 @@ class Searcher:
         self.drafting = Drafting(rank, ring[(ring.index(rank) + 1) % len(ring)], problem, terms)
         self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=Pause(*options.pause_s, rng))
         self.sharing = None if bound is None else Sharing(rank, self.size, bound)
-        self.cut = None if options.save_every_s is None else Cut(rank, self.size, options.save_every_s)
+        self.saves = None if options.save_every_s is None else Saves(rank, self.size, options.save_every_s)
         self.units = 0  # of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first that the problem has raised here
         self.reports: dict[int, Report] = {}  # on rank 0: what the others said last
         self._told = False
         self._report_at = options.report_every_s
-        self._held: list[Message] = []  # while this rank is paused
-        self._stopping = False
         if saved is not None:
             self.attempt(self._resume, saved)
         elif rank == ROOT:
@@ -199,7 +167,7 @@ class Searcher:
     @property
     def paused(self) -> bool:
         """A save is at hand, and this rank has to keep still."""
-        return self.cut is not None and self.cut.paused
+        return self.saves is not None and self.saves.cut.paused
 
     @property
     def wake_at(self) -> float:
@@ -215,45 +183,32 @@ class Searcher:
             at = self.drafting.not_before
         if self.termination.token is not None:
             at = min(at, self.termination.not_before)
-        if self.cut is not None and self.rank == ROOT:
-            at = min(at, self.cut.at)
+        if self.saves is not None and self.rank == ROOT:
+            at = min(at, self.saves.cut.at)
         return min(at, self._report_at)
-
-    def stop_saved(self) -> None:
-        """Save as soon as that can be, then end the search; on rank 0 of a search that is saved."""
-        assert self.cut is not None
-        self.cut.at, self._stopping = 0.0, True
 
     @property
     def saving(self) -> bool:
         """There is something to `save` now."""
-        return self.cut is not None and (self.cut.to_write or self.cut.to_commit) and not self.over
+        return self.saves is not None and self.saves.due and not self.over
 
     def save(self, store: Store, now: float) -> list[Send]:
-        """Write what this rank has, or commit what all have written; returns what is to be sent, in order."""
-        assert self.cut is not None
-        number = self.cut.number
-        if self.cut.to_write:
-            state = None if self._ending else self.attempt(self.problem.save)  # type: ignore[attr-defined]
-            written = None if state is None else store.write(number, state)
-            best = 0.0 if self.sharing is None else self.sharing.bound.best
-            self.cut.wrote(None if written is None else _RECEIPT.pack(self.rank, *written, best))
-            return []
-        receipts = [Receipt(*each) for each in _RECEIPT.iter_unpack(self.cut.receipts)]
-        sends = self.cut.committed(store.commit(number, sorted(receipts)), now)
-        return sends + self._finish(Reason.STOPPED) if self._stopping else sends
+        """Do what is to be done now for the save that is at hand; returns what is to be sent, in order."""
+        assert self.saves is not None
+        best = 0.0 if self.sharing is None else self.sharing.bound.best
+        sends = self.saves.save(store, now, self._state, best)
+        return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends
 
     def turn(self, now: float, arrived: Iterable[Message]) -> list[Send]:
         """Serve what has arrived, in order, then see what is to be done; returns what is to be sent, in order."""
         sends = self._serve(arrived, now)
-        if self._held and not self.paused:
-            held, self._held = self._held, []
-            sends += self._serve(held, now)
+        if self.saves is not None and self.saves.held:
+            sends += self._serve(self.saves.release(), now)
         if not self.over and not self._ending and not self.paused:
             # If it raises, what it was about to send is lost: after a failure only FINISH and STOP matter.
             sends += self.attempt(self._settle, now) or []
-        if self.cut is not None and not self.over:
-            sends += self.attempt(self.cut.settle, now) or []
+        if self.saves is not None and not self.over:
+            sends += self.saves.cut.settle()
         if self.error is not None and not self.over and not self._told:
             sends += self._finish(Reason.FAILED)
         return sends
@@ -278,6 +233,9 @@ class Searcher:
         """The end is on its way, or will be with the next turn: STOP is all that matters now."""
         return self._told or self.error is not None
 
+    def _state(self) -> bytes | None:
+        return None if self._ending else self.attempt(self.problem.save)  # type: ignore[attr-defined]
+
     def _resume(self, saved: Saved) -> None:
         self.problem.resume(saved.states, saved.mine)  # type: ignore[attr-defined]
         if self.sharing is not None:
@@ -290,9 +248,7 @@ class Searcher:
         for message in messages:
             if self.over:
                 break
-            if (self.paused or self._held) and message.kind in HELD:
-                self._held.append(message)
-            else:
+            if self.saves is None or not self.saves.holds(message):
                 sends += self.attempt(self._receive, message, now) or []
         return sends
 
@@ -304,8 +260,8 @@ class Searcher:
         for _, message in sends:
             if message.kind is Kind.WORK:
                 self.termination.sent()
-                if self.cut is not None:
-                    self.cut.under_way += 1
+                if self.saves is not None:
+                    self.saves.cut.under_way += 1
         token = self.termination.settle(self.drafting.load > 0.0, now)
         if token is not None:
             sends.append((self.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black))))
@@ -314,8 +270,8 @@ class Searcher:
         if now >= self._report_at:
             self._report_at = now + self.options.report_every_s
             sends += self._report()
-        if self.cut is not None and self.rank == ROOT and now >= self.cut.at:
-            sends += self.cut.begin()
+        if self.saves is not None and self.rank == ROOT and now >= self.saves.cut.at:
+            sends += self.saves.cut.begin()
         return sends
 
     def _receive(self, message: Message, now: float) -> list[Send]:
@@ -328,11 +284,11 @@ class Searcher:
         if kind is Kind.REPORT:
             self.reports[message.source] = Report(message.seq, message.load, message.pid)
             return []
-        if self.cut is not None:
-            if kind in saving.KINDS:
-                return self.cut.receive(message)
+        if self.saves is not None:
+            if kind in cut.KINDS:
+                return self.saves.cut.receive(message)
             if kind is Kind.WORK:
-                self.cut.under_way -= 1  # whatever becomes of it
+                self.saves.cut.under_way -= 1  # whatever becomes of it
         if self._ending:
             return []
         if kind is Kind.BOUND and self.sharing is not None:

@@ -22,7 +22,8 @@ from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Send
 from lb_mpi.searching.guard import Guard, check_problem
 from lb_mpi.searching.problem import Problem
-from lb_mpi.searching.searcher import Options, Reason, Saved, Searcher, Store
+from lb_mpi.searching.saves import Saved, Store
+from lb_mpi.searching.searcher import Options, Reason, Searcher
 
 
 class SimulatedSearch(NamedTuple):
