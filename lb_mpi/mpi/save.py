@@ -173,7 +173,8 @@ def _read(
 
 def _folder(path: Path) -> Folder:
     """The one of this process."""
-    return _folders.setdefault(os.path.realpath(path), Folder(path, rows.KIND))
+    real = os.path.realpath(path)  # the working directory may change
+    return _folders.setdefault(real, Folder(real, rows.KIND))
 
 
 def _check(folder: object, options: Mapping[str, object] | None, index: object) -> _Given:
