@@ -20,6 +20,10 @@ from lb_mpi.mpi.collective import agree
 from lb_mpi.searching.searcher import Report
 
 
+class Stopped(Exception):
+    """The run was asked to end, and has saved before; raised on all ranks."""
+
+
 class Parser(argparse.ArgumentParser):
     """Every rank parses the same command line: a mistake is a ValueError on all, help is printed by rank 0."""
 
@@ -194,7 +198,8 @@ def on_terminal() -> bool:
 
 
 def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog: str) -> NoReturn:
-    """Run an app and exit: 0; 2 for a mistake of the user's; 1 when the work has failed; 130 on Ctrl-C.
+    """Run an app and exit: 0; 2 for a mistake of the user's; 1 when the work has failed; 75 when it was asked to stop, and
+    has saved; 130 on Ctrl-C.
 
     `main(comm)` returns (figures for machines, lines for people); an argument --json chooses which are printed.
     """
@@ -207,6 +212,9 @@ def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog:
         # Raised on all ranks alike: they have agreed on it.
         say(comm, f"{prog}: error: {error}")
         sys.exit(2)
+    except Stopped as stopped:
+        say(comm, f"{prog}: {stopped}")
+        sys.exit(os.EX_TEMPFAIL)
     except lb_mpi.Error as error:
         say(comm, f"{prog}: failed: {error}")
         sys.exit(1)

@@ -3,6 +3,7 @@
 mpiexec -n 4 python -m apps.heat mesh:200x300 --speeds 0.8,0.4,0.2,0.2
 mpiexec -n 4 python -m apps.heat mesh:200x300 --speeds 0.8,0.4,0.2,0.2 --balance block
 mpiexec -n 8 python -m apps.heat FILE.graph --machine machine.json --json
+mpiexec -n 4 python -m apps.heat mesh:200x300 --save saves --save-every 10
 
 Vertices are small bodies; heat flows along edges, in proportion to their weights.  In every step a body also radiates, by
 the fourth power of its temperature, which is integrated in --work substeps and takes most of the time.  The rank that owns a
@@ -13,6 +14,7 @@ number of ranks with any distribution, for a vertex adds up its neighbours in th
 from __future__ import annotations
 
 import time
+import zlib
 from typing import Any
 
 import numba
@@ -21,6 +23,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.command import Parser, add_speeds, compile_once, own_speed, run
+from apps.saved_steps import SavedSteps, add_save_options
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import read_machine
@@ -29,6 +32,7 @@ from lb_mpi.mpi.collective import agree, duplicate
 from lb_mpi.mpi.distribute import METHODS
 from lb_mpi.mpi.halo import HaloPlan
 from lb_mpi.mpi.waiting import barrier
+from lb_mpi.saving.rows import Arrays
 
 PROG = "python -m apps.heat"
 AIR, HOTTEST = 0.25, 1.0  # temperatures
@@ -62,6 +66,7 @@ def parser() -> Parser:
     group.add_argument("--seed", type=int, default=0, help="of the partition (default: %(default)s)")
     group.add_argument("--machine", metavar="FILE", help="speeds from a file of `info --measure`; otherwise: measured")
     add_speeds(group)
+    add_save_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     return parser
 
@@ -130,14 +135,34 @@ def time_step(comm: MPI.Comm, plan: HaloPlan) -> float:
     return 0.5 / greatest if greatest > 0.0 else 0.0
 
 
-def simulate(plan: HaloPlan, dt: float, steps: int, work: int, speed: float) -> tuple[Floats, float]:
+def matters(comm: MPI.Intracomm, graph: Graph | None, work: int) -> dict[str, Any]:
+    """What a saved run has to have in common with this one; the graph by its content, wherever its file lies now."""
+    told = None
+    if graph is not None:
+        told = f"{len(graph.indptr) - 1} vertices, {len(graph.indices) // 2} edges, CRC {graph_crc(graph):08x}"
+    return {"app": "heat", "graph": comm.bcast(told), "work": work}
+
+
+def graph_crc(graph: Graph) -> int:
+    """CRC-32 of the arrays of a graph."""
+    crc = 0
+    for array in (graph.indptr, graph.indices, graph.weights):
+        crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
+    return crc
+
+
+def simulate(plan: HaloPlan, dt: float, steps: SavedSteps, work: int, speed: float) -> tuple[Floats, float]:
     """The heat: (n_local,) temperatures after the last step, and the CPU seconds of computing."""
     n = len(plan.vertices)
     heat, after = np.zeros((2, n + len(plan.ghosts)))
-    heat[:n] = begin(plan.vertices)
+    heat[:n] = begin(plan.vertices) if steps.arrays is None else steps.arrays["heat"]
     slow = lb_mpi.throttle(speed)
     block = max(1, BLOCK_SUBSTEPS // work)
-    for _ in range(steps):
+
+    def temperatures() -> Arrays:
+        return {"heat": heat[:n]}
+
+    for _ in steps(temperatures):
         plan.exchange(heat)
         for first in range(0, n, block):
             with slow:
@@ -171,10 +196,12 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     )
     setup_s = time.perf_counter() - began
     with plan:
+        how: dict[str, Any] = {"index": plan.vertices, "options": matters(own, graph, options.work)}
+        steps = SavedSteps(own, options.save, options.save_every, options.steps, **how)
         dt = time_step(own, plan)
         barrier(own)
         began = time.perf_counter()
-        heat, cpu_s = simulate(plan, dt, options.steps, options.work, speed)
+        heat, cpu_s = simulate(plan, dt, steps, options.work, speed)
         barrier(own)
         seconds = time.perf_counter() - began
         total = checksum(own, plan.vertices, heat)
@@ -187,6 +214,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     answer = {
         "graph": options.graph,
         "steps": options.steps,
+        "first_step": steps.first,
         "work": options.work,
         "balance": options.balance,
         "ranks": comm.size,
@@ -201,6 +229,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "checksum": total,
     }
     return answer, [
+        *steps.words,
         f"{seconds:.3f} s; lower bound {answer['lower_bound_seconds']:.3f} s (CPU seconds of work / sum of speeds)",
         f"{setup_s:.3f} s before that to measure, to partition, and to deal out",
         f"vertices by rank: {' '.join(map(str, answer['vertices']))}; imbalance {answer['imbalance']:.1%}",

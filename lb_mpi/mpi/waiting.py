@@ -12,7 +12,7 @@ from lb_mpi.mpi.interrupts import held
 
 SHORTEST_S = 10e-6
 PATIENCE_S = 1.0
-_abandoned: list[MPI.Request] = []  # the MPI may still write to their buffers: they stay
+_abandoned: list[object] = []  # the MPI may still write to their buffers: they stay
 
 
 class Nap:
@@ -46,8 +46,13 @@ def wait(request: MPI.Request, longest_s: float = 0.5e-3, meanwhile: Callable[[]
             if interrupts.pending:
                 interrupted_at = min(interrupted_at, time.perf_counter())
                 if time.perf_counter() > interrupted_at + PATIENCE_S:
-                    _abandoned.append(request)
+                    abandon(request)
                     interrupts.check()
+
+
+def abandon(request: MPI.Request, *buffers: object) -> None:
+    """Keep a request that will never be completed, and its buffers."""
+    _abandoned.append((request, buffers))
 
 
 def barrier(comm: MPI.Comm, longest_s: float = 1e-3) -> None:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -18,15 +19,18 @@ class File:
 
     def __init__(self, path: Path) -> None:
         self._file: IO[bytes] = open(path, "xb")  # noqa: SIM115  (closed at the end of the `with` block)
+        self._path = path
 
     def write(self, data: bytes | memoryview) -> None:
         """Write at the end."""
-        self._file.write(data)
+        with _naming(self._path):
+            self._file.write(data)
 
     def sync(self) -> None:
         """Force to the disk what was written."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with _naming(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def __enter__(self) -> File:
         return self
@@ -34,7 +38,17 @@ class File:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        with _naming(self._path):
+            self._file.close()
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What fails when a file is open doesn't say which."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 class Disk:
@@ -72,10 +86,11 @@ class Disk:
         """Force to the disk which names the directory has."""
         opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(opened)
+            with _naming(path):
+                os.fsync(opened)
         except OSError as error:
             if error.errno != errno.EINVAL:  # a file system that can't: there, names are written at once
-                raise OSError(error.errno, error.strerror, str(path)) from None
+                raise
         finally:
             os.close(opened)
 
@@ -87,12 +102,19 @@ class Disk:
         """Remove an empty directory."""
         os.rmdir(path)
 
-    def lock(self, path: Path) -> IO[bytes]:
-        """Lock a file, which is made if there is none, until it is closed; BlockingIOError if another process has it."""
-        file = open(path, "ab")  # noqa: SIM115  (open as long as the lock)
+    def lock(self, path: Path) -> int:
+        """Lock a file, which is made if there is none; BlockingIOError if another process has it.
+
+        It is locked until what is returned is given to `unlock`, or the process ends.
+        """
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
-            file.close()
+            os.close(file)
             raise
         return file
+
+    def unlock(self, locked: int) -> None:
+        """Let others lock the file."""
+        os.close(locked)

@@ -29,7 +29,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
@@ -78,7 +78,7 @@ class Folder:
     def __init__(self, path: str | Path, kind: str, disk: Disk | None = None) -> None:
         self.path, self.kind = Path(path), kind
         self._disk = disk or Disk()
-        self._lock: IO[bytes] | None = None
+        self._lock: int | None = None
         self._distrusted: set[int] = set()
 
     def lock(self) -> None:
@@ -93,7 +93,7 @@ class Folder:
     def close(self) -> None:
         """Give the lock away."""
         if self._lock is not None:
-            self._lock.close()
+            self._disk.unlock(self._lock)
             self._lock = None
 
     def begin(self, number: int) -> None:

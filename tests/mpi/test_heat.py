@@ -11,6 +11,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps import heat
 from apps.command import compile_once
+from apps.saved_steps import SavedSteps
 from lb_mpi.graph import Graph, parse
 from lb_mpi.machine import Machine, write_machine
 from tests.mpi.test_apps import run
@@ -72,6 +73,23 @@ def test_the_last_bit_does_not_depend_on_the_distribution(monkeypatch: pytest.Mo
     assert alone(*SMALL, "--steps", "7")["checksum"] != expected["checksum"]
 
 
+def test_saved_steps_go_on_with_another_distribution(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
+    folder = files / f"saves-{COMM.size}"
+    save = ["--save", str(folder), "--save-every", "0", "--work", "5"]
+    for graph, steps, balance, first in (("mesh:17x23", "4", "static", 0), ("mesh:17x23", "6", "random", 4)):
+        given = answer(monkeypatch, graph, "--steps", steps, "--balance", balance, *save)
+        assert given["first_step"] == first
+    assert given["checksum"] == alone(*SMALL)["checksum"]
+    assert sorted(path.name for path in folder.glob("save-*")) == ["save-00000004", "save-00000006"]
+    for graph, extra, says in (
+        ("mesh:17x24", [], "graph = '408 vertices, 775 edges, CRC"),
+        ("mesh:17x23", ["--work", "6"], "work = 6: expected 5, as in what is saved in"),
+    ):
+        code, out, err = run(heat, monkeypatch, graph, *save, *extra)
+        assert (code, out) == (2, "")
+        assert says in err
+
+
 def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
     speeds = [0.8 / (1 + rank % 4) for rank in range(COMM.size)]
     given = answer(monkeypatch, *SMALL, "--speeds", ",".join(map(str, speeds)))
@@ -122,7 +140,8 @@ def test_heat_flows_and_is_lost() -> None:
         dt = heat.time_step(COMM, plan)
         assert dt == 0.25
         begun = heat.begin(plan.vertices)
-        ended, cpu_s = heat.simulate(plan, dt, 50, 2, 1.0)
+        steps = SavedSteps(COMM, None, 0, 50, index=plan.vertices, options={})
+        ended, cpu_s = heat.simulate(plan, dt, steps, 2, 1.0)
     assert cpu_s > 0
     assert COMM.allreduce(float(begun.sum())) > COMM.allreduce(float(ended.sum())) > 60 * heat.AIR
     assert COMM.allreduce(float(begun.max()), MPI.MAX) == heat.HOTTEST

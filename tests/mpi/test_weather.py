@@ -1,6 +1,7 @@
 """The weather app on real MPI: the same bits with any balancing, on any number of ranks; clear errors."""
 
 import json
+import pathlib
 import sys
 
 import numpy as np
@@ -51,6 +52,30 @@ def test_the_papers_exchange_gives_the_same_field(monkeypatch: pytest.MonkeyPatc
         code, out, _ = run(weather, monkeypatch, *SMALL, "--balance", scheme, "--exchange", "paper", "--json")
         assert code == 0
         assert json.loads(out.splitlines()[-1])["checksum"] == alone["checksum"]
+
+
+def test_saved_steps_go_on_on_another_number_of_ranks(
+    monkeypatch: pytest.MonkeyPatch, alone: dict[str, object], tmp_path: pathlib.Path
+) -> None:
+    save = ["--save", str(COMM.bcast(tmp_path / "saves")), "--save-every", "3"]
+    for steps, first in (("4", 0), ("5", 4), ("5", 5)):
+        code, out, _ = run(weather, monkeypatch, *SMALL[:-1], steps, *save)
+        assert code == 0
+        assert out.startswith(f"went on from step {first}, saved in ") == (first > 0)
+    if COMM.rank == 0:
+        monkeypatch.setattr(sys, "argv", ["app", *SMALL, *save, "--balance", "none"])
+        answer, _ = weather.main(MPI.COMM_SELF)
+        assert (answer["checksum"], answer["first_step"]) == (alone["checksum"], 5)
+    COMM.Barrier()
+    for extra, says in (
+        (["--steps", "5"], "steps = 5: expected at least 6, the step that is saved in"),
+        (["--levels", "7"], "levels = 7: expected 6, as in what is saved in"),
+        (["--shape", "48x48"], "shape = [48, 48]: expected [24, 48], as in what is saved in"),
+        (["--save-every", "-1"], "--save-every = -1: expected at least 0"),
+    ):
+        code, out, err = run(weather, monkeypatch, *SMALL, *save, *extra)
+        assert (code, out) == (2, "")
+        assert says in err
 
 
 def test_checksums_tell_fields_apart(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:

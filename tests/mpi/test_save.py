@@ -1,0 +1,364 @@
+"""Rows saved by some ranks and loaded by others: the same rows in their global order, or a clear error on all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.saving.folder import Folder
+
+COMM = MPI.COMM_WORLD
+N = 23
+KINDS = ("<f8", ">i4", "f4", "?", "M8[ms]", "U5", "S3", "c16", [("id", "i8"), ("at", "f4", (2,))], "U0")
+pytestmark = pytest.mark.mpi
+not_on_many = pytest.mark.skipif(COMM.size > 4, reason="many ranks show nothing new")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One that all ranks see, and that isn't there yet."""
+    found: Path = COMM.bcast(tmp_path / "saves")
+    return found
+
+
+@contextlib.contextmanager
+def first_ranks(size: int) -> Iterator[MPI.Intracomm | None]:
+    """A communicator of the first ranks; None on the others, who wait for them at the end of the block."""
+    comm = COMM.Split(0 if COMM.rank < size else MPI.UNDEFINED)
+    yield comm if comm != MPI.COMM_NULL else None
+    if comm != MPI.COMM_NULL:
+        comm.Free()
+    COMM.Barrier()
+
+
+def whole(kind: Any = "<f8", trailing: tuple[int, ...] = (), n: int = N) -> np.ndarray[Any, Any]:
+    """All rows; all different."""
+    dtype = np.dtype(kind)
+    if dtype.names:
+        found = np.zeros((n, *trailing), dtype)
+        found["id"] = np.arange(found.size).reshape(found.shape)
+        return found
+    return np.arange(n * int(np.prod(trailing)), dtype="i8").reshape(n, *trailing).astype(dtype)
+
+
+def share(rows: np.ndarray[Any, Any], comm: MPI.Intracomm) -> np.ndarray[Any, Any]:
+    """This rank's rows, when all have as many."""
+    return np.array_split(rows, comm.size)[comm.rank]
+
+
+def raises_alike(kind: type[Exception], match: str) -> contextlib.AbstractContextManager[Any]:
+    """On every rank: this error."""
+    return pytest.raises(kind, match=match)
+
+
+@pytest.mark.parametrize("size", sorted({1, COMM.size // 2 or 1, max(COMM.size - 1, 1), COMM.size}))
+def test_rows_come_back_on_any_number_of_ranks(folder: Path, size: int) -> None:
+    rows = {"heat": whole("<f8", (2, 3)), "label": whole("U5"), "none": whole("f4", (0,))}
+    with first_ranks(size) as comm:
+        if comm is not None:
+            assert lb_mpi.load(comm, folder) is None
+            lb_mpi.save(comm, folder, 7, **{name: share(array, comm) for name, array in rows.items()})
+    step, arrays = lb_mpi.load(COMM, str(folder)) or (0, {})
+    assert step == 7
+    assert list(arrays) == ["heat", "label", "none"]
+    counts = [3 * rank % 5 for rank in range(COMM.size - 1)]
+    counts.append(N - sum(counts))
+    mine = slice(sum(counts[: COMM.rank]), sum(counts[: COMM.rank + 1]))
+    _, uneven = lb_mpi.load(COMM, folder, counts=counts) or (0, {}) if counts[-1] >= 0 else (0, None)
+    wanted = np.random.default_rng(COMM.rank).integers(0, N, 3 * COMM.rank)
+    _, chosen = lb_mpi.load(COMM, folder, index=wanted) or (0, {})
+    for name, array in rows.items():
+        for found, expected in ((arrays, share(array, COMM)), (uneven, array[mine]), (chosen, array[wanted])):
+            if found is not None:
+                assert (found[name].dtype, found[name].shape) == (expected.dtype, expected.shape)
+                np.testing.assert_array_equal(found[name], expected)
+                found[name][:] = found[name][::-1]  # it's the caller's
+        together = [np.load(path) for path in sorted(folder.glob(f"*/{name}-*.npy"))]
+        assert len(together) == size
+        np.testing.assert_array_equal(np.concatenate(together), array)
+
+
+def test_all_kinds_of_rows_in_any_order(folder: Path) -> None:
+    order = np.random.default_rng(5).permutation(N)
+    mine = np.split(order, [2] * (COMM.size - 1))[COMM.rank]  # some ranks have none
+    for trailing in ((), (2,)):
+        kinds = {f"rows_{number}": whole(kind, trailing) for number, kind in enumerate(KINDS)}
+        own = {name: np.asfortranarray(rows[mine]) for name, rows in kinds.items()}
+        lb_mpi.save(COMM, folder, len(trailing), index=mine.astype("i4"), **own)
+        for index in (None, mine):
+            step, arrays = lb_mpi.load(COMM, folder, index=index) or (-1, {})
+            assert step == len(trailing)
+            for name, rows in kinds.items():
+                assert arrays[name].dtype == rows.dtype
+                np.testing.assert_array_equal(arrays[name], share(rows, COMM) if index is None else rows[mine])
+
+
+def test_no_rows_at_all(folder: Path) -> None:
+    lb_mpi.save(COMM, folder, 0, heat=np.zeros((0, 4), "f4"), index=[])
+    step, arrays = lb_mpi.load(COMM, folder) or (-1, {})
+    assert step == 0
+    assert (arrays["heat"].shape, arrays["heat"].dtype) == ((0, 4), np.float32)
+
+
+def test_two_are_kept_and_one_runs_on_from_the_last(folder: Path) -> None:
+    for _ in range(3):
+        step, arrays = lb_mpi.load(COMM, folder) or (0, {"heat": np.zeros(4)})
+        for step in range(step + 1, step + 3):  # noqa: B020  (as in the documentation)
+            arrays["heat"] = arrays["heat"] + 1
+            lb_mpi.save(COMM, folder, step, **arrays)
+    step, arrays = lb_mpi.load(COMM, folder) or (0, {})
+    assert step == 6
+    assert arrays["heat"].tolist() == [6.0] * 4
+    assert sorted(path.name for path in folder.iterdir()) == ["lock", "save-00000005", "save-00000006"]
+
+
+def saved_twice(folder: Path) -> list[Path]:
+    """Steps 1 and 2; the parts of step 2."""
+    for step in (1, 2):
+        lb_mpi.save(COMM, folder, step, heat=np.full(5, step + COMM.rank / 10))
+    COMM.Barrier()
+    return sorted((folder / "save-00000002").glob("*.npy"))
+
+
+def damage(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(data[:-1] if how == "torn" else data[:-9] + bytes([data[-9] ^ 16]) + data[-8:])
+
+
+@pytest.mark.parametrize("how", ["torn", "flipped", "lost", "manifest"])
+def test_a_damaged_save_is_passed_over_and_then_all_are(folder: Path, how: str) -> None:
+    parts = saved_twice(folder)
+    if COMM.rank == 0:
+        damage(
+            parts[-1].with_name("manifest") if how == "manifest" else parts[-1], "torn" if how == "manifest" else how
+        )
+    COMM.Barrier()
+    expected = pytest.warns(UserWarning, match=r"save-00000002.*: going on from step 1, which was saved before")
+    with expected if COMM.rank == 0 else contextlib.nullcontext():
+        step, arrays = lb_mpi.load(COMM, folder) or (0, {})
+    assert step == 1
+    assert arrays["heat"].tolist() == [1 + COMM.rank / 10] * 5
+    lb_mpi.save(COMM, folder, 2, heat=arrays["heat"])  # again, in place of the damaged one
+    step, _ = lb_mpi.load(COMM, folder) or (0, {})
+    assert step == 2
+    COMM.Barrier()
+    if COMM.rank == 0:
+        for path in folder.glob("*/heat-0000.npy"):
+            damage(path, "flipped")
+    COMM.Barrier()
+    with raises_alike(lb_mpi.SaveError, r"nothing that is saved in .*saves can be read: .*flipped; .*flipped"):
+        lb_mpi.load(COMM, folder)
+
+
+def test_a_warning_that_is_an_error_is_one_on_all_ranks(folder: Path) -> None:
+    parts = saved_twice(folder)
+    if COMM.rank == 0:
+        damage(parts[0], "torn")
+    COMM.Barrier()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning if COMM.rank == 0 else lb_mpi.Error, match="going on from step 1"):
+            lb_mpi.load(COMM, folder)
+
+
+def test_a_full_disk_on_one_rank_is_told_on_all(folder: Path) -> None:
+    saved_twice(folder)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    last = COMM.size - 1
+    if COMM.rank == last:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
+    try:
+        with raises_alike(OSError, rf"rank {last}: .*File too large.*heat-{last:04d}\.npy"):
+            lb_mpi.save(COMM, folder, 3, heat=np.zeros(10_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    COMM.Barrier()  # rank 0 has cleared away what was written
+    assert [path.name for path in sorted(folder.glob("save-*"))] == ["save-00000001", "save-00000002"]
+    assert (lb_mpi.load(COMM, folder) or (0,))[0] == 2
+    lb_mpi.save(COMM, folder, 3, heat=np.zeros(10_000))
+    assert (lb_mpi.load(COMM, folder) or (0,))[0] == 3
+
+
+def test_what_can_not_be_committed_is_told_on_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved_twice(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with raises_alike(OSError, "No space left on device"):
+            lb_mpi.save(COMM, folder, 3, heat=np.zeros(4))
+    assert (lb_mpi.load(COMM, folder) or (0,))[0] == 2
+
+
+def test_another_run_that_saves_there_is_told(folder: Path) -> None:
+    other = Folder(folder, "rows")
+    if COMM.rank == 0:
+        other.lock()
+    with raises_alike(OSError, "another run saves to .*saves"):
+        lb_mpi.save(COMM, folder, 1, heat=np.zeros(3))
+    other.close()
+    lb_mpi.save(COMM, folder, 1, heat=np.zeros(3))
+
+
+def test_other_options_another_kind_and_earlier_steps_are_refused(folder: Path) -> None:
+    lb_mpi.save(COMM, folder, 3, heat=np.zeros(3), options={"shape": (4, 5), "seed": 7})
+    assert lb_mpi.load(COMM, folder, options={"seed": 7, "shape": [4, 5]}) is not None
+    for options, says in (
+        (
+            {"shape": (4, 5), "seed": 8},
+            r"seed = 8: expected 7, as in what is saved in .*saves \(choose another folder\)",
+        ),
+        ({"seed": 7}, r"shape = not given: expected \[4, 5\]"),
+        (None, "seed = not given: expected 7"),
+        ({"shape": (4, 5), "seed": 7, "wind": 1.5}, "wind = 1.5: expected none"),
+    ):
+        with raises_alike(ValueError, says):
+            lb_mpi.load(COMM, folder, options=options)
+        with raises_alike(ValueError, says):
+            lb_mpi.save(COMM, folder, 4, heat=np.zeros(3), options=options)
+    for step in (2, 3):
+        with raises_alike(ValueError, rf"step = {step}: expected more than 3, which is saved in .*saves already"):
+            lb_mpi.save(COMM, folder, step, heat=np.zeros(3), options={"shape": (4, 5), "seed": 7})
+    searches = Folder(folder.with_name("searches"), "search")
+    if COMM.rank == 0:
+        searches.begin(1)
+        searches.commit(1, {}, [])
+    COMM.Barrier()
+    for call in (
+        lambda: lb_mpi.load(COMM, searches.path),
+        lambda: lb_mpi.save(COMM, searches.path, 2, heat=np.zeros(3)),
+    ):
+        with raises_alike(ValueError, "is of a save of search: expected one of rows"):
+            call()
+
+
+ONE = np.zeros(3)
+HERE = COMM.rank == COMM.size - 1  # where what is wrong is passed: on one rank only
+
+
+@not_on_many
+@pytest.mark.parametrize(
+    ("kind", "says", "wrong"),
+    [
+        (ValueError, "step = -1: expected an integer", {"step": -1}),
+        (ValueError, "step = 1.5: expected an integer", {"step": 1.5}),
+        (TypeError, "folder = 7: expected the name of a directory", {"folder": 7}),
+        (TypeError, "folder = '': expected the name", {"folder": ""}),
+        (ValueError, "folder = /etc/passwd: expected a directory", {"folder": "/etc/passwd"}),
+        (TypeError, "heat is an array of objects", {"heat": np.array([None, "a", 1], object)}),
+        (ValueError, "heat = 3.0: expected an array of rows", {"heat": 3.0}),
+        (ValueError, "wind has 2 rows: expected 3, as heat has", {"wind": np.zeros(2)}),
+        (ValueError, "array 'a-b': expected a name of letters", {"a-b": ONE}),
+        (TypeError, r"options = \[1\]: expected names", {"options": [1]}),
+        (TypeError, "options = .*: expected names", {"options": {"a": object()}}),
+        (ValueError, r"index is \(3, 1\) of int64: expected \(n,\) integers", {"index": np.zeros((3, 1), int)}),
+        (ValueError, r"index is \(3,\) of float64: expected \(n,\) integers", {"index": [0.5, 1, 2]}),
+    ],
+)
+def test_wrong_arguments_on_one_rank_are_errors_on_all(
+    folder: Path, kind: type[Exception], says: str, wrong: dict[str, Any]
+) -> None:
+    given: dict[str, Any] = {"folder": folder, "step": 1, "heat": ONE, "wind": ONE, **(wrong if HERE else {})}
+    with raises_alike(kind, says):
+        lb_mpi.save(COMM, given.pop("folder"), given.pop("step"), **given)
+    assert not folder.exists()
+
+
+@not_on_many
+@pytest.mark.skipif(COMM.size == 1, reason="one rank agrees with itself")
+@pytest.mark.parametrize(
+    ("says", "wrong"),
+    [
+        ("step = 2 on rank .*: expected 1, as on rank 0", {"step": 2}),
+        ("folder = 'other' on rank .*: expected .*, as on rank 0", {"folder": "other"}),
+        (r"arrays = \['heat', 'rain'\] on rank .*: expected \['heat', 'wind'\]", {"rain": ONE}),
+        ("heat = .*float32.*: expected .*float64", {"heat": ONE.astype("f4")}),
+        (r"wind = .*\(2,\).*: expected .*\(\)", {"wind": np.zeros((3, 2))}),
+        ("options = .*8.*: expected .*7", {"options": {"seed": 8}}),
+        ("index = 'given' on rank .*: expected 'not given'", {"index": [0, 1, 2]}),
+    ],
+)
+def test_arguments_that_differ_are_errors_on_all(folder: Path, says: str, wrong: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"folder": folder, "step": 1, "heat": ONE, "wind": ONE, "options": {"seed": 7}}
+    if HERE:
+        if "rain" in wrong:
+            del given["wind"]
+        given.update(wrong)
+    with raises_alike(ValueError, says):
+        lb_mpi.save(COMM, given.pop("folder"), given.pop("step"), **given)
+
+
+def test_an_index_has_each_row_once(folder: Path) -> None:
+    n = 3 * COMM.size
+    right = 3 * COMM.rank + np.arange(3)
+    for row, says in (
+        (n, rf"index\[1\] = {n}: expected a row from 0 to {n - 1}"),
+        (-1, r"index\[1\] = -1: expected a row from 0"),
+        (0, rf"index: row (0 is there 2|{n - 2} is there 0) times on all ranks together: expected once"),
+    ):
+        wrong = right.copy()
+        if HERE:
+            wrong[1] = row
+        with raises_alike(ValueError, says):
+            lb_mpi.save(COMM, folder, 1, heat=ONE, index=wrong)
+    with raises_alike(ValueError, "index has 4 numbers: expected 3, one for each row"):
+        lb_mpi.save(COMM, folder, 1, heat=ONE, index=[0, 1, 2, 3] if HERE else right)
+    lb_mpi.save(COMM, folder, 1, heat=ONE, index=right)
+    with raises_alike(ValueError, rf"index\[0\] = {n}: expected a row from 0 to {n - 1}"):
+        lb_mpi.load(COMM, folder, index=[n] if HERE else [0])
+
+
+def test_counts_fit(folder: Path) -> None:
+    lb_mpi.save(COMM, folder, 1, heat=ONE)
+    for counts, says in (
+        ([3] * COMM.size + [0], f"counts has {COMM.size + 1} numbers: expected {COMM.size}, one for each rank"),
+        ([4] * COMM.size, f"counts = .*: expected {3 * COMM.size} in sum, as many rows as are saved"),
+        ([-1] * COMM.size, r"counts\[0\] = -1: expected an integer >= 0"),
+    ):
+        with raises_alike(ValueError, says):
+            lb_mpi.load(COMM, folder, counts=counts)
+    with raises_alike(ValueError, "counts and index: expected one of them"):
+        lb_mpi.load(COMM, folder, counts=[3] * COMM.size, index=[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_is_heard_by_all_in_the_same_step(number: signal.Signals) -> None:
+    heard = []
+    with lb_mpi.asked_to_stop(COMM) as asked:
+        for step in range(6):
+            if step == 2 and HERE:
+                os.kill(os.getpid(), number)
+            heard.append(asked())
+    assert heard == [None, None, None, number, number, number]
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_handler_of_the_users_stays_and_errors_pass_through() -> None:
+    came: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
+    try:
+        with contextlib.suppress(ZeroDivisionError), lb_mpi.asked_to_stop(COMM) as asked:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert asked() is None
+            raise ZeroDivisionError
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert came == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    with (
+        pytest.raises(TypeError, match="comm = None: expected an mpi4py intracommunicator"),
+        lb_mpi.asked_to_stop(None),
+    ):
+        pass
