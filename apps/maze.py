@@ -11,7 +11,6 @@ what has been marked, while they search.
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,9 +29,10 @@ from lb_mpi.problems.maze import (
     check_maze_parameters,
     check_path,
     compile_kernels,
+    join,
     random_maze,
     read_maze,
-    without_loops,
+    way_back,
 )
 
 PROG = "python -m apps.maze"
@@ -72,14 +72,19 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
                 cells[:] = maze
         barrier(comm)
         order, several = machine_number(comm, machine), machine.size < comm.size
-        problem = agree(comm, lambda: MazeSearch(cells, comm.rank, options.split_rule, log=several, order=order))
+        keeper = machine.rank == 0
+
+        def make() -> MazeSearch:
+            return MazeSearch(cells, comm.rank, options.split_rule, log=several, order=order, keeper=keeper)
+
+        problem = agree(comm, make)
         marks = MarkExchange(comm, machine, problem)
         result = search(comm, problem, options, "cells", marks.exchange if marks.n_machines > 1 else None)
         marks.finish()
         n_machines = marks.n_machines
         marks.close()
         done: MazeResult = result.value
-        path = find_path(comm, problem, done)
+        path = find_path(comm, machine, cells, done)
         marked = agree(comm, lambda: verify(cells, path) if comm.rank == 0 else 0)
     machine.Free()
     answer = {
@@ -107,32 +112,25 @@ def read(comm: MPI.Intracomm, options: argparse.Namespace) -> npt.NDArray[np.uin
     return read_maze(options.file) if comm.rank == 0 else None
 
 
-def find_path(comm: MPI.Intracomm, problem: MazeSearch, done: MazeResult) -> npt.NDArray[np.int64]:
+def find_path(
+    comm: MPI.Intracomm, machine: MPI.Intracomm, cells: npt.NDArray[np.uint8], done: MazeResult
+) -> npt.NDArray[np.int64]:
     """Collective: on rank 0 the path from entry to exit as flat indices, shape (n,); empty when there is none.
 
-    Each rank knows only from where it entered its own cells: the walk back from the exit goes from rank to rank.
+    Each machine knows by which way its own ranks have entered a cell: rank 0 puts together what all know.
     """
-    stretches: list[npt.NDArray[np.int64]] = []
-    cell, rank = done.found_at, done.finder
-    while rank >= 0:
-        here = rank
-        walk = agree(comm, partial(problem.walk_back, cell) if comm.rank == here else nothing)
-        n, cell, rank = comm.bcast(None if walk is None else (len(walk.cells), walk.next_cell, walk.giver), root=here)
-        if comm.rank == here != 0:
-            assert walk is not None
-            comm.Send(walk.cells, 0)
-        elif comm.rank == 0:
-            stretch = np.empty(n, np.int64) if walk is None else walk.cells
-            if walk is None:
-                comm.Recv(stretch, here)
-            stretches.append(stretch)
-    path = without_loops(np.concatenate(stretches)[::-1]) if stretches else np.empty(0, np.int64)
+    path = np.empty(0, np.int64)
+    if done.found_at >= 0:
+        leaders = sorted(set(comm.allgather(machine.bcast(comm.rank))))
+        if comm.rank in leaders[1:]:
+            comm.Send(cells, 0)
+        if comm.rank == 0:
+            machines = [cells, *(np.empty_like(cells) for _ in leaders[1:])]
+            for leader, others in zip(leaders[1:], machines[1:], strict=True):
+                comm.Recv(others, leader)
+            path = way_back(join(machines), done.found_at)[::-1]
     length = comm.bcast(len(path))
     return path if comm.rank == 0 else np.empty(length, np.int64)
-
-
-def nothing() -> None:
-    """The part of the other ranks."""
 
 
 def verify(cells: npt.NDArray[np.uint8], path: npt.NDArray[np.int64]) -> int:

@@ -99,7 +99,7 @@ def test_walled_maze_is_searched_through_in_no_less_than_its_share(ranks, seed):
     searches = [MazeSearch(cells, rank, "half") for rank in range(ranks)]
     result = lockstep(searches, RINGS[ranks])
     assert not result.found
-    assert (cells == MARKED).sum() == sum(search.result().visited for search in searches) == size
+    assert (cells >= MARKED).sum() == sum(search.result().visited for search in searches) == size
     assert size / ranks <= result.steps <= size
     assert ranks > 1 or result == LockstepResult(size, 0, False)
 
@@ -111,7 +111,7 @@ def test_steps_are_free_of_what_is_popped(monkeypatch):
     monkeypatch.setattr("lb_mpi.problems.maze.LOOKS", 2)
     cells = random_maze(40, 0.7, 1, walled=True)
     assert lockstep([MazeSearch(cells, 0)], [0]).steps in (size, size + 1)  # the last, empty one: load claimed too much
-    assert (cells == MARKED).sum() == size
+    assert (cells >= MARKED).sum() == size
 
 
 def test_thieves_take_from_the_fullest_and_ties_go_round_the_ring():

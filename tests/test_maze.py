@@ -21,13 +21,15 @@ from lb_mpi.problems.maze import (
     MazeSearch,
     check_path,
     compile_kernels,
+    join,
     random_maze,
     read_maze,
     trace_path,
+    way_back,
 )
 from lb_mpi.searching.problem import Problem
 
-PART = struct.Struct("<iqbb")  # a part of one record, as `split` packs it: giver, position, cursor, upper
+PART = struct.Struct("<qbb")  # a part of one record, as `split` packs it: position, cursor, upper
 PAPER = pathlib.Path(__file__).parent / "data" / "maze16.txt"
 
 
@@ -95,7 +97,7 @@ def test_finds_the_exit_of_the_papers_maze():
     search.start()
     assert search.load() == 0.125
     assert search.work(1) == 1
-    assert cells[1, 1] == MARKED
+    assert cells[1, 1] >= MARKED
     assert search.work(1000) == 66
     assert search.found
     assert search.work(1000) == 0
@@ -123,7 +125,7 @@ def test_each_reachable_cell_is_marked_once_under_any_interleaving(seed):
     searches = [MazeSearch(cells, rank, rng.choice(["alternate", "half", "one"])) for rank in range(ranks)]
     interleave(searches, rng, quantum=rng.choice([1, 5, 50]), check=seed < 10)
     assert not any(search.found for search in searches)
-    assert np.array_equal(cells == MARKED, expected)
+    assert np.array_equal(cells >= MARKED, expected)
     assert sum(search.result().visited for search in searches) == expected.sum()  # none twice
     assert np.array_equal(cells == BLOCKED, blocked)
 
@@ -148,7 +150,7 @@ def test_path_goes_back_over_many_givers():
     cells[2:-2:4, -2] = cells[4:-2:4, 1] = FREE
     searches = [MazeSearch(cells, rank) for rank in range(4)]
     searches[0].start()
-    rank = 0
+    rank = moved = 0
     while not searches[rank].found:
         search = searches[rank]
         search.work(1)
@@ -157,34 +159,94 @@ def test_path_goes_back_over_many_givers():
         if not search.found and counted(search)[-1] > 0 and int(search._stack.position[top]) % 7 == 0:
             search._stack.ends[:] = -1, 0, 0  # all of it goes
             rank = (rank + 1) % 4
-            searches[rank].absorb(PART.pack(search.rank, *record))
-    walks, cell, giver = 0, searches[0].exit, rank
-    while giver >= 0:
-        walk = searches[giver].walk_back(cell)
-        cell, giver, walks = walk.next_cell, walk.giver, walks + 1
-    assert walks > 20
+            searches[rank].absorb(PART.pack(*record))
+            moved += 1
+    assert moved > 20
     path = trace_path(searches, searches[0].exit)
     check_path(cells, path)
 
 
-def test_a_part_that_comes_back_does_not_send_the_walk_round():
-    """Rank 1 gets a part of a cell's directions from 0, gives some to 2, and gets a part of those back."""
-    cells = random_maze(3, 1.0, 0)
-    zero, one, two = (MazeSearch(cells, rank) for rank in range(3))
-    zero.start()
-    zero.work(1)
-    cells[1, 2] = BLOCKED
-    cells[2, 1] = BLOCKED
-    zero._stack.ends[:] = -1, 0, 0
-    one.absorb(PART.pack(0, zero.entry, 0, 7))
-    one._stack.ends[:] = -1, 0, 0
-    two.absorb(PART.pack(1, zero.entry, 0, 7))
-    two._stack.ends[:] = -1, 0, 0
-    one.absorb(PART.pack(2, zero.entry, 0, 7))
-    while not one.found:
-        one.work(1)
-    assert one.walk_back(one.exit)[1:] == (zero.entry, 0)
-    check_path(cells, trace_path([zero, one, two], one.exit))
+def test_what_two_machines_have_entered_is_joined_to_one_tree():
+    """Machine 1 gets a part at X from machine 0 before it hears of the cell from which 0 has come to X, and enters that."""
+    zero, one = random_maze(3, 1.0, 0), random_maze(3, 1.0, 0)
+    first, second = MazeSearch(zero, 0), MazeSearch(one, 1)
+    first.start()
+    first.work(3)  # the entry, and two to the right
+    x = first.entry + 2
+    second.absorb(PART.pack(x, 4, 4))  # to the left: the cell between, which 0 has entered
+    second.work(1)
+    assert one[1, 2] >= MARKED
+    with pytest.raises(ValueError, match="was not entered here"):
+        way_back(one, first.entry + 1)
+    second.absorb(PART.pack(x, 7, 7))
+    while not second.found:
+        second.work(1)
+    path = trace_path([first, second], second.exit)
+    check_path(zero, path)
+    joined = join([zero, one])
+    assert np.array_equal(joined >= MARKED, (zero >= MARKED) | (one >= MARKED))
+    for cell in np.flatnonzero(joined >= MARKED):
+        assert way_back(joined, int(cell))[-1] == first.entry
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+@pytest.mark.parametrize("machines", [1, 2])
+def test_a_search_goes_on_from_what_was_saved(machines, ranks):
+    for seed in range(6):
+        cells = random_maze(40, 0.7, seed, walled=True)
+        arrays = [cells.copy() for _ in range(machines)]
+        searches = [MazeSearch(arrays[rank % machines], rank, keeper=rank < machines, log=True) for rank in range(4)]
+        searches[0].start()
+        for turn in range(30 * (seed + 1)):
+            rank = turn % 4
+            searches[rank].work(1 + seed)
+            for other in searches:
+                if other.cells is not searches[rank].cells:
+                    other.put_marks(searches[rank].take_marks() if turn % 3 else np.empty(0, np.int64))
+            if searches[(rank + 1) % 4].load() == 0 and (part := searches[rank].split()):
+                searches[(rank + 1) % 4].absorb(part)
+        states = [search.save() for search in searches]
+        again = random_maze(40, 0.7, seed, walled=True)
+        after = [MazeSearch(again, rank, keeper=rank == 0) for rank in range(ranks)]
+        for rank, search in enumerate(after):
+            search.resume(states, range(rank, 4, ranks))
+        before = sum(search.result().visited for search in after)
+        assert before == sum(search.result().visited for search in searches)
+        marked = np.count_nonzero(again >= MARKED)
+        interleave(after, random.Random(seed))
+        expected = component(cells)
+        assert np.array_equal(again >= MARKED, expected)
+        assert sum(search.result().visited for search in after) - before == expected.sum() - marked
+        for cell in np.flatnonzero(again >= MARKED)[:: 1 + seed * 10]:
+            assert way_back(again, int(cell))[-1] == after[0].entry
+
+
+def test_an_answer_that_was_saved_is_found_again():
+    cells = random_maze(12, 1.0, 0)
+    search = MazeSearch(cells, 0)
+    search.start()
+    before = search.save()
+    while not search.found:
+        search.work(5)
+    again = random_maze(12, 1.0, 0)
+    after = MazeSearch(again, 0)
+    after.resume([search.save()], range(1))
+    assert after.found
+    check_path(again, trace_path([after], after.exit))
+    fresh = MazeSearch(random_maze(12, 1.0, 0), 0)
+    fresh.resume([before], range(1))
+    assert not fresh.found
+    assert fresh.load() > 0
+
+
+def test_what_was_saved_of_another_maze_is_refused():
+    state = MazeSearch(random_maze(12, 0.7, 0), 0).save()
+    with pytest.raises(ValueError, match="dim 13: expected 12"):
+        MazeSearch(random_maze(13, 0.7, 0), 0).resume([state], range(1))
+    with pytest.raises(ValueError, match="other cells blocked"):
+        MazeSearch(random_maze(12, 0.7, 1), 0).resume([state], range(1))
+    with pytest.raises(ValueError, match="expected"):
+        MazeSearch(random_maze(12, 0.7, 0), 0).resume([state[:-1]], range(1))
 
 
 def test_split_gives_the_last_half_of_the_shallowest_record_with_two():
@@ -195,8 +257,7 @@ def test_split_gives_the_last_half_of_the_shallowest_record_with_two():
     victim.work(3)  # along the first row: entry, then two to the right
     assert victim.load() == 2 + 2 / 8
     part = victim.split()
-    giver, cell, cursor, upper = PART.unpack(part)
-    assert (giver, cell, cursor, upper) == (0, victim.entry, 7, 7)  # of the ways down and down right, the latter
+    assert PART.unpack(part) == (victim.entry, 7, 7)  # of the ways down and down right, the latter
     assert victim.load() == 2 + 1 / 8
     thief = MazeSearch(cells, 1)
     thief.absorb(part)
@@ -211,7 +272,7 @@ def test_split_rules_differ():
         cells = random_maze(5, 1.0, 0)
         search = MazeSearch(cells, 0, rule)
         cells[1, 1] = MARKED
-        search.absorb(PART.pack(1, 3 * 7 + 3, 0, 7))
+        search.absorb(PART.pack(3 * 7 + 3, 0, 7))
         parts.append(PART.unpack(search.split())[2:])
         assert search.load() == (4 / 8 if rule == "half" else 7 / 8)
     assert parts == [(4, 7), (7, 7)]
@@ -240,14 +301,14 @@ def test_alternate_looks_at_few_records(monkeypatch):
     victim.start()
     victim.work(90)
     part = victim.split()
-    assert len(part) == 4 + 4 * 10  # every second one of the last four and of four among the others
+    assert len(part) == 4 * 10  # every second one of the last four and of four among the others
 
 
 def test_absorb_closes_cells_for_a_rank_that_does_not_see_the_givers_marks():
     own = random_maze(4, 1.0, 0)
     search = MazeSearch(own, 1)
-    search.absorb(PART.pack(0, search.entry + 1, 0, 3))
-    assert own[1, 2] == MARKED
+    search.absorb(PART.pack(search.entry + 1, 0, 3))
+    assert own[1, 2] >= MARKED
     assert search.result().visited == 0
 
 
@@ -334,15 +395,15 @@ def test_bad_arguments_of_the_search():
     search = MazeSearch(cells, 0)
     with pytest.raises(ValueError, match="units = 0"):
         search.work(0)
-    with pytest.raises(ValueError, match="was not entered by rank 0"):
-        search.walk_back(search.exit)
+    with pytest.raises(ValueError, match="was not entered here"):
+        way_back(cells, search.exit)
     with pytest.raises(ValueError, match="cell = 25"):
-        search.walk_back(25)
+        way_back(cells, 25)
     with pytest.raises(ValueError, match="no rank has found it"):
         trace_path([search], search.exit)
     search.start()
     with pytest.raises(ValueError, match="no work in hand"):
-        search.absorb(PART.pack(1, search.entry, 0, 7))
+        search.absorb(PART.pack(search.entry, 0, 7))
 
 
 @pytest.mark.parametrize(
@@ -350,13 +411,12 @@ def test_bad_arguments_of_the_search():
     [
         b"",
         b"x" * 13,
-        PART.pack(-1, 6, 0, 7),
-        PART.pack(1, 0, 0, 7),
-        PART.pack(1, 25, 0, 7),
-        PART.pack(1, -6, 0, 7),
-        PART.pack(1, 6, 3, 2),
-        PART.pack(1, 6, -1, 2),
-        PART.pack(1, 6, 8, 8),
+        PART.pack(0, 0, 7),
+        PART.pack(25, 0, 7),
+        PART.pack(-6, 0, 7),
+        PART.pack(6, 3, 2),
+        PART.pack(6, -1, 2),
+        PART.pack(6, 8, 8),
     ],
 )
 def test_malformed_parts_are_refused(payload):

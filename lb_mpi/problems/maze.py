@@ -8,11 +8,13 @@ unmarked, 1 blocked, 2 outer wall, any other value marked (visited).  The entry 
 last.  A cell is named by its flat index in this array.
 
 All ranks of a machine mark cells of ONE such array (in an MPI shared-memory window, that the caller provides); those of
-other machines hear of the marks a little later (`take_marks`, `put_marks`), and a few cells are searched twice.  Each rank
-remembers for itself from where it entered the cells that it marked.  A part of the work that moves is therefore a
-few bytes and not, as in the paper, the path down to it: the path is put together at the end (`trace_path`), from the
-exit back to the entry, going on with the giver wherever a rank comes to a cell that it didn't enter itself.  This
-always leads back in time, since a rank gives away a part only after it came to have the cell where the part begins.
+other machines hear of the marks a little later (`take_marks`, `put_marks`), and a few cells are searched twice.  A mark
+tells by which direction the cell was entered, so a part of the work that moves is a few bytes and not, as in the paper, the
+path down to it: the path is put together at the end, from the exit back to the entry (`way_back`).  That comes to an end,
+since whoever enters a cell comes from one that was marked before it saw this one free.  Where two machines have entered a
+cell, what both know is first joined to one tree (`join`).
+
+The array is all that must be saved: what is left to do are the free neighbours of marked cells.
 """
 
 from __future__ import annotations
@@ -27,12 +29,23 @@ import numpy.typing as npt
 from lb_mpi import checks
 from lb_mpi.problems import maze_kernel as kernel
 from lb_mpi.problems.maze_cells import check_cells, check_maze_parameters, check_path, random_maze, read_maze
-from lb_mpi.problems.maze_kernel import BLOCKED, FREE, LAST_DIRECTION, MARKED, STAY, WALL, Cells, Indices, Maze, Stack
+from lb_mpi.problems.maze_kernel import (
+    BLOCKED,
+    FREE,
+    HEARD,
+    LAST_DIRECTION,
+    MARKED,
+    STAY,
+    WALL,
+    Cells,
+    Indices,
+    Maze,
+    Stack,
+)
 
 __all__ = [
-    "BLOCKED", "FREE", "MARKED", "WALL", "MazeResult", "MazeSearch", "Walk", "check_cells", "check_maze_parameters",
-    "check_path", "compile_kernels", "random_maze", "read_maze", "trace_path",
-    "without_loops",
+    "BLOCKED", "FREE", "MARKED", "WALL", "MazeResult", "MazeSearch", "check_cells", "check_maze_parameters", "check_path",
+    "compile_kernels", "join", "random_maze", "read_maze", "trace_path", "way_back",
 ]  # fmt: skip
 
 NOBODY = -1
@@ -43,7 +56,7 @@ SPLIT_RULES = ("alternate", "half", "one")
 ROWS = (0, -1, -1, -1, 0, 1, 1, 1, 0)
 COLUMNS = (1, 1, 0, -1, -1, -1, 0, 1, 0)
 
-GIVER = struct.Struct("<i")  # a part of the work that moves: the rank that gives it, then its records
+SAVED = struct.Struct("<qq??")  # dim, cells marked, found, and if the marks follow: two cells in a byte
 RECORD = np.dtype([("position", "<i8"), ("cursor", "i1"), ("upper", "i1")])
 WINDOW = 1 << 13  # most records that one part has, and that "alternate" looks at when it splits
 LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
@@ -58,22 +71,15 @@ class MazeResult(NamedTuple):
     finder: int  # rank that reached it, otherwise -1
 
 
-class Walk(NamedTuple):
-    """One rank's stretch of a path, walked backwards."""
-
-    cells: Indices  # shape (n,), flat indices of cells that the rank entered, latest first
-    next_cell: int  # flat index where the walk goes on; -1 when it has come to the entry
-    giver: int  # rank with which it goes on; -1 when it has come to the entry
-
-
 class MazeSearch:
     """One rank's part of the search (a `lb_mpi.searching.problem.Problem`); one unit of work is one new cell marked.
 
     cells       (dim + 2, dim + 2) uint8, C-contiguous, shared by all ranks that can share memory; never copied
-    rank        this rank's number, >= 0, different for all that search the same maze
+    rank        this rank's number, >= 0
     log         keep a log of what was marked, for ranks on other machines (see `take_marks`)
     order       number of the machine, >= 0: those of different machines try directions in different orders.  In the same
                 order, one that comes upon a fresh trail of another would go after it, and never hear of its marks in time
+    keeper      this rank saves the marks of its machine, and takes them from a save; one on each machine does
     split_rule  what `split` gives: "half": half of the untried directions of the shallowest record that has two or more
                 (the paper's rule); "one": only one of them; "alternate": every second record with untried directions, of
                 those nearest to the top and of a sample of the others.  The shallow records lead into what the path has
@@ -87,20 +93,25 @@ class MazeSearch:
     """
 
     def __init__(
-        self, cells: Cells, rank: int, split_rule: str = "alternate", *, log: bool = False, order: int = 0
+        self,
+        cells: Cells,
+        rank: int,
+        split_rule: str = "alternate",
+        *,
+        log: bool = False,
+        order: int = 0,
+        keeper: bool = True,
     ) -> None:
         dim = check_cells(cells)
         checks.choice("split_rule", split_rule, SPLIT_RULES)
         self.rank = checks.integer("rank", rank, 0)
-        self.width = dim + 2
+        self.cells, self.width = cells, dim + 2
         self.entry, self.exit = self.width + 1, dim * self.width + dim
         flat = cells.reshape(-1)
         for name, cell in (("entry", self.entry), ("exit", self.exit)):
             if flat[cell] in (BLOCKED, WALL):
                 raise ValueError(f"{name} of the maze, cell {divmod(cell, self.width)}, is blocked: expected it free")
-        offsets = np.array(ROWS, np.int64) * self.width + np.array(COLUMNS, np.int64)
-        entered: Cells = np.zeros(flat.size, np.uint8)  # pages that are never touched cost nothing
-        self._maze = Maze(flat, entered, offsets, self.exit, checks.integer("order", order, 0))
+        self._maze = Maze(flat, steps(self.width), self.exit, checks.integer("order", order, 0))
         # Room for the longest path there can be: pages of it that are never touched cost nothing, whereas to copy a
         # stack of millions of records into a larger one would keep a rank from serving messages for a tenth of a second.
         room = flat.size + WINDOW
@@ -108,9 +119,10 @@ class MazeSearch:
         self._stack = Stack(position, cursor, upper, np.array([-1, 0, 0], np.int64))
         self._half = split_rule != "one"
         self._dealt = np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
-        self._parts: list[tuple[int, Indices]] = []  # who gave, and the cells where the parts begin, oldest first
         self._log, self._logged = np.empty(LOG if log else 0, np.int64), 0
         self._visited = 0
+        self._found = False
+        self._keeper = bool(keeper)
 
     def start(self) -> None:
         """Take the entry in hand; the first unit of work marks it."""
@@ -131,6 +143,8 @@ class MazeSearch:
         if self._log.size:
             self._logged += done
         self._visited += done
+        top = self._stack.ends[kernel.TOP]
+        self._found = bool(done and top >= 0 and self._stack.position[top] == self.exit)
         return done
 
     def load(self) -> float:
@@ -146,31 +160,27 @@ class MazeSearch:
             part = np.empty(n, RECORD)
             part["position"], part["cursor"], part["upper"] = position[levels], cursor[levels], upper[levels]
             upper[levels] = -1
-            return GIVER.pack(self.rank) + part.tobytes()
+            return bytes(part.tobytes())
         record = kernel.divide(self._maze, self._stack, self._half, LOOKS)
-        return None if record[0] < 0 else GIVER.pack(self.rank) + np.array([record], RECORD).tobytes()
+        return None if record[0] < 0 else np.array([record], RECORD).tobytes()
 
     def absorb(self, payload: bytes) -> None:
         """Take in what another rank's `split` packed; ValueError when it isn't that, or there is work in hand."""
         if self.load() > 0.0:
             raise ValueError(f"absorb on rank {self.rank}: expected no work in hand, load is {self.load()}")
-        n, rest = divmod(len(payload) - GIVER.size, RECORD.itemsize)
+        n, rest = divmod(len(payload), RECORD.itemsize)
         if not 1 <= n <= WINDOW or rest:
-            expected = f"{GIVER.size} + n * {RECORD.itemsize} with 1 <= n <= {WINDOW}"
-            raise ValueError(f"payload of {len(payload)} bytes: expected {expected}")
-        (giver,) = GIVER.unpack_from(payload)
-        part = np.frombuffer(payload, RECORD, offset=GIVER.size)
+            raise ValueError(f"payload of {len(payload)} bytes: expected n * {RECORD.itemsize} with 1 <= n <= {WINDOW}")
+        part = np.frombuffer(payload, RECORD)
         position, cursor, upper = part["position"].astype(np.int64), part["cursor"], part["upper"]
         row, column = np.divmod(position, self.width)
         inside = (np.minimum(row, column) >= 1) & (np.maximum(row, column) < self.width - 1)
         wrong = np.flatnonzero(~(inside & (cursor >= 0) & (cursor <= upper) & (upper <= LAST_DIRECTION)))
-        if giver < 0 or wrong.size:
-            record = part[wrong[0]] if wrong.size else part[0]
-            raise ValueError(f"payload from rank {giver}, record {record}: expected a rank, inner cell, two directions")
-        # A cell that was given must not be entered afterwards, or the walk back could go round: on another machine the
+        if wrong.size:
+            raise ValueError(f"payload, record {part[wrong[0]]}: expected an inner cell, and two directions")
+        # A cell that was given must not be entered afterwards, or the way back could go round: on another machine the
         # mark may be still under way.
-        self._maze.cells[position[self._maze.cells[position] == FREE]] = MARKED
-        self._parts.append((giver, position))
+        self._maze.cells[position[self._maze.cells[position] == FREE]] = HEARD
         self._take(position, cursor, upper)
 
     def _take(self, position: Indices, cursor: npt.ArrayLike, upper: npt.ArrayLike) -> None:
@@ -192,12 +202,12 @@ class MazeSearch:
         """Mark cells, shape (n,) flat indices, that ranks of another machine have marked."""
         if marks.size and not 0 <= marks.min() <= marks.max() < self._maze.cells.size:
             raise ValueError(f"marks {marks.min()} to {marks.max()}: expected cells, 0 to {self._maze.cells.size - 1}")
-        self._maze.cells[marks[self._maze.cells[marks] == FREE]] = MARKED
+        self._maze.cells[marks[self._maze.cells[marks] == FREE]] = HEARD
 
     @property
     def found(self) -> bool:
         """True when this rank has reached the exit."""
-        return bool(self._maze.entered[self.exit])
+        return self._found
 
     def result(self) -> MazeResult:
         """Return what this rank did."""
@@ -208,60 +218,103 @@ class MazeSearch:
         first = one if one.found_at != NOWHERE else other
         return MazeResult(one.visited + other.visited, first.found_at, first.finder)
 
-    def walk_back(self, cell: int) -> Walk:
-        """Walk back from `cell` (flat index) over the cells that this rank entered.
+    def save(self) -> bytes:
+        """Pack what this rank did; if it is the keeper, with all marks of its machine."""
+        packed = np.empty((self._maze.cells.size + 1) // 2 if self._keeper else 0, np.uint8)
+        if self._keeper:
+            kernel.pack(self._maze.cells, packed)
+        return SAVED.pack(self.width - 2, self._visited, self._found, self._keeper) + packed.tobytes()
 
-        ValueError when this rank neither entered the cell nor was given a part that begins there.
+    def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
+        """Go on from what was saved: this rank with a share of the cells that have free neighbours, wherever they are.
+
+        Every rank reads all states.  The keeper puts the marks into its machine's array; nobody may work before.
+        ValueError for those of another maze.
         """
-        if not 0 <= cell < self._maze.cells.size:
-            raise ValueError(f"cell = {cell!r}: expected a flat index, 0 to {self._maze.cells.size - 1}")
-        n, last = kernel.follow(self._maze, cell, np.empty(0, np.int64))
-        path = np.empty(n, np.int64)
-        kernel.follow(self._maze, cell, path)
-        if self._maze.entered[last] == STAY + 1:
-            return Walk(path, NOWHERE, NOBODY)
-        # The first giver counts: a later one may have had the cell from here, and the walk back would go round.
-        for giver, cells in self._parts:
-            if last in cells:
-                return Walk(path, last, giver)
-        raise ValueError(f"cell {divmod(last, self.width)} was not entered by rank {self.rank}, nor given to it")
+        machines = []
+        for index in range(len(states)):
+            dim, visited, found, marked = SAVED.unpack_from(states[index])
+            if dim != self.width - 2:
+                raise ValueError(f"maze of dim {self.width - 2}: expected {dim}, as it was saved")
+            if index in mine:
+                self._visited += visited
+                self._found |= found
+            if marked:
+                machines.append(self._marks(states[index]))
+        flat = join(machines).reshape(-1)
+        if self._keeper:
+            if not np.array_equal(flat == BLOCKED, self._maze.cells == BLOCKED):
+                raise ValueError(f"maze of dim {dim}: expected the one that was saved, with other cells blocked")
+            self._maze.cells[:] = flat
+        n = len(states)
+        found_open = [self._open_cells(flat, flat.size * index // n, flat.size * (index + 1) // n) for index in mine]
+        position = np.concatenate([*found_open, np.empty(0, np.int64)])
+        self._take(position, 0, LAST_DIRECTION)
+        if flat[self.entry] == FREE and 0 in mine:
+            self.start()
+
+    def _marks(self, state: bytes) -> Cells:
+        cells = np.empty(self._maze.cells.shape, np.uint8)
+        packed = np.frombuffer(state, np.uint8, offset=SAVED.size)
+        if packed.size != (cells.size + 1) // 2:
+            raise ValueError(f"state of {len(state)} bytes: expected {SAVED.size + (cells.size + 1) // 2}")
+        kernel.unpack(packed, cells)
+        return cells.reshape(self.width, self.width)
+
+    def _open_cells(self, flat: Cells, first: int, last: int) -> Indices:
+        n = kernel.open_cells(flat, self._maze.offsets, first, last, np.empty(0, np.int64))
+        found = np.empty(n, np.int64)
+        kernel.open_cells(flat, self._maze.offsets, first, last, found)
+        return found
+
+
+def steps(width: int) -> Indices:
+    """From a cell to its neighbour in each direction, and to itself (STAY): shape (9,), to be added to a flat index."""
+    return np.array(ROWS, np.int64) * width + np.array(COLUMNS, np.int64)
+
+
+def join(machines: Sequence[Cells]) -> Cells:
+    """What all machines have marked, as one array; `machines` are those of each, all of one maze.
+
+    Where ranks of two machines have entered a cell, its way back is one that leads to the entry.
+    """
+    cells, *others = machines
+    width = cells.shape[1]
+    for other in others:
+        tree = np.where(cells < MARKED, cells, FREE).astype(np.uint8)
+        tree[(other < MARKED) & (other != FREE)] = other[(other < MARKED) & (other != FREE)]
+        kernel.grow_tree(cells.reshape(-1), other.reshape(-1), steps(width), width + 1, tree.reshape(-1))
+        cells = tree
+    return cells
+
+
+def way_back(cells: Cells, cell: int) -> Indices:
+    """Walk back from `cell` (flat index) to the entry, by the marks; shape (n,), flat indices, `cell` first.
+
+    ValueError when that isn't marked, or a cell on the way was entered by another machine.
+    """
+    flat, width = cells.reshape(-1), cells.shape[1]
+    if not 0 <= cell < flat.size:
+        raise ValueError(f"cell = {cell!r}: expected a flat index, 0 to {flat.size - 1}")
+    n, last = kernel.follow(flat, steps(width), cell, np.empty(0, np.int64))
+    if flat[last] != MARKED + STAY:
+        raise ValueError(
+            f"cell {divmod(last, width)} was not entered here: expected a cell with a way back to the entry"
+        )
+    path = np.empty(n, np.int64)
+    kernel.follow(flat, steps(width), cell, path)
+    return path
 
 
 def trace_path(problems: Sequence[MazeSearch], exit_cell: int) -> Indices:
     """Put together the path from the entry to `exit_cell`, shape (n,) flat indices, from all ranks' searches.
 
-    problems[r] is rank r's, all in one process.  ValueError when none of them has found `exit_cell`.
+    All are in one process, on one machine's array or on several.  ValueError when none of them has found `exit_cell`.
     """
-    finders = [rank for rank, problem in enumerate(problems) if problem.result().found_at == exit_cell]
-    if not finders:
+    if not any(problem.result().found_at == exit_cell for problem in problems):
         raise ValueError(f"exit_cell = {exit_cell}: no rank has found it")
-    cell, rank = exit_cell, finders[0]
-    stretches = []
-    while rank != NOBODY:
-        walk = problems[rank].walk_back(cell)
-        stretches.append(walk.cells)
-        cell, rank = walk.next_cell, walk.giver
-    return without_loops(np.concatenate(stretches)[::-1])
-
-
-def without_loops(path: Indices) -> Indices:
-    """The path, shape (n,), without what lies between two visits of one cell.
-
-    Ranks on two machines may both enter a cell before they hear of each other, and the path may lead over both.
-    """
-    n = len(path)
-    cells, which = np.unique(path, return_inverse=True)
-    if len(cells) == n:
-        return path
-    last = np.zeros(len(cells), np.int64)
-    last[which] = np.arange(n)  # of several values for one place the last one stays
-    kept = []
-    at = 0
-    while at < n:
-        at = int(last[which[at]])
-        kept.append(at)
-        at += 1
-    return path[kept]
+    machines = {id(problem.cells): problem.cells for problem in problems}
+    return way_back(join(list(machines.values())), exit_cell)[::-1]
 
 
 def compile_kernels() -> None:
@@ -272,4 +325,5 @@ def compile_kernels() -> None:
     search.work(2)
     search.load()
     search.split()
-    search.walk_back(search.entry)
+    search.resume([search.save()], range(0))
+    way_back(join([cells, cells]), search.entry)

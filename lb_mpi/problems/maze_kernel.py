@@ -26,17 +26,17 @@ Cells = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.int64]
 Directions = npt.NDArray[np.int8]
 
-FREE, BLOCKED, WALL, MARKED = 0, 1, 2, 3
+FREE, BLOCKED, WALL, MARKED = 0, 1, 2, 3  # MARKED + direction: marked, and entered by that direction
 TOP, BOTTOM, WIDE = 0, 1, 2
 LAST_DIRECTION = 7
 STAY = 8  # the direction by which the entry is entered, from itself
+HEARD = MARKED + STAY + 1  # marked on another machine, or given by it
 
 
 class Maze(NamedTuple):
     """The cells, and what one rank does in them; flat indices throughout."""
 
     cells: Cells  # ((dim + 2)^2,) shared by all ranks of a machine
-    entered: Cells  # ((dim + 2)^2,) 1 + the direction by which this rank entered the cell; 0: it didn't
     offsets: Indices  # (9,) from a cell to its neighbour in each direction
     exit: int
     order: int  # 0 tries the first of a record's directions first, 1 the last, any other draws by lot for each cell
@@ -75,7 +75,7 @@ def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices) -> int:
     Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
     for all that are marked.
     """
-    cells, entered, offsets = maze.cells, maze.entered, maze.offsets
+    cells, offsets = maze.cells, maze.offsets
     position, cursor, upper, ends = stack
     top, bottom, wide = ends[TOP], ends[BOTTOM], ends[WIDE]
     done = 0
@@ -94,8 +94,7 @@ def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices) -> int:
             wide = min(wide, top + 1)
             continue
         cell = here + offsets[direction]
-        cells[cell] = MARKED
-        entered[cell] = direction + 1
+        cells[cell] = MARKED + direction
         if backwards:
             upper[top] = direction - 1
         else:
@@ -146,7 +145,6 @@ def trim(maze: Maze, stack: Stack, looks: int) -> int:
 @njit(cache=True)
 def value(
     cells: Cells,
-    entered: Cells,
     offsets: Indices,
     exit: int,
     order: int,
@@ -161,7 +159,7 @@ def value(
     Takes the fields of `Maze` and `Stack` one by one, `value(*maze, *stack, looks)`: it is called between all work quanta,
     and it takes numba longer to unpack two named tuples that come from Python (2 to 3 us) than to do the rest.
     """
-    n = trim(Maze(cells, entered, offsets, exit, order), Stack(position, cursor, upper, ends), looks)
+    n = trim(Maze(cells, offsets, exit, order), Stack(position, cursor, upper, ends), looks)
     height = ends[TOP] - ends[BOTTOM]
     return 0.0 if height < 0 else height + max(n, 1) / 8
 
@@ -224,18 +222,78 @@ def deal(maze: Maze, stack: Stack, given: Indices) -> int:
 
 
 @njit(cache=True)
-def follow(maze: Maze, cell: int, path: Indices) -> tuple[int, int]:
-    """Step back from `cell` by the directions in `entered`, writing into `path` the cells that fit.
+def follow(cells: Cells, offsets: Indices, cell: int, path: Indices) -> tuple[int, int]:
+    """Step back from `cell` by the directions in which cells were entered, writing into `path` those that fit.
 
-    Returns the number of cells that were entered (the entry included, where the walk ends), and the last cell reached.
+    Returns the number of cells passed, and the last one: the entry, or one whose direction isn't known here.
     """
-    entered, offsets = maze.entered, maze.offsets
     n = 0
-    while entered[cell] != 0:
+    while MARKED <= cells[cell] < HEARD:
         if n < path.size:
             path[n] = cell
         n += 1
-        if entered[cell] == STAY + 1:
+        if cells[cell] == MARKED + STAY or n > cells.size:
             break
-        cell = cell - offsets[entered[cell] - 1]
+        cell = cell - offsets[cells[cell] - MARKED]
     return n, cell
+
+
+@njit(cache=True)
+def grow_tree(cells: Cells, other: Cells, offsets: Indices, entry: int, tree: Cells) -> None:
+    """Give each cell that is marked in one of two arrays a direction in `tree`, so that all lead back to the entry.
+
+    Breadth first from the entry, over the directions of both.  `tree` has no marks before.  What can't be reached so is
+    HEARD.
+    """
+    front, n = np.empty(1024, np.int64), 1
+    front[0] = entry
+    tree[entry] = MARKED + STAY
+    while n:
+        after, m = np.empty(8 * n, np.int64), 0
+        for i in range(n):
+            for direction in range(LAST_DIRECTION + 1):
+                cell = front[i] + offsets[direction]
+                by = MARKED + direction
+                if tree[cell] == FREE and (cells[cell] == by or other[cell] == by):
+                    tree[cell] = by
+                    after[m] = cell
+                    m += 1
+        front, n = after, m
+    for cell in range(tree.size):
+        if tree[cell] == FREE and (cells[cell] >= MARKED or other[cell] >= MARKED):
+            tree[cell] = HEARD
+
+
+@njit(cache=True)
+def pack(cells: Cells, packed: Cells) -> None:
+    """Pack two cells into a byte; `packed` has shape ((n + 1) // 2,)."""
+    for i in range(cells.size // 2):
+        packed[i] = cells[2 * i] | cells[2 * i + 1] << 4
+    if cells.size % 2:
+        packed[-1] = cells[-1]
+
+
+@njit(cache=True)
+def unpack(packed: Cells, cells: Cells) -> None:
+    """Undo `pack`."""
+    for i in range(cells.size // 2):
+        cells[2 * i] = packed[i] & 15
+        cells[2 * i + 1] = packed[i] >> 4
+    if cells.size % 2:
+        cells[-1] = packed[-1]
+
+
+@njit(cache=True)
+def open_cells(cells: Cells, offsets: Indices, first: int, last: int, found: Indices) -> int:
+    """Count the marked cells from `first` to `last` - 1 that have a free neighbour; writes those that fit into `found`."""
+    n = 0
+    for cell in range(first, last):
+        if cells[cell] < MARKED:
+            continue
+        for direction in range(LAST_DIRECTION + 1):
+            if cells[cell + offsets[direction]] == FREE:
+                if n < found.size:
+                    found[n] = cell
+                n += 1
+                break
+    return n
