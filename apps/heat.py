@@ -37,7 +37,9 @@ from lb_mpi.saving.rows import Arrays
 PROG = "python -m apps.heat"
 AIR, HOTTEST = 0.25, 1.0  # temperatures
 RADIATION = 0.01  # of the fourth power of a temperature, in a step
-BLOCK_SUBSTEPS = 200_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
+BLOCK_SUBSTEPS = (
+    200_000  # about a millisecond: an emulated slow machine is slow all the time, not quick and then asleep
+)
 
 
 def parser() -> Parser:
@@ -76,7 +78,15 @@ def tasks(graph: Graph, work: int) -> Graph:
 
 @numba.njit(cache=True)
 def step(
-    heat: Floats, after: Floats, indptr: Ints, indices: Ints, weights: Floats, dt: float, work: int, first: int, end: int
+    heat: Floats,
+    after: Floats,
+    indptr: Ints,
+    indices: Ints,
+    weights: Floats,
+    dt: float,
+    work: int,
+    first: int,
+    end: int,
 ) -> None:
     """One step of the owned vertices first..end-1: `heat` (n + ghosts,) of now, `after` of which these are written.
 

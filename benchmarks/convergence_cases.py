@@ -35,9 +35,7 @@ class Case(NamedTuple):
     def balance(self, scheme: str, tau: str, tolerance: float) -> Balance:
         """Balance it."""
         loads = self.speeds * self.times
-        return balance(
-            self.graph, loads, self.speeds, scheme=scheme, tau=tau, tolerance=tolerance, max_steps=1_000_000
-        )
+        return balance(self.graph, loads, self.speeds, scheme=scheme, tau=tau, tolerance=tolerance, max_steps=1_000_000)
 
 
 def draw(name: str, seed: int) -> Case:

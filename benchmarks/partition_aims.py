@@ -109,7 +109,9 @@ def spectral(graphs: dict[str, Graph], ks: list[int], seeds: int) -> Iterator[st
             show("")
             lasts = [values[-1] for values in cuts.values()]
             yield f"| {name} | " + " | ".join(f"{last:.1f}" if np.isfinite(last) else "-" for last in lasts) + " |"
-        logs = {method: np.log(np.maximum(values, 1.0) / np.maximum(cuts["good"], 1.0)) for method, values in cuts.items()}
+        logs = {
+            method: np.log(np.maximum(values, 1.0) / np.maximum(cuts["good"], 1.0)) for method, values in cuts.items()
+        }
         yield "| / good | " + " | ".join(f"{np.exp(np.nanmean(log)):.3f}" for log in logs.values()) + " |"
 
 

@@ -162,7 +162,9 @@ def metg(shares: Sequence[float]) -> float:
 def model(options: argparse.Namespace) -> Rows:
     """A function with 50 MB of data."""
     of = ["--work", "model", "--tasks", str(MODEL_TASKS), "--task-s", "1e-4"]
-    few = argparse.Namespace(repeat=min(options.repeat, 2), seed=options.seed)  # an executor needs seconds for each task
+    few = argparse.Namespace(
+        repeat=min(options.repeat, 2), seed=options.seed
+    )  # an executor needs seconds for each task
     more = ["schwimmbad + 1"] if importlib.util.find_spec("schwimmbad") else []
     answer = compete(2, ["pool", "executor 1", *more], few, *of)
     what = f"50 MB model, {MODEL_TASKS} tasks of 100 us"

@@ -112,10 +112,14 @@ def _die(after_s: float) -> None:
 def main() -> int:
     """Kill, and print what was counted."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pool_kills", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.pool_kills",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--runs", type=int, default=20, help="how many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of numbers of ranks, victims, moments (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of numbers of ranks, victims, moments (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--job", nargs=3, metavar=("LOG", "OUT", "VICTIMS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -130,7 +134,13 @@ def main() -> int:
         starts += run.starts
         if run.faults:
             print(f"run {k}: {run}", file=sys.stderr)
-    answer = {"mpi": environment.mpi, "runs": options.runs, "seed": options.seed, "starts": starts, "faults": dict(faults)}
+    answer = {
+        "mpi": environment.mpi,
+        "runs": options.runs,
+        "seed": options.seed,
+        "starts": starts,
+        "faults": dict(faults),
+    }
     for_people = f"{environment.mpi}: {options.runs} runs, {starts} starts, faults: {dict(faults) or 'none'}"
     print(json.dumps(answer) if options.json else for_people)
     return int(bool(faults))

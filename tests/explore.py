@@ -1,13 +1,16 @@
 """Every reachable state of a small search, breadth first: all orders of delivery, work and turns that MPI allows."""
 
 import copy
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from lb_mpi.searching.bound import Bound
-from lb_mpi.searching.drafting import Kind, Message
+from lb_mpi.searching.cut import Cut
+from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.searcher import Options, Searcher
+from tests.disk import Disk, MemoryStore
 from tests.law import check_ewd998, check_law
 from tests.pile import Broken, Pile
 
@@ -23,13 +26,14 @@ class NoPause:
 
 
 class World(NamedTuple):
-    """All ranks, and what is under way between each two of them, in order."""
+    """All ranks, and what is under way between each two of them, in order; what is on disk."""
 
     searchers: list[Searcher]
     channels: dict[tuple[int, int], tuple[Message, ...]]
+    disk: Disk
 
     def copy(self) -> "World":
-        return World([clone(searcher) for searcher in self.searchers], dict(self.channels))
+        return World([clone(searcher) for searcher in self.searchers], dict(self.channels), self.disk.copy())
 
     def key(self) -> tuple[object, ...]:
         """Equal for states that can't be told apart."""
@@ -39,9 +43,11 @@ class World(NamedTuple):
             ranks.append(
                 (d.state, d.seq, d.promise, d.had_work, tuple(sorted(d.skipped.items())), t.count, t.black, t.token,
                  s.reason, s._told, tuple(p.items), tuple(sorted(p.done)), s.error is None,
-                 s.sharing and (s.sharing.bound.best, *s.sharing.known.values()))
+                 s.sharing and (s.sharing.bound.best, *s.sharing.known.values()),
+                 s.saves and (cut_key(s.saves.cut), tuple(s.saves.held)))
             )  # fmt: skip
-        return (tuple(ranks), tuple(sorted((pair, queue) for pair, queue in self.channels.items() if queue)))
+        under_way = tuple(sorted((pair, queue) for pair, queue in self.channels.items() if queue))
+        return (tuple(ranks), under_way, self.disk.key())
 
 
 def clone(searcher: Searcher) -> Searcher:
@@ -57,7 +63,30 @@ def clone(searcher: Searcher) -> Searcher:
         other.sharing = copy.copy(searcher.sharing)
         other.sharing.known = dict(searcher.sharing.known)
         other.sharing.bound = other.problem.bound = copy.copy(searcher.sharing.bound)
+    if searcher.saves is not None:
+        other.saves = copy.copy(searcher.saves)
+        other.saves.cut, other.saves.held = copy_cut(searcher.saves.cut), list(searcher.saves.held)
     return other
+
+
+def copy_cut(cut: Cut) -> Cut:
+    other = copy.copy(cut)
+    other._counted, other._awaited = dict(cut._counted), set(cut._awaited)
+    return other
+
+
+def cut_key(cut: Cut) -> tuple[object, ...]:
+    counted, awaited = tuple(sorted(cut._counted.items())), tuple(sorted(cut._awaited))
+    return (
+        cut.state,
+        cut.number,
+        cut.under_way,
+        cut.at,
+        cut.receipts,
+        counted,
+        cut._told,
+        awaited,
+    )
 
 
 def first_world(
@@ -69,19 +98,22 @@ def first_world(
     threshold: float = 0.5,
     searcher: type = Searcher,
     bound: Callable[[], Bound | None] = lambda: None,
+    saves: bool = False,
 ) -> World:
     """Rank 0 has all work of `Pile(limit)`; the ring is 0, 1, ... size - 1; `bound()` makes a bound for each rank."""
-    options = Options(threshold=threshold)
+    options = Options(threshold=threshold, save_every_s=math.inf if saves else None)
     piles = [Pile(limit, wanted=wanted, broken=broken, bound=bound()) for _ in range(size)]
     searchers = [searcher(rank, range(size), pile, options, pile.bound) for rank, pile in enumerate(piles)]
     for each in searchers:
         each.termination.pause = NoPause()
         each.drafting.terms = each.drafting.terms._replace(pause=NoPause())
-    return World(searchers, {})
+    return World(searchers, {}, Disk())
 
 
-def successors(world: World) -> list[World]:
-    """One delivery, all that is under way to one rank at once, one empty turn, or one unit of work on some rank."""
+def successors(world: World, most_saves: int = 0) -> list[World]:
+    """One delivery, all that is under way to one rank at once, one empty turn, or one unit of work on some rank; it is time
+    for a save, or a rank writes what it has to, or can't.
+    """
     worlds = []
     for pair, queue in world.channels.items():
         if queue:
@@ -98,7 +130,22 @@ def successors(world: World) -> list[World]:
             new.channels.update({pair: () for pair in world.channels if pair[1] == rank})
             turn(new, rank, batch)
             worlds.append(new)
-        if searcher.problem.items and not searcher._ending:
+        if searcher.saving:
+            for well in (True, False):
+                new = world.copy()
+                store = MemoryStore(new.disk, rank, size=len(world.searchers), full=not well)
+                send(new, rank, new.searchers[rank].save(store, 0.0))
+                worlds.append(new)
+        if (
+            rank == 0
+            and searcher.saves is not None
+            and searcher.saves.cut.number < most_saves
+            and searcher.saves.cut.at > 0.0
+        ):
+            new = world.copy()
+            new.searchers[0].saves.cut.at = 0.0
+            worlds.append(new)
+        if searcher.problem.items and not searcher._ending and not searcher.paused:
             new = world.copy()
             new.searchers[rank].work(1)
             worlds.append(new)
@@ -112,9 +159,9 @@ def turn(world: World, rank: int, arrived: list[Message]) -> None:
     searcher = world.searchers[rank]
     sharing = searcher.sharing
     best, known = (0.0, {}) if sharing is None else (sharing.bound.best, dict(sharing.known))
-    for destination, message in searcher.turn(0.0, arrived):
-        pair = (rank, destination)
-        world.channels[pair] = (*world.channels.get(pair, ()), message)
+    sends = searcher.turn(0.0, arrived)
+    send(world, rank, sends)
+    for destination, message in sends:
         if message.kind is Kind.BOUND:
             assert sharing.bound.is_better(message.load, known[destination]), (
                 f"{message} to {destination}, which knows it"
@@ -123,12 +170,27 @@ def turn(world: World, rank: int, arrived: list[Message]) -> None:
         now, better = sharing.bound.best, sharing.bound.is_better
         assert not better(best, now), f"rank {rank}: {now} after {best}"
         late = [other for other, value in sharing.known.items() if better(now, value)]
-        assert not late or searcher.over or searcher._ending, f"rank {rank} tells ranks {late} nothing of {now}"
+        assert not late or searcher.over or searcher._ending or searcher.paused, (
+            f"rank {rank} tells ranks {late} nothing of {now}"
+        )
     if searcher.error is not None and not isinstance(searcher.error, Broken):
         raise searcher.error
 
 
-def explore(first: World, *, most_drafts: int, most_states: int = 200_000) -> tuple[int, int]:
+def send(world: World, rank: int, sends: list[Send]) -> None:
+    for destination, message in sends:
+        pair = (rank, destination)
+        world.channels[pair] = (*world.channels.get(pair, ()), message)
+
+
+def explore(
+    first: World,
+    *,
+    most_drafts: int,
+    most_states: int = 200_000,
+    most_saves: int = 0,
+    look: Callable[[World], None] = lambda world: None,
+) -> tuple[int, int]:
     """Check the law in every state reachable with at most `most_drafts` drafts per rank, and that the end (all ranks know
     that it is over) can be reached from every one of them, or at least the bound.
 
@@ -143,11 +205,12 @@ def explore(first: World, *, most_drafts: int, most_states: int = 200_000) -> tu
         world = queue.popleft()
         number = seen[world.key()]
         check_law(world.searchers, [(pair[1], message) for pair, fifo in world.channels.items() for message in fifo])
+        look(world)
         if all(searcher.over for searcher in world.searchers):
             over += 1
             way_out.append(number)
             continue
-        for new in successors(world):
+        for new in successors(world, most_saves):
             if any(searcher.drafting.seq > most_drafts for searcher in new.searchers):
                 way_out.append(number)
                 continue
@@ -208,9 +271,6 @@ def token_moves(state: tuple, most_work: int) -> list[tuple]:
     def changed(rank: int) -> tuple:
         return tuple(copy.copy(each) if number == rank else each for number, each in enumerate(ranks))
 
-    def put(values: tuple, at: int, value: object) -> tuple:
-        return (*values[:at], value, *values[at + 1 :])
-
     for rank in range(size):
         if active[rank]:
             moves.append((ranks, put(active, rank, False), under_way, token, sent))
@@ -245,3 +305,104 @@ def check_token_state(state: tuple) -> None:
     counts = [termination.count for termination in ranks]
     colours = [termination.black for termination in ranks]
     check_ewd998(*places[0], sum(under_way), counts, colours, [not each for each in active])
+
+
+class Paused(NamedTuple):
+    """What `explore_cut` knows: ranks that may send WORK to anybody at any time, unless they are paused."""
+
+    cuts: tuple[Cut, ...]
+    channels: tuple[
+        tuple[tuple[int, int], tuple[Message, ...]], ...
+    ]  # by (source, destination), those that aren't empty
+    work: tuple[int, ...]  # WORK under way to each rank
+    sent: int  # WORK so far
+    held: tuple[int, ...]  # the pieces of work that each rank has, WORK is one of them
+    states: tuple[int | None, ...]  # what each rank has written for the save at hand
+
+
+def explore_cut(cut_class: type, *, above: tuple[int | None, ...], most_work: int, most_saves: int = 2) -> int:
+    """The cut alone, on ranks in a tree (`above` of each): its law in every state; returns the number of states.
+
+    WORK may be overtaken by anything here.  A rank may fail to write; AssertionError also for a state without a way out.
+    """
+    size = len(above)
+    cuts = tuple(cut_class(rank, size) for rank in range(size))
+    for rank, each in enumerate(cuts):
+        each.above, each.below = above[rank], [other for other in range(size) if above[other] == rank]
+    first = Paused(cuts, (), (0,) * size, 0, (1,) * size, (None,) * size)
+    seen = {paused_key(first)}
+    queue = deque([first])
+    while queue:
+        state = queue.popleft()
+        moves = list(cut_moves(state, most_work, most_saves))
+        still = not any(each.paused for each in state.cuts)
+        assert moves or (still and state.cuts[0].number == most_saves), "paused for ever"
+        for new in moves:
+            if (key := paused_key(new)) not in seen:
+                seen.add(key)
+                queue.append(new)
+    return len(seen)
+
+
+def paused_key(state: Paused) -> tuple[object, ...]:
+    return (tuple(cut_key(each) for each in state.cuts), *state[1:])
+
+
+def cut_moves(state: Paused, most_work: int, most_saves: int) -> Iterator[Paused]:
+    for rank, each in enumerate(state.cuts):
+        if not each.paused and state.sent < most_work and state.held[rank]:
+            for other in range(len(state.cuts)):
+                if other != rank:
+                    new = changed_cut(state, rank)
+                    new.cuts[rank].under_way += 1
+                    work, held = put(new.work, other, new.work[other] + 1), put(new.held, rank, new.held[rank] - 1)
+                    yield new._replace(work=work, held=held, sent=new.sent + 1)
+        if state.work[rank]:
+            new = changed_cut(state, rank)
+            new.cuts[rank].under_way -= 1
+            work, held = put(new.work, rank, new.work[rank] - 1), put(new.held, rank, new.held[rank] + 1)
+            yield settled(new._replace(work=work, held=held), rank, [])
+        if each.to_write:
+            for well in (True, False):
+                new = changed_cut(state, rank)
+                assert all(one.paused for one in state.cuts), "a rank goes on while states are taken"
+                new.cuts[rank].wrote(bytes([rank]) if well else None)
+                yield settled(new._replace(states=put(new.states, rank, new.held[rank] if well else None)), rank, [])
+    for (source, rank), messages in state.channels:
+        new = changed_cut(state, rank)
+        rest = tuple((pair, queue[1:] if pair == (source, rank) else queue) for pair, queue in new.channels)
+        new = new._replace(channels=tuple((pair, queue) for pair, queue in rest if queue))
+        yield settled(new, rank, new.cuts[rank].receive(messages[0]))
+    root = state.cuts[0]
+    if root.state is root.state.RUNNING and root.number < most_saves:
+        new = changed_cut(state, 0)
+        new = new._replace(states=(None,) * len(state.cuts))
+        yield settled(new, 0, new.cuts[0].begin())
+    if root.to_open:
+        for well in (True, False):
+            new = changed_cut(state, 0)
+            yield settled(new, 0, new.cuts[0].opened(well, 0.0))
+    if root.to_commit:
+        well = root.receipts is not None
+        assert not well or sorted(root.receipts) == list(range(len(state.cuts))), "not all have written"
+        assert not well or sum(one or 0 for one in state.states) == sum(state.held) + sum(state.work), (
+            "not all is saved"
+        )
+        new = changed_cut(state, 0)
+        yield settled(new, 0, new.cuts[0].ended(0.0))
+
+
+def changed_cut(state: Paused, rank: int) -> Paused:
+    return state._replace(cuts=put(state.cuts, rank, copy_cut(state.cuts[rank])))
+
+
+def settled(state: Paused, rank: int, sends: list[Send]) -> Paused:
+    channels = dict(state.channels)
+    for destination, message in [*sends, *state.cuts[rank].settle()]:
+        pair = (rank, destination)
+        channels[pair] = (*channels.get(pair, ()), message)
+    return state._replace(channels=tuple(sorted(channels.items())))
+
+
+def put(values: tuple, at: int, value: object) -> tuple:
+    return (*values[:at], value, *values[at + 1 :])

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from lb_mpi.searching import cut
 from lb_mpi.searching.drafting import Kind, Send, State
 from lb_mpi.searching.guard import Guard
 from lb_mpi.searching.searcher import Reason, Searcher
@@ -15,9 +16,14 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
 
     `work`: each piece of it is looked for, too, which takes longest (and what is lost once stays lost).
     """
-    in_flight = list(in_flight)
+    in_flight = [
+        *in_flight,
+        *((searcher.rank, held) for searcher in searchers for held in (searcher.saves.held if searcher.saves else ())),
+    ]
     failed = any(searcher.error is not None for searcher in searchers)
     check_bound(searchers, in_flight)
+    if not failed:
+        check_cut(searchers, in_flight)
     if work and not failed:  # what a rank was about to absorb when it failed is lost
         check_work(searchers, in_flight)
     if failed or any(searcher.over or searcher._told for searcher in searchers):
@@ -71,6 +77,23 @@ def check_bound(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> Non
             assert has or dropped or (rank, other, value) in told, f"rank {rank} has not told rank {other} of {value}"
 
 
+def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
+    """WORK is counted as it is; while any rank's state is taken, none is under way, and all keep still."""
+    if any(searcher.saves is None or searcher.over for searcher in searchers):
+        return
+    under_way = sum(message.kind is Kind.WORK for _, message in in_flight)
+    counted = sum(searcher.saves.cut.under_way for searcher in searchers)
+    assert counted == under_way, f"{counted} WORK counted, {under_way} under way"
+    for searcher in searchers:
+        assert not (searcher.paused and searcher.working), f"rank {searcher.rank} works while it is paused"
+    root = searchers[0].saves.cut
+    if root.state in (cut.State.OPENING, cut.State.WRITING, cut.State.COMMITTING):
+        assert not under_way, "states are taken while WORK is under way"
+        for searcher in searchers:
+            assert searcher.paused, f"rank {searcher.rank} goes on while states are taken"
+            assert searcher.saves.cut.number == root.number, f"rank {searcher.rank} is at another save"
+
+
 def check_drafts(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
     """One token per source; one promise per rank, answered once; WORK and NOWORK only to who is ready to accept."""
     tokens: Counter[int] = Counter()  # DRAFTING under way, by source
@@ -88,14 +111,20 @@ def check_drafts(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> No
             admitted[draft] += 1
             assert destination == message.source, f"{message} is under way to rank {destination}"
     for searcher in searchers:
+        promise = searcher.drafting.promise
+        if searcher.drafting.state is State.READY_FOR_SPLIT and promise is not None:
+            assert searcher.paused, f"rank {searcher.rank} does not split"
+            admitted[promise] += 1
+            held[(searcher.rank, *promise)] += 1
+    for searcher in searchers:
         rank, drafting = searcher.rank, searcher.drafting
         state, promise = drafting.state, drafting.promise
-        assert state is not State.READY_FOR_SPLIT, f"rank {rank} does not split"
         waiting = state is State.WAIT_FOR_ACK
+        assert state is not State.IDLE or not pile_of(searcher).items, f"rank {rank} is IDLE with work in hand"
         assert tokens[rank] == waiting, f"rank {rank} is {state.name} with {tokens[rank]} tokens on the ring"
         ready = state is State.READY_FOR_ACCEPT
         assert admitted[(rank, drafting.seq)] == ready, f"rank {rank}: admission not answered once"
-        promised = state is State.WAIT_FOR_ADMISSION
+        promised = state in (State.WAIT_FOR_ADMISSION, State.READY_FOR_SPLIT)
         assert (promise is not None) == promised, f"rank {rank}: promise {promise} in {state.name}"
         if promise is not None:
             assert held[(rank, *promise)] == 1, f"rank {rank}: promise {promise} held {held[(rank, *promise)]} times"

@@ -1,6 +1,6 @@
 """Known-wrong variants of the protocols: (module, what stands there, what the mutant says instead)."""
 
-from lb_mpi.searching import bound, drafting, searcher, termination
+from lb_mpi.searching import bound, cut, drafting, saves, searcher, termination
 
 MUTANTS = [
     # the holes of the paper
@@ -83,4 +83,42 @@ BOUND_MUTANTS = [
     (searcher, "            self.sharing.hear(message)\n", "            if self.drafting.load:\n                self.sharing.hear(message)\n"),  # dropped when idle
     (searcher, "            self.sharing.hear(message)\n", "            self.termination.received()\n            self.sharing.hear(message)\n"),  # counted
     (searcher, "if message.kind is Kind.WORK:\n", "if message.kind in (Kind.WORK, Kind.BOUND):\n"),
+]  # fmt: skip
+
+CUT_MUTANTS = [
+    # what is counted, held and served
+    (searcher, "                    self.saves.cut.under_way += 1\n", "                    pass\n"),
+    (searcher, "                self.saves.cut.under_way -= 1  # whatever becomes of it\n", "                pass\n"),
+    (searcher, "not self.over and not self._ending and not self.paused and self.drafting", "not self.over and not self._ending and self.drafting"),
+    (saves, "        self.held.append(message)\n", "        pass\n"),
+    (saves, "        if not (self.cut.paused or self.held) or message.kind not in HELD:\n", "        if True:\n"),
+    (saves, "Kind.NOWORK, Kind.TOKEN", "Kind.NOWORK, Kind.WORK, Kind.TOKEN"),
+    (saves, "        held, self.held = self.held, []\n", "        held, self.held = self.held[:1], []\n"),
+    (saves, "        held, self.held = self.held, []\n", "        held = list(self.held)\n"),
+    # states, and what becomes of them
+    (searcher, "return None if self._ending else self.attempt(self.problem.save)", "return self.attempt(self.problem.save) or b'0000'"),
+    (searcher, "            self.drafting.start()\n\n    def _serve", "            pass\n\n    def _serve"),
+    (searcher, "return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends", "return sends"),
+    (saves, "return self.stopping and not self.cut.paused", "return self.stopping"),
+    (saves, "        if cut.receipts is not None:\n", "        cut.receipts = cut.receipts or b''\n        if True:\n"),
+    # the cut
+    (cut, "            total = self.under_way + sum(self._counted.values())\n", "            total = self.under_way\n"),
+    (cut, "            total = self.under_way + sum(self._counted.values())\n", "            total = sum(self._counted.values())\n"),
+    (cut, "            if total != self._told:\n", "            if self._told is None:\n"),
+    (cut, "self.state = State.OPENING if total == 0 else State.COUNTING", "self.state = State.OPENING"),
+    (cut, "State.OPENING if total == 0 else", "State.OPENING if total <= 1 else"),
+    (cut, " and len(self._counted) == len(self.below):", " and len(self._counted) >= len(self.below) - 1:"),
+    (cut, "        self._counted, self._told = {}, None\n", "        self._told = None\n"),
+    (cut, "        self._counted, self._told = {}, None\n", "        self._counted = {}\n"),
+    (cut, "        if self.state is State.WRITING and not self._awaited:", "        if self.state is State.WRITING and not self.to_write:"),
+    (cut, "State.WRITING, b\"\", {self.rank, *self.below}", "State.WRITING, b\"\", {*self.below}"),
+    (cut, "None if receipts is None or self.receipts is None else", "b'' if receipts is None or self.receipts is None else"),
+    (cut, "else self.receipts + receipts", "else receipts"),
+    (cut, "        return self._tell(Kind.GO)\n", "        return []\n"),
+    (cut, "        return self._tell(Kind.PAUSE)\n", "        return self._tell(Kind.PAUSE)[:1]\n"),
+    (cut, "        self.state = State.RUNNING\n        return", "        return"),
+    (cut, "return self._write() if well else self.ended(now)", "return self._write()"),
+    (cut, "(number, self.paused) < (self.number, True)", "False"),
+    (cut, "        self.at = now + self.every_s\n", "        pass\n"),
+    (cut, "                self.state = State.WRITTEN\n", "                self.state = State.RUNNING\n"),
 ]  # fmt: skip

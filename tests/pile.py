@@ -1,6 +1,7 @@
 """A toy problem whose every unit of work has a name, so that nothing can be lost or doubled unseen."""
 
 import struct
+from collections.abc import Sequence
 
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.problem import Problem
@@ -66,6 +67,18 @@ class Pile(Problem):
         assert not self.items
         self.items = unpack(payload)
 
+    def save(self) -> bytes:
+        self._break("save")
+        return struct.pack(f"<i{len(self.items) + len(self.done)}i", len(self.items), *self.items, *self.done)
+
+    def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
+        self._break("resume")
+        for index in mine:
+            items, done = saved_by(states[index])
+            self.items += items
+            self.done += done
+        self.found = self.wanted in self.done
+
     def _break(self, method: str, now: bool = True) -> None:
         if now and method == self.broken:
             raise Broken(method)
@@ -75,6 +88,12 @@ class Pile(Problem):
 
     def merge(self, one: list[int], other: list[int]) -> list[int]:
         return one + other
+
+
+def saved_by(state: bytes) -> tuple[list[int], list[int]]:
+    """Items in hand and done, as `Pile.save` has packed them."""
+    n, *both = unpack(state)
+    return both[:n], both[n:]
 
 
 def unpack(payload: bytes) -> list[int]:

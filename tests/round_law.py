@@ -44,7 +44,9 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
         if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None and count(message.rows):
             put(source, message.rows)
             heard = destination in rounds[source].dry
-            assert message.kind is Kind.PLANNED or heard, f"help for rank {destination}, which has not said that it is dry"
+            assert message.kind is Kind.PLANNED or heard, (
+                f"help for rank {destination}, which has not said that it is dry"
+            )
             loans[source, destination] = loans.get((source, destination), 0) + 1
         if message.kind in (Kind.DONE, Kind.FAILED):
             loan = rounds[destination].away.get(source)
@@ -70,7 +72,9 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
         if round.over:
             assert all(one.settled for one in rounds), f"rank {rank} is at its end, others are not"
         if round.settled:
-            assert not any(job.owner == rank for one in rounds for job in one.borrowed), f"rank {rank} is settled too soon"
+            assert not any(job.owner == rank for one in rounds for job in one.borrowed), (
+                f"rank {rank} is settled too soon"
+            )
 
 
 def check_end(rounds: Sequence[Round], n_rows: Sequence[int]) -> None:
@@ -200,7 +204,8 @@ def explore(first: State, *, most_states: int = 100_000) -> tuple[int, int]:
 
 def _explore(first: State, most_states: int) -> tuple[int, int]:
     n_rows = [
-        sum(count(block) for block in r.home) + sum(count(rows) for rows in (r.to_lend or {}).values()) for r in first.rounds
+        sum(count(block) for block in r.home) + sum(count(rows) for rows in (r.to_lend or {}).values())
+        for r in first.rounds
     ]
     seen, queue, came_from = {first.key(): 0}, deque([first]), [list[int]()]
     ends = []
@@ -228,5 +233,3 @@ def _explore(first: State, most_states: int) -> tuple[int, int]:
                 ends.append(number)
     assert len(saved) == len(seen), f"{len(seen) - len(saved)} states from which the round never ends"
     return len(seen), n_ends
-
-

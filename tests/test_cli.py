@@ -142,7 +142,18 @@ def test_what_has_failed_is_one_line_and_a_bug_keeps_its_traceback(
 
 
 def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["simulate", "rows", "--graph", "mesh:2x3", "--calls", "6", "--costs", "constant", "--speeds", "4,1,1,1,1,2"]
+    given = [
+        "simulate",
+        "rows",
+        "--graph",
+        "mesh:2x3",
+        "--calls",
+        "6",
+        "--costs",
+        "constant",
+        "--speeds",
+        "4,1,1,1,1,2",
+    ]
     assert main([*given, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ranks"] == len(answer["calls"]) == 6

@@ -121,7 +121,9 @@ def test_lending_that_does_not_pay_is_given_up() -> None:
 
 
 def test_failed_ranks_and_rows_that_differ() -> None:
-    good, failed, other = (Report(bad, mark, 1.0, 1.0, 1.0, 0.0, 0, 0) for bad, mark in ((False, 5), (True, 5), (False, 6)))
+    good, failed, other = (
+        Report(bad, mark, 1.0, 1.0, 1.0, 0.0, 0, 0) for bad, mark in ((False, 5), (True, 5), (False, 6))
+    )
     for others, problem in ((good, Problem.NONE), (failed, Problem.FAILED), (other, Problem.DIFFER)):
         assert Judge(2, Trigger()).hear(reports(good, others)).problem is problem
 

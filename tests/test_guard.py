@@ -27,7 +27,9 @@ def test_all_that_is_missing_is_named_once() -> None:
         work = None
 
     for problem in (Empty(), "not a problem"):
-        words = r"it lacks absorb, load, merge, result, (split, )?start, work; it lacks found, an attribute or a property"
+        words = (
+            r"it lacks absorb, load, merge, result, (split, )?start, work; it lacks found, an attribute or a property"
+        )
         with pytest.raises(TypeError, match=words):
             check_problem(problem)
     with pytest.raises(TypeError, match="expected an instance"):

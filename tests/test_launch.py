@@ -37,7 +37,9 @@ if os.fork() == 0:
 time.sleep(60)
 """
 
-needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="without /proc only groups can be ended")
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="without /proc only groups can be ended"
+)
 
 
 def gone(pid: int) -> bool:
@@ -257,7 +259,9 @@ def test_stages_are_chosen(arguments: list[str], names: list[str]) -> None:
     assert [one.name for one in testing.choose(wanted({}), *testing.parse(arguments))] == names
 
 
-@pytest.mark.parametrize("arguments", [["--ranks=0"], ["--ranks=two"], ["--limit=nan"], ["--serial-only", "--mpi-only"]])
+@pytest.mark.parametrize(
+    "arguments", [["--ranks=0"], ["--ranks=two"], ["--limit=nan"], ["--serial-only", "--mpi-only"]]
+)
 def test_wrong_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         testing.parse(arguments)

@@ -81,7 +81,9 @@ def test_bad_machines(changes: dict[str, Any], says: str) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=5), st.data())
-def test_a_file_holds_every_bit(tmp_path_factory: pytest.TempPathFactory, speeds: list[float], data: st.DataObject) -> None:
+def test_a_file_holds_every_bit(
+    tmp_path_factory: pytest.TempPathFactory, speeds: list[float], data: st.DataObject
+) -> None:
     size = len(speeds)
     costs = [
         [[0.0 if k == to else data.draw(st.floats(0, 1e300)) for to in range(size)] for k in range(size)]

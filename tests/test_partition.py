@@ -122,7 +122,10 @@ def test_every_way_to_give_a_graph(tmp_path: Path) -> None:
         ({"aim": "speed"}, "aim = 'speed': expected one of cut, time"),
         ({"aim": "time"}, "aim = 'time' without a machine"),
         ({"unit_s": 1.0}, "unit_s = 1.0 without a machine"),
-        ({"machine": Machine(("a",), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)))}, "machine of 1 ranks: expected 2"),
+        (
+            {"machine": Machine(("a",), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)))},
+            "machine of 1 ranks: expected 2",
+        ),
         ({"graph": "mesh:0x3"}, "graph = 'mesh:0x3'"),
         ({"graph": sparse.csr_array([[0.0, 1.0], [0.0, 0.0]])}, "one-sided"),
         ({"graph": Graph.from_edges(2, [0], [1], [1e308])}, "add up to more than floating point can tell"),

@@ -65,8 +65,19 @@ def test_imports_run_one_way(path: Path) -> None:
 
 
 GROUND = {
-    "errors", "checks", "files", "frames", "graph", "graph_files", "lanczos", "machine", "hosts", "emulate", "metrics",
-}  # fmt: skip
+    "checks",
+    "emulate",
+    "errors",
+    "files",
+    "frames",
+    "graph",
+    "graph_files",
+    "hosts",
+    "lanczos",
+    "machine",
+    "metrics",
+    "signs",
+}
 LAYERS = ("ground", "rooms", "mpi", "commands", "apps")  # each may import from those before it
 
 
@@ -134,7 +145,9 @@ def sizes() -> Iterator[tuple[str, int, int]]:
 
 def fields(node: ast.ClassDef) -> set[str]:
     """What its objects hold: annotated in the class, or set on self."""
-    declared = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    declared = {
+        one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+    }
     return declared | {
         one.attr
         for one in ast.walk(node)

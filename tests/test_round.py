@@ -82,7 +82,10 @@ def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9), round_class:
     ]
     row_s = rng.choice([1e-5, 1e-3, 1e-2])
     world = Failing(
-        rounds, lambda rank, job: row_s * len(numbers(job.rows)) / speeds[rank], Network((1e-6, 1e-3)), random.Random(seed)
+        rounds,
+        lambda rank, job: row_s * len(numbers(job.rows)) / speeds[rank],
+        Network((1e-6, 1e-3)),
+        random.Random(seed),
     )
     world.chance = rng.choice([0.0, 0.0, 0.1])
     late = [rng.choice([0.0, 0.0, 5e-3]) for _ in range(size)]
@@ -175,7 +178,14 @@ def mutant(before: str, after: str) -> type[Round]:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = round_module.__name__  # for its dataclass
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    for name in ("Kind", "Message", "Job", "Timed", "Loan", "Learned"):  # not Telling: it may be the one that is changed
+    for name in (
+        "Kind",
+        "Message",
+        "Job",
+        "Timed",
+        "Loan",
+        "Learned",
+    ):  # not Telling: it may be the one that is changed
         setattr(changed, name, getattr(round_module, name))
     mutated: type[Round] = changed.Round
     return mutated
@@ -216,7 +226,9 @@ def test_what_the_table_rules_out() -> None:
 
 
 def test_rows_that_could_not_be_packed_have_not_left() -> None:
-    round = Round(0, [slice(2, 5)], lent={1: np.arange(2), 2: slice(0, 0)}, lenders=[], neighbours=[3], speeds=np.ones(4))
+    round = Round(
+        0, [slice(2, 5)], lent={1: np.arange(2), 2: slice(0, 0)}, lenders=[], neighbours=[3], speeds=np.ones(4)
+    )
     assert [(rank, message.kind) for rank, message in round.turn(0.0, [])] == [(1, Kind.PLANNED), (2, Kind.PLANNED)]
     sends = round.fail(1)
     assert [(rank, message.kind, len(numbers(message.rows))) for rank, message in sends] == [(1, Kind.PLANNED, 0)]

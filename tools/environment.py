@@ -142,7 +142,9 @@ def _run(argv: list[str], environment: Environment) -> None:
         if code:
             output.seek(0)
             said = output.read().decode(errors="replace").strip()
-            raise SetupError(f"{said}\nsetting up {environment.path.name} failed (exit code {code}): {shlex.join(argv)}")
+            raise SetupError(
+                f"{said}\nsetting up {environment.path.name} failed (exit code {code}): {shlex.join(argv)}"
+            )
 
 
 def _interpreter() -> str:

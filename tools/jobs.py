@@ -27,7 +27,11 @@ JOBS = [
     Job("maze 7000 x 7000, no way out", ("apps.maze", "--dim", "7000", "--walled", "--seed", "1")),
     Job("UTS tree T1L, 102 million nodes", ("apps.uts", "--tree", "T1L")),
     Job("weather 128 x 256, 32 levels", ("apps.weather", "--steps", "30"), ("--balance", "none")),
-    Job("heat, mesh of 200 x 300, once dealt out", ("apps.heat", "mesh:200x300", "--steps", "30"), ("--balance", "block")),
+    Job(
+        "heat, mesh of 200 x 300, once dealt out",
+        ("apps.heat", "mesh:200x300", "--steps", "30"),
+        ("--balance", "block"),
+    ),
 ]
 
 
@@ -51,7 +55,9 @@ def show(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]]) -> None:
         seconds, bound = balanced["seconds"], balanced["lower_bound_seconds"]
         table.add_row(job.name, f"{without['seconds']:.2f}", f"{seconds:.2f}", f"{bound:.2f}", f"{seconds / bound:.3f}")
     console = Console()
-    console.print(table, "Lower bound: the CPU seconds of the work in the balanced run / the sum of the speeds.", sep="\n")
+    console.print(
+        table, "Lower bound: the CPU seconds of the work in the balanced run / the sum of the speeds.", sep="\n"
+    )
 
 
 def main() -> int:

@@ -112,7 +112,9 @@ def main() -> int:
         run = kill_one(environment, chance)
         faults.update(run.faults)
         if run.faults:
-            print(f"run {number}: {run.program}, rank {run.rank} after {run.after_s:.2f} s: {run.faults}", file=sys.stderr)
+            print(
+                f"run {number}: {run.program}, rank {run.rank} after {run.after_s:.2f} s: {run.faults}", file=sys.stderr
+            )
             print(run.told, file=sys.stderr)
     answer = {"mpi": environment.mpi, "runs": options.runs, "seed": options.seed, "faults": dict(faults)}
     for_people = f"{environment.mpi}: {options.runs} runs, faults: {dict(faults) or 'none'}"

@@ -50,7 +50,9 @@ def check(environment: Environment, *command: str) -> Stage:
     return Stage(command[0], 1, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
 
 
-def serial(environment: Environment, arguments: list[str], silence_s: float, share: str, *, may_be_empty: bool) -> Stage:
+def serial(
+    environment: Environment, arguments: list[str], silence_s: float, share: str, *, may_be_empty: bool
+) -> Stage:
     """Make the stage of tests that need no mpiexec; `share` tells which of them."""
 
     def argv(folder: Path) -> list[str]:

@@ -78,9 +78,7 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
             stages.append(serial(environment, arguments, options.limit, share, may_be_empty=bool(rest)))
     if not options.serial_only and mpi_places:
         arguments = [*mpi_places, *others]
-        stages += [
-            parallel(environment, n, arguments, options.limit, may_be_empty=bool(rest)) for n in options.ranks
-        ]
+        stages += [parallel(environment, n, arguments, options.limit, may_be_empty=bool(rest)) for n in options.ranks]
     return stages
 
 

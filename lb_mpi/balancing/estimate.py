@@ -111,7 +111,9 @@ class RowCosts:
         factor = ticks / total
         # Measured by somebody else, the rows keep their costs unless that is told about them, too.
         trusted = np.where(tells | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
-        each = np.where(np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts))
+        each = np.where(
+            np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts)
+        )
         self.ticks[index] = each
         self.measured_by[index] = np.repeat(by, counts)
         own_worth = float(worth[self.rank])

@@ -309,7 +309,9 @@ def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: fl
     return hot
 
 
-def simulate(cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int, Call], Any] | None = None) -> list[Call]:
+def simulate(
+    cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int, Call], Any] | None = None
+) -> list[Call]:
     """So many calls in a row, one after the other; `on_call` hears of each."""
     done = []
     for number_of_call in range(integer("calls", calls, 1)):

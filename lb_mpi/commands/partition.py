@@ -63,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cut: few edges between parts of their target weights; time: the last rank of the machine done first, whatever "
         "its share, never later than by cut (%(default)s)",
     )
-    parser.add_argument("--connected", action="store_true", help="every part in one piece, at the cost of a heavier cut")
+    parser.add_argument(
+        "--connected", action="store_true", help="every part in one piece, at the cost of a heavier cut"
+    )
     parser.add_argument("--fiedler", action="store_true", help="the Fiedler value and vector of the whole graph, too")
     parser.add_argument("-o", "--output", metavar="FILE.part", help="write the part of each vertex, one a line")
 

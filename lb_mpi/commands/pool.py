@@ -19,9 +19,13 @@ def main(arguments: Sequence[str], prog: str) -> int:
         epilog="What the script does by itself belongs behind `if __name__ == '__main__':`, since ranks that are sent a "
         "function of the script run the script, too, but not that.",
     )
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as with python -m")
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as with python -m"
+    )
     parser.add_argument("script", metavar="SCRIPT", help="a file of Python")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="are the script's sys.argv[1:]")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="are the script's sys.argv[1:]"
+    )
     options = parser.parse_args(arguments)
     try:
         from lb_mpi.mpi import pool_script

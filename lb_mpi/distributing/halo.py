@@ -63,7 +63,9 @@ class Pieces(Sequence[Piece]):
 
     def __init__(self, graph: Graph, owners: Ints, size: int) -> None:
         self._graph, self._owners = graph, owners
-        self._order = np.argsort(owners, kind="stable")  # so that all ranks' vertices are found in O(n log n), not O(n P)
+        self._order = np.argsort(
+            owners, kind="stable"
+        )  # so that all ranks' vertices are found in O(n log n), not O(n P)
         self._begin = np.searchsorted(owners[self._order], np.arange(size + 1))
 
     def __len__(self) -> int:
@@ -79,7 +81,12 @@ class Pieces(Sequence[Piece]):
         entries = np.repeat(first - indptr[:-1], degrees) + np.arange(indptr[-1])
         neighbours = graph.indices[entries]
         return Piece(
-            vertices, indptr, neighbours, self._owners[neighbours], graph.weights[entries], graph.vertex_weights[vertices]
+            vertices,
+            indptr,
+            neighbours,
+            self._owners[neighbours],
+            graph.weights[entries],
+            graph.vertex_weights[vertices],
         )
 
     def sizes(self) -> Ints:

@@ -70,7 +70,9 @@ class Connection:
             if line.startswith(b"lb_mpi killed {"):
                 it = json.loads(line.removeprefix(b"lb_mpi killed "))
                 name = signal.strsignal(it["signal"])
-                self.killed.append(f"rank {it['rank']} on host {it['host']} was killed by signal {it['signal']} ({name})")
+                self.killed.append(
+                    f"rank {it['rank']} on host {it['host']} was killed by signal {it['signal']} ({name})"
+                )
 
     def ask(self) -> None:
         """Ask for a sign of life."""

@@ -181,7 +181,9 @@ class Balancer:
         mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
         given = agree(comm, lambda: None if costs is None else _check_costs(costs, mine.n))
         agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
-        known = course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
+        known = (
+            course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
+        )
         work = known.work(course.ranks.worth) if known is not None else None
         with held():
             try:
@@ -308,9 +310,7 @@ def _raise(error: Exception | None) -> None:
         raise error
 
 
-def _rows(
-    rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None
-) -> Rows:
+def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None) -> Rows:
     size = 0 if block_rows is None else integer("block_rows", block_rows, 1)
     return Rows(rows, more, pack=pack, unpack=unpack, block_rows=size)
 

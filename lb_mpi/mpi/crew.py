@@ -37,7 +37,9 @@ class Post:
 
     def __init__(self, comm: MPI.Intracomm, news: News) -> None:
         self.parcels = Parcels(comm)
-        self.inbox: deque[tuple[int, int, Buffer]] = deque()  # (source, tag, buffer) from the root; on the root, results
+        self.inbox: deque[tuple[int, int, Buffer]] = (
+            deque()
+        )  # (source, tag, buffer) from the root; on the root, results
         self.returned: deque[tuple[int, Buffer]] = deque()  # on the root: results of submitted tasks
         self._comm, self._news = comm, news
         self._nap, self._idle_since = Nap(LONGEST_NAP_S), 0.0
@@ -95,7 +97,9 @@ class Crew:
         self.slow = throttle(emulated_speed)
         self.emulated_speeds: list[float] = comm.allgather(emulated_speed)
         self.functions = Functions()
-        self.number: int = comm.bcast(secrets.randbits(63) if comm.rank == root else None, root)  # whose the handles are
+        self.number: int = comm.bcast(
+            secrets.randbits(63) if comm.rank == root else None, root
+        )  # whose the handles are
         self.post = Post(duplicate(comm), self.news)
         key = -1 if comm.rank == root else comm.rank
         if host is None:

@@ -72,7 +72,12 @@ class HaloPlan:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, part: Part, worth: Worth, allocation: Allocation | None = None, parts: Ints | None = None
+        self,
+        comm: MPI.Intracomm,
+        part: Part,
+        worth: Worth,
+        allocation: Allocation | None = None,
+        parts: Ints | None = None,
     ) -> None:
         """Collective: everybody's own part; works on a duplicate of `comm`."""
         self.part = part
@@ -156,7 +161,9 @@ class HaloPlan:
         array = np.asarray(values)
         n_local, n_all = self.part.n_local, self.part.n_local + self.part.n_ghosts
         if array.dtype.hasobject or isinstance(values, np.ma.MaskedArray):
-            raise TypeError(f"values of {type(values).__name__}, {array.dtype}: expected an array without Python objects")
+            raise TypeError(
+                f"values of {type(values).__name__}, {array.dtype}: expected an array without Python objects"
+            )
         if array.ndim < 1 or len(array) not in (n_local, n_all):
             expected = f"{n_local} rows, for the owned vertices, or {n_all} with ghosts"
             raise ValueError(f"values of shape {array.shape}: expected {expected}")

@@ -22,7 +22,9 @@ from lb_mpi.pooling.intervals import MOST
 BLOCK = 256  # items in a block of a list, at most
 BLOCKS_A_RANK = 8  # at least, where there are so many items
 
-_HEADER = struct.Struct("<qqqq")  # kind, items in a block or start of the range, number of blocks or its step, bytes ahead
+_HEADER = struct.Struct(
+    "<qqqq"
+)  # kind, items in a block or start of the range, number of blocks or its step, bytes ahead
 
 
 class Kind(IntEnum):

@@ -49,5 +49,7 @@ def meet(crew: Crew, op: Op, make: Callable[[], Any] = lambda: None) -> Met:
         raise_together(crew.comm, error)
     if found[2] != -found[3]:
         names = [Op(one).name.lower() for one in (-found[3], found[2])]
-        raise ValueError(f"{names[0]} is called on one rank of the pool, {names[1]} on another: expected the same on all")
+        raise ValueError(
+            f"{names[0]} is called on one rank of the pool, {names[1]} on another: expected the same on all"
+        )
     return Met(value, bool(found[1]), Op(found[2]))

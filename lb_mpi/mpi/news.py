@@ -32,12 +32,12 @@ _abandoned: list[Any] = []
 class News:
     """Waits and ends on `comm`, a communicator of our own, which is freed in `close`; `name` is what the user has closed.
 
-        news = News(duplicate(comm), "plan")
-        news.check()                            # neither closed nor failed
-        with news.telling():                    # what is raised here, all others hear of
-            request = news.comm.Irecv(...)
-            news.wait(request.Test)             # lb_mpi.Error when another rank has failed
-        news.close()
+    news = News(duplicate(comm), "plan")
+    news.check()                            # neither closed nor failed
+    with news.telling():                    # what is raised here, all others hear of
+        request = news.comm.Irecv(...)
+        news.wait(request.Test)             # lb_mpi.Error when another rank has failed
+    news.close()
     """
 
     def __init__(self, comm: MPI.Intracomm, name: str) -> None:
@@ -132,4 +132,3 @@ class News:
         data = np.frombuffer(text.encode(errors="replace")[:LONGEST], dtype=np.uint8)
         others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
         _abandoned.append((data, [self.comm.Isend([data, MPI.BYTE], rank, TAG) for rank in others]))
-

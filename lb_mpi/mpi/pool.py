@@ -131,14 +131,24 @@ class Pool:
         ))  # fmt: skip
 
     def starmap(
-        self, function: Callable[..., T], items: Any = None, *, return_exceptions: bool = False, **options: Unpack[Options]
+        self,
+        function: Callable[..., T],
+        items: Any = None,
+        *,
+        return_exceptions: bool = False,
+        **options: Unpack[Options],
     ) -> list[T] | None:
         """Return function(*item) for each of the root's items; the other arguments are those of `map`."""
         call = Call(function, star=True, keep_exceptions=return_exceptions)
         return self._all(self._start(call, items, **options))
 
     def imap_unordered(
-        self, function: Callable[[Any], T], items: Any = None, *, return_exceptions: bool = False, **options: Unpack[Options]
+        self,
+        function: Callable[[Any], T],
+        items: Any = None,
+        *,
+        return_exceptions: bool = False,
+        **options: Unpack[Options],
     ) -> Iterator[tuple[int, T]]:
         """Yield (index of the item, function(item)) on the root, as results come; nothing on the other ranks.
 
@@ -319,7 +329,9 @@ class Pool:
             raise closed("pool")
         self._crew.news.check()
         if self._busy:
-            raise Error("a map of this pool is under way: expected none (not in a task, nor before all results are taken)")
+            raise Error(
+                "a map of this pool is under way: expected none (not in a task, nor before all results are taken)"
+            )
         if self._serves and not self.is_master():
             raise Error("a pool that this rank serves: expected to be called on its root")
 

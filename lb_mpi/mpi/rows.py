@@ -161,7 +161,9 @@ def _check(column: Any, name: str) -> NDArray[Any]:
     if column.ndim < 1:
         raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
     if column.dtype.hasobject:
-        raise TypeError(f"{name} of dtype {column.dtype}: expected no Python objects (for a list of objects: pack, unpack)")
+        raise TypeError(
+            f"{name} of dtype {column.dtype}: expected no Python objects (for a list of objects: pack, unpack)"
+        )
     plain: NDArray[Any] = column
     return plain
 

@@ -36,7 +36,9 @@ def check(
     if crew.rank != crew.root:
         raise Error("a pool on a rank that serves: expected `if __name__ == '__main__':` before what makes it")
     if (comm is not None and comm.size not in (1, crew.size)) or root not in (None, crew.root) or emulated_speed != 1.0:
-        raise ValueError("a pool of a script that rank 0 runs alone: expected Pool(), of all ranks and at their own speeds")
+        raise ValueError(
+            "a pool of a script that rank 0 runs alone: expected Pool(), of all ranks and at their own speeds"
+        )
     return check_pool(crew.size, None, speeds, emulated_speed)
 
 

@@ -23,7 +23,9 @@ class Shelf:
     def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int, wait: Wait) -> None:
         self._comm, self._host, self._wait = comm, host, wait
         color = 0 if host.rank == 0 else MPI.UNDEFINED
-        self._leaders = MPI.Intracomm(comm.Split(color, -1 if comm.rank == root else comm.rank))  # the root is the first
+        self._leaders = MPI.Intracomm(
+            comm.Split(color, -1 if comm.rank == root else comm.rank)
+        )  # the root is the first
         self._shared: SharedBytes | None = None
 
     def spread(self, n_bytes: int, parts: Sequence[bytes | memoryview] | None) -> memoryview:

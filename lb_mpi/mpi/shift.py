@@ -57,7 +57,13 @@ class Shift:
     """The tasks of one map on this rank; `some(lo, hi)` are the arguments of positions.  `turn` again and again."""
 
     def __init__(
-        self, worker: Worker, words: Words, parcels: Parcels, call: Call, some: Callable[[int, int], list[Any]], sink: Sink
+        self,
+        worker: Worker,
+        words: Words,
+        parcels: Parcels,
+        call: Call,
+        some: Callable[[int, int], list[Any]],
+        sink: Sink,
     ) -> None:
         self._worker, self._words, self._parcels, self._sink = worker, words, parcels, sink
         self._call, self._some = call, some

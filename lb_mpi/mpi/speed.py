@@ -118,9 +118,7 @@ class _Round(NamedTuple):
     got: float  # fraction for which it had one
 
 
-def _speeds(
-    comm: MPI.Intracomm, hosts: tuple[str, ...], kernel: Kernel, slow: throttle, options: _Rounds
-) -> Floats:
+def _speeds(comm: MPI.Intracomm, hosts: tuple[str, ...], kernel: Kernel, slow: throttle, options: _Rounds) -> Floats:
     """(P,) speeds, the same on all ranks.  Cores of a host that seem to differ are looked at again: does it last?"""
     usual = np.empty((0, 3, comm.size))
     while len(usual) < MOST_LOOKS:

@@ -67,6 +67,11 @@ class Kind(IntEnum):
     REPORT = 9
     BOUND = 10
     RESULT = 11  # between drivers, when the search is over
+    PAUSE = 12  # of a save (see `lb_mpi.searching.cut`), as the others from here on
+    COUNT = 13
+    WRITE = 14
+    WRITTEN = 15
+    GO = 16
 
 
 class Message(NamedTuple):
@@ -75,9 +80,9 @@ class Message(NamedTuple):
     kind: Kind
     source: int
     seq: int = 0
-    pid: int = NOBODY  # DRAFTING: the volunteer so far; TOKEN: 1 when black; FINISH, STOP: the reason
+    pid: int = NOBODY  # DRAFTING: the volunteer so far; TOKEN: 1 when black; FINISH, STOP: the reason; COUNT: the sum
     load: float = 0.0  # DRAFTING, REPORT: the load that is claimed; BOUND: the value
-    payload: bytes = b""  # WORK: the packed part
+    payload: bytes = b""  # WORK: the packed part; WRITTEN: receipts
 
 
 Send = tuple[int, Message]  # destination rank, message

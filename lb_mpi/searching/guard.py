@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from lb_mpi.checks import integer, number, show
 from lb_mpi.errors import SearchError
-from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.problem import Problem, Savable
 
 METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
 
@@ -23,11 +23,7 @@ def check_problem(problem: object) -> None:
     `found` is no method, and the error says so.
     """
 
-    def lacks(name: str) -> bool:
-        own = getattr(type(problem), name, None) is not getattr(Problem, name)
-        return not (own and callable(getattr(problem, name, None)))
-
-    missing = [name for name in METHODS if lacks(name)]
+    missing = [name for name in METHODS if _lacks(problem, name)]
     found = inspect.getattr_static(problem, "found", None)
     if isinstance(problem, type):
         raise TypeError(f"problem = {show(problem)}: expected an instance, not the class")
@@ -41,7 +37,15 @@ def check_problem(problem: object) -> None:
         raise TypeError(f"problem = {show(problem)}: {expected}; {'; '.join(faults)}")
 
 
-class Guard(Problem):
+def check_savable(problem: object) -> None:
+    """TypeError that names what a problem lacks to be saved."""
+    missing = [name for name in ("save", "resume") if _lacks(problem, name)]
+    if missing:
+        expected = "expected save() and resume(states, mine) of a search that is saved (see lb_mpi.Savable)"
+        raise TypeError(f"problem = {show(problem)}: {expected}; it lacks {', '.join(missing)}")
+
+
+class Guard(Savable):
     """A user's problem as the protocol meets it: what it returns is as `Problem` says, or a SearchError.
 
     Each call into what the user has written runs within `around()`.
@@ -91,6 +95,19 @@ class Guard(Problem):
             raise SearchError(f"found = {show(found)}: expected True or False")
         return bool(found)
 
+    def save(self) -> bytes:
+        """Pack what is left and what was found; SearchError unless it is bytes."""
+        with self._around():
+            state: object = self.problem.save()  # type: ignore[attr-defined]
+        if not isinstance(state, bytes):
+            raise SearchError(f"save() = {show(state)}: expected bytes")
+        return state
+
+    def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
+        """Take in hand what was saved."""
+        with self._around():
+            self.problem.resume(states, mine)  # type: ignore[attr-defined]
+
     def result(self) -> Any:
         """Return this rank's partial result."""
         with self._around():
@@ -100,6 +117,11 @@ class Guard(Problem):
         """Combine two partial results."""
         with self._around():
             return self.problem.merge(one, other)
+
+
+def _lacks(problem: object, name: str) -> bool:
+    own = getattr(type(problem), name, None) is not getattr(Savable, name)
+    return not (own and callable(getattr(problem, name, None)))
 
 
 def _held(check: Callable[..., Any], name: str, value: object, most: int | None = None) -> Any:

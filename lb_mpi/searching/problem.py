@@ -55,6 +55,7 @@ Example: count the solutions of the eight-queens puzzle on all ranks (`mpiexec -
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 
@@ -101,3 +102,22 @@ class Problem(Protocol):
 
     def merge(self, one: Any, other: Any) -> Any:
         """Combine two partial results into one (picklable); associative, applied on rank 0 in rank order."""
+
+
+@runtime_checkable
+class Savable(Problem, Protocol):
+    """A problem whose search can be saved, and gone on with by any number of ranks: two methods more.
+
+    What `save` returns holds all that counts: after it every rank of the search keeps still until all have written theirs.
+    """
+
+    def save(self) -> bytes:
+        """Pack all work in hand and the partial result so far.  Nothing is changed."""
+
+    def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
+        """Take in hand the work and the results that `save` packed in states[i], for each i in `mine`; instead of `start`.
+
+        `states` are those of all ranks that there were, and are read from the disk as they are looked at, so whoever needs
+        to know what all had visited can have it; but each is the work of one rank only.  `mine` may be empty.  ValueError
+        for the state of another problem.
+        """

@@ -6,15 +6,22 @@ The caller's loop, on real MPI (`lb_mpi.mpi.search`) and in the simulator (`lb_m
     while not searcher.over:
         for destination, message in searcher.turn(now, messages that have arrived):
             send message to destination, without blocking
-        if searcher.working:
+        if searcher.saving:
+            for destination, message in searcher.save(store, now):
+                send message to destination, without blocking
+        elif searcher.working:
             searcher.work(units)                # one work quantum; messages are served only between two of them
         else:
             wait for a message, or until searcher.wake_at
 
 Everything that the order of these things matters for stands in `turn`.
 
-A search ends for one of three reasons: all work is done (found out by Safra's token), an answer was found, or a rank has
-failed.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first reason wins.
+A search ends for one of four reasons: all work is done (found out by Safra's token), an answer was found, a rank has
+failed, or it was asked to save and stop.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first
+reason wins.
+
+A search that is saved has a `cut` (see there), which pauses all ranks now and then.  While a rank is paused, it holds what
+has arrived for the protocols, and serves it when it goes on; WORK is taken in at once, since it is to be saved.
 
 Whatever the problem raises is kept in `error`, and never leaves `turn` and `work`: the message that it came with is lost,
 but those behind it in the same batch are looked at, since the STOP that ends this rank may be one of them.
@@ -32,9 +39,11 @@ import numpy as np
 
 from lb_mpi.checks import number, seed, show
 from lb_mpi.errors import ProtocolError
+from lb_mpi.searching import cut
 from lb_mpi.searching.bound import Bound, Sharing
 from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.saves import Saved, Saves, Store
 from lb_mpi.searching.termination import Termination, Token
 
 P = ParamSpec("P")
@@ -49,6 +58,7 @@ class Reason(IntEnum):
     EXHAUSTED = 0
     FOUND = 1
     FAILED = 2
+    STOPPED = 3
 
 
 class Report(NamedTuple):
@@ -67,18 +77,24 @@ class Options(NamedTuple):
     balance: bool = True  # False: each rank is dealt one share, nothing moves afterwards
     seed: int = 0  # of the jitter of the pauses
     report_every_s: float = math.inf  # between two REPORTs to rank 0
+    save_every_s: float | None = (
+        None  # between two saves; inf: only when asked; None: never, and nothing is prepared for it
+    )
 
     def checked(self) -> Options:
         """The same in Python's own numbers; ValueError with name, value and expectation."""
         if not isinstance(self.balance, bool | np.bool_):
             raise ValueError(f"balance = {show(self.balance)}: expected True or False")
-        every = self.report_every_s
+        every, saves = self.report_every_s, self.save_every_s
         return Options(
             threshold=number("threshold", self.threshold, least=0.0, unit="J, as problem.load()"),
             pause_s=_pause(self.pause_s),
             balance=bool(self.balance),
             seed=seed(self.seed),
             report_every_s=every if every == math.inf else number("report_every_s", every, above=0.0, unit="seconds"),
+            save_every_s=saves
+            if saves in (None, math.inf)
+            else number("save_every_s", saves, above=0.0, unit="seconds"),
         )
 
 
@@ -96,11 +112,18 @@ def _pause(pause_s: object) -> tuple[float, float]:
 class Searcher:
     """One rank of the search; `ring` is the order of all ranks on the ring (see `lb_mpi.graph.ring_order`).
 
-    `bound` is this rank's end of a bound that all ranks share, if they do.
+    `bound` is this rank's end of a bound that all ranks share, if they do.  `saved` is what the search goes on from; without
+    it, rank 0 starts the problem.
     """
 
     def __init__(
-        self, rank: int, ring: Sequence[int], problem: Problem, options: Options, bound: Bound | None = None
+        self,
+        rank: int,
+        ring: Sequence[int],
+        problem: Problem,
+        options: Options,
+        bound: Bound | None = None,
+        saved: Saved | None = None,
     ) -> None:
         rng = random.Random(options.seed * 1_000_003 + rank)
         self.size, self.problem, self.options = len(ring), problem, options
@@ -108,13 +131,16 @@ class Searcher:
         self.drafting = Drafting(rank, ring[(ring.index(rank) + 1) % len(ring)], problem, terms)
         self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=Pause(*options.pause_s, rng))
         self.sharing = None if bound is None else Sharing(rank, self.size, bound)
+        self.saves = None if options.save_every_s is None else Saves(rank, self.size, options.save_every_s)
         self.units = 0  # of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first that the problem has raised here
         self.reports: dict[int, Report] = {}  # on rank 0: what the others said last
         self._told = False
         self._report_at = options.report_every_s
-        if rank == ROOT:
+        if saved is not None:
+            self.attempt(self._resume, saved)
+        elif rank == ROOT:
             self.attempt(problem.start)
             self.drafting.start()
 
@@ -136,7 +162,12 @@ class Searcher:
     @property
     def working(self) -> bool:
         """There was work in hand after the last turn: do a quantum of it before the next one."""
-        return not self.over and not self._ending and self.drafting.load > 0.0
+        return not self.over and not self._ending and not self.paused and self.drafting.load > 0.0
+
+    @property
+    def paused(self) -> bool:
+        """A save is at hand, and this rank has to keep still."""
+        return self.saves is not None and self.saves.cut.paused
 
     @property
     def wake_at(self) -> float:
@@ -146,22 +177,38 @@ class Searcher:
             return at
         if self.error is not None:
             return 0.0
+        if self.paused:
+            return at
         if self.drafting.state is self.drafting.state.IDLE and self.drafting.may_draft:
             at = self.drafting.not_before
         if self.termination.token is not None:
             at = min(at, self.termination.not_before)
+        if self.saves is not None and self.rank == ROOT:
+            at = min(at, self.saves.cut.at)
         return min(at, self._report_at)
+
+    @property
+    def saving(self) -> bool:
+        """There is something to `save` now."""
+        return self.saves is not None and self.saves.due and not self.over
+
+    def save(self, store: Store, now: float) -> list[Send]:
+        """Do what is to be done now for the save that is at hand; returns what is to be sent, in order."""
+        assert self.saves is not None
+        best = 0.0 if self.sharing is None else self.sharing.bound.best
+        sends = self.saves.save(store, now, self._state, best)
+        return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends
 
     def turn(self, now: float, arrived: Iterable[Message]) -> list[Send]:
         """Serve what has arrived, in order, then see what is to be done; returns what is to be sent, in order."""
-        sends: list[Send] = []
-        for message in arrived:
-            if self.over:
-                break
-            sends += self.attempt(self._receive, message, now) or []
-        if not self.over and not self._ending:
+        sends = self._serve(arrived, now)
+        if self.saves is not None and self.saves.held:
+            sends += self._serve(self.saves.release(), now)
+        if not self.over and not self._ending and not self.paused:
             # If it raises, what it was about to send is lost: after a failure only FINISH and STOP matter.
             sends += self.attempt(self._settle, now) or []
+        if self.saves is not None and not self.over:
+            sends += self.saves.cut.settle()
         if self.error is not None and not self.over and not self._told:
             sends += self._finish(Reason.FAILED)
         return sends
@@ -186,6 +233,25 @@ class Searcher:
         """The end is on its way, or will be with the next turn: STOP is all that matters now."""
         return self._told or self.error is not None
 
+    def _state(self) -> bytes | None:
+        return None if self._ending else self.attempt(self.problem.save)  # type: ignore[attr-defined]
+
+    def _resume(self, saved: Saved) -> None:
+        self.problem.resume(saved.states, saved.mine)  # type: ignore[attr-defined]
+        if self.sharing is not None:
+            self.sharing.bound.take(saved.best)
+        if self.problem.load() > 0.0:
+            self.drafting.start()
+
+    def _serve(self, messages: Iterable[Message], now: float) -> list[Send]:
+        sends: list[Send] = []
+        for message in messages:
+            if self.over:
+                break
+            if self.saves is None or not self.saves.holds(message):
+                sends += self.attempt(self._receive, message, now) or []
+        return sends
+
     def _settle(self, now: float) -> list[Send]:
         if self.problem.found:
             return self._finish(Reason.FOUND)
@@ -194,6 +260,8 @@ class Searcher:
         for _, message in sends:
             if message.kind is Kind.WORK:
                 self.termination.sent()
+                if self.saves is not None:
+                    self.saves.cut.under_way += 1
         token = self.termination.settle(self.drafting.load > 0.0, now)
         if token is not None:
             sends.append((self.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black))))
@@ -202,6 +270,8 @@ class Searcher:
         if now >= self._report_at:
             self._report_at = now + self.options.report_every_s
             sends += self._report()
+        if self.saves is not None and self.rank == ROOT and now >= self.saves.cut.at:
+            sends += self.saves.cut.begin()
         return sends
 
     def _receive(self, message: Message, now: float) -> list[Send]:
@@ -214,6 +284,11 @@ class Searcher:
         if kind is Kind.REPORT:
             self.reports[message.source] = Report(message.seq, message.load, message.pid)
             return []
+        if self.saves is not None:
+            if kind in cut.KINDS:
+                return self.saves.cut.receive(message)
+            if kind is Kind.WORK:
+                self.saves.cut.under_way -= 1  # whatever becomes of it
         if self._ending:
             return []
         if kind is Kind.BOUND and self.sharing is not None:

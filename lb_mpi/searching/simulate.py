@@ -22,6 +22,7 @@ from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Send
 from lb_mpi.searching.guard import Guard, check_problem
 from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.saves import Saved, Store
 from lb_mpi.searching.searcher import Options, Reason, Searcher
 
 
@@ -83,6 +84,8 @@ class Simulation:
         options: Options | None = None,
         seed: int = 0,
         searcher_class: type[Searcher] = Searcher,
+        stores: Sequence[Store] | None = None,
+        states: Sequence[bytes] | None = None,
     ) -> None:
         size = len(problems)
         if size < 1:
@@ -94,10 +97,11 @@ class Simulation:
         speeds = check_speeds([1.0] * size if speeds is None else speeds, size).tolist()
         self.ideal_s = unit_s / sum(speeds)  # for one unit, if all ranks do nothing but work
         ring = ring_order(size)
-        self.searchers = [
-            searcher_class(rank, ring, Guard(problem), options, bound)
-            for rank, (problem, bound) in enumerate(zip(problems, check_bounds(bounds, size), strict=True))
-        ]
+        self.searchers = []
+        for rank, (problem, bound) in enumerate(zip(problems, check_bounds(bounds, size), strict=True)):
+            saved = None if states is None else Saved(states, range(rank, len(states), size), 0.0)
+            self.searchers.append(searcher_class(rank, ring, Guard(problem), options, bound, saved))
+        self._stores = stores
         self.now = 0.0
         self.over_at = 0.0  # when the last rank heard that it is over
         self.messages = 0
@@ -137,7 +141,12 @@ class Simulation:
             return
         for send in searcher.turn(self.now, arrived):
             self._send(rank, send)
-        if searcher.working:
+        if searcher.saving:
+            assert self._stores is not None
+            for send in searcher.save(self._stores[rank], self.now):
+                self._send(rank, send)
+            self._set_alarm(rank, self.now + slot.unit_s)
+        elif searcher.working:
             done = searcher.work(slot.quantum)
             # A quantum without a new unit (clean-up only) still takes the time of one: time never stands still.
             slot.busy_until = self.now + max(done, 1) * slot.unit_s
@@ -171,7 +180,9 @@ def search(
     Parameters: `bounds` (P,), a Bound for each rank, if they share one; `speeds` (P,), units of work per `unit_s` seconds
     relative to 1; `latency` in seconds, one number or (low, high) for log-uniform delays; `quantum_s`, virtual seconds of
     work between two turns; `options` of the searchers; `seed` of the delays and (without `options`) of the pauses;
-    `searcher_class`, for variants of the protocol; `check` is called with the `Simulation` after every event.
+    `searcher_class`, for variants of the protocol; `stores` (P,), where each rank is saved (with `options.save_every_s`);
+    `states`, what was saved of all ranks there were, to go on from; `check` is called with the `Simulation` after every
+    event.
     Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have heard of it,
     SearchError for what it has returned against its law, and ProtocolError when the protocol breaks its own.
     """

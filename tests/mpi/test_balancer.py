@@ -429,7 +429,9 @@ def test_rows_that_differ_between_ranks(other: object, after: int, balancer: lb_
     def function(block: object) -> object:
         return block
 
-    with pytest.raises(TypeError, match=rf"^rows of rank {LAST} are .*: expected array of float64 \(2,\), as on rank 0"):
+    with pytest.raises(
+        TypeError, match=rf"^rows of rank {LAST} are .*: expected array of float64 \(2,\), as on rank 0"
+    ):
         balancer.map_blocks(function, rows)
     with pytest.raises(ValueError, match=f"^rows = .* on rank {LAST}: expected 'array of float64"):
         balancer.migrate(rows)
@@ -449,9 +451,7 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("rows", "kind", "words"), BAD_ROWS)
-def test_bad_rows_on_one_rank(
-    rows: object, kind: type[Exception], words: str, balancer: lb_mpi.Balancer
-) -> None:
+def test_bad_rows_on_one_rank(rows: object, kind: type[Exception], words: str, balancer: lb_mpi.Balancer) -> None:
     good = numbers(50)
     for _ in range(3):
         balancer.map_blocks(slow_square, good)

@@ -203,7 +203,9 @@ def test_any_dtype_and_shape() -> None:
         for dtype in (np.int8, np.uint16, np.float32, np.complex128, bool, "U7", ">f8", "M8[s]"):
             for shape in ((), (3,), (2, 2), (0,), (1, 0, 2)):
                 whole = np.empty((len(numbers), *shape), dtype)
-                whole[...] = (numbers % 251 if dtype != "M8[s]" else numbers).reshape(-1, *[1] * len(shape)).astype(dtype)
+                whole[...] = (
+                    (numbers % 251 if dtype != "M8[s]" else numbers).reshape(-1, *[1] * len(shape)).astype(dtype)
+                )
                 for _ in range(2):  # made, then started anew
                     around = plan.exchange(whole[:n])
                     assert around.dtype == whole.dtype

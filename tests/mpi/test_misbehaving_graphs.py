@@ -46,7 +46,9 @@ def check_told(words: list[str], cause: str, guilty: int = LAST) -> None:
 
 def cause_of(name: str) -> str:
     """What is told of RAISES[name]."""
-    return {"Unspeakable": "its text can't be had", "ValueError": "misbehaving", "Exception": "misbehaving"}.get(name, name)
+    return {"Unspeakable": "its text can't be had", "ValueError": "misbehaving", "Exception": "misbehaving"}.get(
+        name, name
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +98,12 @@ def test_measuring_otherwise_on_one_rank(options: dict[str, Any]) -> None:
 def test_numpys_numbers_are_as_good() -> None:
     options: dict[str, Any] = {"rounds": np.int64(1), "round_s": np.float32(0.001), "emulated_speed": np.float64(1)}
     assert lb_mpi.measure(COMM, messages=False, **options).size == SIZE
-    options = {"imbalance": np.float32(0.1), "seed": np.int32(3), "unit_s": np.float64(1), "emulated_speed": np.float32(1)}
+    options = {
+        "imbalance": np.float32(0.1),
+        "seed": np.int32(3),
+        "unit_s": np.float64(1),
+        "emulated_speed": np.float32(1),
+    }
     with lb_mpi.distribute(COMM, mesh(4, 4), root=np.int64(LAST), method="random", **options) as plan:
         assert (plan.parts is not None) == (RANK == LAST)
 

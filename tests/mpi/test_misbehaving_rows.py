@@ -27,7 +27,10 @@ def pack(item: dict[str, int]) -> bytes:
     return json.dumps(item).encode()
 
 
-WRONG: dict[str, Callable[..., object]] = {**RAISES, **{f"returns {k}": lambda *_, r=r: r() for k, r in RETURNS.items()}}
+WRONG: dict[str, Callable[..., object]] = {
+    **RAISES,
+    **{f"returns {k}": lambda *_, r=r: r() for k, r in RETURNS.items()},
+}
 
 
 def check(misbehave: Callable[[], object], call: str, guilty: list[int]) -> None:
@@ -90,7 +93,9 @@ def test_whatever_pack_and_unpack_do_is_told_to_all() -> None:
 
 def test_arguments_that_will_not_do() -> None:
     rows = numbers(10, 2)
-    with lb_mpi.Balancer(COMM, every=np.int64(2), tolerance=np.float32(0.25), emulated_speed=np.float32(0.5)) as balancer:
+    with lb_mpi.Balancer(
+        COMM, every=np.int64(2), tolerance=np.float32(0.25), emulated_speed=np.float32(0.5)
+    ) as balancer:
         bad: list[tuple[Callable[[], object], str]] = [
             (lambda: balancer.map_blocks(np.copy, rows.view(np.matrix)), "rows of type matrix: expected a numpy array"),
             (lambda: balancer.map_blocks(np.copy, rows, block_rows=0), "block_rows = 0: expected an integer >= 1"),
@@ -104,7 +109,9 @@ def test_arguments_that_will_not_do() -> None:
             with pytest.raises((TypeError, ValueError), match=words):
                 call()
         if SIZE > 1:
-            with pytest.raises(TypeError, match=f"rows of rank {LAST} are .* in blocks of 3: expected .*, as on rank 0"):
+            with pytest.raises(
+                TypeError, match=f"rows of rank {LAST} are .* in blocks of 3: expected .*, as on rank 0"
+            ):
                 balancer.map_blocks(np.copy, rows, block_rows=3 if RANK == LAST else None)
         for result in (np.ma.masked_array(rows, rows > 0), rows.view(np.matrix)):
             with pytest.raises(lb_mpi.BalanceError, match=r"function returned a (MaskedArray|matrix) of float64"):

@@ -1,0 +1,122 @@
+"""Signs that a program gives to who has started it (launch/run): it goes on, something was saved, it can save at a signal.
+
+    with signs.phase("search"):         # from here on it's a hang if nothing happens for long
+        while working:
+            signs.turn()                # it goes on
+            ...
+    signs.saved(12)                     # save 12 is complete: a run that dies may be started again
+    signs.saves_at_signal(True)         # SIGUSR1 to this process: it saves, and ends with exit code SAVED
+
+The signs lie in a page of memory that the process before the program has made (launching/rank.py) and host.py of its host
+looks at once a second.  So a sign is a write to memory, which blocks nobody, and what was said last is known even of a
+program that was killed.  Without a launcher the page is this process's own, and nobody looks.
+
+Only the standard library is needed, and no MPI.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import mmap
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+SAVED = os.EX_TEMPFAIL  # 75: the exit code of a program that has saved and stopped, since it was told to
+SAVE_SIGNAL = signal.SIGUSR1
+STACK_SIGNAL = signal.SIGRTMAX - 5  # one that nobody else is likely to want
+VARIABLE = "LB_MPI_SIGNS"  # where the page is
+BYTES = 4096  # of the page; behind it is what faulthandler has written
+_TURNS, _N_SAVED, _SAVED, _STACK_PID, _SAVES_PID = range(5)  # words of the page, 8 bytes each
+_PHASE = slice(64, 128)  # bytes of the page: text, padded with zeros
+
+
+class Seen(NamedTuple):
+    """What a page says."""
+
+    turns: int  # grows while the program goes on
+    n_saved: int  # how often something was saved
+    saved: int  # number of the last save; only if n_saved
+    stack_pid: int  # the process that writes its stack at STACK_SIGNAL; 0: none
+    saves_pid: int  # the process that saves at SAVE_SIGNAL and ends; 0: none
+    phase: str  # what it is in, where it must go on; "": nowhere of the kind
+
+
+class _Page:
+    """The page of this process: its own, until one has been found."""
+
+    def __init__(self) -> None:
+        self.opened = False
+        self.show(memoryview(bytearray(BYTES)))
+
+    def show(self, memory: memoryview) -> None:
+        self.bytes, self.words = memory, memory.cast("Q")
+
+
+_page = _Page()
+
+
+def turn() -> None:
+    """Say that the program goes on."""
+    _page.words[_TURNS] += 1
+
+
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Say that the program is in `name` (at most 64 bytes): there, `turn` is called every now and then, or it computes."""
+    _open()
+    before = bytes(_page.bytes[_PHASE])
+    _page.bytes[_PHASE] = _padded(name)
+    try:
+        yield
+    finally:
+        _page.words[_TURNS] += 1
+        _page.bytes[_PHASE] = before
+
+
+def saved(number: int) -> None:
+    """Say that save `number` (>= 0) is complete: from it, or a later one, the program goes on when it's started again."""
+    _open()
+    _page.words[_SAVED] = number
+    _page.words[_N_SAVED] += 1
+
+
+def saves_at_signal(able: bool) -> None:
+    """Say whether SAVE_SIGNAL to this process makes it save, and then end with exit code SAVED.
+
+    The signal may still come a moment after False: let it be ignored then.
+    """
+    _open()
+    _page.words[_SAVES_PID] = os.getpid() if able else 0
+
+
+def read(page: bytes) -> Seen:
+    """Read what a page says."""
+    words = memoryview(page)[: _PHASE.start].cast("Q")
+    text = page[_PHASE].partition(b"\0")[0].decode(errors="replace")
+    return Seen(words[_TURNS], words[_N_SAVED], words[_SAVED], words[_STACK_PID], words[_SAVES_PID], text)
+
+
+def _padded(name: str) -> bytes:
+    size = _PHASE.stop - _PHASE.start
+    return name.encode(errors="replace")[:size].ljust(size, b"\0")
+
+
+def _open() -> None:
+    """Find the launcher's page, the first time; where there is none, or it's gone, this process keeps its own."""
+    if _page.opened:
+        return
+    _page.opened = True
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        _page.show(memoryview(mmap.mmap(file, BYTES)))
+        os.lseek(file, BYTES, os.SEEK_SET)
+        if threading.current_thread() is threading.main_thread():
+            faulthandler.register(STACK_SIGNAL, file, all_threads=True)
+            _page.words[_STACK_PID] = os.getpid()
