@@ -20,10 +20,6 @@ from lb_mpi.mpi.collective import agree
 from lb_mpi.searching.searcher import Report
 
 
-class Stopped(Exception):
-    """The run was asked to end, and has saved before; raised on all ranks."""
-
-
 class Parser(argparse.ArgumentParser):
     """Every rank parses the same command line: a mistake is a ValueError on all, help is printed by rank 0."""
 
@@ -69,7 +65,21 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
         metavar="S,S",
         help="shortest and longest pause in seconds before an idle rank drafts again (default: 1e-4,1e-2)",
     )
+    add_search_saves(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+
+
+def add_search_saves(parser: argparse.ArgumentParser) -> None:
+    """Add --save and --save-every of a search."""
+    group = parser.add_argument_group("saving")
+    group.add_argument(
+        "--save",
+        metavar="FOLDER",
+        help="save there, also when SIGTERM or SIGUSR1 comes; the same command then goes on, on any number of ranks",
+    )
+    group.add_argument(
+        "--save-every", type=float, default=30.0, metavar="SECONDS", help="so often (default: %(default)g)"
+    )
 
 
 def add_speeds(group: Any) -> None:
@@ -121,6 +131,8 @@ def search(
             pause_s=pause(),
             on_report=show,
             on_turn=on_turn,
+            save=options.save,
+            save_every_s=options.save_every,
         )
     finally:
         if show is not None:
@@ -212,7 +224,7 @@ def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog:
         # Raised on all ranks alike: they have agreed on it.
         say(comm, f"{prog}: error: {error}")
         sys.exit(2)
-    except Stopped as stopped:
+    except lb_mpi.Stopped as stopped:
         say(comm, f"{prog}: {stopped}")
         sys.exit(os.EX_TEMPFAIL)
     except lb_mpi.Error as error:

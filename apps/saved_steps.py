@@ -9,7 +9,6 @@ from typing import Any
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import Stopped
 from lb_mpi.graph import Ints
 from lb_mpi.saving.rows import Arrays
 
@@ -57,7 +56,7 @@ class SavedSteps:
             raise ValueError(f"steps = {last}: expected at least {self.first}, the step that is saved in {folder}")
 
     def __call__(self, arrays: Callable[[], Arrays]) -> Iterator[int]:
-        """Give the numbers of the steps, and save what `arrays` gives; raise Stopped when it has been asked for."""
+        """Give the numbers of the steps, and save what `arrays` gives; raise lb_mpi.Stopped when it has been asked for."""
         if self._folder is None:
             yield from range(self.last)
             return
@@ -69,7 +68,7 @@ class SavedSteps:
                 if stop or done == self.last or (self._every and done % self._every == 0):
                     lb_mpi.save(self._comm, self._folder, done, **{**self._how, **arrays()})
         if stop is not None and done < self.last:
-            raise Stopped(f"saved at step {done}, stopped by {stop.name}: run the same command to go on")
+            raise lb_mpi.Stopped(f"saved at step {done}, stopped by {stop.name}: run the same command to go on")
 
     @property
     def words(self) -> list[str]:

@@ -45,8 +45,8 @@ and without MPI:
 from typing import TYPE_CHECKING, Any
 
 from lb_mpi.emulate import throttle
-from lb_mpi.errors import BalanceError, Error, ProtocolError, SaveError, SearchError, TaskError
-from lb_mpi.searching.problem import Problem
+from lb_mpi.errors import BalanceError, Error, ProtocolError, SaveError, SearchError, Stopped, TaskError
+from lb_mpi.searching.problem import Problem, Savable
 
 if TYPE_CHECKING:
     from lb_mpi.arranging.arrange import Arrangement, arrange
@@ -120,9 +120,11 @@ __all__ = [
     "Problem",
     "ProtocolError",
     "RankStats",
+    "Savable",
     "SaveError",
     "SearchError",
     "SearchResult",
+    "Stopped",
     "TaskError",
     "allocate",
     "arrange",

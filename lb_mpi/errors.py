@@ -33,5 +33,9 @@ class SaveError(Error):
     """What was saved can't be read: it is torn or flipped."""
 
 
+class Stopped(Error):
+    """A signal has ended the work, and what was done is saved: the same call, in the same program, goes on from there."""
+
+
 class ProtocolError(Error):
     """A message that the protocol's table has no row for: a bug in the program, never the caller's fault."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,13 +16,14 @@ from lb_mpi.graph import ring_order
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.interrupts import Interrupts, held
 from lb_mpi.mpi.mailbox import Mailbox
-from lb_mpi.mpi.search_result import RankStats, SearchResult, collect
+from lb_mpi.mpi.save_search import Saving, saved
+from lb_mpi.mpi.search_result import RankStats, SearchResult, collect, raise_any
 from lb_mpi.mpi.waiting import Nap, barrier
 from lb_mpi.searching.bound import Bound, check_bound
-from lb_mpi.searching.guard import Guard, check_problem
+from lb_mpi.searching.guard import Guard, check_problem, check_savable
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
-from lb_mpi.searching.searcher import ROOT, Options, Report, Searcher
+from lb_mpi.searching.searcher import ROOT, Options, Reason, Report, Searcher
 
 __all__ = ["RankStats", "SearchResult", "search"]
 
@@ -31,6 +33,8 @@ def search(
     problem: Problem,
     *,
     bound: Bound | None = None,
+    save: str | os.PathLike[str] | None = None,
+    save_every_s: float = 30.0,
     threshold: float = 0.125,
     balance: bool = True,
     emulated_speed: float = 1.0,
@@ -50,6 +54,11 @@ def search(
     Parameters
     ----------
     bound : for branch and bound, this rank's end of a bound that all ranks share, each its own (see `lb_mpi.Bound`).
+    save : a folder, the same for all ranks, where the search is saved, so that the same call goes on from there when the
+        program had died: with any number of ranks.  The problem needs two methods more (see `lb_mpi.Savable`).  SIGTERM
+        and SIGUSR1 then end the search after a save.
+    save_every_s : seconds between the end of a save and the next one; meanwhile all ranks keep still, for as long as it
+        takes to write what they have.  inf: only at a signal.
     threshold : J, in the unit of `problem.load()`: only a load above it is split.
     balance : False: every rank is dealt one share, and nothing moves afterwards (for comparison).
     emulated_speed : emulate a rank of this relative speed, above 0 and at most 1 (see `lb_mpi.throttle`); may differ by
@@ -68,6 +77,9 @@ def search(
     Raises ValueError or TypeError on every rank when an argument is wrong on any.  Whatever the problem, on_turn or
     on_report raises on any rank, Ctrl-C included, and whatever the problem returns against its law, is a SearchError on
     every rank that names rank and cause; but the rank on which it was SystemExit or KeyboardInterrupt raises that itself.
+    With `save`: Stopped on every rank when a signal has ended it; ValueError for what was saved of another problem,
+    SaveError when nothing of it can be read, OSError when another run saves there.  A save that fails, for want of room
+    say, is a RuntimeWarning on the rank that fails: the search goes on, and the saves before are kept.
     """
     own = duplicate(comm)
     try:
@@ -75,7 +87,7 @@ def search(
             own,
             lambda: _settings(
                 problem,
-                Options(threshold, pause_s, balance, seed, report_every_s),
+                Options(threshold, pause_s, balance, seed, report_every_s, None if save is None else save_every_s),
                 bound=bound,
                 emulated_speed=emulated_speed,
                 quantum=quantum,
@@ -84,11 +96,18 @@ def search(
                 on_turn=on_turn,
             ),
         )
-        agree_on(own, bound=None if settings.bound is None else settings.bound.sense)
+        agree_on(
+            own,
+            bound=None if settings.bound is None else settings.bound.sense,
+            save=None if save is None else str(save),
+        )
         if not own.bcast(settings.on_report is not None):
             settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
-        with held() as interrupts:
-            return _run(own, problem, settings, interrupts)
+        if save is None:
+            with held() as interrupts:
+                return _run(own, problem, settings, interrupts)
+        with saved(own, save, problem, settings.bound) as saving, held() as interrupts:
+            return _run(own, problem, settings, interrupts, saving)
     finally:
         own.Free()
 
@@ -116,6 +135,8 @@ def _settings(
 ) -> _Settings:
     """Hold the arguments against what is expected."""
     check_problem(problem)
+    if options.save_every_s is not None:
+        check_savable(problem)
     return _Settings(
         options.checked(),
         check_bound(bound),
@@ -127,11 +148,19 @@ def _settings(
     )
 
 
-def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts: Interrupts) -> SearchResult:
+def _run(
+    comm: MPI.Intracomm,
+    problem: Problem,
+    settings: _Settings,
+    interrupts: Interrupts,
+    saving: Saving | None = None,
+) -> SearchResult:
     options, bound, slow, quantum, nap, on_report, on_turn = settings
     mailbox = Mailbox(comm)
     guard = Guard(problem, interrupts.allowed)
-    searcher = Searcher(comm.rank, ring_order(comm.size), guard, options, bound)
+    searcher = Searcher(
+        comm.rank, ring_order(comm.size), guard, options, bound, None if saving is None else saving.found.saved
+    )
     cpu_s = work_s = poll_s = report_at = 0.0
 
     def call_back(now: float) -> None:
@@ -149,6 +178,8 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
         began = time.perf_counter()
         arrived = mailbox.take()
         sends = searcher.turn(began - start, arrived)
+        if saving is not None:
+            sends += saving.serve(searcher, began - start)
         for destination, message in sends:
             mailbox.post(destination, message)
         turned = time.perf_counter()
@@ -168,7 +199,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
             slow.charge(cpu)
             quantum.observe(done, worked, polled - began - aside_s)
             cpu_s, work_s, poll_s = cpu_s + cpu, work_s + worked, poll_s + (polled - began)
-        elif not searcher.over and not arrived:
+        elif not searcher.over and not arrived and not searcher.saving:
             nap.take(searcher.wake_at - (time.perf_counter() - start))
     seconds = time.perf_counter() - start
 
@@ -186,4 +217,8 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
         busy_fraction=cpu_s / slow.speed / seconds,
         poll_fraction=poll_s / (poll_s + work_s) if work_s else 0.0,
     )
+    if searcher.reason is Reason.STOPPED:
+        raise_any(mailbox, searcher, stats)
+        assert saving is not None
+        saving.stopped(comm)
     return collect(mailbox, searcher, stats)

@@ -61,7 +61,7 @@ def collect(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> SearchRes
     pickled = b""
     if searcher.error is None:
         pickled = searcher.attempt(_pickled, searcher) or b""
-    ranks = _raise_any(mailbox, searcher, stats)
+    ranks = raise_any(mailbox, searcher, stats)
     mailbox.post(ROOT, Message(Kind.RESULT, rank, payload=pickled))
     if rank == ROOT:
         results = _await(mailbox, searcher.size)
@@ -71,7 +71,7 @@ def collect(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> SearchRes
     (merged,) = _await(mailbox, 1)
     value = searcher.attempt(pickle.loads, merged) if merged else None
     mailbox.drain()
-    _raise_any(mailbox, searcher, stats)
+    raise_any(mailbox, searcher, stats)
     return SearchResult(
         value=value,
         found=searcher.reason is Reason.FOUND,
@@ -104,7 +104,7 @@ def _await(mailbox: Mailbox, n: int) -> list[bytes]:
     return [message.payload for message in sorted(messages, key=lambda message: message.source)]
 
 
-def _raise_any(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> list[RankStats]:
+def raise_any(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> list[RankStats]:
     """Collective: the ranks' figures; when some rank has failed, every rank raises."""
     barrier(mailbox.comm)  # asleep, until the last has come
     error = searcher.error

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -39,6 +41,7 @@ __all__ = [
 
 SPLIT_RULES = ("half", "one", "alternate")
 NODE_BYTES = 4 * kernel.WIDTH
+SAVED = struct.Struct("<iqqq")  # bytes of the tree's text; nodes, leaves and depth counted
 
 
 class UnbalancedTreeSearch:
@@ -117,6 +120,23 @@ class UnbalancedTreeSearch:
             self._make_room()
         self._stack[self._top : self._top + len(part)] = part
         self._top += len(part)
+
+    def save(self) -> bytes:
+        """Pack the tree, what was counted, and the nodes in hand."""
+        tree = repr(self.tree).encode()
+        nodes = self._stack[self._bottom : self._top].astype("<u4").tobytes()
+        return SAVED.pack(len(tree), *self._count) + tree + nodes
+
+    def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
+        """Take in hand the counts and the nodes of states[i] for i in `mine`; ValueError for those of another tree."""
+        for index in mine:
+            n, *count = SAVED.unpack_from(states[index])
+            tree, nodes = states[index][SAVED.size : SAVED.size + n].decode(), states[index][SAVED.size + n :]
+            if tree != repr(self.tree):
+                raise ValueError(f"tree = {self.tree}: expected {tree}, as it was saved")
+            self._count = self.merge(self._count, TreeCount(*count))
+            if nodes:
+                self.absorb(nodes)
 
     @property
     def found(self) -> bool:

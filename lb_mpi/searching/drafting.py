@@ -72,6 +72,7 @@ class Kind(IntEnum):
     WRITE = 14
     WRITTEN = 15
     GO = 16
+    ASK = 17
 
 
 class Message(NamedTuple):

@@ -243,6 +243,14 @@ class Searcher:
         if self.problem.load() > 0.0:
             self.drafting.start()
 
+    def ask_to_stop(self) -> list[Send]:
+        """Save as soon as that can be, and end the search then; any rank of a search that is saved may ask for it."""
+        if self.rank != ROOT:
+            return [(ROOT, Message(Kind.ASK, self.rank))]
+        if self.saves is not None:
+            self.saves.stop()
+        return []
+
     def _serve(self, messages: Iterable[Message], now: float) -> list[Send]:
         sends: list[Send] = []
         for message in messages:
@@ -285,6 +293,8 @@ class Searcher:
             self.reports[message.source] = Report(message.seq, message.load, message.pid)
             return []
         if self.saves is not None:
+            if kind is Kind.ASK:
+                return self.ask_to_stop()
             if kind in cut.KINDS:
                 return self.saves.cut.receive(message)
             if kind is Kind.WORK:
