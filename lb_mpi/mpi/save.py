@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi import signs
 from lb_mpi.checks import integer, show
 from lb_mpi.errors import SaveError
 from lb_mpi.graph import Ints
@@ -74,6 +75,8 @@ def save(
             counts = rows.shares(sum(counts), own.size)
             checked = to_blocks(own, given.numbers, _bounds(counts), checked)
         _write(own, given, step, checked, counts)
+        if own.rank == 0:
+            signs.saved(step)
     finally:
         own.Free()
 

@@ -15,6 +15,7 @@ from types import FrameType
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi import signs
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.waiting import abandon, wait
 
@@ -93,10 +94,13 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
     own = duplicate(comm)
     with noted() as signals:
         question = _Question(own, signals)
+        signs.saves_at_signal(own.rank == 0)
         try:
             yield question
         except BaseException:
             question.leave()  # and the communicator: to free it, all would have to come
             raise
+        finally:
+            signs.saves_at_signal(False)
         question.finish()
         own.Free()

@@ -42,6 +42,10 @@ def check_arrays(arrays: Mapping[str, object]) -> Arrays:
             raise TypeError(f"{name} is an array of objects: expected numbers or text")
         if array.ndim < 1:
             raise ValueError(f"{name} = {show(arrays[name])}: expected an array of rows")
+        try:
+            b"".join(npy(array[:0]))
+        except ValueError as error:  # names of fields in letters that it can't have
+            raise TypeError(f"{name} has dtype {show(array.dtype)}: expected one for a .npy file ({error})") from None
         found[name] = array
     (first, rows), *_ = ((name, len(array)) for name, array in found.items())
     for name, array in found.items():

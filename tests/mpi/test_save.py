@@ -16,6 +16,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi import signs
 from lb_mpi.saving.folder import Folder
 
 COMM = MPI.COMM_WORLD
@@ -121,6 +122,8 @@ def test_two_are_kept_and_one_runs_on_from_the_last(folder: Path) -> None:
     assert step == 6
     assert arrays["heat"].tolist() == [6.0] * 4
     assert sorted(path.name for path in folder.iterdir()) == ["lock", "save-00000005", "save-00000006"]
+    if COMM.rank == 0:
+        assert signs.read(bytes(signs._page.bytes)).saved == 6
 
 
 def saved_twice(folder: Path) -> list[Path]:
@@ -337,12 +340,14 @@ def test_counts_fit(folder: Path) -> None:
 def test_a_signal_is_heard_by_all_in_the_same_step(number: signal.Signals) -> None:
     heard = []
     with lb_mpi.asked_to_stop(COMM) as asked:
+        assert signs.read(bytes(signs._page.bytes)).saves_pid == (os.getpid() if COMM.rank == 0 else 0)
         for step in range(6):
             if step == 2 and HERE:
                 os.kill(os.getpid(), number)
             heard.append(asked())
     assert heard == [None, None, None, number, number, number]
     assert signal.getsignal(number) is signal.SIG_DFL
+    assert signs.read(bytes(signs._page.bytes)).saves_pid == 0
 
 
 def test_a_handler_of_the_users_stays_and_errors_pass_through() -> None:
