@@ -1,0 +1,284 @@
+"""Is anything lost, or wrong, when ranks die?  python -m benchmarks.campaign --runs 40 --mpi both
+
+A run starts a program with `launch/run --restarts` on two to four ranks of this machine: a search (UTS, a walled maze), a
+pool of 2,000 tasks, or the weather, each of which saves what it has done.  Some time after the first save something happens
+to it, once or in the restarts, too:
+
+    kill      one to n - 1 ranks get SIGKILL, rank 0 in 40 % of the cases
+    stop      they get SIGSTOP, and stay so
+    full      a rank can't write any more, as on a full disk, and later a rank is killed
+    torn      a file of the newest save is cut short, and a rank is killed
+    flipped   a bit in a file of the newest save is turned, and a rank is killed
+
+What may come of it: "exact", the result of a run without failure, from this one command; "named", a non-zero exit and a
+cause in words.  What may not: "wrong"; "silent", an end without a cause, or none within a minute; and "leftovers" of any
+run: a process, shared memory, a temporary file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lb_mpi.launching import limit, segments
+from tools.environment import FOLDERS, ROOT, Environment, wanted
+
+LIMIT_S = 60.0  # for what is left of a run after the last thing has happened to it
+HANG_S = 4.0
+LATEST_S = 1.0  # after the first save of a start
+MISFORTUNES = ("kill", "kill", "kill", "kill", "stop", "full", "torn", "flipped")
+NUMBER = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")
+
+
+class Program(NamedTuple):
+    """What is run; `folder` stands for where it saves."""
+
+    name: str
+    words: tuple[str, ...]
+    answer: Callable[[dict[str, Any]], Any]  # of the JSON that it prints: what must be the same whatever happens
+
+
+PROGRAMS = (
+    Program(
+        "uts",
+        ("-m", "apps.uts", "--tree", "T1L", "--save", "{folder}", "--save-every", "0.1", "--json"),
+        lambda told: (told["nodes"], told["leaves"], told["depth"]),
+    ),
+    Program(
+        "maze",
+        ("-m", "apps.maze", "--dim", "3000", "--walled", "--save", "{folder}", "--save-every", "0.05", "--json"),
+        lambda told: (told["found"], told["visited"] - told["visited_twice"]),
+    ),
+    Program("pool", ("-m", "benchmarks.campaign_tasks", "{folder}"), lambda told: told["results"]),
+    Program(
+        "weather",
+        ("-m", "apps.weather", "--shape", "32x64", "--steps", "60", "--save", "{folder}", "--save-every", "5", "--json"),
+        lambda told: told["checksum"],
+    ),
+)
+
+
+class Run(NamedTuple):
+    """What came of one run."""
+
+    program: str
+    misfortune: str
+    n: int  # ranks
+    happened: int  # how often
+    outcome: str  # "exact", "named", "wrong", "silent"
+    left: list[str]
+    told: str  # its stderr
+
+
+class Start:
+    """A run that is under way."""
+
+    def __init__(self, environment: Environment, program: Program, n: int, folder: Path) -> None:
+        self.saves, self.scratch = folder / "saves", folder / "tmp"
+        self.scratch.mkdir()
+        self.mark, env = limit.marked({**environment.variables(), "TMPDIR": str(self.scratch)})
+        self._out, self._err = open(folder / "out", "w+"), open(folder / "err", "w+")  # noqa: SIM115  (closed by `end`)
+        words = [word.format(folder=self.saves) for word in program.words]
+        python = str(environment.python)
+        options = ["-n", str(n), "--restarts", "3", "--hang-s", f"{HANG_S:g}"]
+        self.process = subprocess.Popen(
+            [python, "launch/run", *options, "--", python, *words],
+            cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err,
+        )  # fmt: skip
+        self.used: set[Path] = set()  # shared memory
+
+    def ranks(self) -> dict[int, int]:
+        """The process of each rank that there is now."""
+        found: dict[int, int] = {}
+        for pid in limit.bearers(self.mark):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                rank = [value.partition(b"=")[2] for value in variables if value.startswith(NUMBER)]
+                if rank and words[1:2] == [b"-m"]:
+                    found[int(rank[0])] = pid
+        return found
+
+    def newest(self) -> list[Path]:
+        """The files of the newest save; none before the first."""
+        if self.saves.is_file():
+            return [self.saves] if self.saves.stat().st_size > 100 else []
+        whole = sorted(path.parent for path in self.saves.glob("save-*/manifest"))
+        return sorted(whole[-1].iterdir()) if whole else []
+
+    def state(self) -> tuple[Any, ...]:
+        """What changes with a save."""
+        with contextlib.suppress(OSError):
+            return tuple((path, path.stat().st_size) for path in self.newest())
+        return ()
+
+    def end(self) -> tuple[str, str]:
+        """End what is left; what it has printed, and told."""
+        limit.end(self.mark)
+        self.process.wait()
+        told = []
+        for file in (self._out, self._err):
+            file.seek(0)
+            told.append(file.read())
+            file.close()
+        return told[0], told[1]
+
+
+def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool:
+    """Wait for a new save, then a while, and let it happen; False when the run has ended before."""
+    before = start.state()
+    deadline = time.monotonic() + LIMIT_S
+    while start.state() == before or not start.newest():
+        if start.process.poll() is not None or time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    time.sleep(chance.uniform(0.0, LATEST_S))
+    found = start.ranks()
+    start.used |= {path for pid in limit.bearers(start.mark) for path in segments.mapped(Path(f"/proc/{pid}"))}
+    if len(found) < n:
+        return False
+    several = chance.sample(range(n), chance.randint(1, n - 1))
+    victims = [0, *several[1:]] if chance.random() < 0.4 else several
+    if misfortune == "full":
+        with contextlib.suppress(OSError):
+            resource.prlimit(found[victims[0]], resource.RLIMIT_FSIZE, (0, 0))
+        time.sleep(chance.uniform(0.0, LATEST_S))
+    with contextlib.suppress(OSError, IndexError):
+        damage(misfortune, chance.choice(start.newest()), chance)
+    for rank in set(victims):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found[rank], signal.SIGSTOP if misfortune == "stop" else signal.SIGKILL)
+    return True
+
+
+def damage(misfortune: str, path: Path, chance: random.Random) -> None:
+    """Cut the file short, or turn a bit of it."""
+    size = path.stat().st_size
+    if misfortune == "torn":
+        os.truncate(path, chance.randrange(size))
+    elif misfortune == "flipped":
+        with open(path, "r+b") as file:
+            at = chance.randrange(size)
+            file.seek(at)
+            byte = file.read(1)[0] ^ 1 << chance.randrange(8)
+            file.seek(at)
+            file.write(bytes([byte]))
+
+
+def campaign(environment: Environment, chance: random.Random, answers: dict[str, Any], programs: Iterable[Program]) -> Run:
+    """One run, and what came of it."""
+    program, misfortune = chance.choice(list(programs)), chance.choice(MISFORTUNES)
+    n, times = chance.randint(2, 4), chance.randint(1, 2)
+    with tempfile.TemporaryDirectory(prefix="lb_mpi-") as folder:
+        start = Start(environment, program, n, Path(folder))
+        happened, ended = 0, True
+        try:
+            while happened < times and suffer(start, misfortune, n, chance):
+                happened += 1
+            try:
+                start.process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                ended = False
+            left = ["a process"] * bool(limit.bearers(start.mark))
+        finally:
+            out, told = start.end()
+        left += ["shared memory"] * any(path.exists() for path in start.used)
+        left += ["a temporary file"] * bool(os.listdir(start.scratch))
+        outcome = judge(start.process.returncode, out, told, ended, lambda found: program.answer(found) == answers[program.name])
+    return Run(program.name, misfortune, n, happened, outcome, left, told)
+
+
+def judge(code: int, out: str, told: str, ended: bool, is_right: Callable[[dict[str, Any]], bool]) -> str:
+    """What the end of a run was."""
+    if not ended:
+        return "silent"
+    if code == 0:
+        try:
+            return "exact" if is_right(json.loads(out.splitlines()[-1])) else "wrong"
+        except (ValueError, IndexError, KeyError, TypeError):
+            return "silent"
+    causes = ("was killed by signal", "hangs", "can't be read", "failed:", "error:", "No space", "File too large")
+    return "named" if any(cause in told for cause in causes) else "silent"
+
+
+def undisturbed(environment: Environment, program: Program) -> Any:
+    """The answer of a run to which nothing happens."""
+    with tempfile.TemporaryDirectory(prefix="lb_mpi-") as folder:
+        start = Start(environment, program, 2, Path(folder))
+        try:
+            start.process.wait(10 * LIMIT_S)
+        finally:
+            out, told = start.end()
+        if start.process.returncode:
+            raise RuntimeError(f"{program.name} fails without any misfortune: {told}")
+        return program.answer(json.loads(out.splitlines()[-1]))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Make the command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m benchmarks.campaign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    top.add_argument("--runs", type=int, default=40, help="how many, in all (default: %(default)s)")
+    top.add_argument(
+        "--mpi", choices=[*FOLDERS, "both"], help="on which MPI; both: in turn (default: that of the variable MPI, or mpich)"
+    )
+    top.add_argument("--only", choices=[program.name for program in PROGRAMS], help="one program only")
+    top.add_argument("--seed", type=int, default=0, help="of all that is left to chance (default: %(default)s)")
+    top.add_argument("--json", action="store_true", help="print one JSON object")
+    return top
+
+
+def main() -> int:
+    """Let it happen, and print what was counted."""
+    options = parser().parse_args()
+    names = list(FOLDERS) if options.mpi == "both" else [options.mpi] if options.mpi else []
+    environments = [wanted({**os.environ, "MPI": name}) for name in names] or [wanted()]
+    programs = [program for program in PROGRAMS if options.only in (None, program.name)]
+    chance = random.Random(options.seed)
+    answers = {program.name: undisturbed(environments[0], program) for program in programs}
+    outcomes, left, happened = Counter[str](), Counter[str](), Counter[str]()
+    for k in range(options.runs):
+        environment = environments[k % len(environments)]
+        run = campaign(environment, chance, answers, programs)
+        outcomes[run.outcome] += 1
+        left.update(run.left)
+        happened[run.misfortune] += run.happened
+        if run.outcome != "exact" or run.left:
+            head = f"run {k}, {environment.mpi}: {run.program} on {run.n} ranks, {run.misfortune} x {run.happened}"
+            print(f"{head}: {run.outcome}, left: {run.left or 'nothing'}\n{run.told}", file=sys.stderr)
+        elif sys.stderr.isatty() and k % 10 == 9:
+            print(f"{k + 1} of {options.runs}: {dict(outcomes)}", file=sys.stderr)
+    answer = {
+        "mpi": [environment.mpi for environment in environments],
+        "runs": options.runs,
+        "seed": options.seed,
+        "happened": dict(happened),
+        **{name: outcomes[name] for name in ("exact", "named", "wrong", "silent")},
+        "leftovers": dict(left),
+    }
+    for_people = [
+        f"{options.runs} runs on {' and '.join(answer['mpi'])}, in which it happened: {dict(happened)}",
+        ", ".join(f"{name} {outcomes[name]}" for name in ("exact", "named", "wrong", "silent"))
+        + f"; leftovers: {dict(left) or 'none'}",
+    ]
+    print(json.dumps(answer) if options.json else "\n".join(for_people))
+    return int(bool(outcomes["wrong"] or outcomes["silent"] or left))
+
+
+if __name__ == "__main__":
+    with limit.interruptible():
+        sys.exit(main())
