@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
-from lb_mpi import checks
+from lb_mpi import checks, signs
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import ring_order
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.interrupts import Interrupts, held
 from lb_mpi.mpi.mailbox import Mailbox
+from lb_mpi.mpi.roll_call import RollCall, hang_s
 from lb_mpi.mpi.search_result import RankStats, SearchResult, collect
 from lb_mpi.mpi.waiting import Nap, barrier
 from lb_mpi.searching.bound import Bound, check_bound
@@ -87,8 +88,9 @@ def search(
         agree_on(own, bound=None if settings.bound is None else settings.bound.sense)
         if not own.bcast(settings.on_report is not None):
             settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
-        with held() as interrupts:
-            return _run(own, problem, settings, interrupts)
+        roll = RollCall(own)
+        with roll.call("lb_mpi.search"), held() as interrupts:
+            return _run(own, problem, settings, interrupts, roll)
     finally:
         own.Free()
 
@@ -116,6 +118,7 @@ def _settings(
 ) -> _Settings:
     """Hold the arguments against what is expected."""
     check_problem(problem)
+    hang_s()
     return _Settings(
         options.checked(),
         check_bound(bound),
@@ -127,7 +130,9 @@ def _settings(
     )
 
 
-def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts: Interrupts) -> SearchResult:
+def _run(
+    comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts: Interrupts, roll: RollCall
+) -> SearchResult:
     options, bound, slow, quantum, nap, on_report, on_turn = settings
     mailbox = Mailbox(comm)
     guard = Guard(problem, interrupts.allowed)
@@ -156,7 +161,10 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
         aside_s = time.perf_counter() - turned  # that it takes long is no reason to call it seldom
         if arrived or sends:
             nap.reset()
+        signs.turn()
+        roll.look(nap.waited_s)
         if searcher.working:
+            nap.reset()
             if rest_s := slow.due():
                 time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
                 continue
@@ -173,6 +181,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
     seconds = time.perf_counter() - start
 
     mailbox.drain()
+    roll.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(comm.allgather(searcher.sharing.bound.best))
     stats = RankStats(
