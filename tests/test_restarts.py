@@ -15,7 +15,7 @@ import pytest
 from lb_mpi import signs
 from lb_mpi.launching import limit, start, watch
 from lb_mpi.launching.ranks import SHARE, Progress, Used
-from tests.lab import ROOT, Lab, gone, mpi_library, until
+from tests.lab import ROOT, Lab, gone, mpi_library, script, until
 from tests.started import started
 from tools.environment import here
 
@@ -153,6 +153,35 @@ def test_a_host_that_dies_is_left_out_until_it_answers_again(
     assert lines.count("run: one (1 rank), two (1 rank)") == 2
     assert [line.rpartition(", ")[2] for line in lines if "restart " in line] == ["from save 1", "from save 2"]
     assert all(gone(int(path.read_text())) for path in lab.pids.iterdir())
+
+
+# What stands for launch/run in a batch job: it saves at SIGTERM, and ends with the exit code given.
+BATCH = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.1), sys.exit({code})))
+pathlib.Path("ready").touch()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("code", "requeued"), [(75, ["requeue 17"]), (143, [])])
+def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, requeued: list[str]) -> None:
+    for folder in (".venv/bin", "launch", "bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").touch()
+    script(tmp_path / "launch" / "run", BATCH.format(code=code))
+    told = 'import sys\nwith open("told", "a") as out:\n    out.write(" ".join(sys.argv[1:]) + "\\n")'
+    script(tmp_path / "bin" / "scontrol", told)
+    env = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(tmp_path / "bin")}
+    env |= {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "17"}
+    env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS_PER_NODE": "8"}
+    with started(["bash", str(ROOT / "launch" / "slurm.sbatch")], env=env) as process:
+        until((tmp_path / "ready").exists)
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (code, "")
+    assert (tmp_path / "told").read_text().splitlines() == ["show hostnames n[1-2]", *requeued]
+    assert [path.name for path in (tmp_path / "bin").iterdir()] == ["scontrol"]
 
 
 @pytest.mark.parametrize(
