@@ -209,11 +209,12 @@ def seen(turns: int, phase: str = "search") -> signs.Seen:
 
 def test_who_turns_computes_or_may_wait_goes_on() -> None:
     progress = Progress(0.0)
-    assert progress.quiet_s(1.0, seen(1), Used(0.0, False)) == 0.0
-    assert progress.quiet_s(5.0, seen(1), Used(0.0, False)) == 4.0
-    assert progress.quiet_s(6.0, seen(2), Used(0.0, False)) == 0.0
-    assert progress.quiet_s(16.0, seen(2), Used(9 * SHARE, False)) == 10.0  # a little, as threads of an MPI do
-    assert progress.quiet_s(17.0, seen(2), Used(12 * SHARE, False)) == 0.0
+    assert progress.quiet_s(1.0, seen(1), Used(0.0)) == 0.0
+    assert progress.quiet_s(5.0, seen(1), Used(0.0)) == 4.0
+    assert progress.quiet_s(6.0, seen(2), Used(0.0)) == 0.0
+    assert progress.quiet_s(16.0, seen(2), Used(9 * SHARE)) == 10.0  # a little, as threads of an MPI do
+    assert progress.quiet_s(17.0, seen(2), Used(12 * SHARE)) == 0.0
     assert progress.quiet_s(18.0, seen(2), Used(12 * SHARE, True)) == 1.0
-    assert progress.quiet_s(90.0, seen(2, ""), Used(12 * SHARE, False)) == 0.0  # nothing of ours: it may wait
+    assert progress.quiet_s(90.0, seen(2, ""), Used(12 * SHARE)) == 0.0  # nothing of ours: it may wait
     assert progress.quiet_s(95.0, seen(2, ""), Used(12 * SHARE, True)) == 5.0  # but not stopped
+    assert progress.quiet_s(99.0, seen(2), Used(12 * SHARE, gone=True)) == 0.0

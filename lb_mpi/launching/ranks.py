@@ -22,13 +22,14 @@ class Used(NamedTuple):
     """A process and its descendants at a look."""
 
     cpu_s: float
-    stopped: bool  # one of them is, by SIGSTOP
+    stopped: bool = False  # one of them is, by SIGSTOP
+    gone: bool = False  # there is none
 
 
 class Progress:
     """For how long a rank has done nothing: neither a turn, nor more CPU time than `SHARE` of a core.
 
-    A rank that is nowhere where it must go on may wait for whatever it likes; but not stopped.
+    A rank that is nowhere where it must go on may wait for whatever it likes; but not stopped.  What is gone doesn't hang.
     """
 
     def __init__(self, now: float) -> None:
@@ -37,7 +38,7 @@ class Progress:
     def quiet_s(self, now: float, seen: signs.Seen, used: Used) -> float:
         """Seconds, at a look."""
         computed = abs(used.cpu_s - self._cpu_s) > SHARE * (now - self._since)
-        if seen.turns != self._turns or computed or not (seen.phase or used.stopped):
+        if seen.turns != self._turns or computed or used.gone or not (seen.phase or used.stopped):
             self._since, self._turns, self._cpu_s = now, seen.turns, used.cpu_s
         return now - self._since
 
@@ -99,10 +100,10 @@ def _tree(pid: int) -> list[int]:
 
 def _used(pid: int) -> Used:
     """What the descendants of `pid` have used so far, to 10 ms."""
-    cpu_s, stopped = 0.0, False
-    for one in _tree(pid):
+    cpu_s, stopped, tree = 0.0, False, _tree(pid)
+    for one in tree:
         with contextlib.suppress(OSError), open(f"/proc/{one}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
             stopped |= fields[0] in (b"T", b"t")
             cpu_s += sum(map(int, fields[11:15])) * _TICK_S
-    return Used(cpu_s, stopped)
+    return Used(cpu_s, stopped, not tree)
