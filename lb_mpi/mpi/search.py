@@ -162,7 +162,7 @@ def _run(
         if arrived or sends:
             nap.reset()
         signs.turn()
-        roll.look(nap.waited_s)
+        searcher.attempt(roll.look, nap.waited_s)  # where warnings are errors, all are told
         if searcher.working:
             nap.reset()
             if rest_s := slow.due():

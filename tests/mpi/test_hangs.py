@@ -90,6 +90,18 @@ def test_ranks_that_wait_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     check(monkeypatch, lambda: lb_mpi.search(COMM, Slow(3)), "lb_mpi.search", 0)
 
 
+def test_where_warnings_are_errors_all_ranks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
+        COMM.Send(b"", 0, TAG)
+        raise kind(text)
+
+    monkeypatch.setattr(roll_call.warnings, "warn", warn)
+    with pytest.raises(lb_mpi.SearchError, match=r"^rank 1: RuntimeWarning: rank 1 has waited for "):
+        lb_mpi.search(COMM, Slow(3))
+    if RANK == 0:
+        COMM.Recv(bytearray(), MPI.ANY_SOURCE, TAG)
+
+
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
 def test_a_time_that_is_none_is_an_error_on_all_ranks(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     if RANK == LAST:
