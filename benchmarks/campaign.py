@@ -197,7 +197,8 @@ def campaign(environment: Environment, chance: random.Random, answers: dict[str,
             out, told = start.end()
         left += ["shared memory"] * any(path.exists() for path in start.used)
         left += ["a temporary file"] * bool(os.listdir(start.scratch))
-        outcome = judge(start.process.returncode, out, told, ended, lambda found: program.answer(found) == answers[program.name])
+        right = answers[program.name]
+        outcome = judge(start.process.returncode, out, told, ended, lambda found: program.answer(found) == right)
     return Run(program.name, misfortune, n, happened, outcome, left, told)
 
 

@@ -220,6 +220,47 @@ def test_a_host_that_dies_is_named_and_nothing_is_left(delay_ms: float, tmp_path
     assert [host["processes"] for host in status().values()] == [0, 0, 0]
 
 
+COUNTING = """
+import os, sys, time
+from mpi4py import MPI
+from lb_mpi import signs
+comm, folder = MPI.COMM_WORLD, sys.argv[1]
+if comm.rank == 0:
+    with open(f"{folder}/starts", "a") as out:
+        out.write("*")
+    signs.saved(len(open(f"{folder}/starts").read()))
+comm.Barrier()
+number = len(open(f"{folder}/starts").read())
+open(f"{folder}/{number}-{comm.rank}", "w").close()
+while number == 1:
+    time.sleep(0.01)
+if comm.rank == 0:
+    print(f"start {number}, {comm.size} ranks")
+"""
+
+
+@needs_root
+@needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
+def test_a_run_whose_host_dies_goes_on(delay_ms: float, tmp_path: Path) -> None:
+    options = ["--name", NAME, "run", "--restarts", "1", "--", "python", "-c", COUNTING, str(tmp_path)]
+    command = [sys.executable, str(ROOT / "launch" / "cluster"), *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=HERE, text=True, **pipes) as process:
+        until(lambda: len(list(tmp_path.glob("1-*"))) == 3)
+        namespace = f"lbmpi-{NAME}-h3"
+        pids = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True).stdout
+        for pid in map(int, pids.split()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert out.splitlines()[-1] == "start 2, 3 ranks"  # it answers again
+    assert "host h3 is gone" in err
+    assert re.search("^run: restart 1 of 1, after .* s, from save 1$", err, re.MULTILINE)
+    until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0], 2.0)  # Open MPI's daemons end themselves
+
+
 @needs_root
 @needs_mpiexec
 def test_a_host_that_is_not_there_is_named(delay_ms: float, tmp_path: Path) -> None:

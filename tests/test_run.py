@@ -1,6 +1,5 @@
 """launch/run: options for both MPIs, what is wrong with hosts, what is left when one dies; MPI itself is not started."""
 
-import json
 import os
 import random
 import shutil
@@ -8,11 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,13 +18,12 @@ from lb_mpi.graph import parse
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, start, watch
 from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
-from tests.started import started
+from tests.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
 from tools import kills
 from tools.environment import here
 
 pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
 
-ROOT = Path(__file__).resolve().parent.parent
 HOSTS = [Host("fast", 2), Host("mid"), Host("slow", 3)]
 MPICH, OPEN_MPI = Mpiexec("/bin/mpiexec", "MPICH 5.0.2"), Mpiexec("/bin/mpiexec", "Open MPI 5.0.8")
 
@@ -83,12 +79,6 @@ def test_ranks_are_arranged_by_the_speeds_of_their_hosts() -> None:
         start.arranged("star:6", hosts, slots)
 
 
-def script(path: Path, text: str) -> str:
-    path.write_text(f"#!{sys.executable}\n{text}")
-    path.chmod(0o755)
-    return str(path)
-
-
 @pytest.mark.parametrize(
     ("says", "library"),
     [
@@ -124,71 +114,10 @@ def test_the_python_that_is_checked() -> None:
 
 # --- hosts that are programs of the test -----------------------------------------------------------------------------
 
-# What stands for ssh: does on this machine what a host called so would do, and notes its pid.
-LAUNCHER = """
-import os, sys, time
-host, there = sys.argv[1:]
-if host == "unreachable":
-    sys.exit("ssh: connect to host unreachable port 22: No route to host")
-if host == "mute":
-    time.sleep(60)
-if host == "old":
-    print('lb_mpi {"host": "old", "Python": "3.11.0", "mpi4py": "3.0.0"}', flush=True)
-    sys.stdin.read()
-if host == "elsewhere":
-    there = there.replace(ROOT, "/nosuch/folder")
-if host == "bare":
-    there = there.replace(sys.executable, "/nosuch/python")
-if host == "chatty":
-    print("Welcome to chatty!", flush=True)
-open(os.path.join(FOLDER, host), "w").write(str(os.getpid()))
-os.execv("/bin/sh", ["sh", "-c", there])
-"""
-# What stands for mpiexec: starts the ranks on this machine.
-MPIEXEC = """
-import os, subprocess, sys
-if "--version" in sys.argv:
-    print({says!r})
-    sys.exit()
-k = sys.argv.index("-n")
-n, program = int(sys.argv[k + 1]), sys.argv[k + 2 :]
-ranks = [subprocess.Popen(program, env={{**os.environ, "PMI_RANK": str(rank)}}) for rank in range(n)]
-sys.exit(max([rank.wait() for rank in ranks]))
-"""
-
 
 @pytest.fixture(scope="session")
 def library() -> str:
-    """The MPI library of this environment."""
-    argv = [sys.executable, "-m", "lb_mpi.mpi.facts"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    return str(json.loads(done.stdout)["MPI library"])
-
-
-class Lab:
-    """Host lists, and commands to use them."""
-
-    def __init__(self, folder: Path, library: str) -> None:
-        self.folder = folder
-        self.pids = folder / "pids"
-        self.pids.mkdir()
-        self.launcher = script(folder / "ssh", f"ROOT, FOLDER = {str(ROOT)!r}, {str(self.pids)!r}\n{LAUNCHER}")
-        name, _, version = library.rpartition(" ")
-        says = f"HYDRA build details:\n    Version:   {version}" if name == "MPICH" else f"mpiexec (Open MPI) {version}"
-        self.mpiexec = script(folder / "mpiexec", MPIEXEC.format(says=says))
-
-    def arguments(self, hosts: str, *more: str) -> list[str]:
-        (self.folder / "hosts.txt").write_text(hosts.replace(" ", "\n"))
-        tools = ["--launcher", self.launcher, "--mpiexec", self.mpiexec]
-        return ["--hosts", str(self.folder / "hosts.txt"), *tools, *more]
-
-    def start(self, hosts: str, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
-        return started([sys.executable, str(ROOT / "launch" / "run"), *self.arguments(hosts, *more)], cwd=ROOT)
-
-    def run(self, hosts: str, *more: str) -> tuple[int, str, str]:
-        with self.start(hosts, *more) as process:
-            out, err = process.communicate(timeout=60)
-        return process.returncode, out, err
+    return mpi_library()
 
 
 @pytest.fixture
@@ -197,21 +126,6 @@ def lab(tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     yield Lab(tmp_path, library)
     for path in (tmp_path / "pids").iterdir():
         assert gone(int(path.read_text())), path.name
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 30
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return value
 
 
 def test_a_check_and_a_run(lab: Lab, library: str) -> None:

@@ -1,10 +1,13 @@
 """The side of launch/run that is on each host: `python lb_mpi/launching host MARK`, in the folder that the program is to
 run in.
 
-    it says                          after
-    lb_mpi {...}                     the start: what the host has (lb_mpi.mpi.facts), or {"error": ...}
-    lb_mpi alive                     each line of its input
-    lb_mpi killed {...}              a rank on this host has died by a signal (rank.py tells it so)
+    it hears    it says
+                lb_mpi {...}         at the start: what the host has (lb_mpi.mpi.facts), or {"error": ...}
+    ? K         lb_mpi state {...}   of each rank that has said something new, or is quiet
+                lb_mpi alive K
+    save                             (it lets ranks save and end that can, see lb_mpi.signs)
+    stack RANK  lb_mpi stack {...}   its Python stack
+                lb_mpi end {...}     a rank on this host has died, or failed by itself (rank.py tells it so)
 
 When its input ends, or nothing has come for LOST_S, the program is over, or its host is cut off from the others: whatever
 bears MARK on this host is ended.
@@ -22,8 +25,11 @@ import sys
 from collections.abc import Sequence
 
 from lb_mpi.launching import limit, rank
+from lb_mpi.launching.heard import End, Stack, State, told
+from lb_mpi.launching.ranks import Rank
 
 LOST_S = 20.0
+QUIET_S = 2.0  # a rank is told of that has been quiet for so long
 
 
 def facts() -> str:
@@ -41,28 +47,71 @@ def say(text: str) -> None:
     os.write(1, f"lb_mpi {text}\n".encode())
 
 
-def serve(deaths: socket.socket) -> None:
-    """Answer until the other side is gone, and pass on what ranks have told to `deaths`."""
-    while ready := select.select([0, deaths.fileno()], [], [], LOST_S)[0]:
-        if deaths.fileno() in ready:
-            say(f"killed {deaths.recv(4096).decode()}")
-        if 0 in ready:
-            lines = os.read(0, 4096).count(b"\n")
-            if not lines:
-                return
-            for _ in range(lines):
-                say("alive")
+class Side:
+    """Answers, and keeps what is known of the ranks of this host."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, Rank] = {}
+        self._said: dict[str, State] = {}
+        self._text = b""
+
+    def hear_rank(self, from_ranks: socket.socket) -> None:
+        """Take in what a rank.py tells: that it starts, or how it has ended."""
+        data, files, _, _ = socket.recv_fds(from_ranks, 4096, 1)
+        told_of = json.loads(data)
+        if files:
+            self._ranks[told_of["rank"]] = Rank(told_of["rank"], told_of["pid"], files[0])
+            return
+        end = End(**told_of)
+        if end.rank in self._ranks:
+            self._tell_state(self._ranks[end.rank])
+        say(f"end {told(end)}")
+
+    def hear(self) -> bool:
+        """Take in what the other side says; False when it's gone."""
+        data = os.read(0, 4096)
+        *lines, self._text = (self._text + data).split(b"\n")
+        for line in lines:
+            word, _, about = line.decode().partition(" ")
+            if word == "save":
+                for one in self._ranks.values():
+                    one.save()
+            elif word == "stack":
+                say(f"stack {told(Stack(about, self._ranks[about].stack() if about in self._ranks else ''))}")
+            else:
+                for one in self._ranks.values():
+                    self._tell_state(one)
+                say(f"alive {about}")
+        return bool(data)
+
+    def _tell_state(self, one: Rank) -> None:
+        state = one.look()
+        if state.quiet_s < QUIET_S:
+            state = state._replace(quiet_s=0.0, stopped=False, phase="")
+        if state != self._said.get(state.rank):
+            self._said[state.rank] = state
+            say(f"state {told(state)}")
+
+
+def serve(from_ranks: socket.socket) -> None:
+    """Answer until the other side is gone."""
+    side = Side()
+    while ready := select.select([0, from_ranks.fileno()], [], [], LOST_S)[0]:
+        if from_ranks.fileno() in ready:
+            side.hear_rank(from_ranks)
+        elif not side.hear():  # ranks first: what they had to say is said before the answer
+            return
 
 
 def main(arguments: Sequence[str], _prog: str) -> int:
     """Answer, then end what is left."""
     (mark,) = arguments
-    with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaths:
+    with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
         try:
             with contextlib.suppress(OSError):  # two names of one host: the other process listens
-                deaths.bind(rank.address(mark))
+                from_ranks.bind(rank.address(mark))
             say(facts())
-            serve(deaths)
+            serve(from_ranks)
         except BrokenPipeError:
             pass
         finally:

@@ -163,15 +163,18 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
-    """Hold Ctrl-C and its kin back in this block: what is started in it is known when they are acted on, at its end."""
+def held() -> Iterator[list[int]]:
+    """Hold Ctrl-C and its kin back in this block: what is started in it is known when they are acted on, at its end.
+
+    The list has those that came; who has acted on them takes them out.
+    """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_UNWINDING)}
     before = {number: handler for number, handler in before.items() if callable(handler)}  # an ignored one stays so
     for number in before:
         signal.signal(number, lambda one, _frame: came.append(one))
     try:
-        yield
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

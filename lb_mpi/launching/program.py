@@ -120,18 +120,19 @@ class Program:
         found: dict[int, float] = {}
         used = resource.getrusage(resource.RUSAGE_CHILDREN)  # orphans that were reaped here
         reaped_s = used.ru_utime + used.ru_stime
-        unseen = [pid for pid in _children(os.getpid()) if pid != self._guard]
+        unseen = [pid for pid in children(os.getpid()) if pid != self._guard]
         while unseen:
             pid = unseen.pop()
             with contextlib.suppress(OSError):
                 fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
                 found[pid] = self._cpu_s.get(pid, 0.0)
                 reaped_s += (int(fields[13]) + int(fields[14])) * _TICK_S  # cutime, cstime
-                unseen += _children(pid)
+                unseen += children(pid)
         self._cpu_s, self._reaped_s = found, reaped_s
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Return the processes that `pid` has started; OSError when it is gone."""
     found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError):

@@ -1,25 +1,30 @@
-"""What stands between mpiexec and a program on each rank, to tell which rank was killed, where and by which signal.
+"""What stands between mpiexec and a program on each rank, to tell how the rank ended, and to give it a page for its signs.
 
 `python lb_mpi/launching rank PROGRAM [ARGUMENTS]`.  Only a parent learns how a process ended, and MPICH's says neither
 rank nor host.  The signals that this process gets go to the program, which dies with it; it ends as the program does.
 
-What it has to say goes to host.py of its host, by a datagram to a socket whose address is the mark of the run.
+What it has to say goes to host.py of its host, by datagrams to a socket whose address is the mark of the run: at the start
+its number, with the file that the program's signs are in (`lb_mpi.signs`), and at an end that nobody asked for, which.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import json
 import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from lb_mpi import signs
 from lb_mpi.launching import limit
+from lb_mpi.launching.heard import End
 from lb_mpi.launching.program import FORWARDED, become, end_as
 
 NUMBER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
+SEND_S = 5.0  # host.py hears many ranks that start at once
 
 
 def address(mark: str) -> str:
@@ -27,29 +32,49 @@ def address(mark: str) -> str:
     return f"\0lb_mpi-{mark}"
 
 
-def report(number: int, variables: Mapping[str, str]) -> None:
-    """Tell host.py which rank died by signal `number`; nobody is told when it isn't there."""
-    rank = next((variables[name] for name in NUMBER if variables.get(name)), "?")
+def number(variables: Mapping[str, str]) -> str:
+    """This rank, as mpiexec has told it."""
+    return next((variables[name] for name in NUMBER if variables.get(name)), "?")
+
+
+def tell(what: dict[str, Any], variables: Mapping[str, str], *files: int) -> bool:
+    """Tell host.py, and give it `files`; False when it isn't there."""
     mark = variables.get(limit.MARK, "").rpartition(":")[2]
-    told = json.dumps({"rank": rank, "host": socket.gethostname(), "signal": number}).encode()
+    given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
-        out.sendto(told, address(mark))
+        out.settimeout(SEND_S)
+        out.connect(address(mark))
+        out.sendmsg([json.dumps(what).encode()], given)
+        return True
+    return False
+
+
+def page(variables: Mapping[str, str]) -> dict[str, str]:
+    """Make the page for the program's signs, and return the variable that tells where it is; none when nobody listens."""
+    file = os.memfd_create(
+        "lb_mpi-signs"
+    )  # leaves nothing behind, and stays known to host.py when this process is gone
+    os.ftruncate(file, signs.BYTES)
+    if not tell({"rank": number(variables), "pid": os.getpid()}, variables, file):
+        return {}
+    return {signs.VARIABLE: f"/proc/{os.getpid()}/fd/{file}"}
 
 
 def main(argv: Sequence[str], _prog: str) -> NoReturn:
     """Run `argv` and end as it ends."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
+    env = {**os.environ, **page(os.environ)}
     parent, child = os.getpid(), os.fork()
     if child == 0:
-        become(argv, os.environ, mask, parent)
+        become(argv, env, mask, parent)
     asked = False
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-        number = signal.sigwait(FORWARDED | {signal.SIGCHLD})
-        if number != signal.SIGCHLD:
+        came = signal.sigwait(FORWARDED | {signal.SIGCHLD})
+        if came != signal.SIGCHLD:
             asked = True
             with contextlib.suppress(OSError):
-                os.killpg(child, number)
+                os.killpg(child, came)
     code = os.waitstatus_to_exitcode(ended[1])
-    if code < 0 and not asked:  # mpiexec ends the others when one is gone
-        report(-code, os.environ)
+    if code and not asked:  # mpiexec ends the others when one is gone
+        tell(End(number(os.environ), socket.gethostname(), code)._asdict(), os.environ)
     end_as(code)

@@ -1,7 +1,8 @@
-"""./launch/run: start a program on a list of hosts with the MPI that is installed.
+"""./launch/run: start a program on a list of hosts, or on this machine, with the MPI that is installed.
 
 Before the start: mpiexec and mpi4py belong together, each host is reached, has the same versions, and sees this folder.
-While it runs: each host gives signs of life.  After it, however it ended: nothing of it is left on any host.
+While it runs: each host gives signs of life, and its ranks go on.  After it, however it ended: nothing of it is left on any
+host.  When a host or a rank has died and the program has saved something, it may be started again on what is left.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ import argparse
 import os
 import shlex
 import shutil
-import subprocess
+import socket
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
 from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
-from lb_mpi.launching.watch import LOOK_S, SIGN_S, Watch, is_here, launcher
+from lb_mpi.launching.restarting import Outcome, decide, place
+from lb_mpi.launching.supervise import Patience, say, supervise
+from lb_mpi.launching.watch import Watch, is_here, launcher
 
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
 
@@ -68,51 +71,51 @@ def arranged(text: str, hosts: Sequence[Host], slots: Sequence[int]) -> list[int
     return [slots[position] for position in positions]
 
 
-def supervise(argv: Sequence[str], env: Mapping[str, str], mark: str, watch: Watch) -> int:
-    """Run mpiexec for as long as all hosts live; return its exit code, or 1 when a host is gone.
-
-    Whoever was killed, a host or a rank, is named.
-    """
-    process = None
-    try:
-        with limit.held():
-            process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-        while process.poll() is None:
-            gone = watch.lost()
-            say(*watch.killed(), *gone)
-            if gone:
-                return 1
-            time.sleep(LOOK_S)
-        code = process.returncode
-        gone = watch.silent(SIGN_S)  # Open MPI's mpiexec may end with 0 when a host has died
-        say(*watch.killed(), *gone)
-        if code:
-            say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
-        return (code if code >= 0 else 128 - code) or int(bool(gone))
-    finally:
-        limit.end(mark, process)
-
-
-def say(*lines: str) -> None:
-    """Tell people."""
-    for line in lines:
-        print(f"run: {line}", file=sys.stderr, flush=True)
-
-
 def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
     top = argparse.ArgumentParser(
         prog=prog,
-        usage="%(prog)s --hosts FILE [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s --hosts FILE --check",
-        description="Start a program on a list of hosts, with MPICH or Open MPI; see launch/hosts.example. Before the start "
-        "it is checked that mpiexec and mpi4py belong together, and that each host is reached, has the same versions, and "
-        "sees this folder. When a host dies or a rank is killed, it is named, and all is ended.",
+        usage="%(prog)s [-n N] [--hosts FILE] [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check",
+        description="Start a program on this machine or on a list of hosts, with MPICH or Open MPI; see "
+        "launch/hosts.example. Before the start it is checked that mpiexec and mpi4py belong together, and that each host "
+        "is reached, has the same versions, and sees this folder. When a host dies, or a rank is killed or hangs, it is "
+        "named, and all is ended; or started again, with --restarts.",
+        epilog="Exit codes: that of mpiexec; 75: the program has saved and stopped, since it was told to; 124: a rank hung; "
+        "2: a mistake in the command line.",
         allow_abbrev=False,
     )
     top.add_argument(
-        "--hosts", required=True, metavar="FILE", help="the host list: NAME [slots=N] [speed=X], a host a line"
+        "--hosts",
+        metavar="FILE",
+        help="the host list: NAME [slots=N] [speed=X], a host a line (default: this machine, with -n slots)",
     )
-    top.add_argument("-n", type=int, metavar="N", help="ranks (default: all slots)")
+    top.add_argument(
+        "-n", type=int, metavar="N", help="ranks (default: all slots; without a host list, one for each core)"
+    )
+    top.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="when a host or a rank dies or hangs, start the same command again on what is left, at most N times, and only "
+        "if the program has saved something since the start; not when it fails by itself (default: %(default)s)",
+    )
+    top.add_argument(
+        "--hang-s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="a rank hangs that neither computes nor answers for S seconds, in a call of lb_mpi or stopped: it is named, "
+        "with its Python stack, and the run is ended or restarted; 0: never (default: %(default)g)",
+    )
+    top.add_argument(
+        "--grace-s",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="after Ctrl-C or SIGTERM a program that can save has S seconds for that; a second Ctrl-C ends it at once "
+        "(default: %(default)g)",
+    )
     top.add_argument(
         "--arrange",
         metavar="GRAPH",
@@ -131,38 +134,103 @@ def parser(prog: str) -> argparse.ArgumentParser:
     return top
 
 
-def run(options: argparse.Namespace, program: list[str]) -> int:
-    """Check, then start; ValueError or OSError for mistakes."""
-    hosts = read_hosts(options.hosts)
-    ranks = fill(hosts, options.n)
-    if options.arrange:
-        ranks = arranged(options.arrange, hosts, ranks)
-    mpi = identify(find(options.mpiexec))
-    through = find(options.launcher) if options.launcher else None
-    used = [hosts[index] for index in sorted(set(ranks))]
-    if program:
-        program = [find(program[0]), *program[1:]]
-    mark, env = limit.marked(variables(mpi, os.environ, emulated=options.emulated))
-    if any(not is_here(host.name) for host in used):
-        find(launcher(through)[0])
-    python = interpreter(program)
-    argv = command(mpi, hosts, ranks, through, env)
-    argv += before(mpi, python, [hosts[index] for index in ranks] if options.emulated else [])
-    with Watch((host.name for host in used), launcher(through), python, mark) as watch:
+class Job(NamedTuple):
+    """What is to be run, each time that it is started."""
+
+    hosts: list[Host]
+    ranks: list[int]  # (n,) the host of each, as wanted
+    arrange: str | None  # the graph by which they are arranged
+    mpi: Mpiexec
+    launcher: str | None  # what stands for ssh
+    program: list[str]  # empty: the hosts are only checked
+    emulated: bool
+    patience: Patience
+
+    def start(self, *, again: bool) -> Outcome | int:
+        """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
+
+        A host that won't do is an error the first time.  `again`: it's left out, and all others of the list are used.
+        """
+        mark, env = limit.marked(variables(self.mpi, os.environ, emulated=self.emulated))
+        python = interpreter(self.program)
+        names = [self.hosts[index].name for index in (range(len(self.hosts)) if again else sorted(set(self.ranks)))]
+        if any(not is_here(name) for name in names):
+            find(launcher(self.launcher)[0])
+        self.argv(self.ranks, python, env)  # a host that can't be named is told before any is asked
+        with Watch(names, launcher(self.launcher), python, mark) as watch:
+            ranks = self.placed(watch, python, again=again)
+            if not ranks:
+                return 1
+            counts = Counter(self.hosts[index].name for index in ranks)
+            watch.keep(counts)
+            say(", ".join(f"{name} ({count} rank{'s' * (count > 1)})" for name, count in counts.items()))
+            argv = [*self.argv(ranks, python, env), *self.program]
+            if not again:
+                facts = watch.here.facts.items()
+                say(", ".join(f"{what} {has}" for what, has in facts if what not in ("host", "sources")))
+            if not self.program:
+                return 0
+            if not again:
+                say(shlex.join(argv))
+            return supervise(argv, env, mark, watch, self.patience)
+
+    def argv(self, ranks: Sequence[int], python: str, env: Mapping[str, str]) -> list[str]:
+        """Return the command line up to the program."""
+        argv = command(self.mpi, self.hosts, ranks, self.launcher, env)
+        return argv + before(self.mpi, python, [self.hosts[index] for index in ranks] if self.emulated else [])
+
+    def placed(self, watch: Watch, python: str, *, again: bool) -> list[int]:
+        """Wait for the hosts; the host of each rank.  None, with words, if it can't be started."""
         problems = watch.reach()
         has = watch.here.facts.get("MPI library")
-        if has is not None and has != mpi.library:
-            problems.insert(0, f"{mpi.path} is of {mpi.library}, but mpi4py of {python} uses {has}: expected the same")
-        if problems:
-            say(*problems)
-            return 1
-        counts = Counter(hosts[index].name for index in ranks)
-        say(", ".join(f"{name} ({count} rank{'s' * (count > 1)})" for name, count in counts.items()))
-        say(", ".join(f"{what} {has}" for what, has in watch.here.facts.items() if what not in ("host", "sources")))
-        if options.check:
-            return 0
-        say(shlex.join([*argv, *program]))
-        return supervise([*argv, *program], env, mark, watch)
+        if has is not None and has != self.mpi.library:
+            say(f"{self.mpi.path} is of {self.mpi.library}, but mpi4py of {python} uses {has}: expected the same")
+            return []
+        if not again or watch.here.name in problems:
+            say(*problems.values())
+            return [] if problems else self.ranks
+        dead = {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
+        ranks, words = place(self.hosts, dead, len(self.ranks))
+        say(*words)
+        if self.arrange and len(ranks) < len(self.ranks):
+            say(f"not arranged: {self.arrange} has {len(self.ranks)} vertices")
+        elif self.arrange:
+            return arranged(self.arrange, self.hosts, ranks)
+        return ranks
+
+
+def run(options: argparse.Namespace, program: list[str]) -> int:
+    """Check, start, and start again what has died; ValueError or OSError for mistakes."""
+    for name in ("restarts", "hang_s", "grace_s"):
+        if not 0 <= (value := getattr(options, name)) < float("inf"):
+            raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected 0 or more")
+    here = Host(socket.gethostname(), max(options.n or n_cores(), 1))
+    hosts = read_hosts(options.hosts) if options.hosts else [here]
+    ranks = fill(hosts, options.n)
+    job = Job(
+        hosts,
+        arranged(options.arrange, hosts, ranks) if options.arrange else ranks,
+        options.arrange,
+        identify(find(options.mpiexec)),
+        find(options.launcher) if options.launcher else None,
+        [find(program[0]), *program[1:]] if program else [],
+        options.emulated,
+        Patience(options.hang_s, options.grace_s),
+    )
+    n_restarts = 0
+    while not isinstance(outcome := job.start(again=n_restarts > 0), int):
+        decision = decide(outcome, n_restarts, options.restarts)
+        if decision.why:
+            say(decision.why)
+        if not decision.again:
+            return decision.code
+        n_restarts += 1
+    return outcome
+
+
+def n_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def before(mpi: Mpiexec, python: str, emulated: Sequence[Host]) -> list[str]:

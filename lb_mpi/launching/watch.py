@@ -11,13 +11,13 @@ import os
 import resource
 import selectors
 import shlex
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
 
 from lb_mpi.launching.commands import argv
+from lb_mpi.launching.heard import End, Stack, State
 
 REACH_S = 20.0  # for all hosts, at the same time
 SIGN_S = 12.0  # without a sign of life a host is given up
@@ -34,7 +34,10 @@ class Connection:
         """Begin to connect."""
         self.name = name
         self.facts: dict[str, str] = {}
-        self.killed: list[str] = []  # a line for each rank that was
+        self.answered = 0  # the number of the last question that was
+        self.ends: list[End] = []  # of its ranks, that nobody has taken yet
+        self.states: dict[str, State] = {}  # of its ranks, as told last
+        self.stacks: dict[str, str] = {}  # of ranks that were asked for theirs
         self.last_sign = time.monotonic()
         self._said = ""  # by others than host.py, the last line: why there is no connection
         self._text = b""
@@ -64,18 +67,29 @@ class Connection:
             if not line.startswith(b"lb_mpi "):
                 self._said = line.decode(errors="replace").strip() or self._said
                 continue
-            self.last_sign, self._said = time.monotonic(), ""
-            if line.startswith(b"lb_mpi {"):
-                self.facts = json.loads(line.removeprefix(b"lb_mpi "))
-            if line.startswith(b"lb_mpi killed {"):
-                it = json.loads(line.removeprefix(b"lb_mpi killed "))
-                name = signal.strsignal(it["signal"])
-                self.killed.append(f"rank {it['rank']} on host {it['host']} was killed by signal {it['signal']} ({name})")
+            self._said = ""
+            self._take(line.decode().removeprefix("lb_mpi "))
 
-    def ask(self) -> None:
-        """Ask for a sign of life."""
+    def _take(self, said: str) -> None:
+        """Take in a line of host.py."""
+        what, _, about = said.partition(" ")
+        if said.startswith("{"):
+            self.facts, self.last_sign = json.loads(said), time.monotonic()
+        elif what == "alive":
+            self.answered, self.last_sign = int(about), time.monotonic()
+        elif what == "state":
+            state = State(**json.loads(about))
+            self.states[state.rank] = state
+        elif what == "end":
+            self.ends.append(End(**json.loads(about)))
+        elif what == "stack":
+            stack = Stack(**json.loads(about))
+            self.stacks[stack.rank] = stack.text
+
+    def tell(self, line: str) -> None:
+        """Tell host.py; "? K" asks for a sign of life."""
         with contextlib.suppress(OSError):
-            self._socket.send(b"?\n")
+            self._socket.send(f"{line}\n".encode())
 
     def ended(self) -> str | None:
         """Why the connection has ended; None while it stands."""
@@ -120,7 +134,7 @@ class Watch:
             raise
         for connection in self._all:
             self._ready.register(connection, selectors.EVENT_READ, connection)
-        self._asked = 0.0
+        self._asked, self._n_asked = 0.0, 0
 
     @property
     def _all(self) -> set[Connection]:
@@ -134,6 +148,12 @@ class Watch:
         """Close."""
         self.close()
 
+    def _ask(self) -> None:
+        """Ask all hosts for a sign of life."""
+        self._asked = time.monotonic()
+        self._n_asked += 1
+        self.tell(f"? {self._n_asked}")
+
     def _listen(self, wait_s: float) -> None:
         """Take in what has been said; wait up to `wait_s` seconds for something."""
         for key, _ in self._ready.select(wait_s):
@@ -142,15 +162,27 @@ class Watch:
             if connection.ended() is not None:  # there is no more to come
                 self._ready.unregister(connection)
 
-    def reach(self) -> list[str]:
-        """Wait until all hosts have said what they have; return a line for each host of which something is wrong."""
+    def reach(self) -> dict[str, str]:
+        """Wait until all hosts have said what they have; by name, a line for each host of which something is wrong."""
         deadline = time.monotonic() + REACH_S
         waiting = self._all
         while waiting and (left_s := deadline - time.monotonic()) > 0:
             self._listen(left_s)
             waiting = {one for one in waiting if not one.facts and one.ended() is None}
             time.sleep(0.01)
-        return [line for one in (self.here, *self.hosts) if (line := self._problem(one))]
+        return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one))}
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Go on with these hosts only, and this machine."""
+        kept = {self.here.name if is_here(name) else name for name in names}
+        for one in self._all - {self.here}:
+            if one.name not in kept:
+                self.hosts.remove(one)
+                if one.fileno() in self._ready.get_map():
+                    self._ready.unregister(one)
+                one.hang_up()
+                one.close(0.0)
+        self.hosts = [one for one in self.hosts if one.name in kept]
 
     def _problem(self, one: Connection) -> str:
         if not one.facts:
@@ -168,9 +200,7 @@ class Watch:
         self._listen(0.0)
         now = time.monotonic()
         if now > self._asked + ASK_S:
-            self._asked = now
-            for connection in self._all:
-                connection.ask()
+            self._ask()
         lines = []
         for one in self.hosts:
             if (why := one.ended()) is not None:
@@ -179,22 +209,41 @@ class Watch:
                 lines.append(f"host {one.name} is gone: no sign of life for {SIGN_S:g} s")
         return list(dict.fromkeys(lines))
 
-    def killed(self) -> list[str]:
-        """Return a line for each rank of which its host has told since the last call that it was killed."""
-        lines = []
+    def tell(self, line: str) -> None:
+        """Tell all hosts."""
+        for connection in self._all:
+            connection.tell(line)
+
+    def ends(self) -> list[End]:
+        """Return how ranks have ended of which their hosts have told since the last call; each host's in their order."""
+        ends = []
         for one in self._all:
-            lines += one.killed
-            one.killed = []
-        return sorted(lines)
+            ends += one.ends
+            one.ends = []
+        return ends
+
+    def states(self) -> list[State]:
+        """Return what is known of all ranks of which something is to be told."""
+        return [state for one in self._all for state in one.states.values()]
+
+    def stack(self, rank: str, wait_s: float) -> str:
+        """Ask for the Python stack of a rank; empty when it doesn't come within `wait_s` seconds."""
+        deadline = time.monotonic() + wait_s
+        asked = [one for one in self._all if rank in one.states]
+        for one in asked:
+            one.tell(f"stack {rank}")
+        while not (found := [one.stacks[rank] for one in asked if rank in one.stacks]) and time.monotonic() < deadline:
+            self._listen(LOOK_S)
+        return found[0] if found else ""
 
     def silent(self, seconds: float) -> list[str]:
         """Return a line for each host that is gone, or gives no sign of life within `seconds`."""
         began = time.monotonic()
-        for connection in self._all:
-            connection.ask()
+        self._ask()
+        asked = self._n_asked
         while True:
             lines = self.lost()
-            late = [one for one in self.hosts if one.last_sign < began and one.ended() is None]
+            late = [one for one in self.hosts if one.answered < asked and one.ended() is None]
             if not late or time.monotonic() > began + seconds:
                 return list(dict.fromkeys(lines + [f"host {one.name} is gone: no sign of life" for one in late]))
             time.sleep(LOOK_S)

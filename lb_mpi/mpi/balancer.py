@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
+from lb_mpi import signs
 from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.record import Balanced, History
@@ -20,16 +21,18 @@ from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import prepare
+from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph
-from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.blame import Blame, blame_argument, raise_everywhere
-from lb_mpi.mpi.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.collective import agree, agree_on, duplicate, raise_together
 from lb_mpi.mpi.exchange import METHODS, fingerprint
 from lb_mpi.mpi.flows import Flows
 from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.lending import Lending
-from lb_mpi.mpi.migrating import Owners
+from lb_mpi.mpi.migrating import Owners, check_costs
+from lb_mpi.mpi.news import NEWS_AFTER_S, News
 from lb_mpi.mpi.process_graph import process_graph
+from lb_mpi.mpi.roll_call import hang_s
 from lb_mpi.mpi.rows import Pack, Rows, Unpack
 from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.waiting import wait
@@ -90,6 +93,7 @@ class Balancer:
             same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
             agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
             self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
+            self._news = News(duplicate(own), "Balancer")
         except BaseException:
             own.Free()
             raise
@@ -154,15 +158,20 @@ class Balancer:
             blame = blame_argument(caught)
         if mine is not None and not course.knows(mine.spec.mark):
             self._watch.warm = False
-        with held() as interrupts:
+        with self._news.roll.call("lb_mpi.Balancer.map_blocks"), held() as interrupts:
             self._watch.begin()
             if mine is not None:
                 round = course.begin(mine.n_units, mine.spec.mark, warm=self._watch.warm)
             else:
                 round = course.failed()
-            lending = Lending(comm, round, function, mine, self._watch, interrupts, blame)
-            lending.run()
-            self._finish(lending, mine, began_s)
+            lending = Lending(comm, round, function, mine, self._watch, interrupts, blame, meanwhile=self._meanwhile)
+            try:
+                lending.run()
+                self._finish(lending, mine, began_s)
+            except Error:
+                if self._news.failed:
+                    self._news.abandon(lending)
+                raise
         self._ended = time.perf_counter()
         return lending.value
 
@@ -179,7 +188,7 @@ class Balancer:
         """
         comm, course = self._open(), self._course
         mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
-        given = agree(comm, lambda: None if costs is None else _check_costs(costs, mine.n))
+        given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
         agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
         known = course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
         work = known.work(course.ranks.worth) if known is not None else None
@@ -199,9 +208,15 @@ class Balancer:
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
-        if self._comm != MPI.COMM_NULL:
-            self._flows.close()
-            self._comm.Free()
+        if self._comm == MPI.COMM_NULL:
+            return
+        if self._news.failed:  # nobody would answer: what is the MPI's stays
+            self._news.abandon(self._flows, self._comm)
+            self._comm = MPI.COMM_NULL  # type: ignore[assignment]
+            return
+        self._news.close()
+        self._flows.close()
+        self._comm.Free()
 
     def __enter__(self) -> Balancer:
         return self
@@ -211,12 +226,21 @@ class Balancer:
     ) -> None:
         if error is None or error is self._raised:
             self.close()
-        # Otherwise this rank may be the only one that leaves, and nobody would answer: what is the MPI's stays.
+        else:  # this rank may be the only one that leaves: who waits for it in map_blocks hears of it
+            self._news.spread(error)
 
     def _open(self) -> MPI.Intracomm:
         if self._comm == MPI.COMM_NULL:
             raise ValueError("a Balancer that was closed: expected an open one")
+        self._news.check()
         return self._comm
+
+    def _meanwhile(self, waited_s: float) -> None:
+        """Between turns and naps: Error when another rank has left; who waits for long asks for whom."""
+        signs.turn()
+        self._news.roll.look(waited_s)
+        if waited_s > NEWS_AFTER_S:
+            self._news.hear()
 
     def _finish(self, lending: Lending, mine: Rows | None, began_s: float) -> None:
         """After a round: learn, report, hear the verdict, and change the distribution if it says so."""
@@ -274,10 +298,15 @@ class Balancer:
 
         `meanwhile` receives what others still send: who has reported has nothing under way.
         """
-        comm, judge = self._comm, self._judge
+        comm, judge, waits_since = self._comm, self._judge, time.perf_counter()
+
+        def look() -> None:
+            meanwhile()
+            self._meanwhile(time.perf_counter() - waits_since)
+
         reports, answer = np.empty(comm.size, dtype=REPORT), np.zeros(1, dtype=verdict_dtype(comm.size))
         mine = np.array([report.fields()], dtype=REPORT)
-        wait(comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0), LONGEST_WAIT_S, meanwhile)
+        wait(comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0), LONGEST_WAIT_S, look)
         began = time.perf_counter()
         error: Exception | None = None
         if judge is not None:
@@ -287,10 +316,10 @@ class Balancer:
                 error = caught
                 answer["verdict"]["problem"] = Problem.JUDGE
         judging_s = time.perf_counter() - began
-        wait(comm.Ibcast(answer.view(np.uint8), 0), LONGEST_WAIT_S, meanwhile)
+        wait(comm.Ibcast(answer.view(np.uint8), 0), LONGEST_WAIT_S, look)
         verdict = verdict_of(answer)
         if verdict.problem is Problem.JUDGE:
-            agree(comm, lambda: _raise(error))
+            raise_together(comm, error)
         return verdict, judging_s
 
     def _rebalance(self, verdict: Verdict) -> int:
@@ -303,24 +332,11 @@ class Balancer:
         return steps
 
 
-def _raise(error: Exception | None) -> None:
-    if error is not None:
-        raise error
-
-
 def _rows(
     rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None
 ) -> Rows:
     size = 0 if block_rows is None else integer("block_rows", block_rows, 1)
     return Rows(rows, more, pack=pack, unpack=unpack, block_rows=size)
-
-
-def _check_costs(costs: ArrayLike, n: int) -> Floats:
-    found = check_loads(costs, n, name="costs") if n or np.size(costs) else np.zeros(0)
-    with np.errstate(over="ignore"):
-        if not np.isfinite(found.sum()):
-            raise ValueError(f"costs with sum {found.sum()}: expected numbers whose sum is finite")
-    return found
 
 
 def _check(
@@ -329,4 +345,5 @@ def _check(
     bound = number("tolerance", tolerance, above=0.0)
     policy, calls = check_when(when, every)
     prepare(graph, np.ones(graph.n), scheme, tau)
+    hang_s()
     return bound, policy, calls

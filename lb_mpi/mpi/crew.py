@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from mpi4py import MPI
 
+from lb_mpi import signs
 from lb_mpi.emulate import throttle
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.functions import Functions
@@ -26,6 +27,7 @@ from lb_mpi.mpi.words import Words
 from lb_mpi.pooling.intervals import meets
 from lb_mpi.pooling.worker import Worker
 
+MAP = "a map of lb_mpi.Pool"
 INLINE_BYTES = 64 << 10  # what is larger goes over the shelf
 LONGEST_NAP_S = 0.5e-3
 QUICK_S = 0.3e-3  # without a nap, since maps may follow each other; others may have the core
@@ -46,6 +48,11 @@ class Post:
         """Something has happened: the next nap is short."""
         self._idle_since = 0.0
         self._nap.reset()
+
+    @property
+    def waited_s(self) -> float:
+        """For how long nothing has happened."""
+        return time.perf_counter() - self._idle_since if self._idle_since else 0.0
 
     def nap(self, at_most: float = float("inf")) -> None:
         """Sleep, a little longer each time; Error when meanwhile another rank has told that it can't go on."""
@@ -121,6 +128,8 @@ class Crew:
 
     def receive(self) -> bool:
         """Take what has arrived: thieves are heard, the rest goes to the inbox; True when there was something."""
+        signs.turn()
+        self.news.roll.look(self.post.waited_s)
         arrived = self.post.parcels.take()
         for source, tag, buffer in arrived:
             if tag == Tag.STEAL:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.mpi.crew import Crew
+from lb_mpi.mpi.crew import MAP, Crew
 from lb_mpi.mpi.handles import Handle, keep_pickled
 from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.items import Coming
@@ -49,7 +49,8 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
     call = Call(function, bool(start.flags & Flag.STAR), bool(start.flags & Flag.KEEP_EXCEPTIONS))
     shift = Shift(crew.worker, crew.host.words, crew.post.parcels, call, some, outbox)
     try:
-        end = _work(crew, shift)
+        with crew.news.roll.call(MAP):
+            end = _work(crew, shift)
     finally:
         shift.end()
     kind, index, payload = crew.read_all(end)
@@ -104,7 +105,7 @@ def _serve_order(crew: Crew) -> int:
         if isinstance(error, KeyboardInterrupt):
             raise error
     elif tag == Tag.TASK:
-        with held() as interrupts:
+        with crew.news.roll.call("a task of lb_mpi.Pool"), held() as interrupts:
             serve_task(crew, buffer, interrupts)
     elif tag == Tag.SHARE:
         keep_shared(crew, buffer)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi import checks
-from lb_mpi.mpi.crew import INLINE_BYTES, Crew
+from lb_mpi.mpi.crew import INLINE_BYTES, MAP, Crew
 from lb_mpi.mpi.functions import Sent
 from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.items import Items, check_costs, check_items, encode
@@ -114,6 +114,7 @@ class Lead:
         self._tell(encoded.parts, sent, bounds)
         crew.host.words.tell_speed(crew.rank, float(speeds.values[crew.rank]))
         crew.meet(crew.epoch)
+        crew.post.active()
         crew.worker.begin(crew.epoch, int(bounds[crew.rank]), int(bounds[crew.rank + 1]), job.chunksize)
 
     def _tell(self, parts: list[bytes | memoryview], sent: Sent | None, bounds: NDArray[np.int64]) -> None:
@@ -141,7 +142,7 @@ class Lead:
     def advance(self, *, to_the_end: bool) -> None:
         """Work on the map until it is over, or there are fresh results."""
         crew, ledger = self._crew, self.ledger
-        with held() as interrupts:
+        with crew.news.roll.call(MAP), held() as interrupts:
             while not ledger.over and (to_the_end or not ledger.fresh):
                 interrupts.check()
                 if crew.receive():

@@ -40,7 +40,8 @@ LONGEST_NAP_S = 0.5e-3
 class Lending:
     """Carries `round` on `comm` (not the user's: a duplicate); `rows` is None when they are no good, `blame` says why.
 
-    `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.interrupts`).
+    `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.interrupts`).  `meanwhile`, called at each turn with the seconds since
+    something has happened, may raise: then the round is left as it is.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class Lending:
         stopwatch: Stopwatch,
         interrupts: Interrupts,
         blame: Blame | None = None,
+        *,
+        meanwhile: Callable[[float], object] = lambda waited_s: None,
     ) -> None:
         self._rank, self._round, self._function, self._rows, self._watch = comm.rank, round, function, rows, stopwatch
         self._comm, self._parcels = comm, Parcels(comm)
         self._results = Results(rows) if rows is not None else None
-        self._interrupts = interrupts
+        self._interrupts, self._meanwhile = interrupts, meanwhile
         self.blame = blame
         self.spent_s = 0.0  # for packing, sending, and putting together
 
@@ -93,6 +96,7 @@ class Lending:
             if arrived or sends:
                 nap.reset()
                 self.spent_s += time.perf_counter() - began
+            self._meanwhile(nap.waited_s)
             if self._interrupts.pending:
                 self._post(self._interrupted())
             if round.settled and not round.over:
@@ -108,6 +112,7 @@ class Lending:
             job = round.job
             if job is not None:
                 answer = self._compute(job)
+                nap.reset()
             elif not arrived:
                 nap.take()
 

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.migrate import pick
 from lb_mpi.balancing.record import Balanced
 from lb_mpi.balancing.trigger import Trigger
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.metrics import imbalance, lower_bound
+from lb_mpi.metrics import check_loads, imbalance, lower_bound
 from lb_mpi.mpi.blame import Blame, blame_user, raise_everywhere
 from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.flows import Flows
@@ -164,3 +165,12 @@ def _receive(parcels: Parcels, n_expected: int) -> dict[tuple[int, int], Buffer]
         elif len(arrived) < n_expected or parcels.under_way:
             nap.take()
     return arrived
+
+
+def check_costs(costs: ArrayLike, n: int) -> Floats:
+    """Hold what each of n rows costs against what is expected: finite numbers >= 0, with a finite sum."""
+    found = check_loads(costs, n, name="costs") if n or np.size(costs) else np.zeros(0)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(found.sum()):
+            raise ValueError(f"costs with sum {found.sum()}: expected numbers whose sum is finite")
+    return found

@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from lb_mpi.errors import Error
 from lb_mpi.mpi.collective import closed, describe, place
+from lb_mpi.mpi.roll_call import RollCall
 from lb_mpi.mpi.waiting import Nap
 
 TAG = 0  # of news; all other messages on the communicator have another one
@@ -43,6 +44,7 @@ class News:
     def __init__(self, comm: MPI.Intracomm, name: str) -> None:
         self.comm = comm
         self.name = name
+        self.roll = RollCall(comm)
         self._failure: str | None = None
 
     @property
@@ -73,6 +75,7 @@ class News:
                     os.sched_yield()
                     continue
                 nap.take()
+                self.roll.look(waited_s)
                 if waited_s > NEWS_AFTER_S:
                     self.hear()
                 if waited_s > LATE_AFTER_S and late is not None and (wrong := late()) is not None:
@@ -108,6 +111,7 @@ class News:
         try:
             if self._failure is None:
                 self.wait(comm.Ibarrier().Test)
+                self.roll.drain()
                 free()
                 comm.Free()
         except BaseException as error:
@@ -117,6 +121,10 @@ class News:
             if comm:
                 _abandoned.append((comm, free))
             self.comm = MPI.COMM_NULL  # type: ignore[assignment]
+
+    def abandon(self, *what: object) -> None:
+        """Keep for ever what the MPI may still write to."""
+        _abandoned.append(what)
 
     def hear(self) -> None:
         """Error when another rank has told that it can't go on."""

@@ -17,7 +17,7 @@ from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi import served
 from lb_mpi.mpi.collective import agree, agree_on, closed, duplicate
-from lb_mpi.mpi.crew import Crew
+from lb_mpi.mpi.crew import MAP, Crew
 from lb_mpi.mpi.following import Followed, await_order, follow, keep_shared, serve
 from lb_mpi.mpi.functions import dumps, pickled
 from lb_mpi.mpi.handles import Handle, forget, keep
@@ -237,7 +237,8 @@ class Pool:
                 job, encoded = self._prepare(call, items, options, opened)
                 sent = pickled(call.function) if crew.size > 1 else None
             else:
-                met = meet(crew, Op.MAP, lambda: self._prepare(call, items, options, opened))
+                with crew.news.roll.call(MAP):
+                    met = meet(crew, Op.MAP, lambda: self._prepare(call, items, options, opened))
                 job, encoded = met.value
                 if met.some_serve:
                     sent = meet(crew, Op.MAP, lambda: pickled(call.function) if self.is_master() else None).value

@@ -125,8 +125,16 @@ class Saving:
 
 
 @contextmanager
-def saved(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bound: Bound | None) -> Iterator[Saving]:
-    """Collective: find what there is to go on from, and keep the folder locked for the block; note signals in it."""
+def saved(
+    comm: MPI.Intracomm, path: str | os.PathLike[str] | None, problem: object, bound: Bound | None
+) -> Iterator[Saving | None]:
+    """Collective: find what there is to go on from, and keep the folder locked for the block; note signals in it.
+
+    None when nothing is to be saved (`path` is None).
+    """
+    if path is None:
+        yield None
+        return
     found = find(comm, path, problem, bound)
     try:
         best = max if bound is not None and bound.sense == "max" else min

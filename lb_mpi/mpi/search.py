@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
-from lb_mpi import checks
+from lb_mpi import checks, signs
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import ring_order
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.interrupts import Interrupts, held
 from lb_mpi.mpi.mailbox import Mailbox
+from lb_mpi.mpi.roll_call import RollCall, hang_s
 from lb_mpi.mpi.save_search import Saving, saved
 from lb_mpi.mpi.search_result import RankStats, SearchResult, collect, raise_any
 from lb_mpi.mpi.waiting import Nap, barrier
@@ -103,11 +104,9 @@ def search(
         )
         if not own.bcast(settings.on_report is not None):
             settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
-        if save is None:
-            with held() as interrupts:
-                return _run(own, problem, settings, interrupts)
-        with saved(own, save, problem, settings.bound) as saving, held() as interrupts:
-            return _run(own, problem, settings, interrupts, saving)
+        roll = RollCall(own)
+        with saved(own, save, problem, settings.bound) as saving, roll.call("lb_mpi.search"), held() as interrupts:
+            return _run(own, problem, settings, interrupts, roll, saving)
     finally:
         own.Free()
 
@@ -137,6 +136,7 @@ def _settings(
     check_problem(problem)
     if options.save_every_s is not None:
         check_savable(problem)
+    hang_s()
     return _Settings(
         options.checked(),
         check_bound(bound),
@@ -153,7 +153,8 @@ def _run(
     problem: Problem,
     settings: _Settings,
     interrupts: Interrupts,
-    saving: Saving | None = None,
+    roll: RollCall,
+    saving: Saving | None,
 ) -> SearchResult:
     options, bound, slow, quantum, nap, on_report, on_turn = settings
     mailbox = Mailbox(comm)
@@ -187,7 +188,10 @@ def _run(
         aside_s = time.perf_counter() - turned  # that it takes long is no reason to call it seldom
         if arrived or sends:
             nap.reset()
+        signs.turn()
+        searcher.attempt(roll.look, nap.waited_s)  # where warnings are errors, all are told
         if searcher.working:
+            nap.reset()
             if rest_s := slow.due():
                 time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
                 continue
@@ -204,6 +208,7 @@ def _run(
     seconds = time.perf_counter() - start
 
     mailbox.drain()
+    roll.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(comm.allgather(searcher.sharing.bound.best))
     stats = RankStats(

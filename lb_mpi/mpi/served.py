@@ -10,6 +10,7 @@ from mpi4py import MPI
 from lb_mpi import checks
 from lb_mpi.errors import Error
 from lb_mpi.mpi.crew import Crew
+from lb_mpi.mpi.roll_call import hang_s
 
 _crews: list[Crew] = []  # of the script that is running, if any
 
@@ -45,6 +46,7 @@ def check_pool(
 ) -> list[float] | None:
     """Hold the arguments of a pool against what is expected; the speeds, where there are any."""
     checks.emulated_speed(emulated_speed)
+    hang_s()
     if root is not None:
         checks.integer("root", root, least=0, most=size - 1)
     if speeds is None:

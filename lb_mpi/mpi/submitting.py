@@ -135,7 +135,8 @@ class Submitting:
     def wait(self, over: Callable[[], bool], timeout: float | None = None) -> None:
         """Work until `over()`; TimeoutError."""
         until = float("inf") if timeout is None else time.perf_counter() + timeout
-        with held() as interrupts:
+        self._crew.post.active()
+        with self._crew.news.roll.call("a task of lb_mpi.Pool"), held() as interrupts:
             while True:
                 interrupts.check()
                 self.look()

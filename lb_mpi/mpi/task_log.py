@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.mpi.items import Items, encode
 from lb_mpi.pooling import log
@@ -36,6 +37,7 @@ class TaskLog:
         self._file = open(name, "a+b")  # noqa: SIM115  (closed by `close`)
         try:
             self.done = self._begin(name, digest, n)
+            self._n_written = len(self.done)
         except BaseException:
             self._file.close()
             raise
@@ -60,6 +62,8 @@ class TaskLog:
     def write(self, numbers: list[int], values: list[Any]) -> None:
         """Results of some tasks: on disk when this returns; TypeError for one of a type that a log can't keep."""
         self._write(log.record(numbers, values))
+        self._n_written += len(numbers)
+        signs.saved(self._n_written)
 
     def close(self) -> None:
         """Close the file."""

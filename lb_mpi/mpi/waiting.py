@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from mpi4py import MPI
 
+from lb_mpi import signs
 from lb_mpi.mpi.interrupts import held
 
 SHORTEST_S = 10e-6
@@ -21,13 +22,22 @@ class Nap:
     def __init__(self, longest_s: float) -> None:
         self.longest_s = longest_s
         self._length = SHORTEST_S
+        self._since = 0.0  # when the first nap began after something had happened; 0: none has
 
     def reset(self) -> None:
         """Something has happened: the next nap is short."""
         self._length = SHORTEST_S
+        self._since = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """For how long nothing has happened."""
+        return time.perf_counter() - self._since if self._since else 0.0
 
     def take(self, at_most: float = float("inf")) -> None:
-        """Sleep, a little longer each time, and at most `at_most` seconds."""
+        """Sleep, a little longer each time, and at most `at_most` seconds; whoever watches is told that this rank lives."""
+        signs.turn()
+        self._since = self._since or time.perf_counter()
         time.sleep(max(0.0, min(self._length, at_most)))
         self._length = min(1.5 * self._length, self.longest_s)
 
@@ -40,14 +50,17 @@ def wait(request: MPI.Request, longest_s: float = 0.5e-3, meanwhile: Callable[[]
     nap = Nap(longest_s)
     with held() as interrupts:
         interrupted_at = math.inf
-        while not request.Test():
-            meanwhile()
-            nap.take()
-            if interrupts.pending:
-                interrupted_at = min(interrupted_at, time.perf_counter())
-                if time.perf_counter() > interrupted_at + PATIENCE_S:
-                    abandon(request)
-                    interrupts.check()
+        try:
+            while not request.Test():
+                meanwhile()
+                nap.take()
+                if interrupts.pending:
+                    interrupted_at = min(interrupted_at, time.perf_counter())
+                    if time.perf_counter() > interrupted_at + PATIENCE_S:
+                        interrupts.check()
+        except BaseException:
+            abandon(request)
+            raise
 
 
 def abandon(request: MPI.Request, *buffers: object) -> None:

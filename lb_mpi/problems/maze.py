@@ -106,12 +106,12 @@ class MazeSearch:
         checks.choice("split_rule", split_rule, SPLIT_RULES)
         self.rank = checks.integer("rank", rank, 0)
         self.cells, self.width = cells, dim + 2
-        self.entry, self.exit = self.width + 1, dim * self.width + dim
         flat = cells.reshape(-1)
-        for name, cell in (("entry", self.entry), ("exit", self.exit)):
+        ends = {"entry": self.width + 1, "exit": dim * self.width + dim}
+        for name, cell in ends.items():
             if flat[cell] in (BLOCKED, WALL):
                 raise ValueError(f"{name} of the maze, cell {divmod(cell, self.width)}, is blocked: expected it free")
-        self._maze = Maze(flat, steps(self.width), self.exit, checks.integer("order", order, 0))
+        self._maze = Maze(flat, steps(self.width), ends["exit"], checks.integer("order", order, 0))
         # Room for the longest path there can be: pages of it that are never touched cost nothing, whereas to copy a
         # stack of millions of records into a larger one would keep a rank from serving messages for a tenth of a second.
         room = flat.size + WINDOW
@@ -123,6 +123,16 @@ class MazeSearch:
         self._visited = 0
         self._found = False
         self._keeper = bool(keeper)
+
+    @property
+    def entry(self) -> int:
+        """The first inner cell, a flat index."""
+        return self.width + 1
+
+    @property
+    def exit(self) -> int:
+        """The last inner cell, a flat index."""
+        return self._maze.exit
 
     def start(self) -> None:
         """Take the entry in hand; the first unit of work marks it."""

@@ -1,0 +1,109 @@
+"""The ranks of one host as its host.py sees them: what they say of themselves, and whether they go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from typing import NamedTuple
+
+from lb_mpi import signs
+from lb_mpi.launching.heard import State
+from lb_mpi.launching.program import children
+
+SHARE = 0.02  # of a core: who uses more is computing
+STACK_S = 2.0  # for writing a stack
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Used(NamedTuple):
+    """A process and its descendants at a look."""
+
+    cpu_s: float
+    stopped: bool = False  # one of them is, by SIGSTOP
+    gone: bool = False  # there is none
+
+
+class Progress:
+    """For how long a rank has done nothing: neither a turn, nor more CPU time than `SHARE` of a core.
+
+    A rank that is nowhere where it must go on may wait for whatever it likes; but not stopped.  What is gone doesn't hang.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._since, self._turns, self._cpu_s = now, 0, 0.0
+
+    def quiet_s(self, now: float, seen: signs.Seen, used: Used) -> float:
+        """Seconds, at a look."""
+        computed = abs(used.cpu_s - self._cpu_s) > SHARE * (now - self._since)
+        if seen.turns != self._turns or computed or used.gone or not (seen.phase or used.stopped):
+            self._since, self._turns, self._cpu_s = now, seen.turns, used.cpu_s
+        return now - self._since
+
+
+class Rank:
+    """A rank whose rank.py is the process `pid`, and whose page (see `lb_mpi.signs`) is `file`."""
+
+    def __init__(self, number: str, pid: int, file: int) -> None:
+        self.number, self._pid, self._file = number, pid, file
+        self._progress = Progress(time.monotonic())
+        self._host = socket.gethostname()
+
+    def look(self) -> State:
+        """How it does; what it has said stays known when it's gone."""
+        seen, used = self._seen(), _used(self._pid)
+        quiet_s = self._progress.quiet_s(time.monotonic(), seen, used)
+        return State(
+            self.number, self._host, round(quiet_s, 1), used.stopped,
+            seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid),
+        )  # fmt: skip
+
+    def save(self) -> None:
+        """Let it save and end, if it can."""
+        self._send(self._seen().saves_pid, signs.SAVE_SIGNAL)
+
+    def stack(self) -> str:
+        """Let it write its Python stack; what is stopped must go on for that.  Empty when it doesn't come."""
+        pid = self._seen().stack_pid
+        before = os.fstat(self._file).st_size
+        self._send(pid, signs.STACK_SIGNAL)
+        self._send(pid, signal.SIGCONT)
+        deadline = time.monotonic() + STACK_S
+        size, last = before, -1
+        while pid and (size == before or size != last) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            size, last = os.fstat(self._file).st_size, size
+        return os.pread(self._file, size - before, before).decode(errors="replace")
+
+    def _seen(self) -> signs.Seen:
+        return signs.read(os.pread(self._file, signs.BYTES, 0))
+
+    def _send(self, pid: int, number: int) -> None:
+        """Send a signal, if `pid` is of this rank: what a page says is the program's to write."""
+        if pid in _tree(self._pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+
+
+def _tree(pid: int) -> list[int]:
+    """Return all descendants of `pid`."""
+    found, unseen = [], [pid]
+    while unseen:
+        with contextlib.suppress(OSError):
+            new = children(unseen.pop())
+            found += new
+            unseen += new
+    return found
+
+
+def _used(pid: int) -> Used:
+    """What the descendants of `pid` have used so far, to 10 ms."""
+    cpu_s, stopped, tree = 0.0, False, _tree(pid)
+    for one in tree:
+        with contextlib.suppress(OSError), open(f"/proc/{one}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+            stopped |= fields[0] in (b"T", b"t")
+            cpu_s += sum(map(int, fields[11:15])) * _TICK_S
+    return Used(cpu_s, stopped, not tree)

@@ -1,0 +1,149 @@
+"""Who waits too long says for whom, once, on the lowest rank that waits; who leaves a Balancer tells who waits for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi import roll_call
+from lb_mpi.mpi.roll_call import awaited
+from tests.pile import Pile
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+TAG = 9
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE != 3, reason="waits take time: once is enough")]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(roll_call.VARIABLE, "0.2")
+    monkeypatch.setattr(roll_call, "ANSWER_S", 0.5)
+    monkeypatch.setattr(roll_call, "EVERY_S", 0.05)
+
+
+def busy() -> None:
+    """Answer nobody, until another rank has warned."""
+    while not COMM.Iprobe(MPI.ANY_SOURCE, TAG):
+        time.sleep(0.01)
+
+
+def check(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object], name: str, awaited_rank: int) -> None:
+    """Of the ranks that wait for `awaited_rank`, which is `busy`, the lowest warns, once, and the others don't."""
+    lines: list[str] = []
+
+    def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
+        assert kind is RuntimeWarning
+        lines.append(text)
+        COMM.Send(b"", awaited_rank, TAG)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(roll_call.warnings, "warn", warn)
+        call()
+    told = COMM.allgather(lines)
+    lowest = 0 if awaited_rank else 1
+    assert [len(each) for each in told] == [int(rank == lowest) for rank in range(SIZE)], told
+    assert told[lowest][0].startswith(f"rank {lowest} has waited for ")
+    assert f" s in {name}: rank {awaited_rank} does not answer" in told[lowest][0]
+    if awaited_rank == RANK:
+        COMM.Recv(bytearray(), MPI.ANY_SOURCE, TAG)
+
+
+class Slow(Pile):
+    """Rank 0 is busy with its first unit."""
+
+    def work(self, units: int) -> int:
+        if RANK == 0 and not self.done:
+            busy()
+        return super().work(units)
+
+
+@pytest.mark.parametrize("awaited_rank", [0, LAST])
+def test_ranks_that_wait_in_a_map(monkeypatch: pytest.MonkeyPatch, awaited_rank: int) -> None:
+    def task(_item: int) -> None:
+        if awaited_rank == RANK:
+            busy()
+
+    with lb_mpi.Pool(COMM) as pool:
+        check(monkeypatch, lambda: pool.map(task, 4 * SIZE, chunksize=1), "a map of lb_mpi.Pool", awaited_rank)
+
+
+@pytest.mark.parametrize("awaited_rank", [0, LAST])
+def test_ranks_that_wait_for_one_that_has_not_come(monkeypatch: pytest.MonkeyPatch, awaited_rank: int) -> None:
+    with lb_mpi.Balancer(COMM) as balancer:
+
+        def late() -> None:
+            if awaited_rank == RANK:
+                busy()
+            balancer.map_blocks(np.sqrt, np.zeros((5, 2)))
+
+        check(monkeypatch, late, "lb_mpi.Balancer.map_blocks", awaited_rank)
+
+
+def test_ranks_that_wait_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(monkeypatch, lambda: lb_mpi.search(COMM, Slow(3)), "lb_mpi.search", 0)
+
+
+def test_where_warnings_are_errors_all_ranks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
+        COMM.Send(b"", 0, TAG)
+        raise kind(text)
+
+    monkeypatch.setattr(roll_call.warnings, "warn", warn)
+    with pytest.raises(lb_mpi.SearchError, match=r"^rank 1: RuntimeWarning: rank 1 has waited for "):
+        lb_mpi.search(COMM, Slow(3))
+    if RANK == 0:
+        COMM.Recv(bytearray(), MPI.ANY_SOURCE, TAG)
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_a_time_that_is_none_is_an_error_on_all_ranks(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    if RANK == LAST:
+        monkeypatch.setenv(roll_call.VARIABLE, text)
+    for door in (lambda: lb_mpi.Pool(COMM), lambda: lb_mpi.Balancer(COMM), lambda: lb_mpi.search(COMM, Pile(3))):
+        with pytest.raises(ValueError, match=f"LB_MPI_HANG_S = '{text}': expected seconds, 0 or more"):
+            door()
+
+
+def test_zero_is_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(roll_call.VARIABLE, "0")
+    with lb_mpi.Pool(COMM) as pool:  # a warning would be an error
+        pool.map(lambda _: time.sleep(0.8 * (RANK == LAST)), SIZE, chunksize=1)
+
+
+@pytest.mark.parametrize("leaver", [0, LAST])
+def test_who_leaves_a_balancer_tells_the_others(leaver: int) -> None:
+    rows = np.ones((5, 2))
+
+    def leave() -> None:
+        with lb_mpi.Balancer(COMM) as balancer:
+            balancer.map_blocks(np.sqrt, rows)
+            if leaver == RANK:
+                raise ZeroDivisionError("this rank can't go on")
+            try:
+                balancer.map_blocks(np.sqrt, rows)
+            finally:
+                with pytest.raises(lb_mpi.Error, match="Balancer after a failure"):
+                    balancer.map_blocks(np.sqrt, rows)
+
+    with pytest.raises(ZeroDivisionError if leaver == RANK else lb_mpi.Error) as caught:
+        leave()
+    if leaver != RANK:
+        assert str(caught.value).startswith(f"rank {leaver}: ZeroDivisionError: this rank can't go on (")
+    COMM.Barrier()
+
+
+def test_what_is_said() -> None:
+    works, waits, serves = roll_call._Kind.WORKS, roll_call._Kind.WAITS, roll_call._Kind.SERVES
+    silent = "does not answer (not in the call, in a function of yours, or stopped)"
+    assert awaited(0, 3, "it", 60.2, {1: waits}) == f"rank 0 has waited for 60 s in it: rank 2 {silent}"
+    assert awaited(1, 4, "it", 60.2, {0: works, 2: waits}).endswith(f": rank 3 {silent}; rank 0 is at work")
+    assert awaited(0, 3, "it", 5.0, {1: works, 2: works}).endswith(": ranks 1, 2 are at work")
+    assert awaited(0, 3, "it", 5.0, {1: waits, 2: serves}).endswith(": all other ranks wait, too")
+    assert "ranks 1, 2, 3, 4, 5, 6, 7, 8 and 11 others do not" in awaited(0, 20, "it", 60.0, {})

@@ -1,0 +1,104 @@
+"""What to do after an end of a run: the table of launching/restarting.py, and its law over all small outcomes."""
+
+import itertools
+
+import pytest
+
+from lb_mpi.hosts import Host
+from lb_mpi.launching.heard import End
+from lb_mpi.launching.restarting import SETTLE_S, How, Outcome, cause, decide, how, place
+
+KILLED, SEGV, FAILED, SAVED = End("1", "b", -9), End("2", "a", -11), End("0", "a", 1), End("0", "a", 75)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "found"),
+    [
+        (Outcome(0), How.DONE),
+        (Outcome(75, [(1.0, SAVED)]), How.STOPPED),
+        (Outcome(75, [(1.0, SAVED), (1.1, SEGV)]), How.STOPPED),  # what mpiexec ends may end badly
+        (Outcome(1, [(1.0, FAILED)]), How.FAILED),
+        (Outcome(1, [(1.0, FAILED), (1.0 + 2 * SETTLE_S, KILLED)]), How.FAILED),
+        (Outcome(1, [(1.0, FAILED), (1.0 + SETTLE_S / 2, KILLED)]), How.DIED),  # it failed of the death
+        (Outcome(9, [(1.0, KILLED), (1.1, FAILED)]), How.DIED),
+        (Outcome(9, [(1.0, KILLED), (1.1, SAVED)]), How.DIED),
+        (Outcome(0, [(1.0, KILLED)]), How.DIED),  # mpiexec may say 0 all the same
+        (Outcome(1), How.FAILED),  # MPI_Abort: nobody had the time to tell
+        (Outcome(9), How.DIED),
+        (Outcome(137), How.DIED),
+        (Outcome(0, gone=True), How.GONE),
+        (Outcome(1, [(1.0, FAILED)], gone=True), How.GONE),
+        (Outcome(1, hung=True), How.HUNG),
+        (Outcome(1, [(1.0, KILLED)], gone=True, hung=True), How.HUNG),
+    ],
+)
+def test_what_the_cause_was(outcome: Outcome, found: How) -> None:
+    assert how(outcome) is found
+
+
+@pytest.mark.parametrize(
+    ("outcome", "n_restarts", "allowed", "said"),
+    [
+        (Outcome(0), 0, 3, (False, 0, "")),
+        (Outcome(9, [(1.0, KILLED)]), 0, 0, (False, 9, "")),
+        (Outcome(9, [(1.0, KILLED)]), 0, 3, (False, 9, "no restart: nothing was saved since the last start")),
+        (
+            Outcome(9, [(1.0, KILLED)], n_saved=2, saved=12, seconds=3.21),
+            1,
+            3,
+            (True, 9, "restart 2 of 3, after 3.2 s, from save 12"),
+        ),
+        (Outcome(9, [(1.0, KILLED)], n_saved=2), 3, 3, (False, 9, "no restart: all 3 allowed had been made")),
+        (Outcome(9, [(1.0, KILLED)], n_saved=2), 1, 1, (False, 9, "no restart: the one allowed had been made")),
+        (Outcome(1, [(1.0, FAILED)], n_saved=2), 0, 3, (False, 1, "no restart: the program has failed by itself")),
+        (Outcome(0, gone=True), 0, 0, (False, 1, "")),
+        (Outcome(1, hung=True), 0, 0, (False, 124, "")),
+        (
+            Outcome(75, [(1.0, SAVED)], n_saved=1, saved=7),
+            0,
+            0,
+            (False, 75, "saved (7) and stopped: the same command goes on from there"),
+        ),
+    ],
+)
+def test_what_is_done_and_said(outcome: Outcome, n_restarts: int, allowed: int, said: tuple[bool, int, str]) -> None:
+    assert decide(outcome, n_restarts, allowed) == said
+
+
+def test_the_law_holds_for_all_small_outcomes() -> None:
+    timed = [(at_s, end) for at_s in (0.0, SETTLE_S / 2, 2 * SETTLE_S) for end in (KILLED, SEGV, FAILED, SAVED)]
+    ends = [(), *itertools.product(timed, repeat=1), *itertools.product(timed, repeat=2)]
+    n_cases = 0
+    for code, some, gone, hung in itertools.product((0, 1, 9, 75, 137), ends, (False, True), (False, True)):
+        found = how(Outcome(code, some, gone, hung))
+        if not (gone or hung or some):
+            assert (found is How.DONE) == (code == 0)
+        first = cause(Outcome(code, some))
+        if some:
+            assert first in [end for _, end in some]
+            assert {cause(Outcome(code, some[::-1])), first} <= {end for _, end in some}
+            if all(end.code < 0 for _, end in some) and not (gone or hung):
+                assert found is How.DIED
+        for n_saved, n_restarts, allowed in itertools.product((0, 1), range(3), range(3)):
+            again, ended, why = decide(Outcome(code, some, gone, hung, n_saved), n_restarts, allowed)
+            n_cases += 1
+            may = found in (How.DIED, How.GONE, How.HUNG) and n_saved > 0
+            assert again == (may and n_restarts != allowed and allowed > 0)
+            assert (ended == 0) == (found is How.DONE)
+            assert (ended == 75) == (found is How.STOPPED) or code == 75
+            assert bool(why) == (found is How.STOPPED or (found is not How.DONE and allowed > 0))
+    assert n_cases == 5 * len(ends) * 4 * 18
+
+
+def test_ranks_are_placed_on_what_is_left() -> None:
+    hosts = [Host("a", 2), Host("b", 1), Host("c", 2)]
+    assert place(hosts, {}, 3) == ([0, 0, 1], [])
+    assert place(hosts, {1: "host b: dead"}, 3) == ([0, 0, 2], ["left out: host b: dead"])
+    less = ["left out: host a: dead", "3 ranks instead of 5: there are no more slots"]
+    assert place(hosts, {0: "host a: dead"}, 5) == ([1, 2, 2], less)
+    one = place(hosts, {0: "x", 2: "y"}, 2)
+    assert one.ranks == [1]
+    assert one.words[-1] == "1 rank instead of 2: there are no more slots"
+    nowhere = place(hosts, dict.fromkeys(range(3), "gone"), 2)
+    assert nowhere.ranks == []
+    assert nowhere.words[-1] == "0 ranks instead of 2: there are no more slots"
