@@ -8,6 +8,7 @@ uses it.
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import pickle
 from collections.abc import Callable
@@ -150,6 +151,7 @@ class Installed:
         ways |= dict.fromkeys((*MAKES_ALONE, *QUESTIONS), timed.call)
         ways |= dict.fromkeys(MAKES_BY_CLASS, self._by_class)
         ways["Abort"] = self._abort
+        ways["__reduce__"] = _pickled
         return ways
 
     def _of_messages(self, name: str) -> dict[str, Way]:
@@ -211,6 +213,18 @@ def install(recorder: Recorder) -> Installed:
     installed = Installed(recorder)
     installed.make()
     return installed
+
+
+def _pickled(_word: str, plain: Any) -> Callable[..., Any]:
+    """COMM_WORLD and COMM_SELF are pickled by name, as mpi4py's are."""
+
+    def method(self: Any) -> Any:
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            if self == (timed := getattr(MPI, name)):
+                return name if self is timed else (copyreg.__newobj__, (type(self), timed))  # type: ignore[attr-defined]
+        return plain(self)
+
+    return method
 
 
 def _counting(recorder: Recorder) -> Callable[..., bytes]:

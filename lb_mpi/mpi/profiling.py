@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +23,8 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.recording.calls import NOBODY, Calls, CpuShare, Stream
 
-NOT_THE_PROGRAM = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
+OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
+PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
 SAVE_EVERY_NS = 5_000_000_000
 _now = time.perf_counter_ns
 
@@ -60,8 +62,13 @@ class Lines:
     def _skip(self, code: CodeType) -> bool:
         found = self._skipped.get(id(code))
         if found is None:  # the code is kept, so that its id stays its own
-            found = self._skipped[id(code)] = code, code.co_filename.startswith(NOT_THE_PROGRAM)
+            found = self._skipped[id(code)] = code, not _is_of_the_program(code.co_filename)
         return found[1]
+
+
+def _is_of_the_program(file: str) -> bool:
+    """False for lb_mpi, mpi4py and Python's own modules; other people's packages are parts of the program."""
+    return not file.startswith(OURS) and ("/site-packages/" in file or not file.startswith(PYTHONS))
 
 
 class Recorder:
@@ -165,14 +172,12 @@ def n_bytes(spec: object) -> int:
         return 0
 
 
-def _of_several(spec: Sequence[object]) -> int:
-    """Bytes of [buffer, count, (displacements,) datatype], each but the buffer may be missing."""
-    kind, count = spec[-1], spec[1]
-    if isinstance(count, tuple | list) and not isinstance(count[0], int):
-        count = count[0]  # (counts, displacements)
-    if isinstance(kind, str):
-        kind = MPI.Datatype.fromcode(kind)
-    if not isinstance(kind, MPI.Datatype) or count is kind or count is None:
+def _of_several(spec: Sequence[Any]) -> int:
+    """Bytes of [buffer, count or counts, (displacements,) datatype]; of the whole buffer where one of these is missing."""
+    kind = MPI.Datatype.fromcode(spec[-1]) if isinstance(spec[-1], str) else spec[-1]
+    if len(spec) < 3 or not isinstance(kind, MPI.Datatype) or spec[1] is None:
         return n_bytes(spec[0])
-    counts: Any = count if hasattr(count, "__len__") else [count]
+    counts = spec[1] if hasattr(spec[1], "__len__") else [spec[1]]
+    if hasattr(counts[0], "__len__"):
+        counts = counts[0]  # of (counts, displacements)
     return sum(int(one) for one in counts) * kind.Get_size()

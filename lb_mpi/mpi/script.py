@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -17,9 +18,9 @@ def find_script(target: str, *, module: bool) -> Load:
     ValueError, SyntaxError or OSError when there is none.
     """
     if module:
-        spec = importlib.util.find_spec(target)
+        spec = _find(target)
         if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{target}.__main__")
+            spec = _find(f"{target}.__main__")
         if spec is None or spec.loader is None or (code := spec.loader.get_code(spec.name)) is None:  # type: ignore[attr-defined]
             raise ValueError(f"-m {target}: expected the name of a module")
         path, package = spec.origin, spec.parent
@@ -31,6 +32,15 @@ def find_script(target: str, *, module: bool) -> Load:
         return code, {"__name__": name, "__file__": path, "__package__": package, "__spec__": spec}
 
     return load
+
+
+def _find(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:  # a package above it
+        if not name.startswith(error.name or " "):
+            raise
+        return None
 
 
 def folder_of(target: str, *, module: bool) -> str:
