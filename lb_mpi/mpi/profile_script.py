@@ -81,9 +81,8 @@ def run_program(program: Program) -> Ended:
     except BaseException as caught:
         error = caught.with_traceback(_of_the_program(caught.__traceback__))
     try:
-        exits = isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int))
-        if error is None or exits:
-            run.end(PATIENCE_S if error is not None and error.code else math.inf)  # type: ignore[attr-defined]
+        if error is None or isinstance(error, SystemExit):
+            run.end(error)
         else:
             run.leave(error)
     except BaseException as caught:
@@ -119,14 +118,14 @@ class _Run:
         self._program.own.Barrier()
         self._recorder.restart()
 
-    def end(self, patience_s: float) -> None:
-        """Collective: all ranks have come to the end; who must wait too long for that, gives up and ends them all."""
+    def end(self, exits: SystemExit | None = None) -> None:
+        """Collective: all ranks have come to the end; who exits with a code, and must wait too long, ends them all."""
         if self._over:  # with the program's own MPI.Finalize
             return
         mine = self._mine(complete=True)
         self._stop()
-        if not _all_come(self._program.own, patience_s):
-            set_abort_status(1)
+        if not _all_come(self._program.own, PATIENCE_S if exits is not None and exits.code else math.inf):
+            set_abort_status(exits)
             return
         self._meet(mine)
 
@@ -138,7 +137,7 @@ class _Run:
         set_abort_status(error)
 
     def _finalize_with_profile(self) -> None:
-        self.end(math.inf)
+        self.end()
         self._finalize()
 
     def _stop(self) -> None:

@@ -72,11 +72,14 @@ UNSEEN = {
 
 
 class _Like(type):
-    """Objects of mpi4py's own class are instances, too: some come from where nobody has timed them."""
+    """mpi4py's own class counts as a subclass: some of its objects come from where nobody has timed them."""
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        plain = cls.__dict__.get("_plain")
+        return super().__subclasscheck__(subclass) or (plain is not None and issubclass(subclass, plain))
 
     def __instancecheck__(cls, instance: object) -> bool:
-        plain = cls.__dict__.get("_plain")
-        return super().__instancecheck__(instance) or (plain is not None and isinstance(instance, plain))
+        return issubclass(type(instance), cls)
 
 
 class Installed:
@@ -105,7 +108,7 @@ class Installed:
         made: dict[str, type] = {}
         for name in (*COMMUNICATORS, "Request", "Prequest", "Message", *UNSEEN):
             plain = getattr(MPI, name)
-            parents = (made[PARENTS[name]], plain) if name in PARENTS else (plain,)
+            parents = (plain, made[PARENTS[name]]) if name in PARENTS else (plain,)
             own = {"_plain": plain, "__module__": plain.__module__, **self._methods(name, plain)}
             made[name] = self._timed_class[plain] = _Like(name, parents, own)
         for name in ("COMM_WORLD", "COMM_SELF"):
@@ -151,7 +154,7 @@ class Installed:
         ways |= dict.fromkeys((*MAKES_ALONE, *QUESTIONS), timed.call)
         ways |= dict.fromkeys(MAKES_BY_CLASS, self._by_class)
         ways["Abort"] = self._abort
-        ways["__reduce__"] = _pickled
+        ways["__reduce__"], ways["free"] = _pickled, _kept
         return ways
 
     def _of_messages(self, name: str) -> dict[str, Way]:
@@ -223,6 +226,15 @@ def _pickled(_word: str, plain: Any) -> Callable[..., Any]:
             if self == (timed := getattr(MPI, name)):
                 return name if self is timed else (copyreg.__newobj__, (type(self), timed))  # type: ignore[attr-defined]
         return plain(self)
+
+    return method
+
+
+def _kept(_word: str, plain: Any) -> Callable[..., Any]:
+    """COMM_WORLD and COMM_SELF can't be freed, and mpi4py's own don't mind."""
+
+    def method(self: Any) -> Any:
+        return None if self is MPI.COMM_WORLD or self is MPI.COMM_SELF else plain(self)
 
     return method
 

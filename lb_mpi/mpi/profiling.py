@@ -25,7 +25,7 @@ from lb_mpi.recording.calls import NOBODY, Calls, CpuShare, Stream
 
 OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
 PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
-SAVE_EVERY_NS = 5_000_000_000
+SAVE_FIRST_NS, SAVE_EVERY_NS = 1_000_000_000, 5_000_000_000
 _now = time.perf_counter_ns
 
 
@@ -90,7 +90,7 @@ class Recorder:
         """The program begins."""
         self.began = _now()
         self._cpu = CpuShare(self.began, time.thread_time_ns())
-        self._save_at = self.began + SAVE_EVERY_NS if self.save else math.inf
+        self._save_at = self.began + SAVE_FIRST_NS if self.save else math.inf
 
     def elsewhere(self) -> bool:
         """True when this call isn't to be timed: in another thread, or within a call."""

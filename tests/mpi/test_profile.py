@@ -369,6 +369,28 @@ def test_errors_are_mpis_own(recorder: Recorder) -> None:
     assert lines(recorder)["allreduce"].calls == 1
 
 
+def test_classes_are_as_strict_as_mpi4pys(recorder: Recorder) -> None:
+    class Own(MPI.Intracomm):
+        def __new__(cls, comm: MPI.Comm | None = None) -> Own:
+            return MPI.Intracomm.__new__(cls, comm)
+
+    own = Own(MPI.COMM_WORLD)
+    assert own.allreduce(1) == SIZE
+    assert isinstance(own, Own)
+    assert not isinstance(MPI.COMM_WORLD, Own)
+    dup = own.Dup()
+    assert type(dup) is Own
+    dup.Free()
+    for kind in (MPI.Intercomm, MPI.Cartcomm, MPI.Graphcomm):
+        with pytest.raises(TypeError):
+            kind(MPI.COMM_WORLD)
+    assert isinstance(COMM, MPI.Intracomm)  # mpi4py's own
+    assert issubclass(type(COMM), MPI.Comm)
+    assert not isinstance(COMM, MPI.Cartcomm)
+    MPI.COMM_WORLD.free()  # does nothing
+    assert MPI.COMM_WORLD == COMM
+
+
 def test_bytes_of_buffers() -> None:
     a = np.zeros((3, 4), dtype="f4")
     specs = (
