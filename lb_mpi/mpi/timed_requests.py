@@ -7,6 +7,7 @@ completing it (MPI_Request_get_status), until all are there; then MPI's own call
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -180,6 +181,8 @@ def _last(recorder: Recorder, requests: Sequence[MPI.Request]) -> tuple[Posted, 
                 if last.anybody is not None and _is_complete(done, recorder.status):
                     asked = recorder.status
             pending = still
+            if pending:
+                os.sched_yield()  # to a rank on this core, as MPI does where there are more ranks than cores
     except MPI.Exception:  # MPI's own call will say so
         return _NOTHING, None
     return last, asked
