@@ -21,7 +21,7 @@ from lb_mpi.mpi import timed_requests as requests
 from lb_mpi.mpi.profiling import Recorder, n_bytes
 from lb_mpi.mpi.timed import Timed, argument
 from lb_mpi.mpi.waiting import Nap
-from lb_mpi.recording.calls import NEIGHBOURS, PARTLY, TOGETHER
+from lb_mpi.recording.calls import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
 
 Way = Callable[[str, Any], Any]  # from a method's name and mpi4py's own to the timed one
 
@@ -115,7 +115,7 @@ class Installed:
             self.put(MPI, name, made["Intracomm"](getattr(MPI, name)))
         for name, kind in made.items():
             self.put(MPI, name, kind)
-        self.put(Nap, "take", self._timed.call("sleep of lb_mpi", Nap.take))
+        self.put(Nap, "take", self._timed.call("sleep of lb_mpi", Nap.take, SOMEBODY))
         MPI.pickle.__init__(_counting(self._recorder), None, MPI.pickle.PROTOCOL)  # type: ignore[misc]
 
     def _adopt(self, result: Any) -> Any:

@@ -45,8 +45,8 @@ class Timed:
     def __init__(self, recorder: Recorder, adopt: Callable[[Any], Any]) -> None:
         self.recorder, self.adopt = recorder, adopt
 
-    def call(self, name: str, plain: Method, size: Callable[..., int] | None = None) -> Method:
-        """A call that waits for nobody: a buffered start, a question."""
+    def call(self, name: str, plain: Method, whom: int = NOBODY) -> Method:
+        """A call that waits for nobody, such as a question; or, by `whom`, for somebody."""
         recorder, adopt, places = self.recorder, self.adopt, _places()
 
         @functools.wraps(plain)
@@ -58,7 +58,7 @@ class Timed:
             try:
                 return adopt(plain(*args, **kwargs))
             finally:
-                recorder.leave(number, entered, size(*args, **kwargs) if size else 0)
+                recorder.leave(number, entered, 0, whom)
 
         return method
 

@@ -13,7 +13,8 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-NOBODY = -1  # a call that waits for no rank, or nobody knows for whom
+NOBODY = -1  # a call that waits for no rank
+SOMEBODY = -2  # a wait, and nobody knows for whom
 MOST_CALLS = 2_000_000  # collective calls that a rank keeps to be split: 34 bytes each
 
 TOGETHER, PARTLY, NEIGHBOURS = 0, 1, 2  # the kinds of a collective; 2 + k: waits for the k-th list of `Stream.needs`

@@ -35,12 +35,17 @@ class Line:
     calls: int
     seconds: float  # in the call, waiting or not
     sent_bytes: int  # handed to MPI to be sent
-    waited_s: Mapping[int, float]  # by the rank that was waited for
+    waited_s: Mapping[int, float]  # by the rank that was waited for; SOMEBODY: nobody knows for whom
 
     @property
     def waiting_s(self) -> float:
         """Seconds of waiting, whoever was waited for."""
         return sum(self.waited_s.values())
+
+    @property
+    def communication_s(self) -> float:
+        """Seconds that are no wait."""
+        return max(0.0, self.seconds - self.waiting_s)  # rounding
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class RankProfile:
     @property
     def communication_s(self) -> float:
         """Seconds within MPI that are no wait."""
-        return sum(line.seconds - line.waiting_s for line in self.lines)
+        return sum(line.communication_s for line in self.lines)
 
     @property
     def sent_bytes(self) -> int:
@@ -116,7 +121,8 @@ class Profile:
         waited = dict.fromkeys(range(len(self.ranks)), 0.0)
         for rank in self.ranks:
             for whom, seconds in rank.waited_s.items():
-                waited[whom] = waited.get(whom, 0.0) + (seconds if whom != rank.rank else 0.0)
+                if whom >= 0 and whom != rank.rank:
+                    waited[whom] = waited.get(whom, 0.0) + seconds
         most = max(waited, key=waited.__getitem__)
         return most, waited[most] / (max(self.seconds, 1e-9) * max(1, len(self.ranks) - 1))
 

@@ -40,8 +40,8 @@ def sentence(profile: Profile) -> str:
     )
     if not all(rank.complete for rank in profile.ranks):
         return "the run was not complete: who was waited for in collectives is not known"
-    if part == 0:
-        return f"no rank is waited for; {would}"
+    if part < 0.005:
+        return f"no rank is waited for during 1% of the time; {would}"
     return f"rank {most} is waited for during {part:.0%} of the time (mean of the others); {would}"
 
 
@@ -76,7 +76,7 @@ def _of_lines(profile: Profile) -> list[str]:
         waiting = line.waiting_s
         lines.append(
             f"{name:<{width}}  {line.calls:>9,}  {waiting:8.2f} s  {_short(waiting / line.calls):>9}  "
-            f"{line.seconds - waiting:8.2f} s  {_size(line.sent_bytes):>8}  {_whom(line.waited_s, waiting)}"
+            f"{line.communication_s:8.2f} s  {_size(line.sent_bytes):>8}  {_whom(line.waited_s, waiting)}"
         )
     rest = found[MOST_LINES:]
     if rest:
@@ -96,8 +96,12 @@ def _name(line: Line) -> str:
 def _whom(waited_s: Mapping[int, float], whole: float) -> str:
     """As "rank 2 41 %, rank 1 3 %"; who is waited for less than half a percent is left out."""
     most = sorted(waited_s.items(), key=lambda item: -item[1])
-    told = [f"rank {rank} {_part(seconds, whole)}" for rank, seconds in most if seconds >= 0.005 * whole > 0]
+    told = [f"{_rank(rank)} {_part(seconds, whole)}" for rank, seconds in most if seconds >= 0.005 * whole > 0]
     return ", ".join(told[:MOST_NAMES]) + (", .." if len(told) > MOST_NAMES else "")
+
+
+def _rank(rank: int) -> str:
+    return f"rank {rank}" if rank >= 0 else "somebody"
 
 
 def _part(seconds: float, whole: float) -> str:
