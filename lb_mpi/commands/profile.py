@@ -51,7 +51,8 @@ def main(arguments: Sequence[str], prog: str) -> int:
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=prog,
-        usage=f"mpiexec -n 4 {prog} [-o FOLDER] [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]",
+        usage=f"mpiexec -n 4 {prog} [-o FOLDER] [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]\n"
+        f"       {prog} --show FOLDER [--json]",
         description="Run a program with mpi4py, and tell where each rank's time went: computing, or waiting, and for whom. "
         "The table goes to standard error; the program's own output stays as it is.",
         epilog="Not seen are one-sided communication, files, and what other languages do with a communicator; the table "
