@@ -1,17 +1,17 @@
 """python -m lb_mpi: the table of commands, and nothing else.
 
-run, cluster and throttle are those of launch/ (see lb_mpi/launching); pool runs a script of the user's.  Each other one is
-a module of lb_mpi.commands with `add_arguments(parser)`, `run(options)`, which returns a dictionary that is ready for JSON,
-and `summary(answer)`, the same as lines for people.  Exit codes: 0; 2 for a mistake of the user's and 1 for what has
-failed, in one line; 130 for Ctrl-C; 141 when nobody reads the output.  Whatever else is raised is a bug, and keeps its
-traceback.
+run, cluster and throttle are those of launch/ (see lb_mpi/launching); pool and profile run a program of the user's.  Each
+other one is a module of lb_mpi.commands with `add_arguments(parser)`, `run(options)`, which returns a dictionary that is
+ready for JSON, and `summary(answer)`, the same as lines for people.  Exit codes: 0; 2 for a mistake of the user's and 1
+for what has failed, in one line; 130 for Ctrl-C; 141 when nobody reads the output.  Whatever else is raised is a bug, and
+keeps its traceback.
 """
 
 from __future__ import annotations
 
 import sys
 
-from lb_mpi.commands import pool
+from lb_mpi.commands import pool, profile
 from lb_mpi.commands.dispatch import PROG, dispatch
 from lb_mpi.launching import commands as launching
 
@@ -23,6 +23,7 @@ COMMANDS = {
     "cluster": "hosts on this machine, each with a name, an address and a speed of its own",
     "throttle": "run a program as if on a slower machine",
     "pool": "run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool()",
+    "profile": "run any program with mpi4py; tell where each rank's time went, and who is waited for",
     "info": "versions, MPI, hosts, ranks; with --measure, speeds and costs of messages",
     "simulate diffusion": "without MPI: neighbours level their loads, step by step",
     "simulate lockstep": "without MPI: idealised search of a maze, communication is free",
@@ -39,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         return launching.main(given[0], given[1:], f"{PROG} {given[0]}")
     if given and given[0] == "pool":
         return pool.main(given[1:], f"{PROG} pool")
+    if given and given[0] == "profile":
+        return profile.main(given[1:], f"{PROG} profile")
     return dispatch(COMMANDS, given)
 
 

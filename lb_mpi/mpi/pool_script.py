@@ -6,11 +6,9 @@ stands behind `if __name__ == "__main__":` is left out, as with multiprocessing 
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import CodeType, ModuleType
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from mpi4py import MPI
@@ -19,9 +17,9 @@ from lb_mpi.mpi.collective import agree, duplicate
 from lb_mpi.mpi.crew import Crew
 from lb_mpi.mpi.following import serve
 from lb_mpi.mpi.pool_messages import Tag
+from lb_mpi.mpi.script import Load, find_script, folder_of
 from lb_mpi.mpi.served import serving
 
-Load = Callable[[str], tuple[CodeType, dict[str, Any]]]
 WORKER = "__worker__"  # what __name__ is on ranks that serve
 
 
@@ -52,9 +50,8 @@ class Script(NamedTuple):
 def open_script(target: str, *, module: bool) -> Script:
     """Collective: find a script (or a module, by name); ValueError, SyntaxError or OSError on all ranks if one can't."""
     own = duplicate(MPI.COMM_WORLD)
-    load = agree(own, lambda: _loader(target, module=module))
-    folder = str(Path.cwd()) if module else str(Path(target).resolve().parent)
-    return Script(Crew(own, 0), load, folder)
+    load = agree(own, lambda: find_script(target, module=module))
+    return Script(Crew(own, 0), load, folder_of(target, module=module))
 
 
 def run_script(script: Script, argv: Sequence[str]) -> None:
@@ -76,22 +73,3 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
                 crew.send_all(Tag.CLOSE)
                 crew.close()
     crew.close()
-
-
-def _loader(target: str, *, module: bool) -> Load:
-    """How to get the script's code, and what its module begins with; ValueError or OSError when there is none."""
-    if module:
-        spec = importlib.util.find_spec(target)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{target}.__main__")
-        if spec is None or spec.loader is None or (code := spec.loader.get_code(spec.name)) is None:  # type: ignore[attr-defined]
-            raise ValueError(f"-m {target}: expected the name of a module")
-        path, package = spec.origin, spec.parent
-    else:
-        path, package, spec = target, None, None
-        code = compile(Path(target).read_bytes(), target, "exec")
-
-    def load(name: str) -> tuple[CodeType, dict[str, Any]]:
-        return code, {"__name__": name, "__file__": path, "__package__": package, "__spec__": spec}
-
-    return load

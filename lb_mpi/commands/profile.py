@@ -1,0 +1,105 @@
+"""The command `profile`: any program with mpi4py, with each rank's time split into computing and waiting, and for whom."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lb_mpi.checks import comma_list
+from lb_mpi.commands.dispatch import FAILED, MISTAKE, speaks
+from lb_mpi.errors import Error
+from lb_mpi.recording.profile import Profile
+from lb_mpi.recording.profile_store import read_profile, write_profile
+from lb_mpi.recording.profile_table import table
+
+
+def main(arguments: Sequence[str], prog: str) -> int:
+    """Run the program; what it raises, SystemExit too, ends this rank as it would end python."""
+    options = _parse(arguments, prog)
+    try:
+        if options.show is not None:
+            return _say(read_profile(Path(options.show)), options.json, sys.stdout)
+        from lb_mpi.mpi import profile_script
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
+        return _complain(f"no MPI: {error}", prog)
+    except (ValueError, OSError) as error:
+        return _complain(str(error), prog)
+    try:
+        speeds = None if options.speeds is None else comma_list("--speeds", options.speeds)
+        argv = [options.program, *options.arguments]
+        program = profile_script.open_program(argv, module=options.module, output=options.output, speeds=speeds)
+    except (ValueError, OSError, SyntaxError, Error) as error:
+        return _complain(str(error), prog)
+    profile, raised = profile_script.run_program(program)
+    code = 0
+    if profile is not None:
+        code = _say(profile, options.json, sys.stderr)
+        if options.output is not None:
+            code = _write(Path(options.output), profile, prog) or code
+    if isinstance(raised, SystemExit):
+        raise raised
+    if raised is not None:
+        sys.excepthook(type(raised), raised, raised.__traceback__)
+        return FAILED
+    return code
+
+
+def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        usage=f"mpiexec -n 4 {prog} [-o FOLDER] [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]\n"
+        f"       {prog} --show FOLDER [--json]",
+        description="Run a program with mpi4py, and tell where each rank's time went: computing, or waiting, and for whom. "
+        "The table goes to standard error; the program's own output stays as it is.",
+        epilog="Not seen are one-sided communication, files, and what other languages do with a communicator; the table "
+        "says so where a program uses the first two.",
+    )
+    parser.add_argument("-o", dest="output", metavar="FOLDER", help="write the profile there, each rank's as it goes")
+    parser.add_argument("--speeds", metavar="F,F,...", help="the ranks' relative speeds, if they are unequal")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+    parser.add_argument("--show", metavar="FOLDER", help="without MPI: print the profile that -o has written")
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="PROGRAM is the name of a module, as with python -m"
+    )
+    parser.add_argument("program", metavar="PROGRAM", nargs="?", help="a file of Python")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="are the program's sys.argv[1:]"
+    )
+    if not speaks():
+        parser.print_usage = parser.print_help = lambda file=None: None  # type: ignore[method-assign]
+    options = parser.parse_args(arguments)
+    if (options.program is None) == (options.show is None):
+        parser.error("expected either PROGRAM or --show FOLDER")
+    return options
+
+
+def _say(profile: Profile, as_json: bool, where: object) -> int:
+    """Print the profile; an exit code when there is no room for it."""
+    text = json.dumps(profile.to_json()) if as_json else "\n".join(table(profile))
+    try:
+        print(text, file=where, flush=True)  # type: ignore[call-overload]
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), where.fileno())  # type: ignore[attr-defined]
+    except OSError:
+        return FAILED
+    return 0
+
+
+def _write(folder: Path, profile: Profile, prog: str) -> int:
+    try:
+        write_profile(folder, profile)
+    except OSError as error:
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _complain(text: str, prog: str) -> int:
+    """Say on rank 0 what is wrong; the exit code."""
+    if speaks():
+        print(f"{prog}: error: {text}", file=sys.stderr)
+    return MISTAKE

@@ -1,0 +1,1 @@
+"""What happened in a run: events, their files, reports, profiles.   (pure, but for the files)"""

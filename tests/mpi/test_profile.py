@@ -1,0 +1,420 @@
+"""Profiles on real ranks: programs with time stamps put in by hand; results unchanged; what uses mpi4py still works."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import runpy
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi import profile_end
+from lb_mpi.mpi.profile_end import Look, split_collectives
+from lb_mpi.mpi.profile_script import Ended, open_program, run_program
+from lb_mpi.mpi.profiled import install
+from lb_mpi.mpi.profiling import Recorder, n_bytes
+from lb_mpi.recording.profile import Line, Profile, lines_of, profile_from
+from lb_mpi.recording.profile_store import read_profile
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
+pytestmark = pytest.mark.mpi
+several = pytest.mark.skipif(SIZE < 2, reason="nobody to wait for")
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    argv, path, main = sys.argv, [*sys.path], sys.modules["__main__"]
+    yield
+    sys.argv, sys.path[:], sys.modules["__main__"] = argv, path, main
+    assert type(MPI.COMM_WORLD) is MPI.Intracomm
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(COMM.bcast(str(tmp_path)))
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    """Timed classes in the place of mpi4py's own, for this test."""
+    recorder = Recorder(COMM)
+    installed = install(recorder)
+    yield recorder
+    installed.remove()
+
+
+def profiled(path: Path, *arguments: str, **options: Any) -> tuple[Ended, str, dict[str, Any]]:
+    """How it ended, what it has printed, the names of the program."""
+    options = {"module": False, "output": None, "speeds": None, **options}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        ended = run_program(open_program([str(path), *arguments], **options))
+    return ended, printed.getvalue(), vars(sys.modules["__main__"])
+
+
+def written(folder: Path, text: str) -> Path:
+    """A program of these lines, on all ranks."""
+    path = folder / "program.py"
+    if RANK == 0:
+        path.write_text(textwrap.dedent(text))
+    COMM.Barrier()
+    return path
+
+
+def close(seconds: float, by_hand: float) -> bool:
+    """Within 5 %, or 20 ms, the length of a time slice."""
+    return abs(seconds - by_hand) <= 0.05 * by_hand + 0.02
+
+
+CALLS = {"halo": "Waitall", "jacobi": "Sendrecv", "parameters": "recv"}  # that the program has timed by hand
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_results_are_unchanged_and_times_are_those_taken_by_hand(name: str) -> None:
+    path = PROGRAMS / f"{name}.py"
+    with contextlib.redirect_stdout(io.StringIO()) as plain:
+        runpy.run_path(str(path), run_name="__main__")
+    for _ in range(4):  # on a busy machine, much can come between two clocks that are read one after the other
+        ended, printed, names = profiled(path)
+        assert printed == plain.getvalue()
+        every = COMM.gather(names["stamps"])
+        wrong = COMM.bcast(None if ended.profile is None else different(ended.profile, name, every))
+        if not wrong:
+            return
+    raise AssertionError(wrong)
+
+
+def different(profile: Profile, name: str, every: list[dict[str, Any]]) -> list[str]:
+    """What isn't as timed by hand; what can't be otherwise is asserted."""
+    pairs: dict[str, tuple[float, float]] = {}
+    for rank, stamps in zip(profile.ranks, every, strict=True):
+        waiting = sum(line.waiting_s for line in rank.lines if line.call == CALLS[name])
+        assert SIZE == 1 or waiting <= stamps["waiting"] + 1e-6, "it lies within"
+        assert rank.useful_s >= stamps["computing"]
+        assert rank.useful_s + rank.waiting_s + rank.communication_s == pytest.approx(profile.seconds, rel=1e-6)
+        if SIZE > 1:
+            pairs[f"rank {rank.rank}: {CALLS[name]}"] = waiting, stamps["waiting"]
+    if name == "jacobi" and SIZE > 1:
+        pairs |= of_allreduces(profile, every)
+    return [
+        f"{what}: {ours} s, by hand {by_hand} s" for what, (ours, by_hand) in pairs.items() if not close(ours, by_hand)
+    ]
+
+
+def of_allreduces(profile: Profile, every: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
+    """Who came last to each Allreduce, and what the others waited for it: ours, and by time stamps."""
+    came, left = (np.array([stamps[name] for stamps in every]) for name in ("came", "left"))
+    last = came.argmax(axis=0)
+    pairs = {}
+    for rank in profile.ranks:
+        (line,) = [line for line in rank.lines if line.call == "Allreduce"]
+        waited = np.minimum(came.max(axis=0), left[rank.rank]) - came[rank.rank]
+        for whom in range(SIZE):
+            by_hand = float(waited[(last == whom) & (whom != rank.rank)].sum())
+            pairs[f"rank {rank.rank}: Allreduce for rank {whom}"] = line.waited_s.get(whom, 0.0), by_hand
+    return pairs
+
+
+@several
+def test_the_slow_rank_is_the_one_waited_for(folder: Path) -> None:
+    path = written(
+        folder,
+        """
+        import time
+        from mpi4py import MPI
+        for _ in range(3):
+            time.sleep(0.1 if MPI.COMM_WORLD.rank == 1 else 0.0)  # emulates work
+            MPI.COMM_WORLD.Barrier()
+        """,
+    )
+    ended, _, _ = profiled(path, output=str(folder / "profile"), speeds=[1.0, 0.5, *[1.0] * (SIZE - 2)])
+    assert ended.error is None
+    COMM.Barrier()  # until all have written
+    ranks = sorted(path.name for path in (folder / "profile").iterdir())
+    assert ranks == [f"profile.rank-{rank}.json" for rank in range(SIZE)]
+    if RANK != 0:
+        return
+    assert ended.profile is not None
+    most, part = ended.profile.most_waited_for
+    assert most == 1
+    assert part > 0.5
+    assert ended.profile.balanced_s < 0.7 * ended.profile.seconds
+    assert ended.profile.lines()[0].line == 6
+    assert ended.profile.load_balance < 0.7
+    assert read_profile(folder / "profile").ranks[1].complete
+    assert profile_from(json.loads(json.dumps(ended.profile.to_json()))).to_json() == ended.profile.to_json()
+
+
+def test_programs_keep_their_names_arguments_and_exit_code(folder: Path) -> None:
+    path = written(
+        folder,
+        """
+        import pickle, sys
+        import mpi4py
+        from mpi4py import MPI
+        from mpi4py.MPI import COMM_WORLD
+        class Here: pass
+        assert pickle.loads(pickle.dumps(Here())).__class__ is Here
+        assert __name__ == "__main__" and __file__ == sys.argv[0]
+        assert MPI.COMM_WORLD is COMM_WORLD and isinstance(COMM_WORLD, MPI.Intracomm) and isinstance(COMM_WORLD, MPI.Comm)
+        assert pickle.loads(pickle.dumps(COMM_WORLD)) is COMM_WORLD
+        if not MPI.Is_initialized():
+            MPI.Init()
+        print(sys.argv[1:])
+        sys.exit(3)
+        """,
+    )
+    ended, printed, _ = profiled(path, "a", "-b")
+    assert isinstance(ended.error, SystemExit), ended.error
+    assert printed == "['a', '-b']\n"
+    assert ended.error.code == 3
+    assert (ended.profile is not None) == (RANK == 0)
+
+
+@pytest.mark.parametrize(("argv", "options"), [
+    (["nosuch.py"], {}), (["no.such.module"], {"module": True}), ([__file__], {"speeds": [1.0] * (SIZE + 1)}),
+    ([__file__], {"speeds": [0.0] * SIZE}), ([__file__], {"output": "/dev/null/folder"}),
+])  # fmt: skip
+def test_mistakes_are_errors_on_all_ranks(argv: list[str], options: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, OSError)):
+        open_program(argv, **{"module": False, "output": None, "speeds": None, **options})
+
+
+def lines(recorder: Recorder) -> dict[str, Line]:
+    """What has been recorded, by call."""
+    return {line.call: line for line in lines_of(recorder.calls)}
+
+
+def test_what_is_made_from_a_timed_communicator_is_timed(recorder: Recorder) -> None:
+    world = MPI.COMM_WORLD
+    assert world == COMM
+    assert world == COMM
+    made: list[Any] = [world.Dup(), world.Clone(), world.Split(0, world.rank), world.Create(world.Get_group())]
+    made += [world.Create_group(world.Get_group()), world.Split_type(MPI.COMM_TYPE_SHARED), MPI.Intracomm(world)]
+    dup, request = world.Idup()
+    request.Wait()
+    grid = world.Create_cart([SIZE, 1], [True, False])
+    graph = world.Create_dist_graph_adjacent([(RANK - 1) % SIZE], [(RANK + 1) % SIZE])
+    made += [dup, grid, grid.Sub([True, False]), graph, grid.Dup()]
+    for comm in made:
+        assert type(comm).__name__ in ("Intracomm", "Cartcomm", "Distgraphcomm")
+        assert isinstance(comm, MPI.Intracomm)
+        before = sum(line.calls for line in lines_of(recorder.calls) if line.call == "allreduce")
+        assert comm.allreduce(1) == comm.size
+        assert sum(line.calls for line in lines_of(recorder.calls) if line.call == "allreduce") == before + 1
+    assert isinstance(grid, MPI.Cartcomm)
+    assert isinstance(grid, MPI.Topocomm)
+    assert not isinstance(graph, MPI.Cartcomm)
+    assert world.Split(MPI.UNDEFINED) == MPI.COMM_NULL
+    for comm in made:
+        if comm != world:
+            comm.Free()
+
+
+@several
+def test_an_intercommunicator(recorder: Recorder) -> None:
+    world = MPI.COMM_WORLD
+    half = world.Split(RANK % 2, RANK)
+    inter = half.Create_intercomm(0, world, 1 - RANK % 2)
+    assert isinstance(inter, MPI.Intercomm)
+    assert inter.allgather(RANK) == list(range(1 - RANK % 2, SIZE, 2))
+    if half.rank == 0:
+        assert inter.sendrecv(RANK, 0, source=0) == 1 - RANK
+        assert lines(recorder)["sendrecv"].waited_s.keys() == {1 - RANK}
+    both = inter.Merge(high=RANK % 2 == 1)
+    assert both.allreduce(1) == SIZE
+    for comm in (both, inter, half):
+        comm.Free()
+
+
+def test_messages_of_all_kinds(recorder: Recorder) -> None:
+    """From each rank to the next on the ring: what arrives, from whom, how many bytes."""
+    world, left, right = MPI.COMM_WORLD, (RANK - 1) % SIZE, (RANK + 1) % SIZE
+    out, into, status = np.arange(5.0) + RANK, np.zeros(5), MPI.Status()
+    pickled = world.isend({"from": RANK}, right)
+    assert world.recv(source=MPI.ANY_SOURCE) == {"from": left}
+    pickled.wait()
+    request = world.irecv(source=MPI.ANY_SOURCE)
+    world.send("abc", dest=right)
+    assert request.wait() == "abc"
+    requests = [world.Irecv(into, left), world.Isend([out, 5, MPI.DOUBLE], right)]
+    MPI.Request.Waitall(requests, [status, MPI.Status()])
+    assert into.tolist() == (np.arange(5.0) + left).tolist()
+    assert status.source == left
+    asked = [world.irecv(source=left), world.isend((1, 2), right)]
+    assert MPI.Request.waitall(asked)[0] == (1, 2)
+    world.Sendrecv(out, right, 0, into, left, 0)
+    assert world.sendrecv(RANK, right, source=left) == left
+    sent = world.isend([RANK], right)
+    message = world.mprobe()
+    assert isinstance(message, MPI.Message)
+    assert message.recv() == [left]
+    assert MPI.Request.waitany([sent])[0] == 0
+    if SIZE > 1:
+        found = lines(recorder)
+        for call in ("recv", "sendrecv", "Sendrecv", "mprobe", "Waitall", "waitall"):
+            assert set(found[call].waited_s) <= {left, right}, call
+        assert set(found["recv"].waited_s) == set(found["sendrecv"].waited_s) == set(found["mprobe"].waited_s) == {left}
+        assert found["Sendrecv"].sent_bytes == found["Isend"].sent_bytes == 40
+        assert found["send"].sent_bytes > 3
+
+
+def test_persistent_messages_and_collectives_that_are_begun(recorder: Recorder) -> None:
+    world, left, right = MPI.COMM_WORLD, (RANK - 1) % SIZE, (RANK + 1) % SIZE
+    out, into, total = np.zeros(3), np.zeros(3), np.zeros(3)
+    requests = [world.Recv_init(into, left), world.Send_init(out, right)]
+    for step in range(3):
+        out[:] = step + RANK
+        MPI.Prequest.Startall(requests)
+        MPI.Request.Waitall(requests)
+        assert into.tolist() == [step + left] * 3
+        summing = world.Iallreduce(out, total)
+        summing.Wait()
+        assert total[0] == SIZE * step + SIZE * (SIZE - 1) / 2
+    for request in requests:
+        request.Free()
+    found = lines(recorder)
+    assert found["Startall"].sent_bytes == 3 * 24
+    assert found["Waitall"].calls == found["Wait"].calls == 3
+
+
+@several
+def test_who_was_waited_for(recorder: Recorder) -> None:
+    """The last rank comes 0.1 s later to a collective of each sort, and to messages; the sleeps emulate work."""
+    world, late = MPI.COMM_WORLD, SIZE - 1
+    graph = world.Create_dist_graph_adjacent([late], list(range(SIZE)) if late == RANK else [])
+    row = world.Split(0, -RANK)
+
+    def later() -> None:
+        world.Barrier()
+        time.sleep(0.1 if late == RANK else 0.0)
+
+    buffer, others = np.zeros(1), np.zeros(SIZE)
+    ways = {
+        "allreduce": lambda: row.allreduce(1),
+        "bcast": lambda: world.bcast(1, root=late),
+        "Gather": lambda: world.Gather(buffer, others if RANK == 0 else None, root=0),
+        "Neighbor_allgather": lambda: graph.Neighbor_allgather(buffer, np.zeros(1)),
+        "Wait": lambda: world.Ibarrier().Wait(),
+    }
+    for way in ways.values():
+        later()
+        way()
+    later()
+    if late == RANK:
+        for rank in range(late):
+            world.Send(buffer, rank, 7)
+    else:
+        requests = [
+            world.Irecv(buffer, MPI.ANY_SOURCE, 7),
+            world.Isend(buffer.copy(), RANK, 8),
+            world.Irecv(others, RANK, 8),
+        ]
+        MPI.Request.Waitall(requests)
+    recorder.stop()
+    split_collectives(COMM, recorder.calls, Look(COMM).end())
+    found = lines(recorder)
+    for call in (*ways, "Waitall"):
+        if late != RANK and not (call == "Gather" and RANK > 0):
+            assert found[call].waited_s[late] > 0.08, (call, found[call])
+        elif late == RANK and call in found:
+            assert found[call].waiting_s < 0.05, (call, found[call])
+    graph.Free()
+    row.Free()
+
+
+@several
+def test_clocks_of_different_hosts_are_set_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    shift = 10**12 * RANK  # as if each rank had been started at another time
+    monkeypatch.setattr(profile_end, "_clock_of_this_machine", lambda: f"host {RANK}")
+    monkeypatch.setattr(profile_end, "_now", lambda: time.perf_counter_ns() + shift)
+    clock = Look(COMM).end()
+    now = np.array([time.perf_counter_ns() + shift])
+    common = int(clock.common(now)[0])
+    assert abs(common - (int(now[0]) - shift)) <= clock.error_ns + 1_000_000
+    assert (clock.error_ns > 0) == (RANK > 0)
+
+
+def test_libraries_on_a_timed_communicator(recorder: Recorder) -> None:
+    world = MPI.COMM_WORLD
+    with lb_mpi.Pool(world) as pool:
+        assert pool.map(abs, range(-20, 0), to="all") == list(range(20, 0, -1))
+    with lb_mpi.Balancer(world) as balancer:
+        rows = np.arange(40.0).reshape(20, 2)
+        assert balancer.map_blocks(lambda block: block + 1.0, rows).tolist() == (rows + 1.0).tolist()
+    from mpi4py.futures import MPICommExecutor
+    from mpi4py.util import pkl5
+
+    assert pkl5.Intracomm(world).allgather(RANK) == list(range(SIZE))
+    if SIZE > 1:
+        with MPICommExecutor(world) as executor:
+            if executor is not None:
+                assert list(executor.map(abs, range(-5, 5))) == [5, 4, 3, 2, 1, 0, 1, 2, 3, 4]
+    assert {line.file for line in lines_of(recorder.calls)} == {__file__.removeprefix(f"{Path.cwd()}/")}
+
+
+def test_what_can_not_be_seen_is_said(recorder: Recorder) -> None:
+    window = MPI.Win.Allocate(8, comm=MPI.COMM_WORLD)
+    assert isinstance(window, MPI.Win)
+    window.Free()
+    assert recorder.unseen == {"one-sided communication (MPI.Win)"}
+
+
+def test_errors_are_mpis_own(recorder: Recorder) -> None:
+    world = MPI.COMM_WORLD
+    with pytest.raises(MPI.Exception):
+        world.Send(np.zeros(1), SIZE + 5)
+    with pytest.raises(TypeError):
+        world.send()
+    with pytest.raises(MPI.Exception):
+        MPI.COMM_NULL.Barrier()
+    assert world.allreduce(1) == SIZE  # and goes on being timed
+    assert lines(recorder)["allreduce"].calls == 1
+
+
+def test_classes_are_as_strict_as_mpi4pys(recorder: Recorder) -> None:
+    class Own(MPI.Intracomm):
+        def __new__(cls, comm: MPI.Comm | None = None) -> Own:
+            return MPI.Intracomm.__new__(cls, comm)
+
+    own = Own(MPI.COMM_WORLD)
+    assert own.allreduce(1) == SIZE
+    assert isinstance(own, Own)
+    assert not isinstance(MPI.COMM_WORLD, Own)
+    dup = own.Dup()
+    assert type(dup) is Own
+    dup.Free()
+    for kind in (MPI.Intercomm, MPI.Cartcomm, MPI.Graphcomm):
+        with pytest.raises(TypeError):
+            kind(MPI.COMM_WORLD)
+    assert isinstance(COMM, MPI.Intracomm)  # mpi4py's own
+    assert issubclass(type(COMM), MPI.Comm)
+    assert not isinstance(COMM, MPI.Cartcomm)
+    MPI.COMM_WORLD.free()  # does nothing
+    assert MPI.COMM_WORLD == COMM
+
+
+def test_bytes_of_buffers() -> None:
+    a = np.zeros((3, 4), dtype="f4")
+    specs = (
+        a,
+        [a, MPI.FLOAT],
+        [a, 5, MPI.FLOAT],
+        [a, (1, 2), MPI.FLOAT],
+        [a, ([1, 2], [0, 4]), MPI.DOUBLE],
+        b"abc",
+        None,
+    )
+    assert [n_bytes(spec) for spec in specs] == [48, 48, 20, 12, 24, 3, 0]
+    assert [n_bytes([a, 5, "f"]), n_bytes([a, "f"]), n_bytes([None, MPI.INT]), n_bytes("?")] == [20, 48, 0, 0]

@@ -1,0 +1,218 @@
+"""Profiles without MPI: who waited for whom, metrics, table, files; on times that are made up, with known answers."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from lb_mpi.__main__ import main
+from lb_mpi.recording import profile_store
+from lb_mpi.recording.calls import MOST_CALLS, NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, CpuShare
+from lb_mpi.recording.lateness import Clock, lateness, offset
+from lb_mpi.recording.profile import Line, Profile, RankProfile, lines_of, profile_from, until_the_end
+from lb_mpi.recording.profile_table import sentence, table
+
+S = 1_000_000_000
+
+
+def split(kinds, posted, entered, left, *, members=None, needs=None):
+    """Waits and whom of P ranks in calls, as lists; each argument has a row for each rank."""
+    members = range(len(posted)) if members is None else members
+    calls = np.array([np.broadcast_to(kinds, np.shape(posted)), posted, entered, left])
+    waits, whom = lateness(members, calls, needs or [[] for _ in members])
+    return waits.tolist(), whom.tolist()
+
+
+def test_all_wait_for_who_comes_last_and_no_longer_than_they_stay() -> None:
+    waits, whom = split(TOGETHER, *[[[0], [5], [3]]] * 2, [[7], [7], [4]])
+    assert waits == [[5], [0], [1]]  # the third one left, by its clock, before the last had come
+    assert whom == [[1], [NOBODY], [1]]
+
+
+def test_where_ranks_may_leave_early_they_wait_for_those_who_had_come() -> None:
+    came, left = [[0], [2], [9], [1]], [[1], [3], [9], [9]]
+    waits, whom = split(PARTLY, came, came, left)
+    assert waits == [[1], [0], [0], [8]]  # rank 0 left when rank 3 was there, rank 3 stayed until rank 2 was
+    assert whom == [[3], [NOBODY], [NOBODY], [2]]
+
+
+def test_neighbours_wait_for_neighbours() -> None:
+    came = [[0], [4], [9]]
+    waits, whom = split(
+        [[NEIGHBOURS + 1], [NEIGHBOURS], [NEIGHBOURS]], came, came, [[9]] * 3, needs=[[(), (1,)], [(2,)], [()]]
+    )
+    assert waits == [[4], [5], [0]]
+    assert whom == [[1], [2], [NOBODY]]
+
+
+def test_a_collective_that_was_begun_before_is_a_wait_from_the_wait_on() -> None:
+    posted, entered, left = [[0, 0], [6, 6]], [[4, 7], [6, 6]], [[7, 7], [7, 7]]
+    assert split(TOGETHER, posted, entered, left) == ([[2, 0], [0, 0]], [[1, NOBODY], [NOBODY, NOBODY]])
+
+
+def test_calls_that_do_not_match_are_nobodys_wait() -> None:
+    came = [[0], [5]]
+    assert split([[TOGETHER], [PARTLY]], came, came, [[6], [6]]) == ([[0], [0]], [[NOBODY], [NOBODY]])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_waits_as_told_call_by_call(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_ranks, n_calls = int(rng.integers(2, 6)), 30
+    kinds = np.broadcast_to(rng.choice([TOGETHER, PARTLY], n_calls), (n_ranks, n_calls))
+    posted = rng.integers(0, 50, (n_ranks, n_calls))
+    entered = posted + rng.integers(0, 5, posted.shape)
+    left = entered + rng.integers(0, 50, posted.shape)
+    waits, whom = split(kinds, posted, entered, left, members=[7 * rank for rank in range(n_ranks)])
+    for rank in range(n_ranks):
+        for call in range(n_calls):
+            others = [q for q in range(n_ranks) if kinds[0, call] == TOGETHER or posted[q, call] <= left[rank, call]]
+            last = max(others, key=lambda q: (posted[q, call], -q))
+            until = min(posted[last, call], left[rank, call])
+            expected = max(0, until - entered[rank, call]) if last != rank else 0
+            assert (waits[rank][call], whom[rank][call]) == (expected, 7 * last if expected else NOBODY), f"seed {seed}"
+
+
+def test_the_quickest_message_tells_the_offset() -> None:
+    sent, returned = [0, 100, 200], [50, 110, 260]
+    assert offset(sent, [1025, 1107, 1220], returned) == (1002, 5)
+    clock = Clock(begin_ns=0, end_ns=1000, begin_offset_ns=100, end_offset_ns=200)
+    assert clock.common(np.array([0, 500, 1000])).tolist() == [100, 650, 1200]
+    assert Clock().common(np.array([7])).tolist() == [7]
+
+
+def test_calls_of_a_place_add_up() -> None:
+    calls = Calls()
+    place = calls.number("a.py", 3, "main", "recv")
+    assert calls.number("a.py", 3, "main", "recv") == place != calls.number("a.py", 3, "main", "send")
+    calls.add(place, 10, 15, 100, whom=2)
+    calls.add(place, 20, 21, 100, whom=2)
+    calls.add(place, 30, 37)
+    assert calls.in_mpi_ns == 13
+    line = lines_of(calls)[0]
+    assert (line.calls, line.sent_bytes, line.waited_s) == (3, 200, {2: pytest.approx(6e-9)})
+    assert line.seconds == pytest.approx(13e-9)
+
+
+def test_streams_are_those_of_the_ranks_and_have_a_bound() -> None:
+    calls = Calls(most_calls=2)
+    assert calls.stream([0]) is None  # nobody to wait for
+    assert calls.stream([0, NOBODY]) is None  # another program
+    stream = calls.stream([2, 0])
+    assert stream is calls.stream([0, 2])  # a duplicate, or in another order
+    assert stream is not None
+    assert [calls.join(stream, TOGETHER, 0, 1, 1, 2) for _ in range(3)] == [0, 1, -1]
+    assert (len(stream), calls.n_lost) == (2, 1)
+    assert stream.kind_of([2, 2]) == stream.kind_of([2]) == NEIGHBOURS
+    assert stream.kind_of([0]) == NEIGHBOURS + 1
+    assert sum(column.itemsize for column in stream.kept) * MOST_CALLS < 100e6
+
+
+def test_cpu_time_is_dealt_out_by_time_on_the_wall() -> None:
+    share = CpuShare(0, 0)
+    share.look(1000, 900, 0)  # all of it outside
+    share.look(2000, 1900, 1000)  # all of it in MPI
+    share.look(3000, 2900, 1250)  # a quarter
+    assert share.outside_ns == pytest.approx(900 + 0 + 750)
+
+
+def line(call: str, seconds: float, waited: dict[int, float], calls: int = 10) -> Line:
+    return Line("jacobi.py", 12, "main", call, calls, seconds, 1000, waited)
+
+
+def profile(speeds: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Profile:
+    """Three ranks, 10 s: rank 2 computes for 9 s, the others for 3 s; 1, 0.5 and 1 s of communication."""
+    ranks = [
+        RankProfile(0, "here", 10.0, 3.0, 3.0, [line("Allreduce", 6.5, {2: 5.5}), line("recv", 0.5, {1: 0.5})]),
+        RankProfile(1, "here", 10.0, 3.0, 2.0, [line("Allreduce", 6.5, {2: 6.0}), line("sleep", 0.5, {SOMEBODY: 0.5})]),
+        RankProfile(2, "there", 10.0, 9.0, 9.0, [line("Allreduce", 1.0, {})]),
+    ]
+    return Profile("jacobi.py", ranks, speeds)
+
+
+def test_metrics_are_those_of_pop() -> None:
+    made = profile()
+    assert made.load_balance == pytest.approx(5 / 9)
+    assert made.communication_efficiency == pytest.approx(0.9)
+    assert made.parallel_efficiency == pytest.approx(0.5)
+    assert made.load_balance * made.communication_efficiency == pytest.approx(made.parallel_efficiency)
+    assert made.most_waited_for == (2, pytest.approx(11.5 / 20))
+    assert made.balanced_s == pytest.approx(5 + 2.5 / 3)
+    assert profile((1.0, 1.0, 0.5)).balanced_s == pytest.approx((3 + 3 + 4.5) / 2.5 + 2.5 / 3)
+
+
+def test_the_table_says_it() -> None:
+    text = "\n".join(table(profile()))
+    assert "profile of jacobi.py: 3 ranks on 2 hosts, 10.00 s" in text
+    assert "jacobi.py:12 Allreduce" in text
+    assert "rank 2 60%, somebody 5%" in text
+    assert "load balance               55.6%" in text
+    assert text.endswith(
+        "rank 2 is waited for during 57% of the time (mean of the others); "
+        "perfectly balanced by speed (all equal) this run would take 58% of it"
+    )
+    assert max(map(len, table(profile()))) < 140
+
+
+def test_an_early_end_is_a_wait_for_who_ends_last() -> None:
+    ranks = until_the_end([RankProfile(0, "h", 4.0, 4.0, 4.0, []), RankProfile(1, "h", 10.0, 10.0, 10.0, [])])
+    made = Profile("p", ranks, [1.0, 1.0])
+    assert made.most_waited_for == (1, pytest.approx(0.6))
+    assert made.balanced_s == pytest.approx(7.0)
+
+
+def test_one_rank_waits_for_nobody() -> None:
+    made = Profile("p.py", [RankProfile(0, "h", 2.0, 2.0, 2.0, [])], [1.0])
+    assert sentence(made).startswith("no rank is waited for during 1% of the time; perfectly balanced")
+    assert sentence(made).endswith("would take 100% of it")
+    assert "no calls of MPI were seen" in table(made)
+
+
+def test_files_keep_all_of_it(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile_store.clear(tmp_path / "new")
+    profile_store.write_profile(tmp_path / "new", profile())
+    found = profile_store.read_profile(tmp_path / "new")
+    assert found.to_json() == profile().to_json() == profile_from(json.loads(json.dumps(profile().to_json()))).to_json()
+    assert (tmp_path / "new" / "profile.txt").read_text() == "\n".join(table(profile())) + "\n"
+    assert main(["profile", "--show", str(tmp_path / "new")]) == 0
+    assert capsys.readouterr().out == "\n".join(table(profile())) + "\n"
+    assert main(["profile", "--show", str(tmp_path / "new"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parallel_efficiency"] == pytest.approx(0.5)
+
+
+def test_what_a_killed_run_leaves_can_be_read(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in profile().ranks:
+        profile_store.write_rank(tmp_path, "jacobi.py", RankProfile(**{**vars(rank), "complete": False}))
+    assert main(["profile", "--show", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "did not come to its end" in out
+    assert out.endswith("the run was not complete: who was waited for in collectives is not known\n")
+    profile_store.clear(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ranks": 3}', '{"ranks": [{"lines": [{}]}]}', "\x00"])
+def test_broken_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    (tmp_path / "profile.json").write_text(text)
+    assert main(["profile", "--show", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert "not what a profile has written" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--show", "nosuch"], "expected a folder"),
+        ([], "PROGRAM or --show"),
+        (["--show", "a", "b.py"], "PROGRAM or --show"),
+    ],
+)
+def test_mistakes(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    try:
+        code = main(["profile", *arguments])
+    except SystemExit as leaving:  # argparse has spoken
+        code = int(leaving.code or 0)
+    assert code == 2
+    assert says in capsys.readouterr().err
