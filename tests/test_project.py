@@ -64,7 +64,9 @@ def test_imports_run_one_way(path: Path) -> None:
         assert not within(imports(path, at_import_time=True), "lb_mpi.mpi")
 
 
-GROUND = {"errors", "checks", "files", "graph", "graph_files", "lanczos", "machine", "hosts", "emulate", "metrics"}
+GROUND = {
+    "errors", "checks", "files", "frames", "graph", "graph_files", "lanczos", "machine", "hosts", "emulate", "metrics",
+}  # fmt: skip
 LAYERS = ("ground", "rooms", "mpi", "commands", "apps")  # each may import from those before it
 
 

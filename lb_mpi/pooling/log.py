@@ -1,8 +1,7 @@
 """The log of finished tasks, as bytes: what a pool that died has done is not done again.   (pure)
 
-A log is a header and records, each of them a frame; it only grows at its end.
+A log is a header and records, each of them a frame (`lb_mpi.frames`); it only grows at its end.
 
-    frame:  bytes of the payload (8 bytes, little-endian) | CRC-32 of these 8 and the payload (4) | payload
     header: 8 bytes of magic with the version, before the frame of (digest, n)
     record: (task numbers, their results)
 
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import io
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,11 +24,10 @@ import msgpack
 import numpy as np
 
 from lb_mpi.checks import show
+from lb_mpi.frames import frame, read_frame
 
 MAGIC, VERSION = b"lb_mpi", 1
 _START = struct.Struct("<6sH")  # magic, version
-_FRAME = struct.Struct("<QI")  # bytes of the payload, CRC-32
-_LENGTH = struct.Struct("<Q")
 _INT64, _UINT64 = -(1 << 63), (1 << 64) - 1  # what MessagePack has for integers
 TYPES = "None, bool, int, float, complex, str, bytes, tuple, list, dict, numpy arrays and numbers of them"
 DEPTH = 32  # of lists in lists: reading a tuple within a tuple takes some 50 kB of stack
@@ -115,23 +112,16 @@ def _frame(payload: Any) -> bytes:
         packed: bytes = msgpack.packb(payload, use_bin_type=True)
     except (OverflowError, UnicodeEncodeError) as error:
         raise ValueError(f"results can't be written to a log: {error}") from error
-    length = _LENGTH.pack(len(packed))
-    return length + _FRAME.pack(len(packed), zlib.crc32(packed, zlib.crc32(length)))[_LENGTH.size :] + packed
+    return frame(packed)
 
 
 def _payload(view: memoryview, at: int) -> tuple[Any, int]:
     """What the frame at byte `at` holds, and where it ends; (None, at) when it is torn or flipped."""
-    begin = at + _FRAME.size
-    if begin > len(view):
-        return None, at
-    n_bytes, crc = _FRAME.unpack(view[at:begin])
-    if n_bytes > len(view) - begin:
-        return None, at
-    packed = view[begin : begin + n_bytes]
-    if zlib.crc32(packed, zlib.crc32(_LENGTH.pack(n_bytes))) != crc:
+    packed, end = read_frame(view, at)
+    if packed is None:
         return None, at
     try:
-        return _unpack(packed), begin + n_bytes
+        return _unpack(packed), end
     except Exception:  # not what `_frame` writes, but with a fitting CRC: anything may be wrong with it
         return None, at
 
