@@ -127,6 +127,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
         action="store_true",
         help="hosts are on one machine: emulate their speeds, use TCP (launch/cluster)",
     )
+    top.add_argument(
+        "--record", metavar="FOLDER", help="keep a record of the run there, for python -m lb_mpi report FOLDER"
+    )
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what to run on each rank")
     return top
 
@@ -142,7 +145,8 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
     used = [hosts[index] for index in sorted(set(ranks))]
     if program:
         program = [find(program[0]), *program[1:]]
-    mark, env = limit.marked(variables(mpi, os.environ, emulated=options.emulated))
+    given = {**os.environ, **({"LB_MPI_RECORD": os.path.abspath(options.record)} if options.record else {})}
+    mark, env = limit.marked(variables(mpi, given, emulated=options.emulated))
     if any(not is_here(host.name) for host in used):
         find(launcher(through)[0])
     python = interpreter(program)

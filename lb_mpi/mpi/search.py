@@ -15,8 +15,12 @@ from lb_mpi.graph import ring_order
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.interrupts import Interrupts, held
 from lb_mpi.mpi.mailbox import Mailbox
+from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.search_result import RankStats, SearchResult, collect
 from lb_mpi.mpi.waiting import Nap, barrier
+from lb_mpi.recording.drafts import Drafts
+from lb_mpi.recording.events import Phase
+from lb_mpi.recording.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.guard import Guard, check_problem
 from lb_mpi.searching.problem import Problem
@@ -87,8 +91,9 @@ def search(
         agree_on(own, bound=None if settings.bound is None else settings.bound.sense)
         if not own.bcast(settings.on_report is not None):
             settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
-        with held() as interrupts:
-            return _run(own, problem, settings, interrupts)
+        record = recorder(own)
+        with held() as interrupts, running(record):
+            return _run(own, problem, settings, interrupts, record)
     finally:
         own.Free()
 
@@ -127,11 +132,14 @@ def _settings(
     )
 
 
-def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts: Interrupts) -> SearchResult:
+def _run(
+    comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts: Interrupts, record: Record
+) -> SearchResult:
     options, bound, slow, quantum, nap, on_report, on_turn = settings
     mailbox = Mailbox(comm)
     guard = Guard(problem, interrupts.allowed)
     searcher = Searcher(comm.rank, ring_order(comm.size), guard, options, bound)
+    drafts = Drafts(record, comm.rank, worlds(comm))
     cpu_s = work_s = poll_s = report_at = 0.0
 
     def call_back(now: float) -> None:
@@ -147,6 +155,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
     start = time.perf_counter()
     while not searcher.over:
         began = time.perf_counter()
+        record.enter(Phase.PROTOCOL, began)
         arrived = mailbox.take()
         sends = searcher.turn(began - start, arrived)
         for destination, message in sends:
@@ -156,12 +165,15 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
         aside_s = time.perf_counter() - turned  # that it takes long is no reason to call it seldom
         if arrived or sends:
             nap.reset()
+            drafts.turn(turned, arrived, sends)
         if searcher.working:
             if rest_s := slow.due():
+                record.enter(Phase.RESTING, turned + aside_s)
                 time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
                 continue
             cpu = time.thread_time()
             polled = time.perf_counter()
+            record.enter(Phase.OWN, polled)
             done = searcher.work(quantum.units)
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
@@ -169,9 +181,12 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
             quantum.observe(done, worked, polled - began - aside_s)
             cpu_s, work_s, poll_s = cpu_s + cpu, work_s + worked, poll_s + (polled - began)
         elif not searcher.over and not arrived:
+            record.enter(Phase.WAITING, turned + aside_s)
             nap.take(searcher.wake_at - (time.perf_counter() - start))
-    seconds = time.perf_counter() - start
+    ended = time.perf_counter()
+    seconds = ended - start
 
+    record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     mailbox.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(comm.allgather(searcher.sharing.bound.best))
@@ -186,4 +201,6 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
         busy_fraction=cpu_s / slow.speed / seconds,
         poll_fraction=poll_s / (poll_s + work_s) if work_s else 0.0,
     )
+    drafts.end(start, ended, cpu_s, searcher.units, slow.speed)
+    align(comm, record)
     return collect(mailbox, searcher, stats)
