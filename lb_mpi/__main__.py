@@ -24,6 +24,7 @@ COMMANDS = {
     "throttle": "run a program as if on a slower machine",
     "pool": "run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool()",
     "info": "versions, MPI, hosts, ranks; with --measure, speeds and costs of messages",
+    "report": "the record of a run (launch/run --record, LB_MPI_RECORD) as one page",
     "simulate diffusion": "without MPI: neighbours level their loads, step by step",
     "simulate lockstep": "without MPI: idealised search of a maze, communication is free",
     "simulate rows": "without MPI: calls of Balancer.map_blocks on a virtual clock, with and without balancing",
