@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lb_mpi.recording.drafts import Drafts
 from lb_mpi.recording.events import Clock, Driver, Move, Phase, Step, Way
+from lb_mpi.recording.halos import Halos
 from lb_mpi.recording.record import BINS, COSTS, MOVES, OFF, REASONS, STEPS, Record
 from lb_mpi.recording.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
 from lb_mpi.searching.drafting import Kind, Message
@@ -127,6 +128,21 @@ def test_drafts_on_their_way() -> None:
         Move(Way.DRAFT, 10, 3.0, 5.0, 1.0, 5.0),
         Move(Way.DRAFT, 12, 6.0, 7.0, 0.0, 0.0),
     ]
+
+
+def test_exchanges_and_what_is_computed_between_them() -> None:
+    record = Record(0.0)
+    halos = Halos(record)
+    halos.close(0.5)  # there was none
+    for at in (1.0, 2.0, 3.0):
+        halos.begin(at)
+        halos.end(at + 0.25)
+    halos.close(4.0)
+    (step,) = record.steps.all
+    assert (step["began"], step["ended"], step["useful_s"], step["units"]) == (1.0, 4.0, 2.25, 3.0)
+    record.enter(Phase.OUTSIDE, 5.0)
+    spent = record.seconds()
+    assert (spent[Phase.WAITING], spent[Phase.OWN], spent[Phase.OUTSIDE]) == pytest.approx((0.75, 2.25, 2.0))
 
 
 def test_a_write_that_was_cut_short_leaves_the_one_before_it() -> None:

@@ -40,6 +40,7 @@ def ranks(size: int, calls: int = 3, hosts: int = 1) -> list[tuple[str, bytes]]:
             record.enter(Phase.OWN, at)
             record.enter(Phase.WAITING, at + 1.0)
             record.move(Move(Way.LOAN, (rank + 1) % size, at, at + 0.5, 5.0, 40.0))
+            record.know(at, lambda: np.arange(1.0, 51.0))
             reason = record.reason("the plan <stays>")
             record.step(Step(Driver.ROWS, at, at + 2.0, 1.0, 50.0, 1.0, 0.5, 0.1, 5.0 * size, call % 2, reason))
         what = about(rank, size, f"node{rank * hosts // size}")
@@ -173,6 +174,8 @@ def test_the_page_stands_alone() -> None:
     strip_of, loans = reader.views
     assert strip_of["hosts"] == [["node0", 0], ["node1", 2]]
     assert loans["values"] == (15 * np.roll(np.eye(4, dtype=int), 1, axis=1)).tolist()
+    assert 'aria-label="costs of rows"' in text
+    assert 'aria-label="imbalance of each call"' in text
     assert "<b>program" not in text
     assert "program.py --x &lt;b&gt;" in text
     assert "the plan &lt;stays&gt;" in text
@@ -256,3 +259,42 @@ def test_ranks_of_another_run_are_left_out() -> None:
     run = assemble([*ranks(4), ("rank000005.lbrec", old)])
     assert len(run.ranks) == 4
     assert run.notes == ["1 records of another run: left out"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "driver", "way"),
+    [
+        ("search --tree T1 --ranks 4", Driver.SEARCH, Way.DRAFT),
+        ("rows --graph ring:4 --calls 3 --costs hotspot --row-s 2e-3", Driver.ROWS, Way.LOAN),
+        ("tasks --hosts 2,2 --tasks 40 --maps 2 --speeds 1,2,3,4", Driver.TASKS, Way.STEAL),
+    ],
+)
+def test_simulators_write_the_same_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, driver: Driver, way: Way
+) -> None:
+    folder = tmp_path / "record"
+    assert main(["simulate", *arguments.split(), "--json", "--record", str(folder)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    run = assemble((path.name, path.read_bytes()) for path in sorted(folder.iterdir()))
+    assert len(run.ranks) == 4
+    assert run.clock == "virtual: one clock for all ranks"
+    all_steps = np.concatenate(steps(run))
+    assert set(all_steps["driver"].tolist()) == {driver}
+    headed = headline(run)
+    moved = matrix(run, way)
+    assert moved.any()
+    assert not moved.diagonal().any()
+    total = told.get("total", {})
+    assert headed.inside_s == pytest.approx(total.get("seconds", told.get("virtual_seconds")), rel=0.02)
+    if driver is Driver.SEARCH:
+        assert all_steps["units"].sum() == pytest.approx(told["nodes"], rel=1e-5)
+        assert moved.sum() == told["balances"]
+        assert headed.ratio == pytest.approx(1.0 / told["efficiency"], rel=0.02)
+    elif driver is Driver.ROWS:
+        assert moved.sum() == total["rows_moved"]
+        assert headed.ratio == pytest.approx(told["ratio"], rel=0.02)
+        assert all(len(one.costs) == 50 for one in run.ranks)
+    else:
+        assert all_steps["units"].sum() == 2 * 160
+        assert all_steps["moved"].sum() == total["steals"]
+    assert len(page(run)) < MOST_BYTES

@@ -13,6 +13,7 @@ from lb_mpi.recording.run import Floats, Run, steps
 WIDTH, HEIGHT = 920, 260
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 40
 MOST_RANKS_IN_A_RING = 16
+POINTS = 900  # of a chart of costs
 
 
 def imbalance(run: Run) -> str:
@@ -58,6 +59,38 @@ def _axes(most: float, n: int, place: object) -> list[str]:
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{call:,}</text>')
     parts.append(f'<text x="{(WIDTH + LEFT) / 2:.0f}" y="{HEIGHT - 4}" text-anchor="middle">call of map_blocks</text>')
     return parts
+
+
+def costs(run: Run) -> str:
+    """Draw what the rows cost, rank by rank, relative to their mean; "" when that isn't known of all ranks."""
+    known = sorted(((one.about.rank, one.costs) for one in run.ranks), key=lambda pair: pair[0])
+    if not all(len(mine) and mine.sum() > 0.0 for _, mine in known):
+        return ""
+    many = max(1, POINTS // len(known))
+    parts = [
+        np.interp(np.linspace(0, len(mine) - 1, min(many, len(mine))), np.arange(len(mine)), mine) for _, mine in known
+    ]
+    values = np.concatenate(parts)
+    values /= values.mean()
+    most, height = _ceiling(float(values.max())), HEIGHT - 60
+    x = LEFT + (WIDTH - LEFT - RIGHT) * np.repeat(np.arange(len(values) + 1), 2)[1:-1] / len(values)
+    y = height - BOTTOM - (height - TOP - BOTTOM) * np.repeat(values, 2) / most
+    drawn = [
+        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{most * k / 2:g}</text>'
+        for k, at in ((k, height - BOTTOM - (height - TOP - BOTTOM) * k / 2) for k in range(3))
+    ]
+    drawn.append(f'<polyline class="now" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))}"/>')
+    begins = np.cumsum([0, *map(len, parts)]) / len(values)
+    every = -(-len(known) // 16)
+    for (rank, _), begin in list(zip(known, begins, strict=False))[::every]:
+        at = LEFT + (WIDTH - LEFT - RIGHT) * begin
+        drawn.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{height - BOTTOM + 6}"/>')
+        drawn.append(f'<text x="{at + 3:.1f}" y="{height - BOTTOM + 18}">{rank}</text>')
+    drawn.append(
+        f'<text x="{(WIDTH + LEFT) / 2:.0f}" y="{height - 4}" text-anchor="middle">rows, by the rank at home</text>'
+    )
+    return _svg(WIDTH, height, drawn, "costs of rows")
 
 
 def _digits(most: float) -> int:

@@ -17,23 +17,23 @@ class Drafts:
     """
 
     def __init__(self, record: Record, rank: int, worlds: list[int]) -> None:
-        self._record, self._rank, self._worlds = record, rank, worlds
+        self.record, self._rank, self._worlds = record, rank, worlds
         self._began, self._n = 0.0, 0
         self._volunteer = NOBODY
 
     def turn(self, now: float, arrived: Iterable[Message], sends: Iterable[Send]) -> None:
         """Look at one turn of the search."""
-        if self._record is OFF:
+        if self.record is OFF:
             return
         for message in arrived:
             if message.source != self._rank:
                 continue
             if message.kind is Kind.DRAFTING and message.pid == NOBODY:
-                self._record.move(Move(Way.DRAFT, NOBODY, self._began, now, 0.0, 0.0))
+                self.record.move(Move(Way.DRAFT, NOBODY, self._began, now, 0.0, 0.0))
             elif message.kind is Kind.WORK or message.kind is Kind.NOWORK:
                 self._n += message.kind is Kind.WORK
                 came, n_bytes = float(message.kind is Kind.WORK), float(len(message.payload))
-                self._record.move(Move(Way.DRAFT, self._worlds[self._volunteer], self._began, now, came, n_bytes))
+                self.record.move(Move(Way.DRAFT, self._worlds[self._volunteer], self._began, now, came, n_bytes))
         for destination, message in sends:
             if message.source != self._rank:
                 continue
@@ -44,4 +44,4 @@ class Drafts:
 
     def end(self, began: float, ended: float, cpu_s: float, units: int, speed: float) -> None:
         """The search is over: the CPU seconds of the user's work, its units, and this rank's emulated speed."""
-        self._record.step(Step(Driver.SEARCH, began, ended, cpu_s / speed, units, speed, moved=self._n))
+        self.record.step(Step(Driver.SEARCH, began, ended, cpu_s / speed, units, speed, moved=self._n))

@@ -31,6 +31,7 @@ class Driver(IntEnum):
     ROWS = 1  # Balancer.map_blocks
     MIGRATE = 2  # Balancer.migrate
     TASKS = 3  # a map of lb_mpi.Pool
+    EXCHANGE = 4  # all exchanges of the plan that lb_mpi.distribute makes, with what is computed between them
 
 
 class Way(IntEnum):

@@ -142,6 +142,10 @@ def _calls(run: Run) -> str:
     parts.append(_table(header, lines[:MOST_LINES], "reason", text=(1, 9)))
     if len(lines) > MOST_LINES:
         parts.append(f'<p class="soft">... and {len(lines) - MOST_LINES:,} lines more</p>')
+    if chart := charts.costs(run):
+        parts.append(
+            f"<figure>{chart}<figcaption>What rows cost, as heard last, relative to their mean.</figcaption></figure>"
+        )
     return "".join(parts)
 
 

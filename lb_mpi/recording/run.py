@@ -138,4 +138,5 @@ DRIVERS = {
     Driver.ROWS: ("map_blocks", "rows", "rows"),
     Driver.MIGRATE: ("migrate", "rows", "rows"),
     Driver.TASKS: ("pool", "tasks", "steals"),
+    Driver.EXCHANGE: ("exchange", "exchanges", "times"),
 }  # in words: what is called, what is done, what moves
