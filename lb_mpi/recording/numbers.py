@@ -100,9 +100,7 @@ def _words(run: Run, totals: Floats, inside: Floats) -> str:
     phase = max(lost, key=lambda one: lost[one])
     share = totals[:, phase] / np.where(inside > 0.0, inside, 1.0)
     rank = run.ranks[int(share.argmax())].about
-    where = (
-        f", most of it on rank {rank.rank} ({rank.host}): {share.max():.0%} of its time" if len(run.ranks) > 1 else ""
-    )
+    where = f", most on rank {rank.rank} ({rank.host}): {share.max():.0%} of its time" if len(run.ranks) > 1 else ""
     return f"What cost most: {NAMES[phase]}, {lost[phase]:.1%} of all ranks' time{where}."
 
 

@@ -8,7 +8,7 @@ function view(figure) {
   const told = document.createElement("span"), pen = canvas.getContext("2d");
   const hint = data.time ? "wheel: zoom time; shift + wheel: zoom ranks; drag: move" : "point at it to read it";
   let window_ = {x: 0, y: 0, w: 1, h: 1}, drag = null;
-  const left = data.time ? 64 : 44, bottom = 34, top = 6, right = 8;
+  const left = data.time ? 64 : 58, bottom = 34, top = 6, right = 8;
 
   const raw = document.createElement("canvas");
   raw.width = img.naturalWidth; raw.height = img.naturalHeight;
@@ -19,6 +19,12 @@ function view(figure) {
     const width = figure.clientWidth, n = data.rows;
     const height = data.time ? Math.max(110, Math.min(n <= 256 ? 24 * n : 560, 560)) : Math.min(width - left, 440);
     return [width, height];
+  };
+
+  // The next of 1, 2, 5, 10, 20, ... that is no less.
+  const round = value => {
+    const power = 10 ** Math.floor(Math.log10(value));
+    return [1, 2, 5, 10].map(k => k * power).find(k => k >= value * .999);
   };
 
   function draw() {
@@ -51,23 +57,25 @@ function view(figure) {
 
   function rankLabels(height) {
     const {y, h} = window_, n = data.rows, shown = n * h;
-    const every = Math.max(1, Math.ceil(shown * 15 / height));
+    const every = Math.max(1, round(shown * data.each * 16 / height));
     pen.textAlign = "right";
     if (data.hosts.length > 1 && shown * 15 > height) return hostLabels(height);
     for (let k = Math.ceil(y * n - .5); k < (y + h) * n; k += 1) {
       const at = top + ((k + .5) / n - y) / h * height;
-      if (k % every === 0 && at > top && at < top + height) pen.fillText(data.time ? "rank " + data.names[k] : k * data.each, left - 6, at);
+      const rank = data.time ? data.names[k] : k * data.each;
+      if (rank % every < data.each && at > top && at < top + height) pen.fillText(data.time ? "rank " + rank : rank, left - 6, at);
     }
     if (data.time) lines(height);
   }
 
   function lines(height) {
     const {y, h} = window_, n = data.rows;
-    pen.strokeStyle = ink("--ink");
+    pen.strokeStyle = ink("--ink"); pen.globalAlpha = .45;
     for (const [, first] of data.hosts.slice(1)) {
       const at = top + (first / n - y) / h * height;
       if (at > top && at < top + height) { pen.beginPath(); pen.moveTo(left - 8, at); pen.lineTo(canvas.clientWidth - right, at); pen.stroke(); }
     }
+    pen.globalAlpha = 1;
   }
 
   function hostLabels(height) {
@@ -85,15 +93,14 @@ function view(figure) {
     const {x, w} = window_;
     pen.textAlign = "center";
     if (!data.time) {
-      const n = data.rows, every = Math.max(1, Math.ceil(n * w * 26 / width));
-      for (let k = 0; k < n; k += every) pen.fillText(k * data.each, left + (k + .5) / n * width, top + height + 12);
+      const n = data.rows, every = Math.max(1, round(n * data.each * w * 36 / width));
+      for (let k = 0; k < n; k += 1) if (k * data.each % every < data.each) pen.fillText(k * data.each, left + (k + .5) / n * width, top + height + 12);
       pen.fillText("to rank", left + width / 2, top + height + 27);
       pen.save(); pen.translate(8, top + height / 2); pen.rotate(-Math.PI / 2); pen.fillText("from rank", 0, 0); pen.restore();
       return;
     }
     const span = data.time * w, unit = span < 2e-3 ? [1e6, "us"] : span < 2 ? [1e3, "ms"] : span < 600 ? [1, "s"] : [1 / 60, "min"];
-    const raw_ = span * unit[0] / Math.max(2, width / 110), power = 10 ** Math.floor(Math.log10(raw_));
-    const step = [1, 2, 5, 10].map(k => k * power).find(k => k >= raw_);
+    const step = round(span * unit[0] / Math.max(2, width / 110));
     for (let k = Math.ceil(data.time * x * unit[0] / step); k * step <= data.time * (x + w) * unit[0] * 1.0001; k += 1) {
       const at = left + (k * step / unit[0] / data.time - x) / w * width;
       pen.fillRect(at, top + height, 1, 4);

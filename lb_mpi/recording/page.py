@@ -132,7 +132,8 @@ def _calls(run: Run) -> str:
     parts = ["<h2>Calls, and what was decided</h2>"]
     if chart := charts.imbalance(run):
         parts.append(
-            f'<figure>{chart}</figure><ul class="key"><li><i style="background:var(--soft)"></i>imbalance with all rows at '
+            f'<figure class="chart">{chart}</figure>'
+            '<ul class="key"><li><i style="background:var(--soft)"></i>imbalance with all rows at '
             'home (dashed)<li><i style="background:var(--now)"></i>as it was<li><i style="background:var(--act)"></i>the '
             "distribution was changed (for the calls after it)</ul>"
             '<p class="soft">Imbalance: time of the slowest rank / time at perfect balance, less 1.</p>'
@@ -144,7 +145,8 @@ def _calls(run: Run) -> str:
         parts.append(f'<p class="soft">... and {len(lines) - MOST_LINES:,} lines more</p>')
     if chart := charts.costs(run):
         parts.append(
-            f"<figure>{chart}<figcaption>What rows cost, as heard last, relative to their mean.</figcaption></figure>"
+            f'<figure class="chart">{chart}</figure>'
+            '<p class="soft">What rows cost, as heard last, relative to their mean.</p>'
         )
     return "".join(parts)
 

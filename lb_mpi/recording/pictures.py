@@ -70,7 +70,8 @@ def strip_pixels(parts: Floats) -> tuple[NDArray[np.uint8], int]:
     sums = np.cumsum(parts, axis=2)
     stacked = (sums[:, None, :, :] < levels[None, :, None, None]).sum(axis=3).astype(np.uint8)
     stacked[stacked >= n_phases] = NOTHING
-    stacked[:, -1] = NOTHING  # a line between ranks
+    if rows >= 8:
+        stacked[:, -1] = NOTHING  # a line between ranks
     return stacked.reshape(n_ranks * rows, n_columns), each
 
 

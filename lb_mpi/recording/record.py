@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from lb_mpi.recording.events import FLOW, MOVE, STEP, Clock, Move, Phase, Step
 
-BINS, FIRST_WIDTH_S = 1024, 1e-3
+BINS, FIRST_WIDTH_S = 1024, 50e-6
 STEPS, MOVES = 512, 1024
 COSTS, KNOW_S = 256, 1.0
 REASONS, REASON_LETTERS = 32, 200
