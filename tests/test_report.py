@@ -80,6 +80,17 @@ def test_the_lower_bound_counts_speeds() -> None:
     assert headline(assemble(files)).bound_s == pytest.approx((2.0 + 0.25) / 1.25)
 
 
+def test_ranks_without_a_core_are_named() -> None:
+    record = Record(100.0)
+    record.enter(Phase.OWN, 100.0)
+    record.step(Step(Driver.TASKS, 100.0, 104.0, 1.0, 10.0))
+    told = headline(assemble([("0", whole(record, 104.0, about(0, 1)))]))
+    assert told.words.startswith("What cost most: for 75.0% of all ranks' time a rank was at work and had no core")
+    record.enter(Phase.OWN, 120.0)  # in a call that has not ended
+    told = headline(assemble([("0", whole(record, 120.0, about(0, 1), ended=False))]))
+    assert told.words.startswith("What cost most: waiting, 0.0%")
+
+
 def test_drafts_are_summed_up() -> None:
     record = Record(100.0)
     for other, amount, took in ((-1, 0.0, 1.0), (1, 1.0, 0.5), (1, 1.0, 0.7), (1, 0.0, 2.0)):

@@ -114,7 +114,7 @@ def ring(moved: Floats, unit: str) -> str:
     angles = 2 * np.pi * np.arange(size) / size - np.pi / 2
     places = [(width / 2 + radius * math.cos(a), width / 2 + radius * math.sin(a)) for a in angles]
     parts = [
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="13" markerHeight="13" '
         'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
     ]
     most = float(moved.max())
@@ -135,7 +135,7 @@ def _arrow(begin: tuple[float, float], end: tuple[float, float], part: float, wo
     x1, y1, x2, y2 = begin[0] + 17 * ux, begin[1] + 17 * uy, end[0] - 19 * ux, end[1] - 19 * uy
     cx, cy = (x1 + x2) / 2 - 0.16 * length * uy, (y1 + y2) / 2 + 0.16 * length * ux
     return (
-        f'<path class="flow" marker-end="url(#tip)" stroke-width="{1 + 7 * part:.1f}" '
+        f'<path class="flow" marker-end="url(#tip)" stroke-width="{1 + 4 * part:.1f}" '
         f'd="M{x1:.0f} {y1:.0f}Q{cx:.0f} {cy:.0f} {x2:.0f} {y2:.0f}"><title>{escape(words)}</title></path>'
     )
 

@@ -78,12 +78,16 @@ def _imbalance(make: Any, run: Run) -> Any:
 
 
 def _matrix(make: Any, run: Run, way: Way) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
     moved = matrix(run, way)
     if not moved.any():
         return None
     figure = make(figsize=(5.4, 4.6), layout="constrained")
     axes = figure.subplots()
     shown = axes.imshow(np.where(moved > 0, moved, np.nan), cmap="viridis_r", interpolation="nearest")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("to rank")
     axes.set_ylabel("from rank")
     figure.colorbar(shown, label=WAYS[way])

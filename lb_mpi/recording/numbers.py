@@ -98,6 +98,15 @@ def _words(run: Run, totals: Floats, inside: Floats) -> str:
         return "Nothing was done in lb_mpi."
     lost = {phase: float(totals[:, phase].sum()) / whole for phase in (Phase.WAITING, Phase.PROTOCOL, Phase.PACKING)}
     phase = max(lost, key=lambda one: lost[one])
+    work_s = float(totals[:, list(USEFUL)].sum())
+    away = (work_s - sum(float(one.steps["useful_s"].sum()) for one in run.ranks)) / whole
+    covered = np.array([float((one.steps["ended"] - one.steps["began"]).sum()) for one in run.ranks])
+    # Of calls that have not ended, and of submitted tasks, the useful time isn't known.
+    if away > max(2.0 * lost[phase], 0.1) and (covered >= 0.9 * inside).all():
+        return (
+            f"What cost most: for {away:.1%} of all ranks' time a rank was at work and had no core, as with more ranks than "
+            "cores, or on a busy machine."
+        )
     share = totals[:, phase] / np.where(inside > 0.0, inside, 1.0)
     rank = run.ranks[int(share.argmax())].about
     where = f", most on rank {rank.rank} ({rank.host}): {share.max():.0%} of its time" if len(run.ranks) > 1 else ""

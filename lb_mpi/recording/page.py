@@ -182,7 +182,7 @@ def _lines(run: Run) -> list[list[str]]:
         lines.append([
             f"{begin:,}" if begin == ends[last] else f"{begin:,}\N{EN DASH}{ends[last]:,}",
             name, seconds(span), seconds(bound), f"{span / bound:.2f}" if bound else "-",
-            f"{column['units'][:, some].sum():,.0f} {unit}", f"{moved:,.0f} {what}",
+            f"{column['units'][:, some].sum():,.0f} {unit}", f"{moved:,.0f} {what}" if moved else "-",
             _mean(column["before"][0, some]), _mean(column["after"][0, some]),
             escape(words[reason]) if 0 <= reason < len(words) else "",
         ])  # fmt: skip
