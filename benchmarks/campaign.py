@@ -87,6 +87,7 @@ class Start:
     """A run that is under way."""
 
     def __init__(self, environment: Environment, program: Program, n: int, folder: Path) -> None:
+        """Start it on `n` ranks, with a scratch folder of its own in `folder`."""
         self.saves, self.scratch = folder / "saves", folder / "tmp"
         self.scratch.mkdir()
         self.mark, env = limit.marked({**environment.variables(), "TMPDIR": str(self.scratch)})

@@ -25,6 +25,7 @@ COMMANDS = {
     "pool": "run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool()",
     "profile": "run any program with mpi4py; tell where each rank's time went, and who is waited for",
     "info": "versions, MPI, hosts, ranks; with --measure, speeds and costs of messages",
+    "report": "the record of a run (launch/run --record, LB_MPI_RECORD) as one page",
     "simulate diffusion": "without MPI: neighbours level their loads, step by step",
     "simulate lockstep": "without MPI: idealised search of a maze, communication is free",
     "simulate rows": "without MPI: calls of Balancer.map_blocks on a virtual clock, with and without balancing",

@@ -167,6 +167,9 @@ class World:
         heapq.heappush(self._events, (at, self._n_events, rank, what, arrival))
 
 
+Worlds = Callable[[Sequence[Round], Seconds, Network, random.Random], World]
+
+
 class Call(NamedTuple):
     """What one call took; seconds are virtual."""
 
@@ -198,7 +201,9 @@ class Cluster:
         network: Network | None = None,
         noise: float = 0.0,
         seed: int = 0,
+        world_class: Worlds = World,
     ) -> None:
+        self.world_class = world_class
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
         self.scheme, self.tolerance = scheme, number("tolerance", tolerance, above=0.0)
         self.network, self.noise = network or Network(), number("noise", noise, least=0.0)
@@ -211,7 +216,7 @@ class Cluster:
     def call(self, costs: Sequence[Floats]) -> Call:
         """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r."""
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
-        world = World(rounds, _Clock(costs, self.speeds, self.noise, self.rng).seconds, self.network, self.rng)
+        world = self.world_class(rounds, _Clock(costs, self.speeds, self.noise, self.rng).seconds, self.network, self.rng)
         ends_s = world.run(np.zeros(len(rounds)))
         reports = self._reports(rounds, world)
         verdict = self.judge.hear(reports)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from lb_mpi.checks import comma_list, number, show
 from lb_mpi.graph import Floats
+from lb_mpi.recording.record import Record
+from lb_mpi.recording.virtual import files
 
 GRAPH = (
     "mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N; the neighbours of vertices 1, 2, ... with slashes between: "
@@ -36,3 +40,15 @@ def pair(text: str) -> tuple[float, float]:
     if len(numbers) not in (1, 2):
         raise argparse.ArgumentTypeError(f"{text!r}: expected one number, or two with a comma")
     return numbers[0], numbers[-1]
+
+
+def add_record(parser: argparse.ArgumentParser) -> None:
+    """Add --record, of simulators."""
+    parser.add_argument("--record", metavar="FOLDER", help="keep a record there, for python -m lb_mpi report FOLDER")
+
+
+def write_record(folder: str, records: Sequence[Record], now: float, hosts: Sequence[str], program: str) -> None:
+    """Write the records of virtual ranks on `hosts` (ranks,), as they are at `now`; OSError."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for name, data in files(records, now, hosts, program):
+        (Path(folder) / name).write_bytes(data)

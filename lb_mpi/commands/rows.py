@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from lb_mpi.balancing.simulate import ROWS, Call, Cluster, Network, row_costs, simulate
+from lb_mpi.balancing.simulate import ROWS, Call, Cluster, Network, World, row_costs, simulate
 from lb_mpi.checks import integer
-from lb_mpi.commands.arguments import GRAPH, draw, pair
+from lb_mpi.commands.arguments import GRAPH, add_record, draw, pair, write_record
 from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph_files import as_graph
+from lb_mpi.recording.virtual import Rows
 
 SHOWN = 20  # calls, to people
 PROGRESS_S = 2.0  # between two lines of progress
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tolerance", type=float, default=0.05, help="imbalance that is good enough (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (%(default)s)")
+    add_record(parser)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -75,6 +77,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
     speeds = draw("speeds", options.speeds, graph.n, np.random.default_rng(seed)) / options.row_s
     network = Network(options.latency, 1.0 / options.bandwidth, integer("row_bytes", options.row_bytes, 0))
+    recorded = Rows(graph.n) if options.record is not None else None
     cluster = Cluster(
         graph,
         speeds,
@@ -83,9 +86,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         network=network,
         noise=options.noise,
         seed=seed,
+        world_class=World if recorded is None else recorded.world,
     )
     costs = row_costs(options.costs, graph.n, n_rows, seed=seed, spread=options.spread, period=options.period)
-    done = simulate(cluster, costs, options.calls, _progress(options.calls))
+    show = _progress(options.calls)
+
+    def on_call(number: int, call: Call) -> None:
+        show(number, call)
+        if recorded is not None:
+            recorded.called(cluster, call)
+
+    done = simulate(cluster, costs, options.calls, on_call)
+    if recorded is not None:
+        program = f"simulate rows --graph {options.graph} --calls {options.calls}"
+        write_record(options.record, recorded.records, recorded.now, ["virtual"] * graph.n, program)
     totals = {
         name: sum(getattr(call, name) for call in done)
         for name in ("seconds", "bound_s", "alone_s", "rows_moved", "bytes_moved", "messages")

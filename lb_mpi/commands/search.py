@@ -6,8 +6,9 @@ import argparse
 import time
 from typing import Any
 
-from lb_mpi.commands.arguments import pair
+from lb_mpi.commands.arguments import add_record, pair, write_record
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
+from lb_mpi.recording.record import Record
 from lb_mpi.searching import room, simulate
 from lb_mpi.searching.searcher import Options
 
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S,S",
         help="shortest and longest seconds that an idle rank waits before it asks for work again",
     )
+    add_record(parser)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -63,6 +65,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     low, high = simulate.check_latency(options.latency)
     problems = [UnbalancedTreeSearch(TREES[options.tree], options.split_rule) for _ in range(options.ranks)]
     pause = options.pause or simulate.pause_for(options.ranks, high)
+    records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None
     result = simulate.search(
         problems,
         latency=(low, high),
@@ -70,7 +73,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         quantum_s=options.quantum_s,
         seed=options.seed,
         options=Options(threshold=options.threshold, pause_s=pause, seed=options.seed),
+        records=records,
     )
+    if records is not None:
+        program = f"simulate search --tree {options.tree} --ranks {options.ranks}"
+        write_record(options.record, records, result.virtual_seconds, ["virtual"] * options.ranks, program)
     count = result.value
     known = PUBLISHED.get(options.tree)
     if known is not None and known != count:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.checks import comma_list, integer
-from lb_mpi.commands.arguments import draw, pair
+from lb_mpi.commands.arguments import add_record, draw, pair, write_record
 from lb_mpi.pooling.simulate import MOST_RANKS, TASKS, MapRun, Pool, task_costs
 from lb_mpi.pooling.world import Network
+from lb_mpi.recording.record import Record
 
 KNOWN = ("nothing", "speeds", "costs", "both")
 SHOWN = 20  # ranks, to people
@@ -70,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch-s", type=float, default=0.02, help="seconds between two sends of results (%(default)s)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (%(default)s)")
+    add_record(parser)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -84,17 +86,23 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     size = integer("hosts", sum(hosts), 1, MOST_RANKS, unit="ranks in all")
     n_tasks, n_maps = integer("tasks", options.tasks, 0), integer("maps", options.maps, 1)
     seed = integer("seed", options.seed, 0)
+    records = [Record(0.0) for _ in range(size)] if options.record is not None else None
     pool = Pool(
         hosts,
         draw("speeds", options.speeds, size, np.random.default_rng(seed)),
         speeds_known=options.known in ("speeds", "both"),
         network=Network(options.within, options.between, options.swap_s, batch_s=options.batch_s),
         seed=seed,
+        records=records,
     )
     done: list[MapRun] = []
     for k in range(n_maps):
         costs = task_costs(options.costs, n_tasks * size, options.task_s, spread=options.spread, seed=seed + k)
         done.append(pool.map(costs, costs_known=options.known in ("costs", "both")))
+    if records is not None:
+        names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
+        program = f"simulate tasks --hosts {options.hosts} --maps {n_maps}"
+        write_record(options.record, records, pool.world.events.now, names, program)
     totals = {
         name: sum(getattr(each, name) for each in done)
         for name in ("seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")

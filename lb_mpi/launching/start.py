@@ -130,6 +130,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
         action="store_true",
         help="hosts are on one machine: emulate their speeds, use TCP (launch/cluster)",
     )
+    top.add_argument(
+        "--record", metavar="FOLDER", help="keep a record of the run there, for python -m lb_mpi report FOLDER"
+    )
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what to run on each rank")
     return top
 
@@ -145,13 +148,14 @@ class Job(NamedTuple):
     program: list[str]  # empty: the hosts are only checked
     emulated: bool
     patience: Patience
+    given: dict[str, str]  # variables, beside those of this process
 
     def start(self, *, again: bool) -> Outcome | int:
         """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
 
         A host that won't do is an error the first time.  `again`: it's left out, and all others of the list are used.
         """
-        mark, env = limit.marked(variables(self.mpi, os.environ, emulated=self.emulated))
+        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.given}, emulated=self.emulated))
         python = interpreter(self.program)
         names = [self.hosts[index].name for index in (range(len(self.hosts)) if again else sorted(set(self.ranks)))]
         if any(not is_here(name) for name in names):
@@ -216,6 +220,7 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         [find(program[0]), *program[1:]] if program else [],
         options.emulated,
         Patience(options.hang_s, options.grace_s),
+        {"LB_MPI_RECORD": os.path.abspath(options.record)} if options.record else {},
     )
     n_restarts = 0
     while not isinstance(outcome := job.start(again=n_restarts > 0), int):

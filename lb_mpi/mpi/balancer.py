@@ -32,10 +32,13 @@ from lb_mpi.mpi.lending import Lending
 from lb_mpi.mpi.migrating import Owners, check_costs
 from lb_mpi.mpi.news import NEWS_AFTER_S, News
 from lb_mpi.mpi.process_graph import process_graph
+from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.roll_call import hang_s
 from lb_mpi.mpi.rows import Pack, Rows, Unpack
 from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.waiting import wait
+from lb_mpi.recording.events import Driver, Phase
+from lb_mpi.recording.loans import Loans
 
 LONGEST_WAIT_S = 0.5e-3  # between two looks whether the others are done
 
@@ -92,11 +95,13 @@ class Balancer:
             bound, policy, calls = agree(own, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
             same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
             agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
+            self._record = recorder(own)
             self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
             self._news = News(duplicate(own), "Balancer")
         except BaseException:
             own.Free()
             raise
+        self._loans = Loans(self._record, worlds(own))
         self._judge = Judge(own.size, Trigger(policy, calls, bound)) if own.rank == 0 else None
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
@@ -148,7 +153,7 @@ class Balancer:
         or differ.
         """
         comm, course = self._open(), self._course
-        began_s = time.perf_counter() - self._ended
+        began_s = (began := time.perf_counter()) - self._ended
         mine: Rows | None = None
         blame: Blame | None = None
         try:
@@ -158,13 +163,17 @@ class Balancer:
             blame = blame_argument(caught)
         if mine is not None and not course.knows(mine.spec.mark):
             self._watch.warm = False
-        with self._news.roll.call("lb_mpi.Balancer.map_blocks"), held() as interrupts:
+        called = self._news.roll.call("lb_mpi.Balancer.map_blocks")
+        with called, held() as interrupts, running(self._record):
             self._watch.begin()
             if mine is not None:
                 round = course.begin(mine.n_units, mine.spec.mark, warm=self._watch.warm)
             else:
                 round = course.failed()
-            lending = Lending(comm, round, function, mine, self._watch, interrupts, blame, meanwhile=self._meanwhile)
+            lending = Lending(
+                comm, round, function, mine, self._watch, interrupts, self._record, self._loans, blame,
+                meanwhile=self._meanwhile,
+            )  # fmt: skip
             try:
                 lending.run()
                 self._finish(lending, mine, began_s)
@@ -172,7 +181,8 @@ class Balancer:
                 if self._news.failed:
                     self._news.abandon(lending)
                 raise
-        self._ended = time.perf_counter()
+            self._ended = time.perf_counter()
+            self._loans.called(Driver.ROWS, began, self._ended, self.history[-1], course, self._watch.busy_s)
         return lending.value
 
     def migrate(
@@ -190,15 +200,19 @@ class Balancer:
         mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
         given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
         agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
-        known = course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
+        known = (
+            course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
+        )
         work = known.work(course.ranks.worth) if known is not None else None
-        with held():
+        began = time.perf_counter()
+        with held(), running(self._record):
             try:
                 moved = self._owners.move(mine, given, work, course.ranks.speeds, max(1, course.n_calls))
             except BaseException as error:
                 self._raised = error
                 raise
         self.history.append(moved.last)
+        self._loans.called(Driver.MIGRATE, began, time.perf_counter(), moved.last, course)
         if not moved.last.acted:
             return rows
         course.own(moved.work)
@@ -214,6 +228,7 @@ class Balancer:
             self._news.abandon(self._flows, self._comm)
             self._comm = MPI.COMM_NULL  # type: ignore[assignment]
             return
+        align(self._comm, self._record)
         self._news.close()
         self._flows.close()
         self._comm.Free()
@@ -275,6 +290,7 @@ class Balancer:
         steps = 0
         if verdict.decision.act:
             began = time.perf_counter()
+            self._record.enter(Phase.PROTOCOL, began)
             steps = self._rebalance(verdict)
             judging_s += time.perf_counter() - began
             if self._judge is not None:
@@ -299,6 +315,7 @@ class Balancer:
         `meanwhile` receives what others still send: who has reported has nothing under way.
         """
         comm, judge, waits_since = self._comm, self._judge, time.perf_counter()
+        self._record.enter(Phase.WAITING, waits_since)
 
         def look() -> None:
             meanwhile()
@@ -332,9 +349,12 @@ class Balancer:
         return steps
 
 
-def _rows(
-    rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None
-) -> Rows:
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
+
+
+def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None) -> Rows:
     size = 0 if block_rows is None else integer("block_rows", block_rows, 1)
     return Rows(rows, more, pack=pack, unpack=unpack, block_rows=size)
 

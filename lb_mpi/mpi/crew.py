@@ -21,11 +21,15 @@ from lb_mpi.mpi.functions import Functions
 from lb_mpi.mpi.news import News
 from lb_mpi.mpi.parcels import Buffer, Parcels
 from lb_mpi.mpi.pool_messages import Tag, numbers_parcel, read_numbers, read_steal, steal_parcel
+from lb_mpi.mpi.recorder import align, recorder, worlds
 from lb_mpi.mpi.shelf import Shelf
 from lb_mpi.mpi.waiting import Nap
 from lb_mpi.mpi.words import Words
 from lb_mpi.pooling.intervals import meets
 from lb_mpi.pooling.worker import Worker
+from lb_mpi.recording.events import Phase
+from lb_mpi.recording.record import Record
+from lb_mpi.recording.steals import Steals
 
 MAP = "a map of lb_mpi.Pool"
 INLINE_BYTES = 64 << 10  # what is larger goes over the shelf
@@ -37,9 +41,12 @@ NEWS_AFTER_S = 5e-3
 class Post:
     """Parcels from and to the other ranks, on a communicator of their own; and how a rank waits for them."""
 
-    def __init__(self, comm: MPI.Intracomm, news: News) -> None:
+    def __init__(self, comm: MPI.Intracomm, news: News, record: Record) -> None:
         self.parcels = Parcels(comm)
-        self.inbox: deque[tuple[int, int, Buffer]] = deque()  # (source, tag, buffer) from the root; on the root, results
+        self.record = record
+        self.inbox: deque[tuple[int, int, Buffer]] = (
+            deque()
+        )  # (source, tag, buffer) from the root; on the root, results
         self.returned: deque[tuple[int, Buffer]] = deque()  # on the root: results of submitted tasks
         self._comm, self._news = comm, news
         self._nap, self._idle_since = Nap(LONGEST_NAP_S), 0.0
@@ -48,6 +55,7 @@ class Post:
         """Something has happened: the next nap is short."""
         self._idle_since = 0.0
         self._nap.reset()
+        self.record.enter(Phase.PROTOCOL, time.perf_counter())
 
     @property
     def waited_s(self) -> float:
@@ -57,6 +65,7 @@ class Post:
     def nap(self, at_most: float = float("inf")) -> None:
         """Sleep, a little longer each time; Error when meanwhile another rank has told that it can't go on."""
         now = time.perf_counter()
+        self.record.enter(Phase.WAITING, now)
         self._idle_since = self._idle_since or now
         if now < self._idle_since + QUICK_S:
             os.sched_yield()
@@ -95,6 +104,7 @@ class Crew:
     def __init__(
         self, comm: MPI.Intracomm, root: int, *, emulated_speed: float = 1.0, host: MPI.Intracomm | None = None
     ) -> None:
+        record = recorder(comm)
         self.comm = comm
         self.root = root
         self.epoch = 0  # of the last map, on the root
@@ -102,8 +112,11 @@ class Crew:
         self.slow = throttle(emulated_speed)
         self.emulated_speeds: list[float] = comm.allgather(emulated_speed)
         self.functions = Functions()
-        self.number: int = comm.bcast(secrets.randbits(63) if comm.rank == root else None, root)  # whose the handles are
-        self.post = Post(duplicate(comm), self.news)
+        self.number: int = comm.bcast(
+            secrets.randbits(63) if comm.rank == root else None, root
+        )  # whose the handles are
+        self.post = Post(duplicate(comm), self.news, record)
+        self.steals = Steals(record, worlds(comm))
         key = -1 if comm.rank == root else comm.rank
         if host is None:
             together = comm.Split_type(MPI.COMM_TYPE_SHARED, key)
@@ -133,7 +146,10 @@ class Crew:
         arrived = self.post.parcels.take()
         for source, tag, buffer in arrived:
             if tag == Tag.STEAL:
-                self.worker.receive(source, read_steal(buffer))
+                message = read_steal(buffer)
+                self.worker.receive(source, message)
+                if message.epoch == self.worker.epoch:
+                    self.steals.given(source, time.perf_counter(), message)
             else:
                 self.post.inbox.append((source, tag, buffer))
         for rank, message in self.worker.sends():
@@ -165,7 +181,9 @@ class Crew:
         """Free everything; after a failure of a rank, nothing."""
 
         def free() -> None:
+            align(self.comm, self.post.record)
             self.post.close()
             self.host.close()
 
         self.news.close(free)
+        self.post.record.enter(Phase.OUTSIDE, time.perf_counter())

@@ -34,6 +34,7 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
     outbox = Outbox(crew.post.parcels, crew.root, crew.rank, start.epoch)
     crew.host.words.tell_speed(crew.rank, start.speed)
     crew.meet(start.epoch)
+    crew.steals.begin(time.perf_counter(), start.lo, start.hi)
     crew.worker.begin(start.epoch, start.lo, start.hi, start.chunksize)
     some: Callable[[int, int], list[Any]] = _none
     try:
@@ -47,12 +48,13 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
         outbox.fail(failure_of(error, crew.rank), error)
         crew.worker.end()
     call = Call(function, bool(start.flags & Flag.STAR), bool(start.flags & Flag.KEEP_EXCEPTIONS))
-    shift = Shift(crew.worker, crew.host.words, crew.post.parcels, call, some, outbox)
+    shift = Shift(crew.worker, crew.host.words, crew.post.parcels, call, some, outbox, crew.steals)
     try:
         with crew.news.roll.call(MAP):
             end = _work(crew, shift)
     finally:
         shift.end()
+        crew.steals.end(time.perf_counter(), shift.done, crew.slow.speed)
     kind, index, payload = crew.read_all(end)
     if kind == End.FAILED:
         told: BaseException = task_error(unpack_failure(payload), None if index < 0 else index)

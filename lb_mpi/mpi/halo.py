@@ -10,6 +10,7 @@ A rank whose values won't do tells all ranks before it raises, and whoever waits
 from __future__ import annotations
 
 import math
+import time
 import zlib
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -24,7 +25,9 @@ from lb_mpi.graph import Floats, Ints
 from lb_mpi.mpi import news
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.news import News
+from lb_mpi.mpi.recorder import recorder
 from lb_mpi.partitioning.quality import MappingCost
+from lb_mpi.recording.halos import Halos
 
 MOST_KINDS = 16
 MOST_BYTES = 2**31 - 1  # of one value: what an MPI 3 can make a datatype of
@@ -80,6 +83,7 @@ class HaloPlan:
         self.allocation = allocation  # how many vertices (of mean weight) each rank was to get; None: wasn't computed
         self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
         self._news = News(duplicate(comm), "plan")
+        self._halos = Halos(recorder(self._news.comm))
         self.n_halo = int(self._news.comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks
         self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
 
@@ -129,11 +133,14 @@ class HaloPlan:
         `lb_mpi.Error` on the ranks that wait for it.  Afterwards the plan can only be closed.
         """
         self._news.check()
+        self._halos.begin(time.perf_counter())
         try:
             return self._exchange(values)
         except BaseException as error:
             self._news.spread(error)
             raise
+        finally:
+            self._halos.end(time.perf_counter())
 
     def _exchange(self, values: Any) -> NDArray[Any]:
         array = self._check(values)
@@ -202,6 +209,7 @@ class HaloPlan:
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
+        self._halos.close(time.perf_counter())
         self._news.close(self._free)
 
     def _free(self) -> None:

@@ -21,6 +21,7 @@ from lb_mpi.mpi.progress import ProgressLine
 from lb_mpi.mpi.shift import Call, Shift
 from lb_mpi.mpi.task_log import TaskLog, digest
 from lb_mpi.pooling.deal import Deal, Speeds, deal
+from lb_mpi.recording.events import Phase
 
 Progress = Callable[[int, int], None]
 REPORT_S = 0.25
@@ -109,12 +110,13 @@ class Lead:
             self.ledger.fresh.append((list(job.log.done), list(job.log.done.values())))
         self._shift = Shift(
             crew.worker, crew.host.words, crew.post.parcels, job.call,
-            lambda lo, hi: job.items.some(self._order[lo:hi].tolist()), self.ledger,
+            lambda lo, hi: job.items.some(self._order[lo:hi].tolist()), self.ledger, crew.steals,
         )  # fmt: skip
         self._tell(encoded.parts, sent, bounds)
         crew.host.words.tell_speed(crew.rank, float(speeds.values[crew.rank]))
         crew.meet(crew.epoch)
         crew.post.active()
+        crew.steals.begin(self._began, int(bounds[crew.rank]), int(bounds[crew.rank + 1]))
         crew.worker.begin(crew.epoch, int(bounds[crew.rank]), int(bounds[crew.rank + 1]), job.chunksize)
 
     def _tell(self, parts: list[bytes | memoryview], sent: Sent | None, bounds: NDArray[np.int64]) -> None:
@@ -158,11 +160,13 @@ class Lead:
                 else:
                     crew.post.nap(crew.worker.wake_at - time.perf_counter())
                 self._report()
+        crew.post.record.enter(Phase.OUTSIDE, time.perf_counter())
 
     def finish(self, results: list[Any] | None = None) -> None:
         """Tell all ranks that it is over: with the results, with what has failed, or that the others are not wanted."""
         crew, ledger = self._crew, self.ledger
         self._shift.end()
+        crew.steals.end(time.perf_counter(), self._shift.done, crew.slow.speed)
         ledger.write()
         if self._job.log is not None:
             self._job.log.close()

@@ -14,7 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from lb_mpi.balancing.round import Arrival, Job, Kind, Learned, Message, Round, Send
-from lb_mpi.balancing.rowsets import numbers
+from lb_mpi.balancing.rowsets import count, numbers
 from lb_mpi.mpi.blame import Blame, blame_user
 from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.parcels import Buffer, Parcels
@@ -32,6 +32,9 @@ from lb_mpi.mpi.rows import (
 )
 from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.waiting import Nap
+from lb_mpi.recording.events import Phase
+from lb_mpi.recording.loans import Loans
+from lb_mpi.recording.record import Record
 
 TAG = 1
 LONGEST_NAP_S = 0.5e-3
@@ -40,8 +43,9 @@ LONGEST_NAP_S = 0.5e-3
 class Lending:
     """Carries `round` on `comm` (not the user's: a duplicate); `rows` is None when they are no good, `blame` says why.
 
-    `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.interrupts`).  `meanwhile`, called at each turn with the seconds since
-    something has happened, may raise: then the round is left as it is.
+    `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.interrupts`).  `record` hears of phases, and `loans` what is lent.
+    `meanwhile`, called at each turn with the seconds since something has happened, may raise: then the round is left as it
+    is.
     """
 
     def __init__(
@@ -52,14 +56,16 @@ class Lending:
         rows: Rows | None,
         stopwatch: Stopwatch,
         interrupts: Interrupts,
+        record: Record,
+        loans: Loans,
         blame: Blame | None = None,
         *,
         meanwhile: Callable[[float], object] = lambda waited_s: None,
     ) -> None:
-        self._rank, self._round, self._function, self._rows, self._watch = comm.rank, round, function, rows, stopwatch
+        self._round, self._function, self._rows, self._watch = round, function, rows, stopwatch
         self._comm, self._parcels = comm, Parcels(comm)
         self._results = Results(rows) if rows is not None else None
-        self._interrupts, self._meanwhile = interrupts, meanwhile
+        self._interrupts, self._meanwhile, self._record, self._loans = interrupts, meanwhile, record, loans
         self.blame = blame
         self.spent_s = 0.0  # for packing, sending, and putting together
 
@@ -90,6 +96,7 @@ class Lending:
         answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
         while not round.over or self._parcels.under_way:
             began = time.perf_counter()
+            self._record.enter(Phase.PROTOCOL, began)
             arrived = [self._open(*parcel) for parcel in self._parcels.take()]
             sends = round.turn(began, arrived)
             self._post(sends)
@@ -105,7 +112,9 @@ class Lending:
                 if all_settled.Test():
                     round.end()
                     continue
+            looked = time.perf_counter()
             if self._watch.rest():
+                self._record.enter(Phase.RESTING, looked)
                 continue
             self._post(answer)
             answer.clear()
@@ -114,6 +123,7 @@ class Lending:
                 answer = self._compute(job)
                 nap.reset()
             elif not arrived:
+                self._record.enter(Phase.WAITING, time.perf_counter())
                 nap.take()
 
     def _open(self, source: int, _tag: int, buffer: Buffer) -> Arrival:
@@ -121,6 +131,8 @@ class Lending:
         about = head(buffer)
         message = Message(Kind(about.kind), slice(0, about.n), about.ticks, buffer)
         loan = self._round.away.get(source)
+        if loan is not None and message.kind is Kind.DONE:
+            self._loans.back(source, time.perf_counter(), buffer.nbytes)
         if message.kind is Kind.DONE and loan is not None and self._rows is not None and self._results is not None:
             try:
                 block = columns_of(buffer, self._rows.spec, self._rows.unpack, home=True)
@@ -140,6 +152,9 @@ class Lending:
             else:
                 # Nobody answers DRY: that it was received has to be known before the next round.
                 self._parcels.send(rank, TAG, buffer, synchronous=message.kind is Kind.DRY)
+                if message.rows is not None and self._rows is not None:
+                    n = count(self._rows.of_units(message.rows))
+                    self._loans.lent(rank, time.perf_counter(), n, buffer.nbytes)
 
     def _pack(self, message: Message) -> Buffer:
         if message.kind is Kind.DONE:
@@ -151,7 +166,7 @@ class Lending:
 
     def _compute(self, job: Job) -> list[Send]:
         """Compute a job; what is to be sent then."""
-        foreign = job.owner != self._rank
+        foreign = job.owner != self._comm.rank
         try:
             return self._compute_foreign(job) if foreign else self._compute_home(job)
         except BaseException as caught:
@@ -166,9 +181,11 @@ class Lending:
         if self._rows is None or head(job.payload).mark != self._rows.spec.mark:
             return self._round.fail()  # the rows differ between ranks, as will be found out
         began = time.perf_counter()
+        self._record.enter(Phase.FOREIGN, began)
         block = columns_of(job.payload, self._rows.spec, self._rows.unpack)
         result, ticks = self._call(block)
         computed = time.perf_counter()
+        self._record.enter(Phase.PACKING, computed)
         parcel = parcel_of(result, self._rows.spec, self._rows.pack, ticks)
         sends = self._round.done(job, (computed - began) / self._watch.slow.speed, ticks, parcel)
         self.spent_s += time.perf_counter() - computed
@@ -178,11 +195,14 @@ class Lending:
         assert self._rows is not None
         assert self._results is not None
         began = time.perf_counter()
+        self._record.enter(Phase.PACKING, began)
         index = self._rows.of_units(job.rows)
         block = self._rows.block(index)
         copied = time.perf_counter()
+        self._record.enter(Phase.OWN, copied)
         result, ticks = self._call(block)
         computed = time.perf_counter()
+        self._record.enter(Phase.PACKING, computed)
         self._results.put(index, result)
         sends = self._round.done(job, (computed - copied) / self._watch.slow.speed, ticks)
         self.spent_s += copied - began + time.perf_counter() - computed
@@ -208,5 +228,5 @@ class Lending:
 
     def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
         if self.blame is None:
-            self.blame = blame_user(error, self._rank, what)
+            self.blame = blame_user(error, self._comm.rank, what)
         return self._round.fail(*unsent)

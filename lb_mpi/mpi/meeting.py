@@ -11,6 +11,8 @@ from mpi4py import MPI
 
 from lb_mpi.mpi.collective import raise_together
 from lb_mpi.mpi.crew import Crew
+from lb_mpi.mpi.recorder import running
+from lb_mpi.recording.events import Phase
 
 
 class Op(IntEnum):
@@ -44,7 +46,8 @@ def meet(crew: Crew, op: Op, make: Callable[[], Any] = lambda: None) -> Met:
     least = -max(Op) - 1
     mine = np.array([error is not None, serves, op, least if serves else -op], dtype=np.int32)
     found = np.zeros_like(mine)
-    crew.news.wait(crew.comm.Iallreduce(mine, found, MPI.MAX).Test, keep=(mine, found))
+    with running(crew.post.record, Phase.WAITING):
+        crew.news.wait(crew.comm.Iallreduce(mine, found, MPI.MAX).Test, keep=(mine, found))
     if found[0]:
         raise_together(crew.comm, error)
     if found[2] != -found[3]:

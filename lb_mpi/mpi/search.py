@@ -16,10 +16,14 @@ from lb_mpi.graph import ring_order
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.interrupts import Interrupts, held
 from lb_mpi.mpi.mailbox import Mailbox
+from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.roll_call import RollCall, hang_s
 from lb_mpi.mpi.save_search import Saving, saved
 from lb_mpi.mpi.search_result import RankStats, SearchResult, collect, raise_any
 from lb_mpi.mpi.waiting import Nap, barrier
+from lb_mpi.recording.drafts import Drafts
+from lb_mpi.recording.events import Phase
+from lb_mpi.recording.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.guard import Guard, check_problem, check_savable
 from lb_mpi.searching.problem import Problem
@@ -104,9 +108,10 @@ def search(
         )
         if not own.bcast(settings.on_report is not None):
             settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
-        roll = RollCall(own)
-        with saved(own, save, problem, settings.bound) as saving, roll.call("lb_mpi.search"), held() as interrupts:
-            return _run(own, problem, settings, interrupts, roll, saving)
+        roll, record = RollCall(own), recorder(own)
+        with saved(own, save, problem, settings.bound) as saving, roll.call("lb_mpi.search"):
+            with held() as interrupts, running(record):
+                return _run(own, problem, settings, interrupts, roll, saving, record)
     finally:
         own.Free()
 
@@ -155,13 +160,14 @@ def _run(
     interrupts: Interrupts,
     roll: RollCall,
     saving: Saving | None,
+    record: Record,
 ) -> SearchResult:
     options, bound, slow, quantum, nap, on_report, on_turn = settings
     mailbox = Mailbox(comm)
     guard = Guard(problem, interrupts.allowed)
-    searcher = Searcher(
-        comm.rank, ring_order(comm.size), guard, options, bound, None if saving is None else saving.found.saved
-    )
+    found = None if saving is None else saving.found.saved
+    searcher = Searcher(comm.rank, ring_order(comm.size), guard, options, bound, found)
+    drafts = Drafts(record, comm.rank, worlds(comm))
     cpu_s = work_s = poll_s = report_at = 0.0
 
     def call_back(now: float) -> None:
@@ -177,6 +183,7 @@ def _run(
     start = time.perf_counter()
     while not searcher.over:
         began = time.perf_counter()
+        record.enter(Phase.PROTOCOL, began)
         arrived = mailbox.take()
         sends = searcher.turn(began - start, arrived)
         if saving is not None:
@@ -188,15 +195,18 @@ def _run(
         aside_s = time.perf_counter() - turned  # that it takes long is no reason to call it seldom
         if arrived or sends:
             nap.reset()
+            drafts.turn(turned, arrived, sends)
         signs.turn()
         searcher.attempt(roll.look, nap.waited_s)  # where warnings are errors, all are told
         if searcher.working:
             nap.reset()
             if rest_s := slow.due():
+                record.enter(Phase.RESTING, turned + aside_s)
                 time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
                 continue
             cpu = time.thread_time()
             polled = time.perf_counter()
+            record.enter(Phase.OWN, polled)
             done = searcher.work(quantum.units)
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
@@ -204,9 +214,12 @@ def _run(
             quantum.observe(done, worked, polled - began - aside_s)
             cpu_s, work_s, poll_s = cpu_s + cpu, work_s + worked, poll_s + (polled - began)
         elif not searcher.over and not arrived and not searcher.saving:
+            record.enter(Phase.WAITING, turned + aside_s)
             nap.take(searcher.wake_at - (time.perf_counter() - start))
-    seconds = time.perf_counter() - start
+    ended = time.perf_counter()
+    seconds = ended - start
 
+    record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     mailbox.drain()
     roll.drain()
     if searcher.sharing is not None:
@@ -222,6 +235,8 @@ def _run(
         busy_fraction=cpu_s / slow.speed / seconds,
         poll_fraction=poll_s / (poll_s + work_s) if work_s else 0.0,
     )
+    drafts.end(start, ended, cpu_s, searcher.units, slow.speed)
+    align(comm, record)
     if searcher.reason is Reason.STOPPED:
         raise_any(mailbox, searcher, stats)
         assert saving is not None

@@ -24,6 +24,8 @@ from lb_mpi.mpi.pool_messages import (
 from lb_mpi.mpi.words import Words
 from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.worker import Worker
+from lb_mpi.recording.events import Phase
+from lb_mpi.recording.steals import Steals
 
 FLUSH_S = 20e-3  # results wait so long for others to go with
 FLUSH_BYTES = 256 << 10
@@ -57,9 +59,17 @@ class Shift:
     """The tasks of one map on this rank; `some(lo, hi)` are the arguments of positions.  `turn` again and again."""
 
     def __init__(
-        self, worker: Worker, words: Words, parcels: Parcels, call: Call, some: Callable[[int, int], list[Any]], sink: Sink
+        self,
+        worker: Worker,
+        words: Words,
+        parcels: Parcels,
+        call: Call,
+        some: Callable[[int, int], list[Any]],
+        sink: Sink,
+        steals: Steals,
     ) -> None:
         self._worker, self._words, self._parcels, self._sink = worker, words, parcels, sink
+        self._steals = steals
         self._call, self._some = call, some
         self._done = RankTasks()
         self._clocks = Clocks()
@@ -83,13 +93,17 @@ class Shift:
         worker, words = self._worker, self._words
         if rest_s := slow.due():
             began = time.perf_counter()
+            self._steals.record.enter(Phase.RESTING, began)
             time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
             self._done = self._done._replace(busy_s=self._done.busy_s + time.perf_counter() - began)
             return True
         if self._parcels.unsent_bytes > UNSENT_BYTES:
             return False
         while (swap := worker.propose(time.perf_counter(), words, words.speeds)) is not None:
+            steals = worker.steals
             worker.swapped(swap, words.swap(swap))
+            if worker.steals > steals:
+                self._steals.taken(swap, time.perf_counter())
         for rank, message in worker.sends():
             self._parcels.send(rank, Tag.STEAL, steal_parcel(message))
         if worker.chunk is None:
@@ -104,6 +118,7 @@ class Shift:
         values: list[Any] = []
         failed: BaseException | None = None
         before = self._clocks.before()
+        self._steals.record.enter(self._steals.phase(lo), before.wall_s)
         try:
             arguments = self._some(lo, hi)
             with interrupts.allowed():
@@ -118,6 +133,7 @@ class Shift:
             failed = error
         after = self._clocks.after()
         slow.charge(after.cpu_s - before.cpu_s)
+        self._steals.record.enter(Phase.PACKING, after.wall_s)
         wall = after.wall_s - before.wall_s
         n, busy_s, work_s, *_ = self._done
         self._done = self._done._replace(

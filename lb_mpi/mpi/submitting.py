@@ -25,6 +25,8 @@ from lb_mpi.mpi.pool_messages import (
     task_error,
     unpack_failure,
 )
+from lb_mpi.mpi.recorder import running
+from lb_mpi.recording.events import Phase
 
 AHEAD = 2  # tasks at a rank: one that it runs, and the next
 
@@ -113,6 +115,10 @@ class Submitting:
 
     def look(self) -> None:
         """Take in what has come, and send what can be sent."""
+        with running(self._crew.post.record):
+            self._look()
+
+    def _look(self) -> None:
         crew = self._crew
         if crew.receive():
             crew.post.active()
@@ -136,7 +142,8 @@ class Submitting:
         """Work until `over()`; TimeoutError."""
         until = float("inf") if timeout is None else time.perf_counter() + timeout
         self._crew.post.active()
-        with self._crew.news.roll.call("a task of lb_mpi.Pool"), held() as interrupts:
+        called = self._crew.news.roll.call("a task of lb_mpi.Pool")
+        with called, held() as interrupts, running(self._crew.post.record):
             while True:
                 interrupts.check()
                 self.look()
@@ -179,6 +186,7 @@ class Submitting:
         return None
 
     def _run(self, task: _Pending, interrupts: Interrupts) -> None:
+        self._crew.post.record.enter(Phase.OWN, time.perf_counter())
         cpu = time.thread_time()
         (args, kwargs), future = task.arguments, task.future
         try:
@@ -214,6 +222,7 @@ def serve_task(crew: Crew, buffer: Buffer, interrupts: Interrupts) -> None:
     """Run a task that the root has sent, and send its result."""
     number, _, _, data = read_numbers(buffer)
     crew.slow.rest()
+    crew.post.record.enter(Phase.OWN, time.perf_counter())
     cpu = time.thread_time()
     failed = False
     try:
@@ -226,4 +235,5 @@ def serve_task(crew: Crew, buffer: Buffer, interrupts: Interrupts) -> None:
     except BaseException as error:
         failed, answer = True, pack_failure(failure_of(error, crew.rank))
     crew.slow.charge(time.thread_time() - cpu)
+    crew.post.record.enter(Phase.PROTOCOL, time.perf_counter())
     crew.post.parcels.send(crew.root, Tag.RESULT, numbers_parcel(number, failed, data=answer))

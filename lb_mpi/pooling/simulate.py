@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.metrics import check_speeds
+from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.worker import Worker
 from lb_mpi.pooling.world import Network, Tasks, World, check_network
+from lb_mpi.recording.record import Record
 
 MOST_RANKS = 10_000  # of which each looks at all words of its host
 TASKS = ("constant", "lognormal")  # kinds of costs
@@ -60,6 +62,7 @@ class Pool:
         seed: int = 0,
         worker_class: type[Worker] = Worker,
         world_class: type[World] = World,
+        records: Sequence[Record] | None = None,
     ) -> None:
         counts = [integer("hosts", n_ranks, 1, unit="ranks of a host") for n_ranks in hosts]
         size = integer("hosts", sum(counts), 1, unit="ranks in all")
@@ -67,7 +70,7 @@ class Pool:
         ends = np.cumsum(counts).tolist()
         ranks = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
         network = check_network(network or Network())
-        self.world = world_class(ranks, true, network, seed=check_seed(seed), worker_class=worker_class)
+        self.world = world_class(ranks, true, network, seed=check_seed(seed), worker_class=worker_class, records=records)
         self.learned = Speeds(size, true.tolist() if speeds_known else None)
         self.epoch = first_epoch
 
@@ -96,6 +99,9 @@ class Pool:
             if on_step is not None:
                 on_step(world)
         seconds = world.events.now - began
+        for slot, speed in zip(world.slots, world.speeds.tolist(), strict=True):
+            done = RankTasks(slot.tasks, slot.busy_s, slot.busy_s * speed, slot.worker.steals)
+            slot.steals.end(world.events.now, done, speed)
         world.end()
         n = np.array([slot.tasks for slot in world.slots], dtype=np.float64)
         busy_s = np.array([slot.busy_s for slot in world.slots])

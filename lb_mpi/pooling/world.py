@@ -19,6 +19,9 @@ from lb_mpi.pooling.collect import Collector
 from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import EPOCHS, Interval, unpack
 from lb_mpi.pooling.worker import Message, Swap, Worker
+from lb_mpi.recording.events import Phase
+from lb_mpi.recording.record import OFF, Record
+from lb_mpi.recording.steals import Steals
 
 ROOT = 0
 
@@ -58,8 +61,8 @@ Mail = Message | Begin | End | Results
 class Slot:
     """What the simulation keeps of one rank."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+    def __init__(self, worker: Worker, steals: Steals) -> None:
+        self.worker, self.steals = worker, steals
         self.swap: Swap | None = None  # proposed, and not yet decided
         self.inbox: list[tuple[int, Mail]] = []
         self.results: list[Interval] = []  # done, and not yet sent
@@ -93,13 +96,16 @@ class World:
         *,
         seed: int = 0,
         worker_class: type[Worker] = Worker,
+        records: Sequence[Record] | None = None,
     ) -> None:
+        worlds = list(range(len(speeds)))
+        kept = records or [OFF] * len(speeds)
         self.hosts, self.speeds, self.network = hosts, speeds, network
         self.slots: list[Slot] = []
         self._host_of: list[int] = []
         for k, host in enumerate(hosts):
             others = [ranks for other, ranks in enumerate(hosts) if other != k]
-            self.slots += [Slot(worker_class(rank, host, others, seed)) for rank in host]
+            self.slots += [Slot(worker_class(rank, host, others, seed), Steals(kept[rank], worlds)) for rank in host]
             self._host_of += [k] * len(host)
         self.words = [0] * len(speeds)
         self.told: dict[int, float] = {}  # speeds, as the ranks know them
@@ -161,8 +167,11 @@ class World:
         for source, mail in arrived:
             if isinstance(mail, Message):
                 slot.worker.receive(source, mail)
+                if mail.epoch == slot.worker.epoch:
+                    slot.steals.given(source, self.events.now, mail)
             elif isinstance(mail, Begin):
                 slot.worker.begin(*mail)
+                slot.steals.begin(self.events.now, mail.lo, mail.hi)
             elif isinstance(mail, End):
                 slot.worker.end()
             else:
@@ -180,10 +189,12 @@ class World:
         slot.swap = slot.worker.propose(now, self.words, self.told)
         if slot.swap is not None:
             slot.alarm = self.events.push(now + self.network.swap_s, rank)
+            slot.steals.record.enter(Phase.PROTOCOL, now)
             return
         for destination, message in slot.worker.sends():
             self._post(rank, destination, message)
         chunk, wake_at = slot.worker.chunk, slot.worker.wake_at
+        slot.steals.record.enter(Phase.WAITING if chunk is None else slot.steals.phase(chunk.lo), now)
         if chunk is not None:
             sums = self.tasks[chunk.epoch].sums
             slot.chunk_s = float(sums[chunk.hi] - sums[chunk.lo]) / float(self.speeds[rank])
@@ -201,7 +212,10 @@ class World:
         slot = self.slots[rank]
         slot.swap = None
         succeeded = self.compare_and_swap(swap)
+        steals = slot.worker.steals
         slot.worker.swapped(swap, succeeded)
+        if slot.worker.steals > steals:
+            slot.steals.taken(swap, self.events.now)
         if succeeded and unpack(swap.new).hi > unpack(swap.old).hi:
             for mate in self.hosts[self._host_of[rank]]:
                 if mate != rank and not self.slots[mate].busy:

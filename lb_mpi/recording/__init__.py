@@ -1,1 +1,1 @@
-"""What happened in a run: events, their files, reports, profiles.   (pure, but for the files)"""
+"""A run as it was: what each rank did when, what moved, what was decided; and the profile of any program with mpi4py."""

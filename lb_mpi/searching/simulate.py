@@ -18,6 +18,9 @@ from lb_mpi.checks import number, show
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
+from lb_mpi.recording.drafts import Drafts
+from lb_mpi.recording.events import Phase
+from lb_mpi.recording.record import OFF, Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Send
 from lb_mpi.searching.guard import Guard, check_problem
@@ -61,7 +64,8 @@ class Delays:
 class Slot:
     """What the simulation keeps of one rank."""
 
-    def __init__(self, speed: float, unit_s: float, quantum_s: float) -> None:
+    def __init__(self, speed: float, unit_s: float, quantum_s: float, drafts: Drafts) -> None:
+        self.speed, self.drafts = speed, drafts
         self.unit_s = unit_s / speed  # virtual seconds that it takes for one unit
         self.quantum = max(1, round(quantum_s * speed / unit_s))  # units
         self.inbox: list[int] = []  # numbers of messages
@@ -86,6 +90,7 @@ class Simulation:
         searcher_class: type[Searcher] = Searcher,
         stores: Sequence[Store] | None = None,
         states: Sequence[bytes] | None = None,
+        records: Sequence[Record] | None = None,
     ) -> None:
         size = len(problems)
         if size < 1:
@@ -107,7 +112,8 @@ class Simulation:
         self.messages = 0
         self.in_flight: dict[int, Send] = {}  # by number: what was sent and hasn't been served
         self._delays = Delays(latency, random.Random(seed))
-        self._slots = [Slot(speed, unit_s, quantum_s) for speed in speeds]
+        drafts = [Drafts(record, rank, list(range(size))) for rank, record in enumerate(records or [OFF] * size)]
+        self._slots = [Slot(speed, unit_s, quantum_s, mine) for speed, mine in zip(speeds, drafts, strict=True)]
         self._heap: list[tuple[float, int, int]] = []  # (time, number, rank); the number of a message or of an alarm
         self._number = 0
         for rank in range(size):
@@ -139,8 +145,11 @@ class Simulation:
         slot.inbox.clear()
         if searcher.over:
             return
-        for send in searcher.turn(self.now, arrived):
+        sends = searcher.turn(self.now, arrived)
+        slot.drafts.turn(self.now, arrived, sends)
+        for send in sends:
             self._send(rank, send)
+        slot.drafts.record.enter(Phase.OWN if searcher.working else Phase.WAITING, self.now)
         if searcher.saving:
             assert self._stores is not None
             for send in searcher.save(self._stores[rank], self.now):
@@ -163,6 +172,12 @@ class Simulation:
         self.messages += 1
         heappush(self._heap, (at, self._number, send[0]))
 
+    def end(self) -> None:
+        """Record what each rank has done, when all have heard that it is over."""
+        for searcher, slot in zip(self.searchers, self._slots, strict=True):
+            cpu_s = searcher.units * slot.unit_s * slot.speed
+            slot.drafts.end(0.0, self.over_at, cpu_s, searcher.units, slot.speed)
+
     def _set_alarm(self, rank: int, at: float) -> None:
         self._number += 1
         self._slots[rank].alarm = self._number
@@ -181,8 +196,8 @@ def search(
     relative to 1; `latency` in seconds, one number or (low, high) for log-uniform delays; `quantum_s`, virtual seconds of
     work between two turns; `options` of the searchers; `seed` of the delays and (without `options`) of the pauses;
     `searcher_class`, for variants of the protocol; `stores` (P,), where each rank is saved (with `options.save_every_s`);
-    `states`, what was saved of all ranks there were, to go on from; `check` is called with the `Simulation` after every
-    event.
+    `states`, what was saved of all ranks there were, to go on from; `records` (P,), where what happens is recorded; `check`
+    is called with the `Simulation` after every event.
     Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have heard of it,
     SearchError for what it has returned against its law, and ProtocolError when the protocol breaks its own.
     """
@@ -190,6 +205,7 @@ def search(
     while simulation.step():
         if check is not None:
             check(simulation)
+    simulation.end()
     ends = [searcher.sharing for searcher in simulation.searchers if searcher.sharing is not None]
     values = [sharing.bound.best for sharing in ends]
     for sharing in ends:

@@ -98,6 +98,16 @@ def test_traffic_of_the_user_is_not_disturbed() -> None:
     assert int(buffer) == left
 
 
+def test_a_record_on_some_ranks_only_is_an_error_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    if COMM.size == 1:
+        pytest.skip("needs another rank")
+    monkeypatch.delenv("LB_MPI_RECORD", raising=False)
+    if COMM.rank == 1:
+        monkeypatch.setenv("LB_MPI_RECORD", "folder")
+    with pytest.raises(ValueError, match="LB_MPI_RECORD = 'folder' on rank 1: expected None, as on rank 0"):
+        lb_mpi.search(COMM, Pile(10), threshold=1.0)
+
+
 def test_reports_reach_rank_0() -> None:
     seen = []
     callback = (lambda reports, seconds: seen.append((dict(reports), seconds))) if COMM.rank == 0 else None

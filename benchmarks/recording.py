@@ -1,0 +1,82 @@
+"""What does a record cost?  python -m benchmarks.recording
+
+Each app runs with LB_MPI_RECORD and without, in turn (A B A B ...), on ranks started by mpiexec from PATH; medians of the
+seconds that the app itself tells, their ratio, the spread of each (greatest - least, in percent of the median), and the
+bytes of a rank's file.  Use no more ranks than cores, on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+WANTED = 1.01
+APPS = {
+    "uts": ["--tree", "T1L"],
+    "weather": [],
+}
+
+
+def seconds(mpiexec: str, ranks: int, app: str, folder: str | None) -> float:
+    """Run an app once, and return the seconds that it tells; RuntimeError when it fails."""
+    env = {name: value for name, value in os.environ.items() if name != "LB_MPI_RECORD"}
+    if folder is not None:
+        env["LB_MPI_RECORD"] = folder
+    argv = [mpiexec, "-n", str(ranks), sys.executable, "-m", f"apps.{app}", *APPS[app], "--json"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
+
+
+def measure(mpiexec: str, ranks: int, app: str, runs: int) -> dict[str, Any]:
+    """Run an app `runs` times in each way, in turn, after one run of each that doesn't count."""
+    taken: dict[str, list[float]] = {"off": [], "on": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for run in range(runs + 1):
+            for way, where in (("off", None), ("on", folder)):
+                taken[way].append(seconds(mpiexec, ranks, app, where))
+            if not run:
+                taken = {"off": [], "on": []}
+        n_bytes = max(path.stat().st_size for path in Path(folder).iterdir())
+    medians = {way: statistics.median(values) for way, values in taken.items()}
+    spreads = {way: (max(values) - min(values)) / medians[way] for way, values in taken.items()}
+    return {"seconds": medians, "spread": spreads, "ratio": medians["on"] / medians["off"], "bytes": n_bytes}
+
+
+def main() -> None:
+    """Measure, print the table (or JSON)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.recording", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=int, default=2, help="(default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=9, help="in each way (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    mpiexec = shutil.which("mpiexec")
+    if min(options.ranks, options.runs) < 1 or mpiexec is None:
+        parser.error("expected --ranks and --runs >= 1, and mpiexec in PATH")
+    told = {app: measure(mpiexec, options.ranks, app, options.runs) for app in APPS}
+    if options.json:
+        print(json.dumps({"ranks": options.ranks, "runs": options.runs, **told}))
+        return
+    print(f"{options.ranks} ranks, {options.runs} runs in each way")
+    print("app         off s   spread     on s   spread   on / off  kB a rank")
+    for app, one in told.items():
+        off, on = ((one["seconds"][way], one["spread"][way]) for way in ("off", "on"))
+        print(
+            f"{app:8} {off[0]:8.3f} {off[1]:8.1%} {on[0]:8.3f} {on[1]:8.1%} {one['ratio']:10.4f} {one['bytes'] / 1e3:10.1f}"
+        )
+    print(f"wanted: on / off <= {WANTED}")
+
+
+if __name__ == "__main__":
+    main()

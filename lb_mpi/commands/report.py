@@ -1,0 +1,62 @@
+"""The command `report`: the record of a run as one page."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from lb_mpi.files import write_whole
+from lb_mpi.recording.numbers import headline
+from lb_mpi.recording.page import page
+from lb_mpi.recording.run import assemble
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("folder", metavar="FOLDER", help="where the record is: that of --record, or of LB_MPI_RECORD")
+    parser.add_argument("-o", dest="output", default="report.html", metavar="FILE", help="the page (%(default)s)")
+    parser.add_argument("--png", metavar="DIR", help="write the pictures as files of their own, too (needs matplotlib)")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Write the page; ValueError when there is no record that can be read, OSError for files.
+
+    The headline's numbers, what is missing (`notes`), the `files` written, the page's `bytes`, and `cpu_seconds`.
+    """
+    began = time.process_time()
+    folder = Path(options.folder)
+    names = sorted(path for path in folder.iterdir() if path.suffix == ".lbrec")
+    try:
+        found = assemble((path.name, path.read_bytes()) for path in names)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+    files = []
+    if options.png is not None:
+        from lb_mpi.recording.figures import write
+
+        files = write(found, Path(options.png))
+    text = page(found)
+    write_whole(options.output, text)
+    return {
+        "ranks": found.size,
+        **headline(found)._asdict(),
+        "notes": found.notes,
+        "files": [options.output, *map(str, files)],
+        "bytes": len(text.encode()),
+        "cpu_seconds": time.process_time() - began,
+    }
+
+
+def summary(answer: dict[str, Any]) -> list[str]:
+    """The answer in a few lines for people."""
+    return [
+        f"{answer['ranks']:,} ranks, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, lower bound "
+        f"{answer['bound_s']:.3f} s: {answer['ratio']:.2f}",
+        f"parallel efficiency {answer['parallel']:.1%} = load balance {answer['balance']:.1%} * communication "
+        f"{answer['communication']:.1%}",
+        answer["words"],
+        *(f"note: {note}" for note in answer["notes"]),
+        f"{', '.join(answer['files'])} ({answer['bytes'] / 1e3:,.0f} kB)",
+    ]

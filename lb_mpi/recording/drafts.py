@@ -1,0 +1,47 @@
+"""The drafts of one rank on their way, read from the messages that it serves and sends.   (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lb_mpi.recording.events import Driver, Move, Step, Way
+from lb_mpi.recording.record import OFF, Record
+from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send
+
+
+class Drafts:
+    """What comes of the drafts of `rank`; `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
+
+    A draft has one Move: from when it was sent until it was answered, with who volunteered and what has come (1 part, or
+    nothing: nobody volunteered, or the volunteer had nothing left).
+    """
+
+    def __init__(self, record: Record, rank: int, worlds: list[int]) -> None:
+        self.record, self._rank, self._worlds = record, rank, worlds
+        self._began, self._n = 0.0, 0
+        self._volunteer = NOBODY
+
+    def turn(self, now: float, arrived: Iterable[Message], sends: Iterable[Send]) -> None:
+        """Look at one turn of the search."""
+        if self.record is OFF:
+            return
+        for message in arrived:
+            if message.source != self._rank:
+                continue
+            if message.kind is Kind.DRAFTING and message.pid == NOBODY:
+                self.record.move(Move(Way.DRAFT, NOBODY, self._began, now, 0.0, 0.0))
+            elif message.kind is Kind.WORK or message.kind is Kind.NOWORK:
+                self._n += message.kind is Kind.WORK
+                came, n_bytes = float(message.kind is Kind.WORK), float(len(message.payload))
+                self.record.move(Move(Way.DRAFT, self._worlds[self._volunteer], self._began, now, came, n_bytes))
+        for destination, message in sends:
+            if message.source != self._rank:
+                continue
+            if message.kind is Kind.DRAFTING:
+                self._began, self._volunteer = now, NOBODY
+            elif message.kind is Kind.ADMISSION:
+                self._volunteer = destination
+
+    def end(self, began: float, ended: float, cpu_s: float, units: int, speed: float) -> None:
+        """The search is over: the CPU seconds of the user's work, its units, and this rank's emulated speed."""
+        self.record.step(Step(Driver.SEARCH, began, ended, cpu_s / speed, units, speed, moved=self._n))

@@ -1,0 +1,37 @@
+"""The halo exchanges of one rank: between two of them it computes its own part.   (pure)"""
+
+from __future__ import annotations
+
+from lb_mpi.recording.events import Driver, Phase, Step
+from lb_mpi.recording.record import Record
+
+
+class Halos:
+    """From the first exchange to the last, in one Step: exchanges may follow each other in some ten microseconds."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self._first: float | None = None  # when the first exchange began; None: there was none
+        self._last = 0.0  # when the last one ended
+        self._own_s, self._n = 0.0, 0
+
+    def begin(self, now: float) -> None:
+        """An exchange begins."""
+        if self._first is None:
+            self._first = now
+        else:
+            self._own_s += now - self._last
+        self._record.enter(Phase.WAITING, now)
+
+    def end(self, now: float) -> None:
+        """It has ended, well or not."""
+        self._last, self._n = now, self._n + 1
+        self._record.enter(Phase.OWN, now)
+
+    def close(self, now: float) -> None:
+        """There will be no more of them."""
+        if self._first is not None:
+            self._own_s += now - self._last
+            self._record.step(Step(Driver.EXCHANGE, self._first, now, self._own_s, self._n))
+            self._first = None
+            self._record.enter(Phase.OUTSIDE, now)

@@ -1,0 +1,302 @@
+"""The report of a run as one page of HTML that needs nothing else: no network, no other file.   (pure)"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from lb_mpi.recording import charts
+from lb_mpi.recording.events import Driver, Phase, Way
+from lb_mpi.recording.numbers import NAMES, SHORT, WAYS, Headline, drafts, headline, matrix
+from lb_mpi.recording.pictures import COLOURS, MOST_ROWS, Picture, strip, table
+from lb_mpi.recording.run import DRIVERS, Run, steps
+
+MOST_LINES = 200  # of a table of steps
+MOST_VALUES = 64  # ranks of a matrix whose numbers are told
+UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks", Way.GIFT: "rows"}
+
+
+def page(run: Run) -> str:
+    """Write the page."""
+    told = headline(run)
+    about = run.ranks[0].about
+    parts = [
+        _head(run, told),
+        _strip(run),
+        _calls(run),
+        _moves(run),
+        _ranks(run),
+        _machine(run),
+    ]
+    style = resources.files("lb_mpi.recording").joinpath("page.css").read_text()
+    script = resources.files("lb_mpi.recording").joinpath("page.js").read_text()
+    title = escape(_title(about.program))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{title}</title><style>{style}</style></head><body>{''.join(parts)}<script>{script}</script></body></html>\n"
+    )
+
+
+def seconds(value: float) -> str:
+    """Write seconds in a unit that fits."""
+    if not np.isfinite(value):
+        return "not known"
+    for least, unit, factor in ((100.0, "s", 1.0), (1.0, "s", 1.0), (1e-3, "ms", 1e3)):
+        if value >= least:
+            return f"{value * factor:,.{0 if value * factor >= 100 else 1 if value * factor >= 10 else 2}f} {unit}"
+    return f"{1e6 * value:.0f} us"
+
+
+def _title(program: str) -> str:
+    words = program.split()
+    return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else "a run"
+
+
+def _head(run: Run, told: Headline) -> str:
+    about = run.ranks[0].about
+    when = "virtual time" if about.virtual else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.wall_s))
+    hosts = f"{len(run.hosts):,} host{'s' * (len(run.hosts) > 1)}"
+    cards = [
+        (seconds(told.seconds), "from begin to end"),
+        (f"{told.ratio:.2f}" if np.isfinite(told.ratio) else "-", "time / lower bound"),
+        (_percent(told.parallel), "parallel efficiency"),
+        (_percent(told.balance), "load balance"),
+        (_percent(told.communication), "communication efficiency"),
+    ]
+    totals = run.totals.sum(axis=0)
+    whole = float(totals.sum()) or 1.0
+    bar = "".join(
+        f'<div style="width:{100 * totals[phase] / whole:.2f}%;background:{COLOURS[phase]}" title="{NAMES[phase]}"></div>'
+        for phase in Phase
+    )
+    notes = "".join(f'<p class="note">{escape(note[:300])}</p>' for note in run.notes[:10])
+    return (
+        f'<h1>{escape(_title(about.program)[:300])}</h1><p class="soft">{run.size:,} rank{"s" * (run.size > 1)} on {hosts}, '
+        f"{when}</p>{notes}"
+        + '<div class="cards">'
+        + "".join(f'<div class="card"><b>{value}</b><span>{name}</span></div>' for value, name in cards)
+        + f'</div><p class="big">{escape(told.words)}</p>'
+        f'<div class="bar" role="img" aria-label="all ranks\' time by phase">{bar}</div>'
+        + _key(
+            [(f"{NAMES[phase]} {_percent(totals[phase] / whole)}", COLOURS[phase]) for phase in Phase if totals[phase]]
+        )
+        + f'<p class="soft">A rank spent {seconds(told.inside_s)} at most in lb_mpi; the work of all calls takes '
+        f"{seconds(told.bound_s)} at least, on all ranks together by their speeds. The efficiencies are those of the POP "
+        "project and count seconds, whoever is how fast: useful time is that in the user's work, a slow rank's rests "
+        "included.</p>"
+    )
+
+
+def _strip(run: Run) -> str:
+    picture = strip(run)
+    each = picture.each
+    shown = run.ranks[::each]
+    firsts = [
+        (name, next(k for k, one in enumerate(run.ranks) if one.about.host == name) // each) for name in run.hosts
+    ]
+    data = {
+        "time": run.seconds,
+        "rows": len(shown),
+        "each": each,
+        "names": [one.about.rank for one in shown],
+        "hosts": firsts if len(run.hosts) > 1 else [],
+        "phases": {colour: NAMES[phase] for phase, colour in COLOURS.items()},
+    }
+    phases = [phase for phase in Phase if run.totals[:, phase].any()]
+    how = (
+        "a line a rank; its colour is what took most of that time"
+        if len(run.ranks) > MOST_ROWS // 4
+        else "each rank's phases one above the other, in the parts that they take of that time"
+    )
+    many = f" Each line stands for {each} ranks." if each > 1 else ""
+    return (
+        "<h2>What each rank did when</h2>"
+        + _key([(NAMES[phase], COLOURS[phase]) for phase in phases])
+        + _figure(picture, data, f"{how}, grouped by host; {picture.width} columns of time.{many}")
+    )
+
+
+def _calls(run: Run) -> str:
+    tables = steps(run)
+    if not len(tables[0]):
+        return ""
+    parts = ["<h2>Calls, and what was decided</h2>"]
+    if chart := charts.imbalance(run):
+        parts.append(
+            f'<figure class="chart">{chart}</figure>'
+            '<ul class="key"><li><i style="background:var(--soft)"></i>imbalance with all rows at '
+            'home (dashed)<li><i style="background:var(--now)"></i>as it was<li><i style="background:var(--act)"></i>the '
+            "distribution was changed (for the calls after it)</ul>"
+            '<p class="soft">Imbalance: time of the slowest rank / time at perfect balance, less 1.</p>'
+        )
+    lines = _lines(run)
+    header = ["calls", "what", "time", "bound", "time / bound", "done", "moved", "at home", "as it was", "decision"]
+    parts.append(_table(header, lines[:MOST_LINES], "reason", text=(1, 9)))
+    if len(lines) > MOST_LINES:
+        parts.append(f'<p class="soft">... and {len(lines) - MOST_LINES:,} lines more</p>')
+    if chart := charts.costs(run):
+        parts.append(
+            f'<figure class="chart">{chart}</figure>'
+            '<p class="soft">What rows cost, as heard last, relative to their mean.</p>'
+        )
+    return "".join(parts)
+
+
+def _lines(run: Run) -> list[list[str]]:
+    """A line for calls in a row for which the same was decided."""
+    tables = steps(run)
+    every = np.array(
+        [[list(entry) for entry in table.tolist()] for table in tables], dtype=float
+    )  # ranks, steps, fields
+    names = tables[0].dtype.names
+    assert names is not None
+    column = {name: every[:, :, k] for k, name in enumerate(names)}
+    offsets = np.array(run.offsets_s)[:, None]
+    spans = (column["ended"] + offsets).max(axis=0) - (column["began"] + offsets).min(axis=0)
+    bounds = (column["useful_s"] * column["speed"]).sum(axis=0) / column["speed"].sum(axis=0)
+    ends = np.cumsum(tables[0]["n"])
+    lines = []
+    for _, group in groupby(range(len(ends)), key=lambda k: (tables[0]["driver"][k], tables[0]["reason"][k])):
+        some = list(group)
+        first, last = some[0], some[-1]
+        driver = Driver(int(tables[0]["driver"][first]))
+        begin = ends[first] - tables[0]["n"][first] + 1
+        span, bound = float(spans[some].sum()), float(bounds[some].sum())
+        # Of rows, every rank knows how many were lent on all; parts and steals are each rank's own.
+        moved = (
+            column["moved"][0, some].sum()
+            if driver in (Driver.ROWS, Driver.MIGRATE)
+            else column["moved"][:, some].sum()
+        )
+        reason, words = int(tables[0]["reason"][first]), run.ranks[0].reasons
+        name, unit, what = DRIVERS[driver]
+        lines.append([
+            f"{begin:,}" if begin == ends[last] else f"{begin:,}\N{EN DASH}{ends[last]:,}",
+            name, seconds(span), seconds(bound), f"{span / bound:.2f}" if bound else "-",
+            f"{column['units'][:, some].sum():,.0f} {unit}", f"{moved:,.0f} {what}" if moved else "-",
+            _mean(column["before"][0, some]), _mean(column["after"][0, some]),
+            escape(words[reason]) if 0 <= reason < len(words) else "",
+        ])  # fmt: skip
+    return lines
+
+
+def _moves(run: Run) -> str:
+    parts: list[str] = []
+    for way in Way:
+        moved = matrix(run, way)
+        if not moved.any():
+            continue
+        picture = table(moved)
+        data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": UNITS[way]}
+        if len(moved) <= MOST_VALUES:
+            data["values"] = moved.astype(int).tolist()
+        ring = charts.ring(moved, UNITS[way])
+        top = table_sum(moved, picture.each)
+        caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, white: none."
+        if picture.each > 1:
+            caption += f" Sums of {picture.each} by {picture.each} ranks."
+        figure = _figure(picture, data, caption, "paper")
+        parts.append(f'<div class="two">{figure}{f"<figure>{ring}</figure>" if ring else ""}</div>')
+    if not parts:
+        return ""
+    text = ""
+    if (all_drafts := drafts(run)) is not None:
+        text = (
+            f"<p>{all_drafts.n:,} drafts: {all_drafts.work:,} brought work ({seconds(all_drafts.median_s)} from the draft "
+            f"to the work, in the median; {all_drafts.bytes / 1e6:,.2f} MB in all), for {all_drafts.nobody:,} nobody "
+            f"volunteered, and {all_drafts.nothing:,} came too late: the volunteer had nothing left.</p>"
+        )
+    return f"<h2>Who gave to whom</h2>{text}{''.join(parts)}"
+
+
+def table_sum(moved: Any, each: int) -> float:
+    """Return the most in a field of the picture."""
+    if each > 1:
+        edges = np.arange(0, len(moved), each)
+        moved = np.add.reduceat(np.add.reduceat(moved, edges, axis=0), edges, axis=1)
+    return float(moved.max())
+
+
+def _ranks(run: Run) -> str:
+    totals = run.totals
+    phases = [phase for phase in Phase if totals[:, phase].any()]
+    header = ["rank", "host", "speed", "seconds", *(SHORT[phase] for phase in phases), "done", "got", "gave"]
+    got, gave = (sum((matrix(run, way).sum(axis=axis) for way in Way), np.zeros(run.size)) for axis in (0, 1))
+    lines = []
+    for one, spent in zip(run.ranks, totals, strict=True):
+        whole = float(spent.sum()) or 1.0
+        rank = one.about.rank
+        speed = float(np.average(one.steps["speed"], weights=one.steps["n"])) if len(one.steps) else 1.0
+        shares = [f"{100 * spent[phase] / whole:.1f}" for phase in phases]  # percent
+        lines.append([
+            str(rank), escape(one.about.host[:24]), f"{speed:.3g}", f"{whole:.3f}", *shares,
+            f"{one.steps['units'].sum():,.0f}", f"{got[rank]:,.0f}", f"{gave[rank]:,.0f}",
+        ])  # fmt: skip
+    return (
+        "<h2>Ranks</h2>"
+        + _table(header, lines, text=(1,))
+        + '<p class="soft">seconds: recorded, of which so many percent in each phase; done: units of work, rows of its own, '
+        "and tasks of all calls; got, gave: parts, rows and tasks.</p>"
+    )
+
+
+def _machine(run: Run) -> str:
+    about = run.ranks[0].about
+    versions = list(dict.fromkeys(one.about.versions for one in run.ranks))
+    counts = [sum(one.about.host == host for one in run.ranks) for host in run.hosts]
+    named = [f"{host} ({n} rank{'s' * (n > 1)})" for host, n in zip(run.hosts[:32], counts, strict=False)]
+    more = f", and {len(run.hosts) - 32:,} more" if len(run.hosts) > 32 else ""
+    rows = [
+        ("program", escape(about.program)),
+        ("hosts", escape(", ".join(named) + more)),
+        ("software", escape("; ".join(versions[:4]))),
+        ("clocks", escape(run.clock)),
+        ("resolution", f"{seconds(max(one.width_s for one in run.ranks))} of time, by bins"),
+    ]
+    return "<h2>The machine</h2><dl>" + "".join(f"<dt>{name}<dd>{text}" for name, text in rows) + "</dl>"
+
+
+def _figure(picture: Picture, data: dict[str, Any], caption: str, kind: str = "") -> str:
+    packed = escape(json.dumps(data, separators=(",", ":")), quote=True)
+    image = base64.b64encode(picture.png).decode()
+    return (
+        f'<figure class="{kind}" data-view="{packed}"><div class="tools"></div>'
+        f'<img alt="{escape(caption)}" src="data:image/png;base64,{image}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def _table(header: Sequence[str], lines: Iterable[Sequence[str]], kind: str = "", text: tuple[int, ...] = ()) -> str:
+    """A table; HTML lets us leave out the ends of rows and cells, which saves a third for a thousand ranks."""
+    marks = [' class="t"' if k in text else "" for k in range(len(header))]
+    head = "".join(f"<th{mark}>{name}" for name, mark in zip(header, marks, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{mark}>{cell}" for cell, mark in zip(line, marks, strict=True)) for line in lines
+    )
+    return f'<div class="wide"><table class="{kind}"><thead><tr>{head}<tbody>{body}</table></div>'
+
+
+def _key(entries: Iterable[tuple[str, str]]) -> str:
+    return (
+        '<ul class="key">'
+        + "".join(f'<li><i style="background:{colour}"></i>{name}' for name, colour in entries)
+        + "</ul>"
+    )
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}" if np.isfinite(value) else "-"
+
+
+def _mean(values: Any) -> str:
+    known = values[np.isfinite(values)]
+    return f"{known.mean():.1%}" if len(known) else "-"

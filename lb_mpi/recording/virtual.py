@@ -1,0 +1,88 @@
+"""Records of virtual ranks: simulators write what a run on MPI does, so that a thousand ranks can be looked at.   (pure)"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from lb_mpi.balancing.round import Arrival, Kind, Round, Send
+from lb_mpi.balancing.rowsets import count
+from lb_mpi.balancing.simulate import Call, Cluster, Network, Seconds, World
+from lb_mpi.recording.events import Driver, Phase, Step
+from lb_mpi.recording.loans import Loans
+from lb_mpi.recording.record import Record
+from lb_mpi.recording.store import About, header, place, snapshot
+
+
+def files(records: Sequence[Record], now: float, hosts: Sequence[str], program: str) -> Iterator[tuple[str, bytes]]:
+    """(name, content) of the file of each rank; `hosts` (ranks,), and `program` in words."""
+    size = len(records)
+    for rank, record in enumerate(records):
+        about = About(rank, size, hosts[rank], rank, 0.0, 0.0, "simulated", program, virtual=True)
+        data = header(about).ljust(place(0, size), b"\0") + snapshot(record, now, 0, ended=True)
+        yield f"rank{rank:06d}.lbrec", data
+
+
+class Rows:
+    """Records calls of a `Cluster` of `size` ranks, made with world_class=this.world; `called` after each."""
+
+    def __init__(self, size: int) -> None:
+        self.records = [Record(0.0) for _ in range(size)]
+        self.loans = [Loans(record, list(range(size))) for record in self.records]
+        self.now = 0.0  # virtual seconds, when the call began that is under way
+        self._world: _World | None = None
+
+    def world(self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random) -> World:
+        """Make the world of one call."""
+        self._world = _World(rounds, seconds, network, rng)
+        self._world.rows = self
+        return self._world
+
+    def called(self, cluster: Cluster, call: Call) -> None:
+        """A call is over."""
+        assert self._world is not None
+        began, self.now = self.now, self.now + call.seconds
+        after = float(self._world.busy_s.max()) / call.bound_s - 1.0 if call.bound_s else 0.0
+        before = call.alone_s / call.bound_s - 1.0 if call.bound_s else 0.0
+        speeds = cluster.speeds / cluster.speeds.mean()
+        for rank, record in enumerate(self.records):
+            record.enter(Phase.WAITING, self.now)
+            costs, worth = cluster.courses[rank].costs, cluster.courses[rank].ranks.worth
+            n_rows = 0 if costs is None else len(costs)
+            if costs is not None and costs.known:
+                record.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]
+            reason = record.reason(call.reason.partition(";")[0])
+            busy_s, speed = float(self._world.busy_s[rank]), float(speeds[rank])
+            record.step(
+                Step(
+                    Driver.ROWS, began, self.now, busy_s, n_rows, speed, before, after, call.rows_moved, int(call.acted),
+                    reason,
+                )
+            )  # fmt: skip
+
+
+class _World(World):
+    """One call, of which phases and loans are recorded."""
+
+    rows: Rows
+
+    def _begin(self, rank: int) -> None:
+        super()._begin(rank)
+        job = self.jobs[rank]
+        phase = Phase.WAITING if job is None else Phase.OWN if job[0].owner == rank else Phase.FOREIGN
+        self.rows.records[rank].enter(phase, self.rows.now + self.now)
+
+    def _post(self, rank: int, sends: Iterable[Send]) -> None:
+        sends = list(sends)
+        for destination, message in sends:
+            if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None:
+                n = count(message.rows)
+                self.rows.loans[rank].lent(destination, self.rows.now + self.now, n, n * self.network.row_bytes)
+        super()._post(rank, sends)
+
+    def _serve(self, rank: int, what: Any, arrival: Arrival | None) -> None:
+        if arrival is not None and arrival[1].kind is Kind.DONE:
+            n_bytes = arrival[1].payload * self.network.row_bytes
+            self.rows.loans[rank].back(arrival[0], self.rows.now + self.now, n_bytes)
+        super()._serve(rank, what, arrival)

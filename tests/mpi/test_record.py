@@ -1,0 +1,155 @@
+"""Recorded runs on MPI: each driver's record agrees with its own result, and a killed run's can be read.
+
+The record belongs to a process, so what is recorded runs in processes of their own, started by rank 0 alone.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from lb_mpi.recording.events import Driver, Phase, Way
+from lb_mpi.recording.store import Stored, read
+from tests.started import started
+
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPI.COMM_WORLD.rank > 0, reason="starts a run of its own")]
+ROOT = Path(__file__).resolve().parent.parent.parent
+N = 3
+
+PROGRAM = """
+import json, os, sys, time
+import numpy as np
+from mpi4py import MPI
+import lb_mpi
+from tests.pile import Pile
+
+class SlowPile(Pile):
+    def work(self, units):
+        until = time.thread_time() + 20e-6
+        while time.thread_time() < until:
+            pass
+        return super().work(1)
+
+def burn(x):
+    until = time.thread_time() + 1e-3
+    while time.thread_time() < until:
+        pass
+    return 2 * x
+
+def rows(block):
+    until = time.thread_time() + 2e-4 * len(block)
+    while time.thread_time() < until:
+        pass
+    return block + 1.0
+
+comm = MPI.COMM_WORLD
+began = time.perf_counter()
+found = lb_mpi.search(comm, SlowPile(2000), threshold=1.0, emulated_speed=1.0 if comm.rank else 0.5)
+with lb_mpi.Balancer(comm) as balancer:
+    column = np.arange(30.0 * (1 + 5 * (comm.rank == 0)))
+    for _ in range(4):
+        column = balancer.map_blocks(rows, column)
+    lent = [one.rows_moved for one in balancer.history]
+with lb_mpi.Pool(comm, speeds=[1.0] + [0.05] * (comm.size - 1)) as pool:
+    doubled = pool.map(burn, range(200))
+    tasks = pool.last and [rank._asdict() for rank in pool.last.ranks]
+seconds = time.perf_counter() - began
+sums = comm.gather(float(column.sum()))
+if comm.rank == 0:
+    print(json.dumps({
+        "value": sorted(found.value), "ranks": [rank._asdict() for rank in found.ranks], "lent": lent, "sums": sums,
+        "doubled": doubled, "tasks": tasks, "seconds": seconds,
+    }), flush=True)
+if sys.argv[1:] == ["wait"]:
+    lb_mpi.search(comm, SlowPile(10**9), threshold=1.0)
+"""
+
+
+def command(*arguments: str) -> list[str]:
+    """Start N ranks."""
+    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert mpiexec is not None
+    return [mpiexec, "-n", str(N), sys.executable, "-c", PROGRAM, *arguments]
+
+
+def variables(folder: Path | None) -> dict[str, str]:
+    """Not those of the run that this test is in."""
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI_COMM", "PRTE", "MPI_"))
+    }
+    own = {name: value for name, value in own.items() if name != "LB_MPI_RECORD"}
+    own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    own |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "PYTHONPATH": str(ROOT)}
+    return own | ({} if folder is None else {"LB_MPI_RECORD": str(folder)})
+
+
+def records(folder: Path) -> list[Stored]:
+    return [read(path.read_bytes()) for path in sorted(folder.iterdir())]
+
+
+def test_records_agree_with_results(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "record"
+    done = subprocess.run(command(), env=variables(folder), cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["value"] == list(range(1, 2001))
+    assert told["doubled"] == [2 * k for k in range(200)]
+    sizes = [30 * (1 + 5 * (rank == 0)) for rank in range(N)]
+    assert told["sums"] == [float((np.arange(size) + 4.0).sum()) for size in sizes]
+
+    found = records(folder)
+    assert [one.about.rank for one in found] == list(range(N))
+    assert all(one.ended and one.about.size == N for one in found)
+    for rank, one in enumerate(found):
+        steps = one.steps
+        assert steps["driver"].tolist() == [Driver.SEARCH] + 4 * [Driver.ROWS] + [Driver.TASKS]
+        assert (steps["ended"] >= steps["began"]).all()
+        assert steps["ended"].max() - steps["began"].min() <= told["seconds"] + 0.05
+        search, tasks = steps[0], steps[-1]
+        assert search["units"] == told["ranks"][rank]["units"]
+        assert search["moved"] == told["ranks"][rank]["balances"]
+        assert search["useful_s"] * search["speed"] == pytest.approx(told["ranks"][rank]["cpu_s"], rel=1e-3)
+        assert steps["moved"][1:5].tolist() == told["lent"]
+        assert steps["units"][1:5].tolist() == [sizes[rank]] * 4
+        assert tasks["units"] == told["tasks"][rank]["tasks"]
+        assert tasks["moved"] == told["tasks"][rank]["steals"]
+        assert one.seconds.sum() == pytest.approx(one.until - one.about.clock_s, rel=1e-3)
+        computed_s = one.seconds[:, [Phase.OWN, Phase.FOREIGN]].sum()
+        assert computed_s >= told["ranks"][rank]["cpu_s"]
+    by_way = {way: [one.flows[one.flows["way"] == way] for one in found] for way in Way}
+    assert [flows["amount"].sum() for flows in by_way[Way.DRAFT]] == [rank["balances"] for rank in told["ranks"]]
+    assert [flows["n"].sum() for flows in by_way[Way.STEAL]] == [rank["steals"] for rank in told["tasks"]]
+    assert sum(flows["amount"].sum() for flows in by_way[Way.LOAN]) == sum(told["lent"])
+
+
+def test_the_record_of_a_killed_run_can_be_read(tmp_path: Path) -> None:
+    with started(command("wait"), env=variables(tmp_path), cwd=ROOT, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("{")
+        deadline = time.monotonic() + 60.0
+        while not all(one.steps["n"].sum() == 6 for one in records(tmp_path)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        found = records(tmp_path)
+        os.kill(found[1].about.process, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
+    for one in records(tmp_path):
+        assert one.steps["n"].sum() == 6
+        assert one.seconds.sum() == pytest.approx(one.until - one.about.clock_s, rel=1e-3)
+    assert not records(tmp_path)[1].ended
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_on_every_rank(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "record"
+    done = subprocess.run(command(), env=variables(folder), cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode != 0
+    assert "NotADirectoryError" in done.stderr

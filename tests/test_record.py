@@ -1,0 +1,204 @@
+"""The record of one rank: what it adds up, how large it gets, and what can be read of a file that is no good."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lb_mpi.recording.drafts import Drafts
+from lb_mpi.recording.events import Clock, Driver, Move, Phase, Step, Way
+from lb_mpi.recording.halos import Halos
+from lb_mpi.recording.record import BINS, COSTS, MOVES, OFF, REASONS, STEPS, Record
+from lb_mpi.recording.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
+from lb_mpi.searching.drafting import Kind, Message
+
+ABOUT = About(1, 3, "host", 77, 5.0, 1e9, "Python", "program")
+
+
+def file_of(record: Record, *times: float, about: About = ABOUT) -> bytes:
+    """The file, with a snapshot at each time."""
+    data = bytearray(header(about))
+    for number, at in enumerate(times):
+        frame = snapshot(record, at, number)
+        assert len(frame) <= slot_bytes(about.size)
+        begin = place(number, about.size)
+        data[len(data) :] = bytes(max(0, begin + len(frame) - len(data)))
+        data[begin : begin + len(frame)] = frame
+    return bytes(data)
+
+
+def step(k: int, **fields: float) -> Step:
+    return Step(Driver.ROWS, float(k), k + 1.0, 0.5, 10.0)._replace(**fields)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from(Phase), st.floats(0.0, 3.0) | st.floats(0.0, 2e-3)), max_size=30))
+def test_each_second_lies_in_one_phase(parts: list[tuple[Phase, float]]) -> None:
+    record, now, expected = Record(5.0), 5.0, [0.0] * len(Phase)
+    for phase, seconds in parts:
+        record.enter(phase, now)
+        expected[phase] += seconds
+        now += seconds
+    record.enter(Phase.OUTSIDE, now)
+    assert record.seconds() == pytest.approx(expected, abs=1e-9)
+    stored = read(file_of(record, now))
+    assert stored.seconds.sum(axis=0) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert len(stored.seconds) <= BINS
+    whole = stored.seconds[:-1].sum(axis=1)
+    assert whole == pytest.approx(np.full(len(whole), stored.width_s), rel=1e-4)
+
+
+def test_time_that_goes_back_counts_as_the_latest() -> None:
+    record = Record(0.0)
+    record.enter(Phase.OWN, 0.5)
+    record.enter(Phase.WAITING, 0.2)
+    record.enter(Phase.OUTSIDE, 1.0)
+    assert record.seconds() == pytest.approx([0, 0, 0, 0, 0.5, 0, 0.5])
+
+
+def test_a_week_needs_no_more_room_than_a_minute() -> None:
+    record = Record(0.0)
+    for k in range(4_000):
+        record.enter(Phase(k % 6), 150.0 * k)
+        record.step(step(k, acted=k % 2, moved=3.0, before=0.5, reason=record.reason(f"reason {k}")))
+        record.move(Move(Way.LOAN, k % 3, float(k), k + 0.5, 2.0, 8.0))
+        record.know(float(k), lambda: np.arange(5000.0))
+    data = file_of(record, 600_000.0, 600_001.0)
+    assert len(data) <= HEADER_BYTES + 2 * slot_bytes(ABOUT.size)
+    stored = read(data)
+    assert stored.seconds.sum() == pytest.approx(600_001.0, rel=1e-4)
+    assert len(stored.steps) <= STEPS
+    assert stored.steps["n"].sum() == 4_000
+    assert stored.steps["moved"].sum() == pytest.approx(12_000)
+    assert stored.steps["acted"].sum() == 2_000
+    assert stored.steps["before"] == pytest.approx(0.5)
+    assert (np.diff(stored.steps["began"]) > 0).all()
+    assert len(stored.moves) <= MOVES
+    assert stored.moves["began"] == pytest.approx(stored.each * np.arange(len(stored.moves)))
+    assert stored.flows["amount"].sum() == 8_000
+    assert len(stored.reasons) == REASONS
+    assert len(stored.costs) == COSTS
+    assert stored.costs.mean() == pytest.approx(2499.5, rel=1e-3)
+
+
+def test_means_leave_out_what_is_not_known() -> None:
+    record = Record(0.0)
+    record.steps.each = 2
+    record.step(step(0))
+    record.step(step(1, before=0.25, reason=record.reason("why")))
+    (entry,) = record.steps.all
+    assert entry["before"] == 0.25
+    assert math.isnan(entry["after"])
+    assert (entry["n"], entry["reason"], entry["ended"]) == (2, 0, 2.0)
+
+
+def test_the_first_clock_and_the_last_are_kept() -> None:
+    record = Record(0.0)
+    for at in (1.0, 2.0, 3.0):
+        record.clock(Clock(at, 0, 0.125, 1e-5))
+    assert [clock.at for clock in read(file_of(record, 4.0)).clocks] == [1.0, 3.0]
+
+
+def test_nothing_is_recorded_when_nobody_records() -> None:
+    OFF.enter(Phase.OWN, 1.0)
+    OFF.step(step(0))
+    OFF.move(Move(Way.STEAL, 0, 0.0, 0.0, 1.0, 0.0))
+    OFF.clock(Clock(1.0, 0, 0.0, 0.0))
+    OFF.know(1.0, lambda: np.ones(3))
+    assert OFF.seconds() == [0.0] * len(Phase)
+    assert (OFF.steps.n, OFF.moves.n, OFF.clocks, len(OFF.costs)) == (0, 0, [], 0)
+
+
+def test_drafts_on_their_way() -> None:
+    record = Record(0.0)
+    drafts = Drafts(record, 1, [10, 11, 12])
+    drafts.turn(1.0, [], [(2, Message(Kind.DRAFTING, 1, 1))])
+    drafts.turn(2.0, [Message(Kind.DRAFTING, 1, 1)], [])  # home, nobody has volunteered
+    drafts.turn(3.0, [], [(2, Message(Kind.DRAFTING, 1, 2))])
+    drafts.turn(3.5, [Message(Kind.DRAFTING, 0, 9)], [(2, Message(Kind.DRAFTING, 0, 9))])  # another's
+    drafts.turn(4.0, [Message(Kind.DRAFTING, 1, 2, pid=0, load=5.0)], [(0, Message(Kind.ADMISSION, 1, 2))])
+    drafts.turn(5.0, [Message(Kind.WORK, 1, 2, payload=b"12345")], [])
+    drafts.turn(6.0, [], [(2, Message(Kind.DRAFTING, 1, 3)), (0, Message(Kind.WORK, 2, 7, payload=b"1"))])
+    drafts.turn(6.5, [], [(2, Message(Kind.ADMISSION, 1, 3))])
+    drafts.turn(7.0, [Message(Kind.NOWORK, 1, 3)], [])
+    moves = [Move(*move) for move in record.moves.all.tolist()]
+    assert moves == [
+        Move(Way.DRAFT, -1, 1.0, 2.0, 0.0, 0.0),
+        Move(Way.DRAFT, 10, 3.0, 5.0, 1.0, 5.0),
+        Move(Way.DRAFT, 12, 6.0, 7.0, 0.0, 0.0),
+    ]
+
+
+def test_exchanges_and_what_is_computed_between_them() -> None:
+    record = Record(0.0)
+    halos = Halos(record)
+    halos.close(0.5)  # there was none
+    for at in (1.0, 2.0, 3.0):
+        halos.begin(at)
+        halos.end(at + 0.25)
+    halos.close(4.0)
+    (step,) = record.steps.all
+    assert (step["began"], step["ended"], step["useful_s"], step["units"]) == (1.0, 4.0, 2.25, 3.0)
+    record.enter(Phase.OUTSIDE, 5.0)
+    spent = record.seconds()
+    assert (spent[Phase.WAITING], spent[Phase.OWN], spent[Phase.OUTSIDE]) == pytest.approx((0.75, 2.25, 2.0))
+
+
+def test_a_write_that_was_cut_short_leaves_the_one_before_it() -> None:
+    record = Record(5.0)
+    record.enter(Phase.OWN, 5.0)
+    data = file_of(record, 6.0, 7.0, 8.0)
+    assert read(data).until == 8.0
+    at = place(2, ABOUT.size)
+    torn = data[: at + 50] + bytes(100) + data[at + 150 :]
+    assert read(torn).until == 7.0
+    assert read(data[: place(1, ABOUT.size)]).until == 8.0
+    assert read(data[: place(1, ABOUT.size) + 40]).until == 8.0
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 1_000_000), st.integers(1, 255))
+def test_flipped_bytes_are_noticed(at: int, flip: int) -> None:
+    record = Record(5.0)
+    record.enter(Phase.OWN, 5.0)
+    record.step(step(6))
+    data = bytearray(file_of(record, 6.0, 7.0))
+    data[at % len(data)] ^= flip
+    try:
+        stored = read(bytes(data))
+    except ValueError:
+        return
+    assert stored.about == ABOUT
+    assert stored.until in (6.0, 7.0)
+    assert stored.seconds.sum() == pytest.approx(stored.until - 5.0)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 300_000))
+def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
+    record = Record(5.0)
+    data = file_of(record, 6.0, 7.0)
+    if n < len(file_of(record, 6.0)):
+        with pytest.raises(ValueError, match="expected"):
+            read(data[:n])
+    else:
+        assert read(data[:n]).until in (6.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "expected the record of a rank"),
+        (b"something else entirely", "expected the record of a rank"),
+        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "version 9: expected 1"),
+        (header(ABOUT)[:30], "torn or flipped"),
+        (header(ABOUT), "no snapshot in it is whole"),
+        (header(ABOUT._replace(rank=3)), "is of rank 3 of 3: expected 0 to 2"),
+        (header(ABOUT._replace(host=5)), "torn or flipped"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_record_is_refused_in_words(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read(data)

@@ -1,0 +1,315 @@
+"""The report of recorded runs: what it says, and that it says something of records that are no good."""
+
+import html.parser
+import json
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lb_mpi.__main__ import main
+from lb_mpi.recording.events import Clock, Driver, Move, Phase, Step, Way
+from lb_mpi.recording.numbers import drafts, headline, matrix
+from lb_mpi.recording.page import page
+from lb_mpi.recording.pictures import COLOURS, NOTHING, encode, strip, strip_pixels, table
+from lb_mpi.recording.record import Record
+from lb_mpi.recording.run import assemble, steps, timeline
+from lb_mpi.recording.store import About, header, place, snapshot
+
+MOST_BYTES = 500_000
+
+
+def about(rank: int, size: int, host: str = "host", **fields: object) -> About:
+    return About(rank, size, host, 77 + rank, 100.0, 1e9, "Python 3", "/tmp/program.py --x <b>")._replace(**fields)
+
+
+def whole(record: Record, now: float, what: About, *, ended: bool = True) -> bytes:
+    return header(what).ljust(place(0, what.size), b"\0") + snapshot(record, now, 0, ended=ended)
+
+
+def ranks(size: int, calls: int = 3, hosts: int = 1) -> list[tuple[str, bytes]]:
+    """Each rank works for 1 s and waits for 1 s, `calls` times; in each call it lends 5 rows to the next."""
+    files = []
+    for rank in range(size):
+        record = Record(100.0)
+        for call in range(calls):
+            at = 100.0 + 2.0 * call
+            record.enter(Phase.OWN, at)
+            record.enter(Phase.WAITING, at + 1.0)
+            record.move(Move(Way.LOAN, (rank + 1) % size, at, at + 0.5, 5.0, 40.0))
+            record.know(at, lambda: np.arange(1.0, 51.0))
+            reason = record.reason("the plan <stays>")
+            record.step(Step(Driver.ROWS, at, at + 2.0, 1.0, 50.0, 1.0, 0.5, 0.1, 5.0 * size, call % 2, reason))
+        what = about(rank, size, f"node{rank * hosts // size}")
+        files.append((f"rank{rank:06d}.lbrec", whole(record, 100.0 + 2.0 * calls, what)))
+    return files
+
+
+def folder_of(path: Path, files: list[tuple[str, bytes]]) -> Path:
+    path.mkdir()
+    for name, data in files:
+        (path / name).write_bytes(data)
+    return path
+
+
+def test_numbers() -> None:
+    run = assemble(ranks(4))
+    told = headline(run)
+    assert (told.seconds, told.inside_s) == pytest.approx((6.0, 6.0))
+    assert told.bound_s == pytest.approx(3.0)
+    assert told.ratio == pytest.approx(2.0)
+    assert (told.parallel, told.balance, told.communication) == pytest.approx((0.5, 1.0, 0.5))
+    assert told.words.startswith("What cost most: waiting, 50.0% of all ranks' time")
+    assert matrix(run, Way.LOAN) == pytest.approx(15 * np.roll(np.eye(4), 1, axis=1))
+    assert drafts(run) is None
+    assert run.notes == []
+    assert run.clock == "one host, so one clock"
+    assert len(steps(run)) == 4
+
+
+def test_the_lower_bound_counts_speeds() -> None:
+    files = []
+    for rank, speed in enumerate((1.0, 0.25)):
+        record = Record(100.0)
+        record.enter(Phase.OWN, 100.0)
+        record.step(Step(Driver.TASKS, 100.0, 102.0, 2.0 if rank == 0 else 1.0, 10.0, speed))
+        files.append((str(rank), whole(record, 102.0, about(rank, 2))))
+    assert headline(assemble(files)).bound_s == pytest.approx((2.0 + 0.25) / 1.25)
+
+
+def test_ranks_without_a_core_are_named() -> None:
+    record = Record(100.0)
+    record.enter(Phase.OWN, 100.0)
+    record.step(Step(Driver.TASKS, 100.0, 104.0, 1.0, 10.0))
+    told = headline(assemble([("0", whole(record, 104.0, about(0, 1)))]))
+    assert told.words.startswith("What cost most: for 75.0% of all ranks' time a rank was at work and had no core")
+    record.enter(Phase.OWN, 120.0)  # in a call that has not ended
+    told = headline(assemble([("0", whole(record, 120.0, about(0, 1), ended=False))]))
+    assert told.words.startswith("What cost most: waiting, 0.0%")
+
+
+def test_drafts_are_summed_up() -> None:
+    record = Record(100.0)
+    for other, amount, took in ((-1, 0.0, 1.0), (1, 1.0, 0.5), (1, 1.0, 0.7), (1, 0.0, 2.0)):
+        record.move(Move(Way.DRAFT, other, 100.0, 100.0 + took, amount, 8.0 * amount))
+    run = assemble([("0", whole(record, 102.0, about(0, 2))), ("1", whole(Record(100.0), 102.0, about(1, 2)))])
+    told = drafts(run)
+    assert told is not None
+    assert (told.n, told.nobody, told.nothing, told.work, told.bytes) == (4, 1, 1, 2, 16.0)
+    assert told.median_s == pytest.approx(0.6)
+    assert matrix(run, Way.DRAFT)[1, 0] == 2.0
+
+
+def test_timeline_holds_each_second_once() -> None:
+    run = assemble(ranks(3))
+    parts = timeline(run, 60)
+    assert parts.sum(axis=2) == pytest.approx(np.ones((3, 60)), abs=1e-3)
+    assert parts[:, :9, Phase.OWN] == pytest.approx(np.ones((3, 9)), abs=1e-3)
+    pixels, each = strip_pixels(parts)
+    assert each == 1
+    assert set(np.unique(pixels)) == {Phase.OWN, Phase.WAITING, NOTHING}
+
+
+def test_clocks_of_hosts_are_aligned() -> None:
+    files = []
+    for rank, ahead in enumerate((0.0, 50.0)):
+        record = Record(100.0 + ahead)
+        record.enter(Phase.OWN, 100.0 + ahead)
+        record.clock(Clock(100.0 + ahead, 0, -ahead, 2e-6))
+        what = about(rank, 2, f"node{rank}", clock_s=100.0 + ahead)
+        files.append((str(rank), whole(record, 101.0 + ahead, what)))
+    run = assemble(files)
+    assert run.seconds == pytest.approx(1.0)
+    assert run.clock.startswith("compared between hosts: within 2 us")
+    for name, data in files[:]:
+        files.append((name, data.replace(b"clocks", b"clocks")))
+    assert len(assemble(files).hosts) == 2
+
+
+def test_without_a_comparison_the_hosts_own_clocks_count() -> None:
+    files = [
+        (str(rank), whole(Record(5.0 * rank), 5.0 * rank + 1.0, about(rank, 2, f"node{rank}", clock_s=5.0 * rank)))
+        for rank in range(2)
+    ]
+    run = assemble(files)
+    assert run.clock.startswith("not compared")
+    assert run.seconds == pytest.approx(1.0)
+
+
+def decoded(png: bytes) -> tuple[int, int, bytes]:
+    """Width, height, and the pixels' bytes; each chunk's CRC is checked."""
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    at, chunks = 8, {}
+    while at < len(png):
+        (n,) = struct.unpack(">I", png[at : at + 4])
+        kind, data = png[at + 4 : at + 8], png[at + 8 : at + 8 + n]
+        assert struct.unpack(">I", png[at + 8 + n : at + 12 + n])[0] == zlib.crc32(kind + data)
+        chunks[kind], at = data, at + 12 + n
+    width, height = struct.unpack(">II", chunks[b"IHDR"][:8])
+    return width, height, zlib.decompress(chunks[b"IDAT"])
+
+
+def test_pictures_are_png() -> None:
+    width, height, pixels = decoded(encode(np.array([[0, 1, 2], [7, 0, 0]], dtype=np.uint8), [*COLOURS.values()]))
+    assert (width, height, pixels) == (3, 2, b"\x00\x01\x20\x00\x70\x00")
+    assert decoded(table(np.zeros((2, 2))).png)[2] == b"\x00\xff\x00\xff"
+    many = table(np.ones((600, 600)))
+    assert (many.width, many.each) == (200, 3)
+
+
+class Reader(html.parser.HTMLParser):
+    """The figures, and whatever would need the network."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.views: list[dict[str, object]] = []
+        self.outside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name == "data-view":
+                self.views.append(json.loads(value or ""))
+            if name in ("src", "href") and not (value or "").startswith("data:"):
+                self.outside.append(f"{tag} {value}")
+
+
+def test_the_page_stands_alone() -> None:
+    text = page(assemble(ranks(4, hosts=2)))
+    reader = Reader(text)
+    assert reader.outside == []
+    assert not re.search(r"https?://", text.replace("https://pop-coe.eu", ""))
+    strip_of, loans = reader.views
+    assert strip_of["hosts"] == [["node0", 0], ["node1", 2]]
+    assert loans["values"] == (15 * np.roll(np.eye(4, dtype=int), 1, axis=1)).tolist()
+    assert 'aria-label="costs of rows"' in text
+    assert 'aria-label="imbalance of each call"' in text
+    assert "<b>program" not in text
+    assert "program.py --x &lt;b&gt;" in text
+    assert "the plan &lt;stays&gt;" in text
+
+
+def test_a_page_of_a_thousand_ranks_is_small() -> None:
+    rng = np.random.default_rng(0)
+    frames = []
+    for _ in range(64):
+        record, at = Record(100.0), 100.0
+        for _ in range(100):
+            record.enter(Phase(int(rng.integers(7))), at)
+            at += float(rng.exponential(0.1))
+        for _ in range(20):
+            record.move(Move(Way.DRAFT, int(rng.integers(1024)), at, at, 1.0, 100.0))
+        frames.append(snapshot(record, at, 0, ended=True))
+    files = [
+        (f"rank{rank:06d}.lbrec", header(about(rank, 1024, f"node{rank // 32}")) + frames[rank * 37 % 64])
+        for rank in range(1024)
+    ]
+    run = assemble(files)
+    assert strip(run).height == 1024
+    assert len(page(run).encode()) <= MOST_BYTES
+
+
+def test_a_run_in_which_nothing_happened_has_a_page() -> None:
+    assert "Nothing was done" in page(assemble([("0", whole(Record(100.0), 100.0, about(0, 1)))]))
+
+
+@pytest.mark.parametrize("png", [False, True])
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], png: bool) -> None:
+    if png:
+        pytest.importorskip("matplotlib")
+    folder, out = folder_of(tmp_path / "record", ranks(4)), tmp_path / "report.html"
+    more = ["--png", str(tmp_path / "pictures")] if png else []
+    assert main(["report", str(folder), "-o", str(out), "--json", *more]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["ratio"] == pytest.approx(2.0)
+    assert told["bytes"] == len(out.read_bytes()) <= MOST_BYTES
+    names = {Path(name).name for name in told["files"]}
+    assert names == {"report.html", *(("strip.png", "imbalance.png", "loans.png") if png else ())}
+    assert all(Path(name).stat().st_size for name in told["files"])
+
+
+def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ranks(4)
+    files[1] = files[1][0], files[1][1][: place(0, 4) + 60]  # torn
+    files[2] = files[2][0], files[2][1][:6] + b"\x09\x00" + files[2][1][8:]  # another version
+    killed = Record(100.0)
+    killed.enter(Phase.OWN, 100.0)
+    files[3] = files[3][0], whole(killed, 103.0, about(3, 4, "node0"), ended=False)
+    folder = folder_of(tmp_path / "record", files)
+    assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
+    said = capsys.readouterr().out
+    for words in (
+        "rank000001.lbrec: no snapshot in it is whole",
+        "rank000002.lbrec: is a record of version 9: expected 1",
+        "no record of ranks 1, 2",
+        "rank 3: the record breaks off",
+    ):
+        assert words in said
+    assert "the record breaks off" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ([], "no record in it: expected files rank*.lbrec"),
+        ([("rank000000.lbrec", b"no")], "rank000000.lbrec: begins with b'no': expected the record of a rank"),
+    ],
+)
+def test_a_folder_without_a_record_is_an_error_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], files: list[tuple[str, bytes]], words: str
+) -> None:
+    folder = folder_of(tmp_path / "record", files)
+    assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_ranks_of_another_run_are_left_out() -> None:
+    old = whole(Record(100.0), 101.0, about(5, 8, wall_s=5e8))
+    run = assemble([*ranks(4), ("rank000005.lbrec", old)])
+    assert len(run.ranks) == 4
+    assert run.notes == ["1 records of another run: left out"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "driver", "way"),
+    [
+        ("search --tree T1 --ranks 4", Driver.SEARCH, Way.DRAFT),
+        ("rows --graph ring:4 --calls 3 --costs hotspot --row-s 2e-3", Driver.ROWS, Way.LOAN),
+        ("tasks --hosts 2,2 --tasks 40 --maps 2 --speeds 1,2,3,4", Driver.TASKS, Way.STEAL),
+    ],
+)
+def test_simulators_write_the_same_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, driver: Driver, way: Way
+) -> None:
+    folder = tmp_path / "record"
+    assert main(["simulate", *arguments.split(), "--json", "--record", str(folder)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    run = assemble((path.name, path.read_bytes()) for path in sorted(folder.iterdir()))
+    assert len(run.ranks) == 4
+    assert run.clock == "virtual: one clock for all ranks"
+    all_steps = np.concatenate(steps(run))
+    assert set(all_steps["driver"].tolist()) == {driver}
+    headed = headline(run)
+    moved = matrix(run, way)
+    assert moved.any()
+    assert not moved.diagonal().any()
+    total = told.get("total", {})
+    assert headed.inside_s == pytest.approx(total.get("seconds", told.get("virtual_seconds")), rel=0.02)
+    if driver is Driver.SEARCH:
+        assert all_steps["units"].sum() == pytest.approx(told["nodes"], rel=1e-5)
+        assert moved.sum() == told["balances"]
+        assert headed.ratio == pytest.approx(1.0 / told["efficiency"], rel=0.02)
+    elif driver is Driver.ROWS:
+        assert moved.sum() == total["rows_moved"]
+        assert headed.ratio == pytest.approx(told["ratio"], rel=0.02)
+        assert all(len(one.costs) == 50 for one in run.ranks)
+    else:
+        assert all_steps["units"].sum() == 2 * 160
+        assert all_steps["moved"].sum() == total["steals"]
+    assert len(page(run)) < MOST_BYTES
