@@ -16,7 +16,7 @@ from lb_mpi import signs
 from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.record import Balanced, History
-from lb_mpi.balancing.reports import REPORT, Problem, Report, Verdict, verdict_dtype, verdict_of
+from lb_mpi.balancing.reports import Report, Verdict
 from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
@@ -24,7 +24,7 @@ from lb_mpi.diffusion.setup import prepare
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.blame import Blame, blame_argument, raise_everywhere
-from lb_mpi.mpi.collective import agree, agree_on, duplicate, raise_together
+from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.exchange import METHODS, fingerprint
 from lb_mpi.mpi.flows import Flows
 from lb_mpi.mpi.interrupts import held
@@ -36,7 +36,6 @@ from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.roll_call import hang_s
 from lb_mpi.mpi.rows import Pack, Rows, Unpack
 from lb_mpi.mpi.stopwatch import Stopwatch
-from lb_mpi.mpi.waiting import wait
 from lb_mpi.recording.events import Driver, Phase
 from lb_mpi.recording.loans import Loans
 
@@ -95,13 +94,13 @@ class Balancer:
             bound, policy, calls = agree(own, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
             same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
             agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
-            self._record = recorder(own)
+            record = recorder(own)
             self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
             self._news = News(duplicate(own), "Balancer")
         except BaseException:
             own.Free()
             raise
-        self._loans = Loans(self._record, worlds(own))
+        self._loans = Loans(record, worlds(own))
         self._judge = Judge(own.size, Trigger(policy, calls, bound)) if own.rank == 0 else None
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
@@ -164,16 +163,15 @@ class Balancer:
         if mine is not None and not course.knows(mine.spec.mark):
             self._watch.warm = False
         called = self._news.roll.call("lb_mpi.Balancer.map_blocks")
-        with called, held() as interrupts, running(self._record):
+        with called, held() as interrupts, running(self._loans.record):
             self._watch.begin()
             if mine is not None:
                 round = course.begin(mine.n_units, mine.spec.mark, warm=self._watch.warm)
             else:
                 round = course.failed()
             lending = Lending(
-                comm, round, function, mine, self._watch, interrupts, self._record, self._loans, blame,
-                meanwhile=self._meanwhile,
-            )  # fmt: skip
+                comm, round, function, mine, self._watch, interrupts, self._loans, blame, meanwhile=self._meanwhile
+            )
             try:
                 lending.run()
                 self._finish(lending, mine, began_s)
@@ -200,12 +198,10 @@ class Balancer:
         mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
         given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
         agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
-        known = (
-            course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
-        )
+        known = course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
         work = known.work(course.ranks.worth) if known is not None else None
         began = time.perf_counter()
-        with held(), running(self._record):
+        with held(), running(self._loans.record):
             try:
                 moved = self._owners.move(mine, given, work, course.ranks.speeds, max(1, course.n_calls))
             except BaseException as error:
@@ -228,7 +224,7 @@ class Balancer:
             self._news.abandon(self._flows, self._comm)
             self._comm = MPI.COMM_NULL  # type: ignore[assignment]
             return
-        align(self._comm, self._record)
+        align(self._comm, self._loans.record)
         self._news.close()
         self._flows.close()
         self._comm.Free()
@@ -279,7 +275,14 @@ class Balancer:
             told=told.seen,
         )
         spent_s = lending.spent_s + time.perf_counter() - began
-        verdict, judging_s = self._settle(report, lending.take_late)
+        waits_since = time.perf_counter()
+        self._loans.record.enter(Phase.WAITING, waits_since)
+
+        def look() -> None:
+            lending.take_late()  # what others still send: who has reported has nothing under way
+            self._meanwhile(time.perf_counter() - waits_since)
+
+        verdict, judging_s = hear_verdict(comm, self._judge, report, look)
         course.hear(verdict)
         if verdict.problem:
             try:
@@ -290,7 +293,7 @@ class Balancer:
         steps = 0
         if verdict.decision.act:
             began = time.perf_counter()
-            self._record.enter(Phase.PROTOCOL, began)
+            self._loans.record.enter(Phase.PROTOCOL, began)
             steps = self._rebalance(verdict)
             judging_s += time.perf_counter() - began
             if self._judge is not None:
@@ -309,36 +312,6 @@ class Balancer:
             )
         )
 
-    def _settle(self, report: Report, meanwhile: Callable[[], object]) -> tuple[Verdict, float]:
-        """The root hears everybody and decides; the verdict, and the seconds that deciding took.
-
-        `meanwhile` receives what others still send: who has reported has nothing under way.
-        """
-        comm, judge, waits_since = self._comm, self._judge, time.perf_counter()
-        self._record.enter(Phase.WAITING, waits_since)
-
-        def look() -> None:
-            meanwhile()
-            self._meanwhile(time.perf_counter() - waits_since)
-
-        reports, answer = np.empty(comm.size, dtype=REPORT), np.zeros(1, dtype=verdict_dtype(comm.size))
-        mine = np.array([report.fields()], dtype=REPORT)
-        wait(comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0), LONGEST_WAIT_S, look)
-        began = time.perf_counter()
-        error: Exception | None = None
-        if judge is not None:
-            try:
-                answer = judge.hear(reports).record()
-            except Exception as caught:  # the others wait for a verdict
-                error = caught
-                answer["verdict"]["problem"] = Problem.JUDGE
-        judging_s = time.perf_counter() - began
-        wait(comm.Ibcast(answer.view(np.uint8), 0), LONGEST_WAIT_S, look)
-        verdict = verdict_of(answer)
-        if verdict.problem is Problem.JUDGE:
-            raise_together(comm, error)
-        return verdict, judging_s
-
     def _rebalance(self, verdict: Verdict) -> int:
         """Another distribution for the calls to come; the number of steps."""
         if verdict.decision.reason is Reason.HOME:
@@ -347,11 +320,6 @@ class Balancer:
         plan, steps = self._flows.plan(self._course.work, verdict.speeds)
         self._course.follow(plan)
         return steps
-
-
-def _raise(error: Exception | None) -> None:
-    if error is not None:
-        raise error
 
 
 def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None) -> Rows:

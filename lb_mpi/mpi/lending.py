@@ -34,7 +34,6 @@ from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.waiting import Nap
 from lb_mpi.recording.events import Phase
 from lb_mpi.recording.loans import Loans
-from lb_mpi.recording.record import Record
 
 TAG = 1
 LONGEST_NAP_S = 0.5e-3
@@ -43,7 +42,7 @@ LONGEST_NAP_S = 0.5e-3
 class Lending:
     """Carries `round` on `comm` (not the user's: a duplicate); `rows` is None when they are no good, `blame` says why.
 
-    `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.interrupts`).  `record` hears of phases, and `loans` what is lent.
+    `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.interrupts`).  `loans` hears of phases, and what is lent.
     `meanwhile`, called at each turn with the seconds since something has happened, may raise: then the round is left as it
     is.
     """
@@ -56,7 +55,6 @@ class Lending:
         rows: Rows | None,
         stopwatch: Stopwatch,
         interrupts: Interrupts,
-        record: Record,
         loans: Loans,
         blame: Blame | None = None,
         *,
@@ -65,7 +63,7 @@ class Lending:
         self._round, self._function, self._rows, self._watch = round, function, rows, stopwatch
         self._comm, self._parcels = comm, Parcels(comm)
         self._results = Results(rows) if rows is not None else None
-        self._interrupts, self._meanwhile, self._record, self._loans = interrupts, meanwhile, record, loans
+        self._interrupts, self._meanwhile, self._loans = interrupts, meanwhile, loans
         self.blame = blame
         self.spent_s = 0.0  # for packing, sending, and putting together
 
@@ -96,7 +94,7 @@ class Lending:
         answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
         while not round.over or self._parcels.under_way:
             began = time.perf_counter()
-            self._record.enter(Phase.PROTOCOL, began)
+            self._loans.record.enter(Phase.PROTOCOL, began)
             arrived = [self._open(*parcel) for parcel in self._parcels.take()]
             sends = round.turn(began, arrived)
             self._post(sends)
@@ -114,7 +112,7 @@ class Lending:
                     continue
             looked = time.perf_counter()
             if self._watch.rest():
-                self._record.enter(Phase.RESTING, looked)
+                self._loans.record.enter(Phase.RESTING, looked)
                 continue
             self._post(answer)
             answer.clear()
@@ -123,7 +121,7 @@ class Lending:
                 answer = self._compute(job)
                 nap.reset()
             elif not arrived:
-                self._record.enter(Phase.WAITING, time.perf_counter())
+                self._loans.record.enter(Phase.WAITING, time.perf_counter())
                 nap.take()
 
     def _open(self, source: int, _tag: int, buffer: Buffer) -> Arrival:
@@ -181,11 +179,11 @@ class Lending:
         if self._rows is None or head(job.payload).mark != self._rows.spec.mark:
             return self._round.fail()  # the rows differ between ranks, as will be found out
         began = time.perf_counter()
-        self._record.enter(Phase.FOREIGN, began)
+        self._loans.record.enter(Phase.FOREIGN, began)
         block = columns_of(job.payload, self._rows.spec, self._rows.unpack)
         result, ticks = self._call(block)
         computed = time.perf_counter()
-        self._record.enter(Phase.PACKING, computed)
+        self._loans.record.enter(Phase.PACKING, computed)
         parcel = parcel_of(result, self._rows.spec, self._rows.pack, ticks)
         sends = self._round.done(job, (computed - began) / self._watch.slow.speed, ticks, parcel)
         self.spent_s += time.perf_counter() - computed
@@ -195,14 +193,14 @@ class Lending:
         assert self._rows is not None
         assert self._results is not None
         began = time.perf_counter()
-        self._record.enter(Phase.PACKING, began)
+        self._loans.record.enter(Phase.PACKING, began)
         index = self._rows.of_units(job.rows)
         block = self._rows.block(index)
         copied = time.perf_counter()
-        self._record.enter(Phase.OWN, copied)
+        self._loans.record.enter(Phase.OWN, copied)
         result, ticks = self._call(block)
         computed = time.perf_counter()
-        self._record.enter(Phase.PACKING, computed)
+        self._loans.record.enter(Phase.PACKING, computed)
         self._results.put(index, result)
         sends = self._round.done(job, (computed - copied) / self._watch.slow.speed, ticks)
         self.spent_s += copied - began + time.perf_counter() - computed

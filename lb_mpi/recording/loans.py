@@ -12,7 +12,7 @@ class Loans:
     """What this rank lends; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
     def __init__(self, record: Record, worlds: list[int]) -> None:
-        self._record, self._worlds = record, worlds
+        self.record, self._worlds = record, worlds
         self._away: dict[int, tuple[float, int, int]] = {}  # by borrower: since when, rows, bytes
 
     def lent(self, borrower: int, at: float, rows: int, n_bytes: int) -> None:
@@ -24,13 +24,13 @@ class Loans:
         """Results have come."""
         since, rows, there = self._away.pop(borrower, (at, 0, 0))
         if rows:
-            self._record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
+            self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
 
     def called(
         self, driver: Driver, began: float, ended: float, last: Balanced, course: Course, busy_s: float = 0.0
     ) -> None:
         """A call is over: what it did, what is known of rows and ranks, and the seconds that this rank computed."""
-        record, costs, ranks = self._record, course.costs, course.ranks
+        record, costs, ranks = self.record, course.costs, course.ranks
         if record is OFF:
             return
         if costs is not None and costs.known:
