@@ -84,3 +84,26 @@ BOUND_MUTANTS = [
     (searcher, "            self.sharing.hear(message)\n", "            self.termination.received()\n            self.sharing.hear(message)\n"),  # counted
     (searcher, "if message.kind is Kind.WORK:\n", "if message.kind in (Kind.WORK, Kind.BOUND):\n"),
 ]  # fmt: skip
+
+SCHOLTEN_MUTANTS = [
+    ("self.deficit = len(tree.children(rank, size))", "self.deficit = 0"),
+    ("self.engaged = True\n", "self.engaged = rank == 0\n"),
+    ("        self.deficit += 1", "        pass"),
+    ("        self.deficit -= 1", "        pass"),
+    ("        self.deficit -= 1", "        self.deficit = 0"),
+    ("        if self.engaged:\n            return [", "        if self.engaged:\n            return [] and ["),
+    ("        if self.engaged:\n            return [(sender,", "        if self.engaged:\n            return [(self.parent,"),
+    ("        if self.engaged:\n            return [", "        if self.engaged and self.deficit:\n            return ["),
+    ("            return [(sender, Message(Kind.ACK, self.rank))]", "            return 2 * [(sender, Message(Kind.ACK, self.rank))]"),
+    ("self.engaged, self.parent = True, sender", "self.parent = sender"),
+    ("self.engaged, self.parent = True, sender", "self.engaged = True"),
+    ("self.parent = True, sender\n        return []", "self.parent = True, sender\n        return [(sender, Message(Kind.ACK, self.rank))]"),
+    ("if active or self.deficit > 0", "if self.deficit > 0"),
+    ("if active or self.deficit > 0", "if active or self.deficit > 1"),
+    ("if active or self.deficit > 0 or", "if active or"),
+    ("or not self.engaged:\n            return []", ":\n            return []"),
+    ("        self.engaged = False\n", ""),
+    ("        return [(self.parent, Message", "        return [] and [(self.parent, Message"),
+    ("        return [(self.parent, Message", "        return [(tree.parent(self.rank), Message"),
+    ("            self.over = True\n", "            pass\n"),
+]  # fmt: skip

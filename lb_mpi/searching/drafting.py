@@ -67,6 +67,8 @@ class Kind(IntEnum):
     REPORT = 9
     BOUND = 10
     RESULT = 11  # between drivers, when the search is over
+    STAND = 20  # this and the next: with walking drafts only
+    ACK = 21
 
 
 class Message(NamedTuple):
