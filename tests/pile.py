@@ -1,6 +1,7 @@
 """A toy problem whose every unit of work has a name, so that nothing can be lost or doubled unseen."""
 
 import struct
+from collections.abc import Sequence
 
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.problem import Problem
@@ -75,6 +76,17 @@ class Pile(Problem):
 
     def merge(self, one: list[int], other: list[int]) -> list[int]:
         return one + other
+
+
+class Heap(Pile):
+    """A pile that is split into several shares: items are dealt in turns, whatever the weights."""
+
+    def shares(self, weights: Sequence[int]) -> list[bytes]:
+        self._break("split")
+        n = min(len(weights), len(self.items))
+        parts = [self.items[first::n] for first in range(n)]
+        self.items = parts[0] if parts else []
+        return [struct.pack(f"<{len(part)}i", *part) for part in parts[1:]]
 
 
 def unpack(payload: bytes) -> list[int]:

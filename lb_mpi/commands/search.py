@@ -9,7 +9,7 @@ from typing import Any
 from lb_mpi.commands.arguments import pair
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.searching import room, simulate
-from lb_mpi.searching.searcher import Options
+from lb_mpi.searching.searcher import MOST_ON_RING, Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S[,S]",
         help="seconds that a message takes; two: log-uniform between them (5e-6)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of delays and pauses (%(default)s)")
+    parser.add_argument(
+        "--route",
+        choices=("auto", "ring", "random"),
+        default="auto",
+        help="how drafts travel: round the ring, as in the paper, or over random ranks; auto: the ring on up to "
+        f"{MOST_ON_RING} ranks",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of delays, pauses and random routes (%(default)s)")
     parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds a node takes (%(default)s)")
     parser.add_argument(
         "--quantum-s",
@@ -62,6 +69,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     room.check_ranks(options.ranks, room.TREE_BYTES)
     low, high = simulate.check_latency(options.latency)
     problems = [UnbalancedTreeSearch(TREES[options.tree], options.split_rule) for _ in range(options.ranks)]
+    route = None if options.route == "auto" else options.route
     pause = options.pause or simulate.pause_for(options.ranks, high)
     result = simulate.search(
         problems,
@@ -69,7 +77,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         unit_s=options.unit_s,
         quantum_s=options.quantum_s,
         seed=options.seed,
-        options=Options(threshold=options.threshold, pause_s=pause, seed=options.seed),
+        options=Options(threshold=options.threshold, pause_s=pause, seed=options.seed, route=route),
     )
     count = result.value
     known = PUBLISHED.get(options.tree)

@@ -21,7 +21,8 @@ from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.guard import Guard, check_problem
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
-from lb_mpi.searching.searcher import ROOT, Options, Report, Searcher
+from lb_mpi.searching.reporting import ROOT, Report
+from lb_mpi.searching.searcher import Options, Searcher
 
 __all__ = ["RankStats", "SearchResult", "search"]
 

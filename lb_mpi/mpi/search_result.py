@@ -10,7 +10,8 @@ from lb_mpi.mpi.collective import describe, place
 from lb_mpi.mpi.mailbox import Mailbox
 from lb_mpi.mpi.waiting import Nap, barrier
 from lb_mpi.searching.drafting import Kind, Message
-from lb_mpi.searching.searcher import ROOT, Reason, Searcher
+from lb_mpi.searching.reporting import ROOT
+from lb_mpi.searching.searcher import Reason, Searcher
 
 
 class RankStats(NamedTuple):

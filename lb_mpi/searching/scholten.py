@@ -39,7 +39,8 @@ What it costs: one ACK for each WORK, and nothing while nobody moves any.
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import Literal
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.searching import tree
@@ -49,7 +50,7 @@ from lb_mpi.searching.drafting import Kind, Message, Send
 class Scholten:
     """The algorithm of Dijkstra and Scholten on one of `size` ranks; rank 0 is the root."""
 
-    route: Final = "random"
+    route: Literal["random"] = "random"
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -57,6 +58,11 @@ class Scholten:
         self.engaged = True
         self.deficit = len(tree.children(rank, size))
         self.over = False
+
+    @property
+    def wake_at(self) -> float:
+        """When there is something to do even if no message arrives: never."""
+        return math.inf
 
     def sent(self) -> None:
         """A WORK message leaves this rank."""

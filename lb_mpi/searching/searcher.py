@@ -1,4 +1,4 @@
-"""One rank of a search: its problem, the drafting protocol, the termination token, and the bound that is shared, turn by
+"""One rank of a search: its problem, the drafting protocol, the termination, and the bound that is shared, turn by
 turn.   (pure)
 
 The caller's loop, on real MPI (`lb_mpi.mpi.search`) and in the simulator (`lb_mpi.searching.simulate`), is
@@ -13,8 +13,13 @@ The caller's loop, on real MPI (`lb_mpi.mpi.search`) and in the simulator (`lb_m
 
 Everything that the order of these things matters for stands in `turn`.
 
-A search ends for one of three reasons: all work is done (found out by Safra's token), an answer was found, or a rank has
-failed.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first reason wins.
+Drafts have one of two routes.  On the "ring" they go round, as in the paper, and the end is found by Safra's token
+(`drafting`, `termination`).  On a "random" route they walk (`walking`), and the end is found by Dijkstra and Scholten's tree
+(`scholten`): then nothing that any rank does or knows grows with their number, but for its logarithm.
+
+A search ends for one of three reasons: all work is done (found out by the termination), an answer was found, or a rank has
+failed.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first reason wins.  On the ring rank 0
+does it by itself; otherwise both go through the binomial tree of all ranks.
 
 Whatever the problem raises is kept in `error`, and never leaves `turn` and `work`: the message that it came with is lost,
 but those behind it in the same batch are looked at, since the STOP that ends this rank may be one of them.
@@ -30,17 +35,21 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from lb_mpi.checks import number, seed, show
+from lb_mpi.checks import choice, number, seed, show
 from lb_mpi.errors import ProtocolError
+from lb_mpi.searching import tree, walking
 from lb_mpi.searching.bound import Bound, Sharing
 from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.reporting import ROOT, Report, Reporting
+from lb_mpi.searching.scholten import Scholten
 from lb_mpi.searching.termination import Termination, Token
+from lb_mpi.searching.walking import Walking
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-ROOT = 0
+MOST_ON_RING = 32  # ranks for which the ring is the usual route: a round of it takes as many hops
 
 
 class Reason(IntEnum):
@@ -51,14 +60,6 @@ class Reason(IntEnum):
     FAILED = 2
 
 
-class Report(NamedTuple):
-    """What a rank says of itself while it works."""
-
-    units: int  # units of work done so far
-    load: float  # problem.load()
-    balances: int  # parts of work received
-
-
 class Options(NamedTuple):
     """What can be set about a search; times in seconds, loads in the unit of `problem.load()`."""
 
@@ -67,6 +68,11 @@ class Options(NamedTuple):
     balance: bool = True  # False: each rank is dealt one share, nothing moves afterwards
     seed: int = 0  # of the jitter of the pauses
     report_every_s: float = math.inf  # between two REPORTs to rank 0
+    route: str | None = None  # of drafts: "ring" or "random"; None: the ring on up to 32 ranks
+
+    def route_on(self, size: int) -> str:
+        """Return the route that drafts take on so many ranks."""
+        return self.route or ("ring" if size <= MOST_ON_RING else "random")
 
     def checked(self) -> Options:
         """The same in Python's own numbers; ValueError with name, value and expectation."""
@@ -79,6 +85,7 @@ class Options(NamedTuple):
             balance=bool(self.balance),
             seed=seed(self.seed),
             report_every_s=every if every == math.inf else number("report_every_s", every, above=0.0, unit="seconds"),
+            route=None if self.route is None else choice("route", self.route, ("ring", "random")),
         )
 
 
@@ -96,6 +103,7 @@ def _pause(pause_s: object) -> tuple[float, float]:
 class Searcher:
     """One rank of the search; `ring` is the order of all ranks on the ring (see `lb_mpi.graph.ring_order`).
 
+    On a random route only its length counts, and `range(size)` will do.
     `bound` is this rank's end of a bound that all ranks share, if they do.
     """
 
@@ -104,16 +112,24 @@ class Searcher:
     ) -> None:
         rng = random.Random(options.seed * 1_000_003 + rank)
         self.size, self.problem, self.options = len(ring), problem, options
-        terms = Terms(options.threshold, Pause(*options.pause_s, rng), once=not options.balance)
-        self.drafting = Drafting(rank, ring[(ring.index(rank) + 1) % len(ring)], problem, terms)
-        self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=Pause(*options.pause_s, rng))
+        route, once = options.route_on(self.size), not options.balance
+        self.drafting: Drafting | Walking
+        self.termination: Termination | Scholten
+        if route == "ring":
+            pauses = [Pause(*options.pause_s, rng) for _ in range(2)]
+            successor = ring[(ring.index(rank) + 1) % len(ring)]
+            self.drafting = Drafting(rank, successor, problem, Terms(options.threshold, pauses[0], once))
+            self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=pauses[1])
+        else:
+            terms = walking.Terms(options.threshold, rng.randrange, once=once)
+            self.drafting = Walking(rank, self.size, problem, terms)
+            self.termination = Scholten(rank, self.size)
         self.sharing = None if bound is None else Sharing(rank, self.size, bound)
         self.units = 0  # of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first that the problem has raised here
-        self.reports: dict[int, Report] = {}  # on rank 0: what the others said last
+        self.reporting = Reporting(rank, options.report_every_s, route)
         self._told = False
-        self._report_at = options.report_every_s
         if rank == ROOT:
             self.attempt(problem.start)
             self.drafting.start()
@@ -125,8 +141,13 @@ class Searcher:
 
     @property
     def successor(self) -> int:
-        """The next rank on the ring."""
-        return self.drafting.successor
+        """The next rank on the ring; the rank itself when there is no ring."""
+        return self.drafting.successor if self.drafting.route == "ring" else self.rank
+
+    @property
+    def reports(self) -> dict[int, Report]:
+        """On rank 0: what the ranks said last."""
+        return self.reporting.reports
 
     @property
     def over(self) -> bool:
@@ -141,16 +162,11 @@ class Searcher:
     @property
     def wake_at(self) -> float:
         """When a rank that is not `working` has something to do even if no message arrives (inf: never)."""
-        at = math.inf
         if self.over or self._told:
-            return at
+            return math.inf
         if self.error is not None:
             return 0.0
-        if self.drafting.state is self.drafting.state.IDLE and self.drafting.may_draft:
-            at = self.drafting.not_before
-        if self.termination.token is not None:
-            at = min(at, self.termination.not_before)
-        return min(at, self._report_at)
+        return min(self.drafting.wake_at, self.termination.wake_at, self.reporting.at)
 
     def turn(self, now: float, arrived: Iterable[Message]) -> list[Send]:
         """Serve what has arrived, in order, then see what is to be done; returns what is to be sent, in order."""
@@ -194,53 +210,65 @@ class Searcher:
         for _, message in sends:
             if message.kind is Kind.WORK:
                 self.termination.sent()
-        token = self.termination.settle(self.drafting.load > 0.0, now)
-        if token is not None:
-            sends.append((self.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black))))
+        sends += self._conclude(self.drafting.load > 0.0, now)
         if self.termination.over:
             return sends + self._finish(Reason.EXHAUSTED)
-        if now >= self._report_at:
-            self._report_at = now + self.options.report_every_s
-            sends += self._report()
+        if now >= self.reporting.at:
+            sends += self.reporting.tell(now, Report(self.units, self.drafting.load, self.drafting.received))
         return sends
+
+    def _conclude(self, active: bool, now: float) -> list[Send]:
+        """What the termination has to send at the end of a turn."""
+        if self.termination.route == "random":
+            return self.termination.settle(active)
+        token = self.termination.settle(active, now)
+        return (
+            [] if token is None else [(self.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black)))]
+        )
 
     def _receive(self, message: Message, now: float) -> list[Send]:
         kind = message.kind
         if kind is Kind.STOP:
-            self.reason = Reason(message.pid)
-            return []
-        if kind is Kind.FINISH:
             return self._stop(Reason(message.pid))
+        if kind is Kind.FINISH:
+            if self.rank != ROOT and self.termination.route == "ring":
+                raise ProtocolError(f"rank {self.rank} was told to end the search: only rank {ROOT} is")
+            return [] if self._told else self._finish(Reason(message.pid))
         if kind is Kind.REPORT:
-            self.reports[message.source] = Report(message.seq, message.load, message.pid)
+            self.reporting.hear(message)
             return []
         if self._ending:
             return []
         if kind is Kind.BOUND and self.sharing is not None:
             self.sharing.hear(message)
             return []
-        if kind is Kind.TOKEN:
-            self.termination.arrive(Token(message.seq, bool(message.pid)), now)
+        acks: list[Send] = []
+        if self.termination.route == "ring":
+            if kind is Kind.TOKEN:
+                self.termination.arrive(Token(message.seq, bool(message.pid)), now)
+                return []
+            if kind is Kind.WORK:
+                self.termination.received()
+        elif kind is Kind.ACK:
+            self.termination.acknowledged()
             return []
-        if kind is Kind.WORK:
-            self.termination.received()
-        return self.drafting.receive(message, now)
+        elif kind is Kind.WORK:
+            acks = self.termination.received(message.pid)
+        return acks + self.drafting.receive(message, now)
 
     def _finish(self, reason: Reason) -> list[Send]:
         self._told = True
         if self.rank == ROOT:
             return self._stop(reason)
-        return [(ROOT, Message(Kind.FINISH, self.rank, pid=reason))]
+        above = ROOT if self.termination.route == "ring" else tree.parent(self.rank)
+        return [(above, Message(Kind.FINISH, self.rank, pid=reason))]
 
     def _stop(self, reason: Reason) -> list[Send]:
-        if self.rank != ROOT:
-            raise ProtocolError(f"rank {self.rank} was told to end the search: only rank {ROOT} is")
         self.reason = reason
-        return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in range(self.size) if rank != ROOT]
+        return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in self._below()]
 
-    def _report(self) -> list[Send]:
-        report = Report(self.units, self.drafting.load, self.drafting.received)
-        if self.rank == ROOT:
-            self.reports[ROOT] = report
-            return []
-        return [(ROOT, Message(Kind.REPORT, self.rank, report.units, report.balances, report.load))]
+    def _below(self) -> Sequence[int]:
+        """Whom this rank tells that the search is over."""
+        if self.termination.route == "ring":
+            return range(1, self.size) if self.rank == ROOT else ()
+        return tree.children(self.rank, self.size)
