@@ -39,11 +39,14 @@ def search(
     pause_s: tuple[float, float] = (1e-4, 1e-2),
     longest_nap_s: float = 0.5e-3,
     seed: int = 0,
+    route: str | None = None,
     on_report: Callable[[dict[int, Report], float], None] | None = None,
     report_every_s: float = 0.25,
     on_turn: Callable[[], None] | None = None,
 ) -> SearchResult:
     """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991; see `lb_mpi.searching.drafting`).
+
+    On more than 32 ranks drafts walk over random ranks, and may stand with some (see `lb_mpi.searching.walking`).
 
     Collective.  Every rank passes its own, equally made `problem` (see `lb_mpi.Problem`); rank 0's is started, the
     others get their work from it.  Works on a duplicate of `comm`, so traffic of the caller is never disturbed.
@@ -58,7 +61,8 @@ def search(
     quantum : units of work between two looks at the mailbox; None: adaptive, polling costs under 2 %.
     pause_s : shortest and longest pause in seconds before an idle rank drafts again.
     longest_nap_s : a waiting rank sleeps, 10 us at first and up to this many seconds, at most 1.
-    seed : of the jitter of the pauses, >= 0.
+    seed : of the jitter of the pauses and of random routes, >= 0.
+    route : of drafts: "ring" or "random", the same on all ranks; None: the ring on up to 32 ranks.
     on_turn : called between work quanta and, on idle ranks, whenever they wake: for problems whose ranks tell each other
         more than the parts of work (see `apps.maze_marks`).  May differ by rank.
     on_report : called on rank 0 as on_report({rank: Report}, seconds) about every `report_every_s` seconds; what other
@@ -76,7 +80,7 @@ def search(
             own,
             lambda: _settings(
                 problem,
-                Options(threshold, pause_s, balance, seed, report_every_s),
+                Options(threshold, pause_s, balance, seed, report_every_s, route),
                 bound=bound,
                 emulated_speed=emulated_speed,
                 quantum=quantum,
@@ -85,7 +89,7 @@ def search(
                 on_turn=on_turn,
             ),
         )
-        agree_on(own, bound=None if settings.bound is None else settings.bound.sense)
+        agree_on(own, bound=None if settings.bound is None else settings.bound.sense, route=settings.options.route)
         if not own.bcast(settings.on_report is not None):
             settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
         with held() as interrupts:
@@ -132,7 +136,8 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
     options, bound, slow, quantum, nap, on_report, on_turn = settings
     mailbox = Mailbox(comm)
     guard = Guard(problem, interrupts.allowed)
-    searcher = Searcher(comm.rank, ring_order(comm.size), guard, options, bound)
+    ring = ring_order(comm.size) if options.route_on(comm.size) == "ring" else range(comm.size)
+    searcher = Searcher(comm.rank, ring, guard, options, bound)
     cpu_s = work_s = poll_s = report_at = 0.0
 
     def call_back(now: float) -> None:
@@ -180,7 +185,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, interrupts:
         units=searcher.units,
         balances=searcher.drafting.received,
         drafts=searcher.drafting.seq,
-        messages=int(mailbox.sent.sum()),
+        messages=mailbox.sent,
         seconds=seconds,
         emulated_speed=slow.speed,
         cpu_s=cpu_s,
