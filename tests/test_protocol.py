@@ -20,7 +20,7 @@ from tests.pile import Broken, Pile
 
 @pytest.mark.parametrize(
     ("size", "limit", "most_drafts", "states"),
-    [(1, 7, 1, 9), (2, 7, 2, 700), (2, 4, 4, 600), (3, 5, 1, 1000), (3, 4, 2, 20_000)],
+    [(1, 7, 1, 9), (2, 7, 2, 700), (2, 4, 4, 600), (3, 5, 1, 1000), (3, 4, 2, 20_000), (4, 2, 1, 6000)],
 )
 def test_the_law_holds_in_every_reachable_state(size: int, limit: int, most_drafts: int, states: int) -> None:
     seen, over = explore(first_world(size, limit), most_drafts=most_drafts)
