@@ -8,7 +8,7 @@ from lb_mpi.searching import drafting, searcher, table, tree, walking
 from lb_mpi.searching.drafting import PATIENCE, Drafting, Kind, Message, ProtocolError, State
 from lb_mpi.searching.drafts import Draft
 from lb_mpi.searching.searcher import Options
-from lb_mpi.searching.walking import Terms, Walking
+from lb_mpi.searching.walking import REACH, Terms, Walking
 from tests.explore import explore, first_world
 from tests.explore_walks import explore_walks, first_walks
 from tests.mutants import WALK_MUTANTS
@@ -29,7 +29,7 @@ def make(
     return walk
 
 
-def walked(source: int, seq: int = 1, left: int = 8) -> Message:
+def walked(source: int, seq: int = 1, left: int = REACH) -> Message:
     return Message(Kind.DRAFTING, source, seq, left)
 
 
@@ -195,7 +195,14 @@ def test_a_second_standing_draft_of_one_rank_is_a_protocol_error() -> None:
 
 @pytest.mark.parametrize(
     ("size", "limit", "reach", "most_drafts", "states"),
-    [(1, 7, 1, 1, 9), (2, 7, 1, 2, 1300), (2, 7, 8, 3, 1700), (3, 3, 2, 1, 1000), (3, 4, 1, 1, 7000), (4, 2, 1, 2, 180)],
+    [
+        (1, 7, 1, 1, 9),
+        (2, 7, 1, 2, 1300),
+        (2, 7, 8, 3, 1700),
+        (3, 3, 2, 1, 1000),
+        (3, 4, 1, 1, 7000),
+        (4, 2, 1, 2, 180),
+    ],
 )
 def test_the_law_holds_in_every_reachable_state(
     size: int, limit: int, reach: int, most_drafts: int, states: int

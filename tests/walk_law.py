@@ -32,7 +32,9 @@ def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active
         assert walks[rank] == drafting.out, f"{name}, out {drafting.out}, with {walks[rank]} walks"
         others = tree.neighbours(rank, len(searchers))
         standing = {other: stands[rank, other] for other in others if stands[rank, other]}
-        assert standing == dict.fromkeys(drafting.stood, 1), f"{name}, stood {drafting.stood}, but drafts stand: {standing}"
+        assert standing == dict.fromkeys(drafting.stood, 1), (
+            f"{name}, stood {drafting.stood}, but drafts stand: {standing}"
+        )
         n_standing += len(standing)
         assert drafting.state is not State.WALKING or drafting.out, f"{name} without a walk"
         assert drafting.state is State.BUSY or not active[rank], f"{name} with work"
