@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.collective import agree
-from lb_mpi.searching.searcher import Report
+from lb_mpi.searching.reporting import Report
 
 
 class Parser(argparse.ArgumentParser):

@@ -4,8 +4,8 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 
-from lb_mpi.searching.saves import Receipt
-from tests.pile import children, saved_by
+from lb_mpi.searching.saves import Receipt, unpack_parts
+from tests.pile import children, saved_by, unpack
 
 
 class Disk:
@@ -64,9 +64,11 @@ class MemoryStore:
 
 def check_saved(states: Sequence[bytes], limit: int) -> None:
     """AssertionError unless each piece of work of `Pile(limit)` is in exactly one place of a save."""
-    both = [saved_by(state) for state in states]
+    parts = [unpack_parts(state) for state in states]
+    both = [saved_by(state) for state, *_ in parts]
     done = [item for _, items in both for item in items]
     places = Counter(done) + Counter(item for items, _ in both for item in items)
+    places += Counter(item for _, *kept in parts for part in kept for item in unpack(part))
     expected = Counter(child for item in done for child in children(item, limit))
     expected[1] += 1
     assert places == expected, f"saved without {expected - places}, or twice {places - expected}"

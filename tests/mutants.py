@@ -1,6 +1,6 @@
 """Known-wrong variants of the protocols: (module, what stands there, what the mutant says instead)."""
 
-from lb_mpi.searching import bound, cut, drafting, saves, searcher, termination
+from lb_mpi.searching import bound, cut, drafting, drafts, saves, searcher, termination, walking
 
 MUTANTS = [
     # the holes of the paper
@@ -47,11 +47,11 @@ MUTANTS = [
     (termination, "return Token(0, False)", "return Token(self.count, False)"),
     (termination, "self.token, out = None, Token", "out = Token"),
     # the two together
-    (searcher, "self.termination.settle(self.drafting.load > 0.0,", "self.termination.settle(self.drafting.state == 3,"),
+    (searcher, "self._conclude(self.drafting.load > 0.0,", "self._conclude(self.drafting.state == 3,"),
     (searcher, "self.termination.received()", "pass"),
     (searcher, "if message.kind is Kind.WORK:\n", "if message.kind in (Kind.WORK, Kind.NOWORK):\n"),
-    (searcher, "for rank in range(self.size) if rank != ROOT]", "for rank in (self.successor,)]"),
-    (searcher, "return [(ROOT, Message(Kind.FINISH,", "return [] and [(ROOT, Message(Kind.FINISH,"),
+    (searcher, "for rank in self._below()]", "for rank in [*self._below()][:1]]"),
+    (searcher, "return [(above, Message(Kind.FINISH,", "return [] and [(above, Message(Kind.FINISH,"),
     (searcher, "self.reason = reason\n", "pass\n"),
     # a problem that raises
     (searcher, "if self.error is not None and not self.over and not self._told:", "if False:"),
@@ -96,8 +96,12 @@ CUT_MUTANTS = [
     (saves, "        held, self.held = self.held, []\n", "        held, self.held = self.held[:1], []\n"),
     (saves, "        held, self.held = self.held, []\n", "        held = list(self.held)\n"),
     # states, and what becomes of them
-    (searcher, "return None if self._ending else self.attempt(self.problem.save)", "return self.attempt(self.problem.save) or b'0000'"),
-    (searcher, "            self.drafting.start()\n\n    def _serve", "            pass\n\n    def _serve"),
+    (searcher, "if self._ending or (state := self.attempt(self.problem.save)) is None:", "if (state := self.attempt(self.problem.save) or b'0000') is None:"),
+    (searcher, ', *getattr(self.drafting, "kept", [])', ""),
+    (searcher, "*self.saves.kept, *getattr", "*getattr"),
+    (searcher, "        self.saves.kept += saved.kept\n", "        pass\n"),
+    (searcher, "self.problem.absorb(self.saves.kept.pop(0))", "self.saves.kept.pop(0)"),
+    (searcher, "            self.drafting.start()\n\n    def ask_to_stop", "            pass\n\n    def ask_to_stop"),
     (searcher, "return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends", "return sends"),
     (saves, "return self.stopping and not self.cut.paused", "return self.stopping"),
     (saves, "        if cut.receipts is not None:\n", "        cut.receipts = cut.receipts or b''\n        if True:\n"),
@@ -121,4 +125,72 @@ CUT_MUTANTS = [
     (cut, "(number, self.paused) < (self.number, True)", "False"),
     (cut, "        self.at = now + self.every_s\n", "        pass\n"),
     (cut, "                self.state = State.WRITTEN\n", "                self.state = State.RUNNING\n"),
+]  # fmt: skip
+
+SCHOLTEN_MUTANTS = [
+    ("self.deficit = len(tree.children(rank, size))", "self.deficit = 0"),
+    ("self.engaged = True\n", "self.engaged = rank == 0\n"),
+    ("        self.deficit += 1", "        pass"),
+    ("        self.deficit -= 1", "        pass"),
+    ("        self.deficit -= 1", "        self.deficit = 0"),
+    ("        if self.engaged:\n            return [", "        if self.engaged:\n            return [] and ["),
+    ("        if self.engaged:\n            return [(sender,", "        if self.engaged:\n            return [(self.parent,"),
+    ("        if self.engaged:\n            return [", "        if self.engaged and self.deficit:\n            return ["),
+    ("            return [(sender, Message(Kind.ACK, self.rank))]", "            return 2 * [(sender, Message(Kind.ACK, self.rank))]"),
+    ("self.engaged, self.parent = True, sender", "self.parent = sender"),
+    ("self.engaged, self.parent = True, sender", "self.engaged = True"),
+    ("self.parent = True, sender\n        return []", "self.parent = True, sender\n        return [(sender, Message(Kind.ACK, self.rank))]"),
+    ("if active or self.deficit > 0", "if self.deficit > 0"),
+    ("if active or self.deficit > 0", "if active or self.deficit > 1"),
+    ("if active or self.deficit > 0 or", "if active or"),
+    ("or not self.engaged:\n            return []", ":\n            return []"),
+    ("        self.engaged = False\n", ""),
+    ("        return [(self.parent, Message", "        return [] and [(self.parent, Message"),
+    ("        return [(self.parent, Message", "        return [(tree.parent(self.rank), Message"),
+    ("            self.over = True\n", "            pass\n"),
+]  # fmt: skip
+
+WALK_MUTANTS = [
+    # walks
+    (drafts, "self.walks = self.walks[n_walks:]", "pass"),  # answered twice
+    (walking, "self.out = False\n        self.received", "pass\n        self.received"),  # out for ever
+    (walking, "self.out = False\n        if self.state", "if self.state"),
+    (walking, "        if self.out:\n            return []\n", ""),  # two at a time
+    (walking, "self._next(source) if left > 1 else source", "self._next(source)"),  # never home
+    (walking, "seq, left - 1)", "seq, left)"),
+    (walking, "to += to >= low", "pass"),  # to itself
+    (walking, "for source, seq, _, left in self.drafts.leave():", "for source, seq, _, left in self.drafts.walks:"),  # sent on, and kept
+    (walking, "if self.state is State.BUSY:\n            return []\n        self.state", "self.state"),  # asleep with work
+    (walking, "self.drafts.walks.append(Draft(source, message.seq, left=message.pid))", "pass"),  # lost
+    (walking, "Message(Kind.WORK, draft.source, draft.seq,", "Message(Kind.WORK, draft.source, 0,"),  # answered as if it stood
+    # drafts that stand
+    (drafts, "self.standing = self.standing[n - n_walks :]", "pass"),  # kept after it was served
+    (drafts, "[*self.walks, *self.standing]\n", "[*self.walks]\n"),  # never served
+    (walking, "self.drafts.standing.append(Draft(source, 0))", "pass"),  # lost
+    (walking, " if rank not in self.stood]", "]"),  # a second one
+    (walking, "self.stood.update(new)", "pass"),
+    (walking, "self.stood.remove(message.pid)", "pass"),
+    (walking, "Message(Kind.STAND, self.rank)) for rank in new]", "Message(Kind.STAND, self.rank)) for rank in new[:1]]"),
+    # ranks that are born asleep
+    (walking, "{tree.parent(rank)} if rank else set()", "set()"),
+    (walking, "Drafts(born)", "Drafts()"),
+    (walking, "tree.children(rank, size)[::-1]]", "tree.children(rank, size)[1:]]"),
+    # work
+    (walking, "self.problem.absorb(message.payload)", "pass"),  # to a sleeping rank: lost
+    (walking, "self.kept.append(message.payload)", "pass"),  # to a busy rank: lost
+    (walking, "if self.state is State.BUSY:\n            self.kept", "if False:\n            self.kept"),  # absorbed beside its own
+    (walking, "self.problem.absorb(self.kept.pop(0))", "self.kept.pop(0)"),
+    (walking, "while self.kept and not load > 0.0:", "while False:"),  # idle, with work that was kept
+    (walking, "self.kept[: len(drafts)], self.kept[len(drafts) :]", "self.kept[: len(drafts)], self.kept"),  # given, and kept
+    (walking, "payload=part", "payload=parts[0]"),  # one part to all
+    (walking, "draft.seq, self.rank, payload", "draft.seq, payload"),  # nobody sent it
+    (walking, "if self.state is State.BUSY and not load > 0.0:", "if False:"),
+    # with the termination
+    (searcher, "            self.termination.acknowledged()\n", ""),
+    (searcher, "acks = self.termination.received(message.pid)", "self.termination.received(message.pid)"),
+    (searcher, "acks = self.termination.received(message.pid)", "pass"),
+    (searcher, "return self.termination.settle(active)", "return self.termination.settle(self.drafting.state == 3 and not active)"),
+    (searcher, "return tree.children(self.rank, self.size)", "return tree.children(self.rank, self.size)[1:]"),  # STOP
+    (searcher, "return [] if self._told else self._finish(", "return [] if self._told or self.rank else self._finish("),
+    (searcher, "self.reason = reason\n        return [", "self.reason = reason\n        return [] if self.rank else ["),
 ]  # fmt: skip

@@ -96,5 +96,16 @@ def saved_by(state: bytes) -> tuple[list[int], list[int]]:
     return both[:n], both[n:]
 
 
+class Heap(Pile):
+    """A pile that is split into several shares: items are dealt in turns, whatever the weights."""
+
+    def shares(self, weights: Sequence[int]) -> list[bytes]:
+        self._break("split")
+        n = min(len(weights), len(self.items))
+        parts = [self.items[first::n] for first in range(n)]
+        self.items = parts[0] if parts else []
+        return [struct.pack(f"<{len(part)}i", *part) for part in parts[1:]]
+
+
 def unpack(payload: bytes) -> list[int]:
     return list(struct.unpack(f"<{len(payload) // 4}i", payload))

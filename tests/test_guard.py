@@ -10,7 +10,7 @@ from lb_mpi.searching import simulate
 from lb_mpi.searching.guard import METHODS, Guard, check_problem
 from lb_mpi.searching.lockstep import lockstep
 from tests.misbehaviour import NotForPickling
-from tests.pile import Pile
+from tests.pile import Heap, Pile
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -89,6 +89,21 @@ def test_a_part_is_bytes_or_none(value: object) -> None:
     pile.split = lambda: value
     with pytest.raises(lb_mpi.SearchError, match=r"split\(\) = .*: expected bytes, or None"):
         Guard(pile).split()
+
+
+@pytest.mark.parametrize("value", [b"", None, (b"a",), [None], ["a"], [b"a", b"b", b"c"], NotForPickling()])
+def test_shares_are_bytes_in_a_list_one_for_each_at_most(value: object) -> None:
+    pile = Heap(3)
+    pile.shares = lambda weights: value
+    with pytest.raises(lb_mpi.SearchError, match=r"shares\(\[1, 1, 1\]\) = .*: expected a list of bytes, 2 or fewer"):
+        Guard(pile).shares([1, 1, 1])
+
+
+def test_who_has_no_shares_is_split_in_halves() -> None:
+    pile = Pile(100)
+    pile.items = list(range(8))
+    assert [len(part) // 4 for part in Guard(pile).shares([1, 1, 1])] == [4, 2]
+    assert [len(part) // 4 for part in Guard(pile).shares([1, 1, 1])] == [1]
 
 
 def test_numpys_numbers_are_as_good() -> None:

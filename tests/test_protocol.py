@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.searching import bound, drafting, searcher, simulate, termination
+from lb_mpi.searching import bound, drafting, drafts, scholten, searcher, simulate, termination, walking
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.searcher import Options, Reason
 from tests.explore import explore, explore_tokens, first_world
@@ -20,7 +20,7 @@ from tests.pile import Broken, Pile
 
 @pytest.mark.parametrize(
     ("size", "limit", "most_drafts", "states"),
-    [(1, 7, 1, 9), (2, 7, 2, 700), (2, 4, 4, 600), (3, 5, 1, 1000), (3, 4, 2, 20_000)],
+    [(1, 7, 1, 9), (2, 7, 2, 700), (2, 4, 4, 600), (3, 5, 1, 1000), (3, 4, 2, 20_000), (4, 2, 1, 6000)],
 )
 def test_the_law_holds_in_every_reachable_state(size: int, limit: int, most_drafts: int, states: int) -> None:
     seen, over = explore(first_world(size, limit), most_drafts=most_drafts)
@@ -76,7 +76,7 @@ def run(
         check_law(simulation.searchers, simulation.in_flight.values(), work=next(steps) % 10 == 0)
         assert simulation.now < 2.0, "no end in sight"
 
-    threshold = options.pop("threshold", 1.0)
+    threshold, route = options.pop("threshold", 1.0), options.pop("route", "ring")
     result = simulate.search(
         [Pile(limit, wanted=wanted) for _ in range(size)],
         speeds=[1.0 / (1 + rank % 5) for rank in range(size)],
@@ -84,7 +84,7 @@ def run(
         unit_s=20e-6,
         quantum_s=60e-6,
         seed=seed,
-        options=Options(threshold=threshold, seed=seed, **options),
+        options=Options(threshold=threshold, seed=seed, route=route, **options),
         check=check,
         **({} if searcher_class is None else {"searcher_class": searcher_class}),
     )
@@ -176,12 +176,26 @@ def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
     changed = changed_module(module, before, after)
     if module is searcher:
         return changed.Searcher
-    owner = {bound: "Sharing", drafting: "Drafting", termination: "Termination"}[module]
-    host = types.ModuleType("host")
-    exec(compile(inspect.getsource(searcher), "host", "exec"), vars(host))
-    vars(host).update({name: getattr(searcher, name) for name in ("Reason", "Options", "Report")})
-    setattr(host, owner, getattr(changed, owner))
+    if module is drafts:
+        changed, module = hosted(walking, Drafts=changed.Drafts), walking
+    owner = {
+        bound: "Sharing",
+        drafting: "Drafting",
+        termination: "Termination",
+        walking: "Walking",
+        scholten: "Scholten",
+    }[module]
+    host = hosted(searcher, **{owner: getattr(changed, owner)})
+    vars(host).update({name: getattr(searcher, name) for name in ("Reason", "Options")})
     return host.Searcher
+
+
+def hosted(module: types.ModuleType, **classes: type) -> types.ModuleType:
+    """The module with other classes of that name."""
+    host = types.ModuleType("host")
+    exec(compile(inspect.getsource(module), "host", "exec"), vars(host))
+    vars(host).update(classes)
+    return host
 
 
 def find_fault(searcher_class: type) -> BaseException | None:

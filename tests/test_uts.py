@@ -325,3 +325,40 @@ def test_bad_payload(n_bytes):
     with pytest.raises(ValueError, match=f"^payload of {n_bytes} bytes: expected a positive multiple of 24"):
         search.absorb(bytes(n_bytes))
     assert search.load() == 0.0
+
+
+@pytest.mark.parametrize("rule", ["half", "one", "alternate"])
+@pytest.mark.parametrize("weights", [[1, 1], [1, 1, 1, 1], [1, 512, 256, 1], [5, 1], [1] * 40])
+def test_shares_are_by_weight_and_lose_nothing(weights: list[int], rule: str) -> None:
+    search = UnbalancedTreeSearch(TREES["T1"], rule)
+    search.start()
+    search.work(200)
+    before = int(search.load())
+    parts = search.shares(weights)
+    given = [len(part) // 24 for part in parts]
+    assert len(parts) == min(len(weights), before) - 1
+    sizes = [int(search.load()), *given]
+    assert sum(sizes) == before
+    spare = before - len(sizes)  # everybody gets one
+    for size, weight in zip(sizes, weights[: len(sizes)], strict=True):
+        assert abs(size - 1 - spare * weight / sum(weights[: len(sizes)])) <= 1.0
+    total = search
+    while total.load():
+        total.work(10_000)
+    counts = [total.result()]
+    for part in parts:
+        other = UnbalancedTreeSearch(TREES["T1"], rule)
+        other.absorb(part)
+        while other.load():
+            other.work(100_000)
+        counts.append(other.result())
+    assert sum(count.nodes for count in counts) == PUBLISHED["T1"].nodes
+    assert sum(count.leaves for count in counts) == PUBLISHED["T1"].leaves
+
+
+def test_one_node_is_not_shared() -> None:
+    search = UnbalancedTreeSearch(TREES["T1"])
+    assert search.shares([1, 1]) == []
+    search.start()
+    assert search.shares([1, 1]) == []
+    assert search.load() == 1.0

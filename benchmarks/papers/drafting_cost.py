@@ -68,7 +68,7 @@ def drafts(size: int, seed: int = 0) -> list[Draft]:
     owner: dict[tuple[int, int], int] = {}
     cells = random_maze(DIM, 0.7, seed, walled=True)
     problems = [MazeSearch(cells, rank) for rank in range(size)]
-    options = Options(pause_s=simulate.pause_for(size, LATENCY_S), seed=seed)
+    options = Options(pause_s=simulate.pause_for(size, LATENCY_S), seed=seed, route="ring")
     simulate.search(
         problems,
         latency=LATENCY_S,

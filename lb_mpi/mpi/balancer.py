@@ -36,6 +36,7 @@ from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.roll_call import hang_s
 from lb_mpi.mpi.rows import Pack, Rows, Unpack
 from lb_mpi.mpi.stopwatch import Stopwatch
+from lb_mpi.mpi.verdicts import hear_verdict
 from lb_mpi.recording.events import Driver, Phase
 from lb_mpi.recording.loans import Loans
 

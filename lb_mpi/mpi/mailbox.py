@@ -25,7 +25,7 @@ class Mailbox:
 
     def __init__(self, comm: MPI.Comm) -> None:
         self.comm = comm
-        self.sent = np.zeros(comm.size, dtype=np.int64)  # to each rank, pieces counted one by one
+        self.sent = 0  # pieces counted one by one
         self.received = 0
         self._status = MPI.Status()
         self._pending: list[
@@ -58,22 +58,30 @@ class Mailbox:
         return messages
 
     def drain(self) -> None:
-        """Collective, when no rank sends any more: receive what is still under way, complete all own sends."""
-        expected = np.zeros(1, dtype=np.int64)
-        request = self.comm.Ireduce_scatter_block(self.sent, expected)
+        """Collective, when no rank sends any more: receive what is still under way, complete all own sends.
+
+        What was sent and not received is summed up over all ranks until it is nothing: none need know who sent what to whom.
+        """
         # A large send may need its receiver to come to an end, so all ranks go on receiving while they wait.
         nap = Nap(0.5e-3)
-        counted = False
-        while not counted or self.received < expected[0] or self._pending:
-            before = self.received
-            self.take()
-            if self.received == before:
-                nap.take()
-            counted = counted or request.Test()
+        missing = np.ones(1, dtype=np.int64)
+        while missing[0]:
+            own = np.array([self.sent - self.received], dtype=np.int64)
+            request = self.comm.Iallreduce(own, missing)
+            while not request.Test():
+                self._take_or_nap(nap)
+        while self._pending:
+            self._take_or_nap(nap)
+
+    def _take_or_nap(self, nap: Nap) -> None:
+        before = self.received
+        self.take()
+        if self.received == before:
+            nap.take()
 
     def _send(self, destination: int, buffer: bytes | memoryview) -> None:
         self._pending.append((self.comm.Isend([buffer, MPI.BYTE], destination, _TAG), buffer))
-        self.sent[destination] += 1
+        self.sent += 1
 
     def _receive(self, handle: MPI.Message, sender: int, n_bytes: int) -> Message | None:
         """The message that is complete with this one, if any."""

@@ -23,8 +23,9 @@ from lb_mpi.saving.folder import Folder, Part, Saves
 from lb_mpi.saving.folder import Saved as OnDisk
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Send
-from lb_mpi.searching.saves import Receipt, Saved
-from lb_mpi.searching.searcher import ROOT, Searcher
+from lb_mpi.searching.reporting import ROOT
+from lb_mpi.searching.saves import Receipt, Saved, unpack_parts
+from lb_mpi.searching.searcher import Searcher
 
 KIND = "search"
 
@@ -47,7 +48,7 @@ class States(Sequence[bytes]):
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
         rank = range(len(self))[index]
-        return self._kept[rank] if rank in self._kept else self._folder.read(self._saved, name(rank))
+        return self._kept[rank] if rank in self._kept else unpack_parts(self._folder.read(self._saved, name(rank)))[0]
 
 
 class Found(NamedTuple):
@@ -113,7 +114,7 @@ class Saving:
             signs.turn()
         return sends
 
-    def stopped(self, comm: MPI.Intracomm) -> NoReturn:
+    def stopped(self, comm: MPI.Comm) -> NoReturn:
         """Collective: raise Stopped, when a search has ended so."""
         number, came = comm.bcast((self._store.number, self._signals.came))
         by = "a signal" if came is None else came.name
@@ -205,20 +206,22 @@ def _read(comm: MPI.Intracomm, folder: Folder, saved: OnDisk, meta: dict[str, An
     mine = range(comm.rank, len(saved.parts), comm.size)
     damage = ""
 
-    def read() -> dict[int, bytes]:
+    def read() -> dict[int, list[bytes]]:
         nonlocal damage
         for key, value in meta.items():
             if saved.meta.get(key) != value:
                 place = f"save {saved.number} in {folder.path}"
                 raise ValueError(f"{key} = {show(value)}: expected {show(saved.meta.get(key))}, as of {place}")
         try:
-            return {rank: folder.read(saved, name(rank)) for rank in mine}
+            return {rank: unpack_parts(folder.read(saved, name(rank))) for rank in mine}
         except SaveError as error:
             damage = str(error)
             return {}
 
-    kept = agree(comm, read, patient=True)
+    mines = agree(comm, read, patient=True)
     for text in comm.allgather(damage):
         if text:
             raise SaveError(text)
-    return Found(saved.number, Saved(States(folder, saved, kept), mine, saved.meta["best"]), folder)
+    states = States(folder, saved, {rank: parts[0] for rank, parts in mines.items()})
+    kept = [part for parts in mines.values() for part in parts[1:]]
+    return Found(saved.number, Saved(states, mine, kept, saved.meta["best"]), folder)

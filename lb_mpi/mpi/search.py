@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -19,7 +19,7 @@ from lb_mpi.mpi.mailbox import Mailbox
 from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.roll_call import RollCall, hang_s
 from lb_mpi.mpi.save_search import Saving, saved
-from lb_mpi.mpi.search_result import RankStats, SearchResult, collect, raise_any
+from lb_mpi.mpi.search_result import RankStats, SearchResult, collect
 from lb_mpi.mpi.waiting import Nap, barrier
 from lb_mpi.recording.drafts import Drafts
 from lb_mpi.recording.events import Phase
@@ -28,7 +28,8 @@ from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.guard import Guard, check_problem, check_savable
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
-from lb_mpi.searching.searcher import ROOT, Options, Reason, Report, Searcher
+from lb_mpi.searching.reporting import ROOT, Report
+from lb_mpi.searching.searcher import Options, Searcher
 
 __all__ = ["RankStats", "SearchResult", "search"]
 
@@ -47,11 +48,14 @@ def search(
     pause_s: tuple[float, float] = (1e-4, 1e-2),
     longest_nap_s: float = 0.5e-3,
     seed: int = 0,
+    route: str | None = None,
     on_report: Callable[[dict[int, Report], float], None] | None = None,
     report_every_s: float = 0.25,
     on_turn: Callable[[], None] | None = None,
 ) -> SearchResult:
     """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991; see `lb_mpi.searching.drafting`).
+
+    On more than 32 ranks drafts walk over random ranks, and may stand with some (see `lb_mpi.searching.walking`).
 
     Collective.  Every rank passes its own, equally made `problem` (see `lb_mpi.Problem`); rank 0's is started, the
     others get their work from it.  Works on a duplicate of `comm`, so traffic of the caller is never disturbed.
@@ -71,7 +75,8 @@ def search(
     quantum : units of work between two looks at the mailbox; None: adaptive, polling costs under 2 %.
     pause_s : shortest and longest pause in seconds before an idle rank drafts again.
     longest_nap_s : a waiting rank sleeps, 10 us at first and up to this many seconds, at most 1.
-    seed : of the jitter of the pauses, >= 0.
+    seed : of the jitter of the pauses and of random routes, >= 0.
+    route : of drafts: "ring" or "random", the same on all ranks; None: the ring on up to 32 ranks.
     on_turn : called between work quanta and, on idle ranks, whenever they wake: for problems whose ranks tell each other
         more than the parts of work (see `apps.maze_marks`).  May differ by rank.
     on_report : called on rank 0 as on_report({rank: Report}, seconds) about every `report_every_s` seconds; what other
@@ -92,26 +97,20 @@ def search(
             own,
             lambda: _settings(
                 problem,
-                Options(threshold, pause_s, balance, seed, report_every_s, None if save is None else save_every_s),
-                bound=bound,
-                emulated_speed=emulated_speed,
-                quantum=quantum,
-                longest_nap_s=longest_nap_s,
-                on_report=on_report if own.rank == ROOT else None,
-                on_turn=on_turn,
+                Options(
+                    threshold, pause_s, balance, seed, report_every_s, route, None if save is None else save_every_s
+                ),
+                (bound, emulated_speed, quantum, longest_nap_s, on_report if own.rank == ROOT else None, on_turn),
             ),
         )
-        agree_on(
-            own,
-            bound=None if settings.bound is None else settings.bound.sense,
-            save=None if save is None else str(save),
-        )
+        sense = None if settings.bound is None else settings.bound.sense
+        agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
         if not own.bcast(settings.on_report is not None):
             settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
         roll, record = RollCall(own), recorder(own)
-        with saved(own, save, problem, settings.bound) as saving, roll.call("lb_mpi.search"):
-            with held() as interrupts, running(record):
-                return _run(own, problem, settings, interrupts, roll, saving, record)
+        saves, called = saved(own, save, problem, settings.bound), roll.call("lb_mpi.search")
+        with saves as saving, called, held() as interrupts, running(record):
+            return _run(own, problem, settings, interrupts, roll, saving, record)
     finally:
         own.Free()
 
@@ -126,22 +125,13 @@ class _Settings(NamedTuple):
     on_turn: Callable[[], None] | None
 
 
-def _settings(
-    problem: object,
-    options: Options,
-    *,
-    bound: object,
-    emulated_speed: float,
-    quantum: int | None,
-    longest_nap_s: float,
-    on_report: Callable[[dict[int, Report], float], None] | None,
-    on_turn: Callable[[], None] | None,
-) -> _Settings:
+def _settings(problem: object, options: Options, others: tuple[Any, ...]) -> _Settings:
     """Hold the arguments against what is expected."""
     check_problem(problem)
     if options.save_every_s is not None:
         check_savable(problem)
     hang_s()
+    bound, emulated_speed, quantum, longest_nap_s, on_report, on_turn = others
     return _Settings(
         options.checked(),
         check_bound(bound),
@@ -166,7 +156,8 @@ def _run(
     mailbox = Mailbox(comm)
     guard = Guard(problem, interrupts.allowed)
     found = None if saving is None else saving.found.saved
-    searcher = Searcher(comm.rank, ring_order(comm.size), guard, options, bound, found)
+    ring = ring_order(comm.size) if options.route_on(comm.size) == "ring" else range(comm.size)
+    searcher = Searcher(comm.rank, ring, guard, options, bound, found)
     drafts = Drafts(record, comm.rank, worlds(comm))
     cpu_s = work_s = poll_s = report_at = 0.0
 
@@ -224,21 +215,11 @@ def _run(
     roll.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(comm.allgather(searcher.sharing.bound.best))
-    stats = RankStats(
-        units=searcher.units,
-        balances=searcher.drafting.received,
-        drafts=searcher.drafting.seq,
-        messages=int(mailbox.sent.sum()),
-        seconds=seconds,
-        emulated_speed=slow.speed,
-        cpu_s=cpu_s,
-        busy_fraction=cpu_s / slow.speed / seconds,
-        poll_fraction=poll_s / (poll_s + work_s) if work_s else 0.0,
-    )
     drafts.end(start, ended, cpu_s, searcher.units, slow.speed)
     align(comm, record)
-    if searcher.reason is Reason.STOPPED:
-        raise_any(mailbox, searcher, stats)
-        assert saving is not None
-        saving.stopped(comm)
-    return collect(mailbox, searcher, stats)
+    share = poll_s / (poll_s + work_s) if work_s else 0.0
+    stats = RankStats(
+        searcher.units, searcher.drafting.received, searcher.drafting.seq, mailbox.sent, seconds, slow.speed, cpu_s,
+        cpu_s / slow.speed / seconds, share,
+    )  # fmt: skip
+    return collect(mailbox, searcher, stats, None if saving is None else saving.stopped)

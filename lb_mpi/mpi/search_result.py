@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from mpi4py import MPI
 
 from lb_mpi.errors import SearchError
 from lb_mpi.mpi.collective import describe, place
 from lb_mpi.mpi.mailbox import Mailbox
 from lb_mpi.mpi.waiting import Nap, barrier
 from lb_mpi.searching.drafting import Kind, Message
-from lb_mpi.searching.searcher import ROOT, Reason, Searcher
+from lb_mpi.searching.reporting import ROOT
+from lb_mpi.searching.searcher import Reason, Searcher
 
 
 class RankStats(NamedTuple):
@@ -52,16 +56,21 @@ class SearchResult(NamedTuple):
         return sum(rank.cpu_s for rank in self.ranks)
 
 
-def collect(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> SearchResult:
+def collect(
+    mailbox: Mailbox, searcher: Searcher, stats: RankStats, stopped: Callable[[MPI.Comm], NoReturn] | None = None
+) -> SearchResult:
     """Collective, when the search is over on all ranks and its messages are drained: the result, or the error of all.
 
+    `stopped` is called when a signal has ended it.
     Only rank 0 merges, so that there is one value and one failure; results travel as bytes that each rank has pickled.
     """
     rank = searcher.rank
     pickled = b""
-    if searcher.error is None:
+    if searcher.error is None and searcher.reason is not Reason.STOPPED:
         pickled = searcher.attempt(_pickled, searcher) or b""
-    ranks = raise_any(mailbox, searcher, stats)
+    ranks = _raise_any(mailbox, searcher, stats)
+    if searcher.reason is Reason.STOPPED and stopped is not None:
+        stopped(mailbox.comm)
     mailbox.post(ROOT, Message(Kind.RESULT, rank, payload=pickled))
     if rank == ROOT:
         results = _await(mailbox, searcher.size)
@@ -71,7 +80,7 @@ def collect(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> SearchRes
     (merged,) = _await(mailbox, 1)
     value = searcher.attempt(pickle.loads, merged) if merged else None
     mailbox.drain()
-    raise_any(mailbox, searcher, stats)
+    _raise_any(mailbox, searcher, stats)
     return SearchResult(
         value=value,
         found=searcher.reason is Reason.FOUND,
@@ -104,7 +113,7 @@ def _await(mailbox: Mailbox, n: int) -> list[bytes]:
     return [message.payload for message in sorted(messages, key=lambda message: message.source)]
 
 
-def raise_any(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> list[RankStats]:
+def _raise_any(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> list[RankStats]:
     """Collective: the ranks' figures; when some rank has failed, every rank raises."""
     barrier(mailbox.comm)  # asleep, until the last has come
     error = searcher.error

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from lb_mpi import checks
 from lb_mpi.problems import uts_kernel as kernel
@@ -111,6 +112,24 @@ class UnbalancedTreeSearch:
         self._bottom += n
         return part
 
+    def shares(self, weights: Sequence[int]) -> list[bytes]:
+        """Give away nodes in hand to several at once, by weight, packed as by `split`; the first weight is for what is kept.
+
+        Each gets one node at least, as far as they last, and the nodes of all ages are dealt out evenly.  So it is whatever
+        the split rule: rules differ in how one half is chosen.
+        """
+        in_hand = self._top - self._bottom
+        n = min(len(weights), in_hand)
+        if n < 2:
+            return []
+        owner = _deal(np.asarray(weights[:n], float), in_hand)
+        nodes = self._stack[self._bottom : self._top]
+        parts = [nodes[owner == k].astype("<u4").tobytes() for k in range(1, n)]
+        keep = nodes[owner == 0]
+        self._bottom = self._top - len(keep)
+        self._stack[self._bottom : self._top] = keep
+        return parts
+
     def absorb(self, payload: bytes) -> None:
         """Take in what another rank's `split` packed, on top of what is in hand; ValueError when it isn't that."""
         if len(payload) == 0 or len(payload) % NODE_BYTES != 0:
@@ -158,6 +177,18 @@ class UnbalancedTreeSearch:
             self._stack = np.empty((2 * len(self._stack), kernel.WIDTH), np.uint32)
         self._stack[: len(in_hand)] = in_hand
         self._bottom, self._top = 0, len(in_hand)
+
+
+def _deal(weights: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.int64]:
+    """Deal n cards to as many as there are weights, at least one each; shape (n,), the owner of each card in turn.
+
+    Owners take turns as evenly as can be: the j-th card of one with m cards comes up at (j + 1/2) / m of the way.
+    """
+    exact = np.cumsum(weights) / weights.sum() * (n - len(weights))
+    cards = 1 + np.diff(np.rint(exact).astype(np.int64), prepend=0)
+    owners = np.repeat(np.arange(len(weights)), cards)
+    turns = (np.arange(n) - np.repeat(np.cumsum(cards) - cards, cards) + 0.5) / cards[owners]
+    return owners[np.argsort(turns, kind="stable")]
 
 
 @functools.lru_cache(maxsize=16)

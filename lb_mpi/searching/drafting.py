@@ -20,20 +20,7 @@ and that one (the victim) splits its work and sends a part as WORK, or NOWORK wh
 
 The table (what is not in it is a ProtocolError)
 ------------------------------------------------
-state               arrives               does                                                     next state
-------------------  --------------------  -------------------------------------------------------  ------------------
-IDLE                (pause is over)       DRAFTING(me, seq + 1, nobody, 0) to the successor        WAIT_FOR_ACK
-WAIT_FOR_ACK        own DRAFTING, nobody  a growing, jittered pause begins                         IDLE
-WAIT_FOR_ACK        own DRAFTING, pid     ADMISSION to pid                                         READY_FOR_ACCEPT
-READY_FOR_ACCEPT    WORK                  absorb it                                                BUSY
-READY_FOR_ACCEPT    NOWORK                draft again at once                                      IDLE
-BUSY                another's DRAFTING    Q > load and Q > J: REJECT to pid, write (me, Q) in it   WAIT_FOR_ADMISSION
-                                          otherwise: pass it on unchanged                          BUSY
-BUSY                (no work left)                                                                 IDLE
-WAIT_FOR_ADMISSION  REJECT                                                                         BUSY
-WAIT_FOR_ADMISSION  ADMISSION                                                                      READY_FOR_SPLIT
-READY_FOR_SPLIT     (messages served)     split: WORK to the drafter, or NOWORK                    BUSY
-any but BUSY        another's DRAFTING    pass it on unchanged                                     the same
+(drawn from `lb_mpi.searching.table`)
 
 Fairness: a rank counts, per source, how often it had to let that source's token pass although it was the better
 volunteer.  It doesn't volunteer for a source while another has been skipped `PATIENCE` times more, and such a pass
@@ -42,12 +29,16 @@ counts as a skip, too; so the counts draw level, somebody is served, and nobody 
 
 from __future__ import annotations
 
+import math
 import random
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.table import draw
+
+__doc__ = (__doc__ or "").replace("(drawn from `lb_mpi.searching.table`)", draw("ring"))
 
 NOBODY = -1
 PATIENCE = 4
@@ -67,12 +58,14 @@ class Kind(IntEnum):
     REPORT = 9
     BOUND = 10
     RESULT = 11  # between drivers, when the search is over
-    PAUSE = 12  # of a save (see `lb_mpi.searching.cut`), as the others from here on
+    PAUSE = 12  # of a save (see `lb_mpi.searching.cut`), as the others up to ASK
     COUNT = 13
     WRITE = 14
     WRITTEN = 15
     GO = 16
     ASK = 17
+    STAND = 20  # this and the next: with walking drafts only
+    ACK = 21
 
 
 class Message(NamedTuple):
@@ -81,7 +74,8 @@ class Message(NamedTuple):
     kind: Kind
     source: int
     seq: int = 0
-    pid: int = NOBODY  # DRAFTING: the volunteer so far; TOKEN: 1 when black; FINISH, STOP: the reason; COUNT: the sum
+    pid: int = NOBODY  # DRAFTING: the volunteer so far, of a walk the hops left; WORK of a walk: its sender; TOKEN: 1
+    # when black; FINISH, STOP: the reason; COUNT: the sum
     load: float = 0.0  # DRAFTING, REPORT: the load that is claimed; BOUND: the value
     payload: bytes = b""  # WORK: the packed part; WRITTEN: receipts
 
@@ -90,7 +84,7 @@ Send = tuple[int, Message]  # destination rank, message
 
 
 class State(IntEnum):
-    """The six states of the paper."""
+    """The six states of the paper, and two of a rank with walking drafts."""
 
     IDLE = 0
     WAIT_FOR_ACK = 1
@@ -98,6 +92,8 @@ class State(IntEnum):
     BUSY = 3
     WAIT_FOR_ADMISSION = 4
     READY_FOR_SPLIT = 5
+    WALKING = 6
+    ASLEEP = 7
 
 
 class Pause:
@@ -179,6 +175,16 @@ class Drafting:
             self.state = State.WAIT_FOR_ACK
             sends.append((self.successor, Message(Kind.DRAFTING, self.rank, self.seq)))
         return sends
+
+    @property
+    def route(self) -> Literal["ring"]:
+        """How drafts travel."""
+        return "ring"
+
+    @property
+    def wake_at(self) -> float:
+        """When there is something to do even if no message arrives (inf: never)."""
+        return self.not_before if self.state is State.IDLE and self.may_draft else math.inf
 
     @property
     def may_draft(self) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lb_mpi.checks import integer, number, show
 from lb_mpi.errors import SearchError
-from lb_mpi.searching.problem import Problem, Savable
+from lb_mpi.searching.problem import Problem, Savable, shares
 
 METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
 
@@ -78,6 +78,15 @@ class Guard(Savable):
         if part is not None and not isinstance(part, bytes):
             raise SearchError(f"split() = {show(part)}: expected bytes, or None")
         return part
+
+    def shares(self, weights: Sequence[int]) -> list[bytes]:
+        """Give work to several; SearchError unless it is a list of bytes, at most one for each."""
+        with self._around():
+            parts = shares(self.problem, weights)
+        n = len(weights) - 1
+        if not isinstance(parts, list) or len(parts) > n or not all(isinstance(part, bytes) for part in parts):
+            raise SearchError(f"shares({show(list(weights))}) = {show(parts)}: expected a list of bytes, {n} or fewer")
+        return parts
 
     def absorb(self, payload: bytes) -> None:
         """Take in a part."""

@@ -55,7 +55,7 @@ Example: count the solutions of the eight-queens puzzle on all ranks (`mpiexec -
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 
@@ -80,7 +80,11 @@ class Problem(Protocol):
         """Value the unfinished work in hand: 0.0 exactly when there is none, otherwise > 0 and finite, in any unit."""
 
     def split(self) -> bytes | None:
-        """Give away about half of the work in hand, packed; None when it can't be split.  Something is kept."""
+        """Give away about half of the work in hand, packed; None when it can't be split.  Something is kept.
+
+        On many ranks several of them are given work at once.  A problem may have a method for that, too (see `Divisible`);
+        one that hasn't is split in halves, again and again.
+        """
 
     def absorb(self, payload: bytes) -> None:
         """Take in what another rank's `split` packed (only called with no work in hand)."""
@@ -121,3 +125,25 @@ class Savable(Problem, Protocol):
         to know what all had visited can have it; but each is the work of one rank only.  `mine` may be empty.  ValueError
         for the state of another problem.
         """
+
+
+class Divisible(Problem, Protocol):
+    """A problem that can give parts of its work to several ranks at once."""
+
+    def shares(self, weights: Sequence[int]) -> list[bytes]:
+        """Give away parts of the work in hand, each packed as by `split`, to len(weights) - 1 others.
+
+        They are to be as large to each other as `weights`, the first of which is for what is kept, more than nothing.
+        Fewer parts, of the first ranks, where there isn't enough in hand; [] when it can't be split at all.
+        """
+
+
+def shares(problem: Problem, weights: Sequence[int]) -> list[bytes]:
+    """Give away parts of a problem's work as `Divisible.shares` does; by halves when it has no such method."""
+    own: Callable[[Sequence[int]], list[bytes]] | None = getattr(problem, "shares", None)
+    if own is not None:
+        return own(weights)
+    parts: list[bytes] = []
+    while len(parts) < len(weights) - 1 and (part := problem.split()) is not None:
+        parts.append(part)
+    return parts

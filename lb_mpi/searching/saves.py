@@ -12,8 +12,26 @@ from typing import NamedTuple, Protocol
 from lb_mpi.searching.cut import Cut
 from lb_mpi.searching.drafting import Kind, Message, Send
 
-HELD = (Kind.DRAFTING, Kind.REJECT, Kind.ADMISSION, Kind.NOWORK, Kind.TOKEN, Kind.BOUND)  # while a rank is paused
+HELD = (  # while a rank is paused
+    Kind.DRAFTING, Kind.REJECT, Kind.ADMISSION, Kind.NOWORK, Kind.STAND, Kind.TOKEN, Kind.BOUND,
+)  # fmt: skip
 _RECEIPT = struct.Struct("<iqqd")
+_N_BYTES = struct.Struct("<q")
+
+
+def pack_parts(parts: Sequence[bytes]) -> bytes:
+    """Pack what one rank writes: its problem's state, and parts of work that it hasn't taken in yet."""
+    return b"".join(_N_BYTES.pack(len(part)) + part for part in parts)
+
+
+def unpack_parts(packed: bytes) -> list[bytes]:
+    """Undo `pack_parts`."""
+    parts, at = [], 0
+    while at < len(packed):
+        (n,) = _N_BYTES.unpack_from(packed, at)
+        at += _N_BYTES.size + n
+        parts.append(packed[at - n : at])
+    return parts
 
 
 class Receipt(NamedTuple):
@@ -43,7 +61,14 @@ class Saved(NamedTuple):
 
     states: Sequence[bytes]  # of all ranks that were there when it was saved
     mine: Sequence[int]  # which of them this rank takes in hand
+    kept: list[bytes]  # parts of work for this rank beside, as `Problem.split` packs them
     best: float  # of the bound that is shared; without one 0
+
+
+def share(written: Sequence[bytes], rank: int, size: int) -> Saved:
+    """What rank `rank` of `size` goes on from, of all that was written."""
+    parts, mine = [unpack_parts(each) for each in written], range(rank, len(written), size)
+    return Saved([each[0] for each in parts], mine, [part for index in mine for part in parts[index][1:]], 0.0)
 
 
 class Saves:
@@ -53,6 +78,7 @@ class Saves:
         self.cut = Cut(rank, size, every_s)
         self.held: list[Message] = []  # while this rank is paused
         self.stopping = False  # the search is to end after the next save
+        self.kept: list[bytes] = []  # parts of work of an earlier run, taken in when there is no other
 
     def stop(self) -> None:
         """Save as soon as that can be, and end the search then; on rank 0."""

@@ -1,5 +1,4 @@
-"""One rank of a search: its problem, the drafting protocol, the termination token, and the bound that is shared, turn by
-turn.   (pure)
+"""One rank of a search: its problem, drafting, termination, the bound that is shared, saves, turn by turn.   (pure)
 
 The caller's loop, on real MPI (`lb_mpi.mpi.search`) and in the simulator (`lb_mpi.searching.simulate`), is
 
@@ -16,11 +15,15 @@ The caller's loop, on real MPI (`lb_mpi.mpi.search`) and in the simulator (`lb_m
 
 Everything that the order of these things matters for stands in `turn`.
 
-A search ends for one of four reasons: all work is done (found out by Safra's token), an answer was found, a rank has
-failed, or it was asked to save and stop.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first
-reason wins.
+Drafts have one of two routes.  On the "ring" they go round, as in the paper, and the end is found by Safra's token
+(`drafting`, `termination`).  On a "random" route they walk (`walking`), and the end is found by Dijkstra and Scholten's tree
+(`scholten`): then nothing that any rank does or knows grows with their number, but for its logarithm.
 
-A search that is saved has a `cut` (see there), which pauses all ranks now and then.  While a rank is paused, it holds what
+A search ends for one of four reasons: all work is done (found out by the termination), an answer was found, a rank has
+failed, or it was asked to save and stop.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first
+reason wins.  On the ring rank 0 does it by itself; otherwise both go through the binomial tree of all ranks.
+
+A search that is saved has `saves` (see there), which pause all ranks now and then.  While a rank is paused, it holds what
 has arrived for the protocols, and serves it when it goes on; WORK is taken in at once, since it is to be saved.
 
 Whatever the problem raises is kept in `error`, and never leaves `turn` and `work`: the message that it came with is lost,
@@ -37,19 +40,22 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from lb_mpi.checks import number, seed, show
+from lb_mpi.checks import choice, number, seed, show
 from lb_mpi.errors import ProtocolError
-from lb_mpi.searching import cut
+from lb_mpi.searching import cut, tree, walking
 from lb_mpi.searching.bound import Bound, Sharing
 from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.problem import Problem
-from lb_mpi.searching.saves import Saved, Saves, Store
+from lb_mpi.searching.reporting import ROOT, Report, Reporting
+from lb_mpi.searching.saves import Saved, Saves, Store, pack_parts
+from lb_mpi.searching.scholten import Scholten
 from lb_mpi.searching.termination import Termination, Token
+from lb_mpi.searching.walking import Walking
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-ROOT = 0
+MOST_ON_RING = 32  # ranks for which the ring is the usual route: a round of it takes as many hops
 
 
 class Reason(IntEnum):
@@ -61,14 +67,6 @@ class Reason(IntEnum):
     STOPPED = 3
 
 
-class Report(NamedTuple):
-    """What a rank says of itself while it works."""
-
-    units: int  # units of work done so far
-    load: float  # problem.load()
-    balances: int  # parts of work received
-
-
 class Options(NamedTuple):
     """What can be set about a search; times in seconds, loads in the unit of `problem.load()`."""
 
@@ -77,9 +75,12 @@ class Options(NamedTuple):
     balance: bool = True  # False: each rank is dealt one share, nothing moves afterwards
     seed: int = 0  # of the jitter of the pauses
     report_every_s: float = math.inf  # between two REPORTs to rank 0
-    save_every_s: float | None = (
-        None  # between two saves; inf: only when asked; None: never, and nothing is prepared for it
-    )
+    route: str | None = None  # of drafts: "ring" or "random"; None: the ring on up to 32 ranks
+    save_every_s: float | None = None  # between two saves; inf: only when asked; None: nothing is saved
+
+    def route_on(self, size: int) -> str:
+        """Return the route that drafts take on so many ranks."""
+        return self.route or ("ring" if size <= MOST_ON_RING else "random")
 
     def checked(self) -> Options:
         """The same in Python's own numbers; ValueError with name, value and expectation."""
@@ -92,6 +93,7 @@ class Options(NamedTuple):
             balance=bool(self.balance),
             seed=seed(self.seed),
             report_every_s=every if every == math.inf else number("report_every_s", every, above=0.0, unit="seconds"),
+            route=None if self.route is None else choice("route", self.route, ("ring", "random")),
             save_every_s=saves
             if saves in (None, math.inf)
             else number("save_every_s", saves, above=0.0, unit="seconds"),
@@ -112,32 +114,37 @@ def _pause(pause_s: object) -> tuple[float, float]:
 class Searcher:
     """One rank of the search; `ring` is the order of all ranks on the ring (see `lb_mpi.graph.ring_order`).
 
+    On a random route only its length counts, and `range(size)` will do.
     `bound` is this rank's end of a bound that all ranks share, if they do.  `saved` is what the search goes on from; without
     it, rank 0 starts the problem.
     """
 
     def __init__(
         self,
-        rank: int,
-        ring: Sequence[int],
-        problem: Problem,
-        options: Options,
-        bound: Bound | None = None,
+        rank: int, ring: Sequence[int], problem: Problem, options: Options, bound: Bound | None = None,
         saved: Saved | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         rng = random.Random(options.seed * 1_000_003 + rank)
         self.size, self.problem, self.options = len(ring), problem, options
-        terms = Terms(options.threshold, Pause(*options.pause_s, rng), once=not options.balance)
-        self.drafting = Drafting(rank, ring[(ring.index(rank) + 1) % len(ring)], problem, terms)
-        self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=Pause(*options.pause_s, rng))
+        route, once = options.route_on(self.size), not options.balance
+        self.drafting: Drafting | Walking
+        self.termination: Termination | Scholten
+        if route == "ring":
+            pauses = [Pause(*options.pause_s, rng) for _ in range(2)]
+            successor = ring[(ring.index(rank) + 1) % len(ring)]
+            self.drafting = Drafting(rank, successor, problem, Terms(options.threshold, pauses[0], once))
+            self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=pauses[1])
+        else:
+            terms = walking.Terms(options.threshold, rng.randrange, once=once)
+            self.drafting = Walking(rank, self.size, problem, terms)
+            self.termination = Scholten(rank, self.size)
         self.sharing = None if bound is None else Sharing(rank, self.size, bound)
         self.saves = None if options.save_every_s is None else Saves(rank, self.size, options.save_every_s)
         self.units = 0  # of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first that the problem has raised here
-        self.reports: dict[int, Report] = {}  # on rank 0: what the others said last
+        self.reporting = Reporting(rank, options.report_every_s, route)
         self._told = False
-        self._report_at = options.report_every_s
         if saved is not None:
             self.attempt(self._resume, saved)
         elif rank == ROOT:
@@ -151,8 +158,13 @@ class Searcher:
 
     @property
     def successor(self) -> int:
-        """The next rank on the ring."""
-        return self.drafting.successor
+        """The next rank on the ring; the rank itself when there is no ring."""
+        return self.drafting.successor if self.drafting.route == "ring" else self.rank
+
+    @property
+    def reports(self) -> dict[int, Report]:
+        """On rank 0: what the ranks said last."""
+        return self.reporting.reports
 
     @property
     def over(self) -> bool:
@@ -172,20 +184,14 @@ class Searcher:
     @property
     def wake_at(self) -> float:
         """When a rank that is not `working` has something to do even if no message arrives (inf: never)."""
-        at = math.inf
         if self.over or self._told:
-            return at
+            return math.inf
         if self.error is not None:
             return 0.0
         if self.paused:
-            return at
-        if self.drafting.state is self.drafting.state.IDLE and self.drafting.may_draft:
-            at = self.drafting.not_before
-        if self.termination.token is not None:
-            at = min(at, self.termination.not_before)
-        if self.saves is not None and self.rank == ROOT:
-            at = min(at, self.saves.cut.at)
-        return min(at, self._report_at)
+            return math.inf
+        at = min(self.drafting.wake_at, self.termination.wake_at, self.reporting.at)
+        return at if self.saves is None or self.rank != ROOT else min(at, self.saves.cut.at)
 
     @property
     def saving(self) -> bool:
@@ -234,13 +240,18 @@ class Searcher:
         return self._told or self.error is not None
 
     def _state(self) -> bytes | None:
-        return None if self._ending else self.attempt(self.problem.save)  # type: ignore[attr-defined]
+        if self._ending or (state := self.attempt(self.problem.save)) is None:  # type: ignore[attr-defined]
+            return None
+        assert self.saves is not None
+        return pack_parts([state, *self.saves.kept, *getattr(self.drafting, "kept", [])])
 
     def _resume(self, saved: Saved) -> None:
+        assert self.saves is not None
         self.problem.resume(saved.states, saved.mine)  # type: ignore[attr-defined]
+        self.saves.kept += saved.kept
         if self.sharing is not None:
             self.sharing.bound.take(saved.best)
-        if self.problem.load() > 0.0:
+        if self.rank == ROOT or saved.kept or self.problem.load() > 0.0:  # the root's draft stands nowhere yet
             self.drafting.start()
 
     def ask_to_stop(self) -> list[Send]:
@@ -263,6 +274,8 @@ class Searcher:
     def _settle(self, now: float) -> list[Send]:
         if self.problem.found:
             return self._finish(Reason.FOUND)
+        while self.saves is not None and self.saves.kept and not self.problem.load() > 0.0:
+            self.problem.absorb(self.saves.kept.pop(0))
         sends = [] if self.sharing is None else self.sharing.tell()
         sends += self.drafting.settle(now)
         for _, message in sends:
@@ -270,27 +283,34 @@ class Searcher:
                 self.termination.sent()
                 if self.saves is not None:
                     self.saves.cut.under_way += 1
-        token = self.termination.settle(self.drafting.load > 0.0, now)
-        if token is not None:
-            sends.append((self.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black))))
+        sends += self._conclude(self.drafting.load > 0.0, now)
         if self.termination.over:
             return sends + self._finish(Reason.EXHAUSTED)
-        if now >= self._report_at:
-            self._report_at = now + self.options.report_every_s
-            sends += self._report()
+        if now >= self.reporting.at:
+            sends += self.reporting.tell(now, Report(self.units, self.drafting.load, self.drafting.received))
         if self.saves is not None and self.rank == ROOT and now >= self.saves.cut.at:
             sends += self.saves.cut.begin()
         return sends
 
+    def _conclude(self, active: bool, now: float) -> list[Send]:
+        """What the termination has to send at the end of a turn."""
+        if self.termination.route == "random":
+            return self.termination.settle(active)
+        token = self.termination.settle(active, now)
+        return (
+            [] if token is None else [(self.successor, Message(Kind.TOKEN, self.rank, token.total, int(token.black)))]
+        )
+
     def _receive(self, message: Message, now: float) -> list[Send]:
         kind = message.kind
         if kind is Kind.STOP:
-            self.reason = Reason(message.pid)
-            return []
-        if kind is Kind.FINISH:
             return self._stop(Reason(message.pid))
+        if kind is Kind.FINISH:
+            if self.rank != ROOT and self.termination.route == "ring":
+                raise ProtocolError(f"rank {self.rank} was told to end the search: only rank {ROOT} is")
+            return [] if self._told else self._finish(Reason(message.pid))
         if kind is Kind.REPORT:
-            self.reports[message.source] = Report(message.seq, message.load, message.pid)
+            self.reporting.hear(message)
             return []
         if self.saves is not None:
             if kind is Kind.ASK:
@@ -304,28 +324,33 @@ class Searcher:
         if kind is Kind.BOUND and self.sharing is not None:
             self.sharing.hear(message)
             return []
-        if kind is Kind.TOKEN:
-            self.termination.arrive(Token(message.seq, bool(message.pid)), now)
+        acks: list[Send] = []
+        if self.termination.route == "ring":
+            if kind is Kind.TOKEN:
+                self.termination.arrive(Token(message.seq, bool(message.pid)), now)
+                return []
+            if kind is Kind.WORK:
+                self.termination.received()
+        elif kind is Kind.ACK:
+            self.termination.acknowledged()
             return []
-        if kind is Kind.WORK:
-            self.termination.received()
-        return self.drafting.receive(message, now)
+        elif kind is Kind.WORK:
+            acks = self.termination.received(message.pid)
+        return acks + self.drafting.receive(message, now)
 
     def _finish(self, reason: Reason) -> list[Send]:
         self._told = True
         if self.rank == ROOT:
             return self._stop(reason)
-        return [(ROOT, Message(Kind.FINISH, self.rank, pid=reason))]
+        above = ROOT if self.termination.route == "ring" else tree.parent(self.rank)
+        return [(above, Message(Kind.FINISH, self.rank, pid=reason))]
 
     def _stop(self, reason: Reason) -> list[Send]:
-        if self.rank != ROOT:
-            raise ProtocolError(f"rank {self.rank} was told to end the search: only rank {ROOT} is")
         self.reason = reason
-        return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in range(self.size) if rank != ROOT]
+        return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in self._below()]
 
-    def _report(self) -> list[Send]:
-        report = Report(self.units, self.drafting.load, self.drafting.received)
-        if self.rank == ROOT:
-            self.reports[ROOT] = report
-            return []
-        return [(ROOT, Message(Kind.REPORT, self.rank, report.units, report.balances, report.load))]
+    def _below(self) -> Sequence[int]:
+        """Whom this rank tells that the search is over."""
+        if self.termination.route == "ring":
+            return range(1, self.size) if self.rank == ROOT else ()
+        return tree.children(self.rank, self.size)

@@ -1,9 +1,9 @@
 """A deterministic discrete-event simulator of a search on many virtual ranks.
 
-It drives the very objects that run on real MPI (`lb_mpi.searching.searcher.Searcher`, with the drafting protocol, Safra's
-token and the user's problem inside), on a virtual clock: messages between two ranks keep their order, as MPI promises; all
-else is free: delays come from a latency model, ranks have speeds, and a message to a rank that is in the middle of a work
-quantum waits for its end.  One seed gives one run, to the last bit.
+It drives the very objects that run on real MPI (`lb_mpi.searching.searcher.Searcher`, with the drafting protocol, the
+termination and the user's problem inside), on a virtual clock: messages between two ranks keep their order, as MPI
+promises; all else is free: delays come from a latency model, ranks have speeds, and a message to a rank that is in the
+middle of a work quantum waits for its end.  One seed gives one run, to the last bit.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
 from lb_mpi.recording.drafts import Drafts
 from lb_mpi.recording.events import Phase
-from lb_mpi.recording.record import OFF, Record
+from lb_mpi.recording.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Send
 from lb_mpi.searching.guard import Guard, check_problem
 from lb_mpi.searching.problem import Problem
-from lb_mpi.searching.saves import Saved, Store
+from lb_mpi.searching.saves import Store, share
 from lb_mpi.searching.searcher import Options, Reason, Searcher
+
+HEADER_BYTES = 40  # of each message, as on MPI
 
 
 class SimulatedSearch(NamedTuple):
@@ -40,37 +42,54 @@ class SimulatedSearch(NamedTuple):
     balances: int  # parts of work that were moved
     messages: int  # of all kinds
     drafts: int  # DRAFTING tokens that were started
+    most_messages: int  # that one rank has sent
+    detection_s: (
+        float  # virtual seconds from the end of the last work quantum until the last rank has heard that it is over
+    )
 
 
 class Delays:
-    """When messages arrive: delays log-uniform from low to high seconds, in order between each two ranks."""
+    """When messages arrive: delays log-uniform from low to high seconds, and a time for their bytes; in order between each
+    two ranks.
+    """
 
-    def __init__(self, latency: float | tuple[float, float], rng: random.Random) -> None:
+    def __init__(
+        self, latency: float | tuple[float, float], bytes_per_s: float, overhead_s: float, rng: random.Random
+    ) -> None:
         self._low, high = check_latency(latency)
         self._log_spread = math.log(high / self._low)
+        self._bytes_per_s, self.overhead_s = bytes_per_s, overhead_s
         self._rng = rng
         self._last: dict[tuple[int, int], float] = {}  # (source, destination): when the newest message arrives
+        self._room = 1000  # that many of those, then the ones that have arrived are forgotten
 
-    def arrival(self, now: float, source: int, destination: int) -> float:
+    def arrival(self, now: float, source: int, destination: int, n_bytes: int) -> float:
         """The time at which a message that is sent now arrives."""
         delay = self._low
         if self._log_spread:
             delay *= math.exp(self._rng.random() * self._log_spread)
+        delay += n_bytes / self._bytes_per_s
+        if not self._log_spread and math.isinf(self._bytes_per_s):
+            return now + delay  # all messages take as long: none overtakes another
         pair = (source, destination)
         at = self._last[pair] = max(now + delay, self._last.get(pair, 0.0))
+        if len(self._last) > self._room:
+            self._last = {pair: last for pair, last in self._last.items() if last > now}
+            self._room = 1000 + 2 * len(self._last)
         return at
 
 
 class Slot:
     """What the simulation keeps of one rank."""
 
-    def __init__(self, speed: float, unit_s: float, quantum_s: float, drafts: Drafts) -> None:
+    def __init__(self, speed: float, unit_s: float, quantum_s: float, drafts: Drafts | None) -> None:
         self.speed, self.drafts = speed, drafts
         self.unit_s = unit_s / speed  # virtual seconds that it takes for one unit
         self.quantum = max(1, round(quantum_s * speed / unit_s))  # units
         self.inbox: list[int] = []  # numbers of messages
         self.busy_until = 0.0
         self.alarm = 0  # the number of its one valid alarm
+        self.sent = 0  # messages
 
 
 class Simulation:
@@ -85,6 +104,8 @@ class Simulation:
         latency: float | tuple[float, float] = 5e-6,
         unit_s: float = 1e-6,
         quantum_s: float = 50e-6,
+        overhead_s: float = 0.0,
+        bytes_per_s: float = math.inf,
         options: Options | None = None,
         seed: int = 0,
         searcher_class: type[Searcher] = Searcher,
@@ -97,6 +118,8 @@ class Simulation:
             raise ValueError("problems: expected one per rank, got none")
         options = (options or Options(seed=seed)).checked()
         unit_s, quantum_s = number("unit_s", unit_s, above=0.0), number("quantum_s", quantum_s, above=0.0)
+        if bytes_per_s != math.inf:
+            bytes_per_s = number("bytes_per_s", bytes_per_s, above=0.0)
         for problem in problems:
             check_problem(problem)
         speeds = check_speeds([1.0] * size if speeds is None else speeds, size).tolist()
@@ -104,20 +127,29 @@ class Simulation:
         ring = ring_order(size)
         self.searchers = []
         for rank, (problem, bound) in enumerate(zip(problems, check_bounds(bounds, size), strict=True)):
-            saved = None if states is None else Saved(states, range(rank, len(states), size), 0.0)
+            saved = None if states is None else share(states, rank, size)
             self.searchers.append(searcher_class(rank, ring, Guard(problem), options, bound, saved))
         self._stores = stores
         self.now = 0.0
+        self.worked_at = 0.0  # when the last work quantum was over
         self.over_at = 0.0  # when the last rank heard that it is over
         self.messages = 0
         self.in_flight: dict[int, Send] = {}  # by number: what was sent and hasn't been served
-        self._delays = Delays(latency, random.Random(seed))
-        drafts = [Drafts(record, rank, list(range(size))) for rank, record in enumerate(records or [OFF] * size)]
-        self._slots = [Slot(speed, unit_s, quantum_s, mine) for speed, mine in zip(speeds, drafts, strict=True)]
+        overhead_s = number("overhead_s", overhead_s, least=0.0)
+        self._delays = Delays(latency, bytes_per_s, overhead_s, random.Random(seed))
+        worlds = list(range(size))
+        drafts = [Drafts(record, rank, worlds) for rank, record in enumerate(records)] if records else []
+        self._slots = [
+            Slot(speed, unit_s, quantum_s, drafts[rank] if records else None) for rank, speed in enumerate(speeds)
+        ]
         self._heap: list[tuple[float, int, int]] = []  # (time, number, rank); the number of a message or of an alarm
         self._number = 0
         for rank in range(size):
             self._set_alarm(rank, 0.0)
+
+    def sent(self) -> list[int]:
+        """Messages sent so far, by rank."""
+        return [slot.sent for slot in self._slots]
 
     def step(self) -> bool:
         """Let the next event happen; False when every rank has heard that the search is over.
@@ -146,37 +178,46 @@ class Simulation:
         if searcher.over:
             return
         sends = searcher.turn(self.now, arrived)
-        slot.drafts.turn(self.now, arrived, sends)
+        if slot.drafts is not None:
+            slot.drafts.turn(self.now, arrived, sends)
+            slot.drafts.record.enter(Phase.OWN if searcher.working else Phase.WAITING, self.now)
+        ready = self.now + self._delays.overhead_s * (len(arrived) + len(sends))
         for send in sends:
-            self._send(rank, send)
-        slot.drafts.record.enter(Phase.OWN if searcher.working else Phase.WAITING, self.now)
+            self._send(rank, send, ready)
         if searcher.saving:
             assert self._stores is not None
             for send in searcher.save(self._stores[rank], self.now):
-                self._send(rank, send)
-            self._set_alarm(rank, self.now + slot.unit_s)
+                self._send(rank, send, ready)
+            self._set_alarm(rank, ready + slot.unit_s)
         elif searcher.working:
             done = searcher.work(slot.quantum)
             # A quantum without a new unit (clean-up only) still takes the time of one: time never stands still.
-            slot.busy_until = self.now + max(done, 1) * slot.unit_s
+            slot.busy_until = ready + max(done, 1) * slot.unit_s
+            self.worked_at = max(self.worked_at, slot.busy_until)
             self._set_alarm(rank, slot.busy_until)
         elif searcher.reason is not None:
-            self.over_at = self.now
+            self.over_at = max(self.over_at, ready)
+        elif ready > self.now:
+            slot.busy_until = ready  # what comes meanwhile is served then
+            self._set_alarm(rank, ready)
         elif searcher.wake_at < math.inf:
             self._set_alarm(rank, max(self.now, searcher.wake_at))
 
-    def _send(self, rank: int, send: Send) -> None:
-        at = self._delays.arrival(self.now, rank, send[0])
+    def _send(self, rank: int, send: Send, now: float) -> None:
+        destination, message = send
+        at = self._delays.arrival(now, rank, destination, HEADER_BYTES + len(message.payload))
         self._number += 1
         self.in_flight[self._number] = send
         self.messages += 1
-        heappush(self._heap, (at, self._number, send[0]))
+        self._slots[rank].sent += 1
+        heappush(self._heap, (at, self._number, destination))
 
     def end(self) -> None:
         """Record what each rank has done, when all have heard that it is over."""
         for searcher, slot in zip(self.searchers, self._slots, strict=True):
             cpu_s = searcher.units * slot.unit_s * slot.speed
-            slot.drafts.end(0.0, self.over_at, cpu_s, searcher.units, slot.speed)
+            if slot.drafts is not None:
+                slot.drafts.end(0.0, self.over_at, cpu_s, searcher.units, slot.speed)
 
     def _set_alarm(self, rank: int, at: float) -> None:
         self._number += 1
@@ -194,10 +235,11 @@ def search(
 
     Parameters: `bounds` (P,), a Bound for each rank, if they share one; `speeds` (P,), units of work per `unit_s` seconds
     relative to 1; `latency` in seconds, one number or (low, high) for log-uniform delays; `quantum_s`, virtual seconds of
-    work between two turns; `options` of the searchers; `seed` of the delays and (without `options`) of the pauses;
-    `searcher_class`, for variants of the protocol; `stores` (P,), where each rank is saved (with `options.save_every_s`);
-    `states`, what was saved of all ranks there were, to go on from; `records` (P,), where what happens is recorded; `check`
-    is called with the `Simulation` after every event.
+    work between two turns; `overhead_s`, what each message takes of the time of who sends it, and again of who receives
+    it; `bytes_per_s`, the rate of a link; `options` of the searchers; `seed` of the delays and (without `options`) of the
+    pauses and random routes; `searcher_class`, for variants of the protocol; `stores` (P,), where each rank is saved (with
+    `options.save_every_s`); `states`, what was saved of all ranks there were, to go on from; `records` (P,), where what
+    happens is recorded; `check` is called with the `Simulation` after every event.
     Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have heard of it,
     SearchError for what it has returned against its law, and ProtocolError when the protocol breaks its own.
     """
@@ -229,6 +271,8 @@ def search(
         balances=sum(searcher.drafting.received for searcher in simulation.searchers),
         messages=simulation.messages,
         drafts=sum(searcher.drafting.seq for searcher in simulation.searchers),
+        most_messages=max(simulation.sent()),
+        detection_s=max(0.0, simulation.over_at - simulation.worked_at),
     )
 
 

@@ -30,7 +30,8 @@ initiator      otherwise, pause is over                                 pass on 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Literal, NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.searching.drafting import Pause
@@ -46,6 +47,8 @@ class Token(NamedTuple):
 class Termination:
     """Safra's algorithm on one rank.  The initiator begins with the token in hand, as after an inconclusive probe."""
 
+    route: Literal["ring"] = "ring"
+
     def __init__(self, *, initiator: bool, alone: bool, pause: Pause) -> None:
         self.initiator, self.alone, self.pause = initiator, alone, pause
         self.count = 0
@@ -53,6 +56,11 @@ class Termination:
         self.token: Token | None = Token(0, True) if initiator else None
         self.not_before = 0.0
         self.over = False
+
+    @property
+    def wake_at(self) -> float:
+        """When there is something to do even if no message arrives (inf: never)."""
+        return self.not_before if self.token is not None else math.inf
 
     def sent(self) -> None:
         """A WORK message leaves this rank."""

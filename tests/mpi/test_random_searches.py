@@ -76,6 +76,7 @@ class Tree(Pile):
 def one(seed: int) -> None:
     draw = random.Random(seed)
     options = {
+        "route": ("ring", "random")[seed // 3 % 2],  # the same on all ranks
         "threshold": draw.choice([0, 1.0, np.float32(5)]),
         "balance": draw.random() < 0.8,
         "quantum": draw.choice([None, None, 1, np.int64(7), 500]),

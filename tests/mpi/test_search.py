@@ -47,9 +47,10 @@ class SlowPile(Pile):
         return super().result()
 
 
+@pytest.mark.parametrize("route", ["ring", "random"])
 @pytest.mark.parametrize("balance", [True, False])
-def test_every_item_is_done_once(balance: bool) -> None:
-    result = lb_mpi.search(COMM, SlowPile(3000), threshold=1.0, balance=balance)
+def test_every_item_is_done_once(balance: bool, route: str) -> None:
+    result = lb_mpi.search(COMM, SlowPile(3000), threshold=1.0, balance=balance, route=route)
     assert sorted(result.value) == list(range(1, 3001))
     assert not result.found
     assert len(result.ranks) == COMM.size
@@ -61,15 +62,17 @@ def test_every_item_is_done_once(balance: bool) -> None:
         assert all(rank.balances <= 1 for rank in result.ranks)
 
 
-def test_again_and_again_without_a_hang() -> None:
+@pytest.mark.parametrize("route", ["ring", "random"])
+def test_again_and_again_without_a_hang(route: str) -> None:
     for seed in range(30):
-        result = lb_mpi.search(COMM, Pile(1 + 7 * seed), threshold=1.0, seed=seed)
+        result = lb_mpi.search(COMM, Pile(1 + 7 * seed), threshold=1.0, seed=seed, route=route)
         assert sorted(result.value) == list(range(1, 2 + 7 * seed))
 
 
-def test_an_answer_ends_the_search_on_all_ranks() -> None:
+@pytest.mark.parametrize("route", ["ring", "random"])
+def test_an_answer_ends_the_search_on_all_ranks(route: str) -> None:
     for wanted in (1, 2, 700, 3000):
-        result = lb_mpi.search(COMM, SlowPile(3000, wanted=wanted), threshold=1.0)
+        result = lb_mpi.search(COMM, SlowPile(3000, wanted=wanted), threshold=1.0, route=route)
         assert result.found
         assert wanted in result.value
 
@@ -108,10 +111,11 @@ def test_a_record_on_some_ranks_only_is_an_error_on_all(monkeypatch: pytest.Monk
         lb_mpi.search(COMM, Pile(10), threshold=1.0)
 
 
-def test_reports_reach_rank_0() -> None:
+@pytest.mark.parametrize("route", ["ring", "random"])
+def test_reports_reach_rank_0(route: str) -> None:
     seen = []
     callback = (lambda reports, seconds: seen.append((dict(reports), seconds))) if COMM.rank == 0 else None
-    lb_mpi.search(COMM, SlowPile(8000), threshold=1.0, on_report=callback, report_every_s=0.01)
+    lb_mpi.search(COMM, SlowPile(8000), threshold=1.0, on_report=callback, report_every_s=0.01, route=route)
     if COMM.rank == 0:
         assert seen
         reports, seconds = seen[-1]
@@ -126,12 +130,13 @@ def test_an_exception_in_work_is_named_on_all_ranks(item: int) -> None:
         lb_mpi.search(COMM, SlowPile(3000, poison=item), threshold=1.0)
 
 
+@pytest.mark.parametrize("route", ["ring", "random"])
 @pytest.mark.parametrize("broken", ["split", "absorb", "result"])
-def test_an_exception_elsewhere_is_named_on_all_ranks(broken: str) -> None:
+def test_an_exception_elsewhere_is_named_on_all_ranks(broken: str, route: str) -> None:
     if COMM.size == 1 and broken != "result":
         pytest.skip("nobody to split with")
     with pytest.raises(lb_mpi.SearchError, match=f"ArithmeticError: {broken} is broken"):
-        lb_mpi.search(COMM, SlowPile(3000, broken=broken, sick=COMM.rank == COMM.size - 1), threshold=1.0)
+        lb_mpi.search(COMM, SlowPile(3000, broken=broken, sick=COMM.rank == COMM.size - 1), threshold=1.0, route=route)
 
 
 BAD = [
@@ -150,6 +155,7 @@ BAD = [
     ({"quantum": 2.5}, "quantum = 2.5"),
     ({"threshold": None}, "threshold = None"),
     ({"report_every_s": 0}, "report_every_s = 0"),
+    ({"route": "line"}, "route = 'line'"),
 ]
 
 
@@ -160,6 +166,13 @@ def test_a_bad_argument_on_one_rank_is_an_error_on_all(options: dict[str, object
     where = "" if COMM.rank == last else f"rank {last}: "
     with pytest.raises(ValueError, match=f"^{where}.*{name}.*expected"):
         lb_mpi.search(COMM, Pile(10), **mine)
+
+
+def test_routes_that_differ_are_an_error_on_all() -> None:
+    if COMM.size == 1:
+        pytest.skip("needs somebody to differ from")
+    with pytest.raises(ValueError, match="route"):
+        lb_mpi.search(COMM, Pile(10), route="random" if COMM.rank == COMM.size - 1 else None)
 
 
 def test_numpys_numbers_are_as_good() -> None:

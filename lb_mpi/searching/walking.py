@@ -1,0 +1,214 @@
+"""One rank of stealing on thousands of ranks: drafts that walk, and drafts that stand.   (pure)
+
+A draft that goes round the ring (`drafting`) takes a hop for each rank.  Here it walks over some random ranks.  When nobody
+on its way could serve it, it comes home, and the rank leaves a standing draft with each of its neighbours on the
+hypercube and falls asleep: whoever has work to spare later, serves it then, and nobody asks again and again.
+
+Source: the words, J and the split between work quanta are those of Xu, Zhang, Sun 1991 (see `drafting`); that a
+rank which found nothing leaves word with its neighbours is from Saraswat et al., "Lifeline-based global load balancing"
+(PPoPP 2011).
+
+The law
+-------
+- Every piece of work is in exactly one place: in a rank's hands, kept by a rank, or in one WORK message.
+- A source has at most one walk out; (source, seq) names it for ever.  It is out exactly while its DRAFTING is under way or
+  queued, or the WORK that answers it is under way.
+- A source has at most one standing draft with each neighbour.  The neighbour is in the source's `stood` exactly while
+  STAND is under way, kept by it, or the WORK that answers it is under way.
+- Each draft is answered once at most: by the walk itself, which is home after `reach` + 1 hops at most, or by WORK.
+- A rank that is ASLEEP has no walk out, and a standing draft with each of its neighbours; but one that never had work has
+  one with its parent in the binomial tree only.  Until a message comes it is silent.
+- WORK may reach a BUSY rank, from a standing draft of earlier.  It is kept as it is, and absorbed when nothing else is in
+  hand, or passed on whole to the next draft: `absorb` is only called with no work in hand, on the ring and here.
+- No order between messages is assumed.
+
+In the beginning every rank but those that hold work is ASLEEP, and its draft stands, unsent, with its parent in the binomial
+tree, with the number of ranks below it as its weight: so work comes to all in log2 P splits, and shares are fair.
+
+Nobody waits for ever: unserved walks come home, and nobody holds anything while it waits.  Whoever has Q > J at the end of
+a turn serves the drafts it has, walks first, since their ranks will otherwise ask others; after `PATIENCE` of those in a
+row the draft that has stood longest goes first.  Ranks that ever had work are connected by edges of the binomial tree,
+which are edges of the hypercube; so as long as anybody keeps having Q > J, the sleepers around it wake, and those around
+them.
+
+One split serves many: with n = min(drafts, Q / (J / 2) - 1) the work in hand is split into n + 1 shares, by weight.
+
+The table (what is not in it is a ProtocolError)
+------------------------------------------------
+(drawn from `lb_mpi.searching.table`)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from lb_mpi.errors import ProtocolError
+from lb_mpi.searching import tree
+from lb_mpi.searching.drafting import Kind, Message, Send, State
+from lb_mpi.searching.drafts import Draft, Drafts
+from lb_mpi.searching.problem import Problem, shares
+from lb_mpi.searching.table import TABLE, draw
+
+__doc__ = (__doc__ or "").replace("(drawn from `lb_mpi.searching.table`)", draw("random"))
+
+REACH = 16  # ranks that a walk sees; of 4, 8, 16 and 32 the best on 1,024 ranks
+EXPECTED = {(row.state, row.event) for row in TABLE if row.route == "random"}
+
+
+class Terms(NamedTuple):
+    """On which terms a rank drafts, and gives."""
+
+    threshold: float  # J, in the unit of `problem.load()`
+    pick: Callable[[int], int]  # pick(n): a random number from 0 to n - 1
+    reach: int = REACH  # ranks that a walk sees before it goes home
+    once: bool = False  # who has had work never drafts again: each rank is dealt one share, nothing moves afterwards
+
+
+class Walking:
+    """The drafting protocol of one of `size` ranks; the work of its `problem` is moved."""
+
+    def __init__(self, rank: int, size: int, problem: Problem, terms: Terms) -> None:
+        self.rank, self.size, self.problem, self.terms = rank, size, problem, terms
+        self.state = State.ASLEEP
+        self.seq = 0  # walks that this rank has started
+        self.out = False  # the last of them is neither home nor answered
+        self.stood = {tree.parent(rank)} if rank else set()  # neighbours that hold a standing draft of this rank
+        born = [Draft(child, 0, tree.descendants(child, size)) for child in tree.children(rank, size)[::-1]]
+        self.drafts = Drafts(born)  # of others, which could be served here
+        self.kept: list[bytes] = []  # parts of work that came while there was some in hand
+        self.received = 0  # WORK messages: the balances of this rank
+        self.load = 0.0  # problem.load() when `settle` was last through
+
+    @property
+    def route(self) -> Literal["random"]:
+        """How drafts travel."""
+        return "random"
+
+    @property
+    def wake_at(self) -> float:
+        """When there is something to do even if no message arrives: never."""
+        return math.inf
+
+    def start(self) -> None:
+        """The problem of this rank holds work from the beginning."""
+        self.state = State.BUSY
+
+    def receive(self, message: Message, now: float) -> list[Send]:
+        """The table, row by row: serve one message that arrived."""
+        kind, source = message.kind, message.source
+        event = (
+            kind.name if kind is not Kind.DRAFTING else "own DRAFTING" if source == self.rank else "another's DRAFTING"
+        )
+        if ((self.state.name, event) in EXPECTED or ("any", event) in EXPECTED) and self._is_due(message):
+            if kind is Kind.WORK:
+                return self._take_in(message)
+            if kind is Kind.STAND:
+                self.drafts.standing.append(Draft(source, 0))
+                return []
+            if source == self.rank:
+                return self._own_walk_is_home()
+            self.drafts.walks.append(Draft(source, message.seq, left=message.pid))
+            return []
+        raise ProtocolError(
+            f"rank {self.rank} in {self.state.name} (walk {self.seq}, out {self.out}, stood with {sorted(self.stood)}) "
+            f"got {message}"
+        )
+
+    def settle(self, now: float) -> list[Send]:
+        """All messages that had arrived are served: give work to drafts, let the others walk on, draft if there is none."""
+        load = self._load()
+        sends: list[Send] = []
+        if self.state is State.BUSY and self.drafts and (self.kept or load > self.terms.threshold):
+            sends += self._serve(load)
+            load = self._load()
+        for source, seq, _, left in self.drafts.leave():
+            sends.append((self._next(source) if left > 1 else source, Message(Kind.DRAFTING, source, seq, left - 1)))
+        self.load = load
+        if self.state is State.BUSY and not load > 0.0:
+            self.state = State.IDLE
+        if self.state is State.IDLE and self.size > 1:
+            sends += self._seek()
+        return sends
+
+    def _is_due(self, message: Message) -> bool:
+        """Tell if the draft that the message belongs to is as it must be."""
+        kind, source, seq, pid, _, _ = message
+        if kind is Kind.STAND:
+            return (source ^ self.rank).bit_count() == 1 and not self.drafts.stands(source)
+        if source != self.rank:
+            return kind is Kind.DRAFTING
+        if kind is Kind.WORK and seq == 0:
+            return pid in self.stood
+        return self.out and seq == self.seq
+
+    def _take_in(self, message: Message) -> list[Send]:
+        if message.seq == 0:
+            self.stood.remove(message.pid)
+        else:
+            self.out = False
+        self.received += 1
+        if self.state is State.BUSY:
+            self.kept.append(message.payload)
+        else:
+            self.problem.absorb(message.payload)
+            self.state = State.BUSY
+        return []
+
+    def _own_walk_is_home(self) -> list[Send]:
+        self.out = False
+        if self.state is State.BUSY:
+            return []
+        self.state = State.ASLEEP
+        new = [rank for rank in tree.neighbours(self.rank, self.size) if rank not in self.stood]
+        self.stood.update(new)
+        return [(rank, Message(Kind.STAND, self.rank)) for rank in new]
+
+    def _seek(self) -> list[Send]:
+        """Nothing is left to do."""
+        if self.terms.once:
+            self.state = State.ASLEEP
+            return []
+        self.state = State.WALKING
+        if self.out:
+            return []
+        self.seq, self.out = self.seq + 1, True
+        return [(self._next(self.rank), Message(Kind.DRAFTING, self.rank, self.seq, self.terms.reach))]
+
+    def _next(self, source: int) -> int:
+        """Return a random rank that is neither this one nor the source of the walk; its source if there is none."""
+        low, high = sorted((self.rank, source))
+        n = self.size - 1 - (low != high)
+        if n == 0:
+            return source
+        to = self.terms.pick(n)
+        to += to >= low
+        return to + (to >= high and low != high)
+
+    def _load(self) -> float:
+        """Value the work in hand, with as much of what is kept as it takes to have some."""
+        load = self.problem.load()  # once a turn: it may cost some microseconds
+        while self.kept and not load > 0.0:
+            self.problem.absorb(self.kept.pop(0))
+            load = self.problem.load()
+        return load
+
+    def _serve(self, load: float) -> list[Send]:
+        """Give what is kept, part by part, and shares of what is in hand, to as many drafts as it is enough for."""
+        drafts = self.drafts.in_order()
+        parts, self.kept = self.kept[: len(drafts)], self.kept[len(drafts) :]
+        waiting = drafts[len(parts) :]
+        if waiting and load > self.terms.threshold:
+            n = min(len(waiting), self._most(load))
+            mine = 1 + sum(draft.weight for draft in waiting[n:])  # for this rank, and those that it will have to serve
+            parts += shares(self.problem, [mine, *(draft.weight for draft in waiting[:n])])
+        return [
+            (draft.source, Message(Kind.WORK, draft.source, draft.seq, self.rank, payload=part))
+            for draft, part in zip(self.drafts.serve(len(parts)), parts, strict=True)
+        ]
+
+    def _most(self, load: float) -> int:
+        """Return how many shares a load above J is good for: with half of J, or more, for everybody."""
+        half = 0.5 * self.terms.threshold
+        return self.size if load >= half * (self.size + 1) else int(load / half) - 1

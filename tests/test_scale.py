@@ -1,0 +1,54 @@
+"""What walking drafts reach on many virtual ranks; virtual time, so each figure is exact for its seed."""
+
+import math
+
+import pytest
+
+from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
+from lb_mpi.searching import simulate
+from lb_mpi.searching.searcher import Options
+from tests.pile import Pile
+
+
+def count(tree: str, ranks: int, **options: object) -> simulate.SimulatedSearch:
+    """Count a tree at 5 us a message, 1 us a node, 50 us between two looks for messages."""
+    problems = [UnbalancedTreeSearch(TREES[tree]) for _ in range(ranks)]
+    result = simulate.search(problems, options=Options(threshold=4.0), **options)
+    assert result.value == PUBLISHED[tree]
+    return result
+
+
+def test_t1_on_256_ranks() -> None:
+    result = count("T1", 256)
+    assert result.efficiency >= 0.93
+    assert result.messages <= 120 * 256
+    assert result.most_messages <= 200
+    assert result.detection_s < 0.2e-3
+
+
+def test_a_slow_rank_takes_less() -> None:
+    speeds = [1.0, 0.5, 0.25, 0.25] * 16
+    result = count("T1", 64, speeds=speeds)
+    assert result.efficiency > 0.95
+    total = sum(result.units)
+    for units, speed in zip(result.units, speeds, strict=True):
+        assert 0.5 < units / total * sum(speeds) / speed < 2.0
+
+
+def piles(**options: object) -> simulate.SimulatedSearch:
+    return simulate.search([Pile(200) for _ in range(8)], options=Options(threshold=1.0, route="random"), **options)
+
+
+def test_messages_take_time_of_their_ranks_and_links() -> None:
+    free, dear, slow = piles(), piles(overhead_s=20e-6), piles(bytes_per_s=1e6)
+    assert sorted(free.value) == sorted(dear.value) == sorted(slow.value) == list(range(1, 201))
+    assert free.virtual_seconds < min(dear.virtual_seconds, slow.virtual_seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("overhead_s", -1e-6), ("overhead_s", math.inf), ("bytes_per_s", 0.0), ("bytes_per_s", math.nan)],
+)
+def test_bad_costs_of_messages_are_named(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} = .*: expected"):
+        simulate.search([Pile(3)], **{name: value})
