@@ -124,11 +124,13 @@ def find_path(
         leaders = sorted(set(comm.allgather(machine.bcast(comm.rank))))
         if comm.rank in leaders[1:]:
             comm.Send(cells, 0)
+        machines = [cells]
         if comm.rank == 0:
             machines = [cells, *(np.empty_like(cells) for _ in leaders[1:])]
             for leader, others in zip(leaders[1:], machines[1:], strict=True):
                 comm.Recv(others, leader)
-            path = way_back(join(machines), done.found_at)[::-1]
+        found = agree(comm, lambda: way_back(join(machines), done.found_at)[::-1] if comm.rank == 0 else path, patient=True)
+        path = np.ascontiguousarray(found)
     length = comm.bcast(len(path))
     return path if comm.rank == 0 else np.empty(length, np.int64)
 

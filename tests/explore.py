@@ -44,7 +44,7 @@ class World(NamedTuple):
                 (d.state, d.seq, d.promise, d.had_work, tuple(sorted(d.skipped.items())), t.count, t.black, t.token,
                  s.reason, s._told, tuple(p.items), tuple(sorted(p.done)), s.error is None,
                  s.sharing and (s.sharing.bound.best, *s.sharing.known.values()),
-                 s.saves and (cut_key(s.saves.cut), tuple(s.saves.held)))
+                 s.saves and cut_key(s.saves.cut))
             )  # fmt: skip
         under_way = tuple(sorted((pair, queue) for pair, queue in self.channels.items() if queue))
         return (tuple(ranks), under_way, self.disk.key())
@@ -65,7 +65,7 @@ def clone(searcher: Searcher) -> Searcher:
         other.sharing.bound = other.problem.bound = copy.copy(searcher.sharing.bound)
     if searcher.saves is not None:
         other.saves = copy.copy(searcher.saves)
-        other.saves.cut, other.saves.held = copy_cut(searcher.saves.cut), list(searcher.saves.held)
+        other.saves.cut = copy_cut(searcher.saves.cut)
     return other
 
 

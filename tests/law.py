@@ -17,10 +17,7 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
 
     `work`: each piece of it is looked for, too, which takes longest (and what is lost once stays lost).
     """
-    in_flight = [
-        *in_flight,
-        *((searcher.rank, held) for searcher in searchers for held in (searcher.saves.held if searcher.saves else ())),
-    ]
+    in_flight = list(in_flight)
     failed = any(searcher.error is not None for searcher in searchers)
     check_bound(searchers, in_flight)
     if not failed:
@@ -126,7 +123,9 @@ def check_drafts(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> No
     for searcher in searchers:
         promise = searcher.drafting.promise
         if searcher.drafting.state is State.READY_FOR_SPLIT and promise is not None:
-            assert searcher.paused, f"rank {searcher.rank} does not split"
+            # Paused, or rank 0 between the end of a save and its next turn.
+            assert searcher.saves is not None, f"rank {searcher.rank} does not split"
+            assert searcher.paused or searcher.rank == 0, f"rank {searcher.rank} does not split"
             admitted[promise] += 1
             held[(searcher.rank, *promise)] += 1
     for searcher in searchers:

@@ -86,15 +86,11 @@ BOUND_MUTANTS = [
 ]  # fmt: skip
 
 CUT_MUTANTS = [
-    # what is counted, held and served
+    # what is counted
     (searcher, "                    self.saves.cut.under_way += 1\n", "                    pass\n"),
     (searcher, "                self.saves.cut.under_way -= 1  # whatever becomes of it\n", "                pass\n"),
     (searcher, "not self.over and not self._ending and not self.paused and self.drafting", "not self.over and not self._ending and self.drafting"),
-    (saves, "        self.held.append(message)\n", "        pass\n"),
-    (saves, "        if not (self.cut.paused or self.held) or message.kind not in HELD:\n", "        if True:\n"),
-    (saves, "Kind.NOWORK, Kind.TOKEN", "Kind.NOWORK, Kind.WORK, Kind.TOKEN"),
-    (saves, "        held, self.held = self.held, []\n", "        held, self.held = self.held[:1], []\n"),
-    (saves, "        held, self.held = self.held, []\n", "        held = list(self.held)\n"),
+    (searcher, "        if not self.over and not self._ending and not self.paused:\n", "        if not self.over and not self._ending:\n"),
     # states, and what becomes of them
     (searcher, "if self._ending or (state := self.attempt(self.problem.save)) is None:", "if (state := self.attempt(self.problem.save) or b'0000') is None:"),
     (searcher, ', *getattr(self.drafting, "kept", [])', ""),

@@ -3,6 +3,7 @@
 import inspect
 import math
 import random
+import struct
 import types
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import pytest
 
 from lb_mpi.errors import ProtocolError, SearchError
 from lb_mpi.searching import cut, saves, searcher, simulate
-from lb_mpi.searching.saves import pack_parts
+from lb_mpi.searching.saves import pack_parts, share
 from lb_mpi.searching.searcher import Options, Reason, Searcher
 from tests.disk import Disk, MemoryStore, check_saved
 from tests.explore import World, explore, explore_cut, first_world
@@ -42,7 +43,7 @@ def explored(
     first = first_world(size, limit, saves=True, searcher=searcher_class, **options)
     for each in first.searchers if broken_rank >= 0 else ():
         each.problem.broken = options["broken"] if each.rank == broken_rank else ""
-    seen, over = explore(first, most_drafts=drafts, most_saves=saves, look=look)
+    seen, over = explore(first, most_drafts=drafts, most_saves=saves, most_states=20_000, look=look)
     return seen, over, saved
 
 
@@ -207,12 +208,36 @@ def stop(seed: int, searcher_class: type = Searcher) -> None:
     for _ in range(20 + seed):
         simulation.step()
     simulation.searchers[0].saves.stop()
-    while simulation.step():
+    for _ in range(20_000):
+        if not simulation.step():
+            break
         if not simulation.searchers[0].over:
             check_law(simulation.searchers, simulation.in_flight.values())
     assert {each.reason for each in simulation.searchers} == {Reason.STOPPED}
     assert disk.newest is not None
     assert finish(disk.newest, 3, 300) == list(range(1, 301))
+
+
+def test_parts_that_a_rank_keeps_are_saved_and_worked_off() -> None:
+    keep(Searcher)
+
+
+def keep(searcher_class: type) -> None:
+    """A rank that has parts of work beside what it has in hand: of walks, and of an earlier run."""
+    options = Options(threshold=1.0, save_every_s=math.inf, route="random")
+    rank = searcher_class(1, range(2), Pile(60), options)
+    rank.problem.items = [5]
+    rank.drafting.start()
+    rank.drafting.kept, rank.saves.kept = [struct.pack("<2i", 7, 8)], [struct.pack("<i", 9)]
+    state = rank._state()
+    alone = searcher_class(0, range(1), Pile(60), options, None, share([state], 0, 1))
+    for _ in range(200):
+        alone.turn(0.0, [])
+        if alone.working:
+            alone.work(3)
+    assert alone.reason is Reason.EXHAUSTED
+    assert {5, 7, 8, 9} <= set(alone.problem.done)
+    assert len(alone.problem.done) == len(set(alone.problem.done))
 
 
 def test_a_rank_that_cannot_write_keeps_nobody_from_going_on() -> None:
@@ -270,6 +295,7 @@ def find_fault(searcher_class: type, cut_class: type = cut.Cut) -> BaseException
         for seed in range(12):
             lives(seed, searcher_class=searcher_class)
         stop(0, searcher_class)
+        keep(searcher_class)
         explored(2, 3, drafts=1, searcher_class=searcher_class)
         explored(2, 3, drafts=1, broken="save", broken_rank=1, searcher_class=searcher_class)
     except (AssertionError, ProtocolError, KeyError) as fault:

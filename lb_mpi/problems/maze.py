@@ -10,9 +10,8 @@ last.  A cell is named by its flat index in this array.
 All ranks of a machine mark cells of ONE such array (in an MPI shared-memory window, that the caller provides); those of
 other machines hear of the marks a little later (`take_marks`, `put_marks`), and a few cells are searched twice.  A mark
 tells by which direction the cell was entered, so a part of the work that moves is a few bytes and not, as in the paper, the
-path down to it: the path is put together at the end, from the exit back to the entry (`way_back`).  That comes to an end,
-since whoever enters a cell comes from one that was marked before it saw this one free.  Where two machines have entered a
-cell, what both know is first joined to one tree (`join`).
+path down to it: the path is put together at the end, from the exit back to the entry (`way_back`).  Where two machines have
+entered a cell, what both know is first joined to one tree (`join`).
 
 The array is all that must be saved: what is left to do are the free neighbours of marked cells.
 """
@@ -293,7 +292,7 @@ def join(machines: Sequence[Cells]) -> Cells:
     for other in others:
         tree = np.where(cells < MARKED, cells, FREE).astype(np.uint8)
         tree[(other < MARKED) & (other != FREE)] = other[(other < MARKED) & (other != FREE)]
-        kernel.grow_tree(cells.reshape(-1), other.reshape(-1), steps(width), width + 1, tree.reshape(-1))
+        kernel.grow_tree(cells.reshape(-1), other.reshape(-1), steps(width), width + 1, tree.reshape(-1), False)
         cells = tree
     return cells
 
@@ -301,16 +300,21 @@ def join(machines: Sequence[Cells]) -> Cells:
 def way_back(cells: Cells, cell: int) -> Indices:
     """Walk back from `cell` (flat index) to the entry, by the marks; shape (n,), flat indices, `cell` first.
 
-    ValueError when that isn't marked, or a cell on the way was entered by another machine.
+    Where two ranks have entered the same cells within some nanoseconds, their marks may lead round: then the way is one over
+    marked cells, whoever entered them from where.  ValueError when `cell` or the entry isn't marked.
     """
     flat, width = cells.reshape(-1), cells.shape[1]
     if not 0 <= cell < flat.size:
         raise ValueError(f"cell = {cell!r}: expected a flat index, 0 to {flat.size - 1}")
+    for end in (cell, width + 1):
+        if flat[end] < MARKED:
+            raise ValueError(f"cell {divmod(end, width)} was not entered: expected one with a way back to the entry")
     n, last = kernel.follow(flat, steps(width), cell, np.empty(0, np.int64))
     if flat[last] != MARKED + STAY:
-        raise ValueError(
-            f"cell {divmod(last, width)} was not entered here: expected a cell with a way back to the entry"
-        )
+        tree = np.where(flat < MARKED, flat, FREE).astype(np.uint8)
+        kernel.grow_tree(flat, flat, steps(width), width + 1, tree, True)
+        flat = tree
+        n, last = kernel.follow(flat, steps(width), cell, np.empty(0, np.int64))
     path = np.empty(n, np.int64)
     kernel.follow(flat, steps(width), cell, path)
     return path

@@ -239,11 +239,11 @@ def follow(cells: Cells, offsets: Indices, cell: int, path: Indices) -> tuple[in
 
 
 @njit(cache=True)
-def grow_tree(cells: Cells, other: Cells, offsets: Indices, entry: int, tree: Cells) -> None:
+def grow_tree(cells: Cells, other: Cells, offsets: Indices, entry: int, tree: Cells, anyhow: bool) -> None:
     """Give each cell that is marked in one of two arrays a direction in `tree`, so that all lead back to the entry.
 
-    Breadth first from the entry, over the directions of both.  `tree` has no marks before.  What can't be reached so is
-    HEARD.
+    Breadth first from the entry, over the directions of both; `anyhow`: from any marked cell to its marked neighbours.
+    `tree` has no marks before.  What can't be reached so is HEARD.
     """
     front, n = np.empty(1024, np.int64), 1
     front[0] = entry
@@ -254,7 +254,8 @@ def grow_tree(cells: Cells, other: Cells, offsets: Indices, entry: int, tree: Ce
             for direction in range(LAST_DIRECTION + 1):
                 cell = front[i] + offsets[direction]
                 by = MARKED + direction
-                if tree[cell] == FREE and (cells[cell] == by or other[cell] == by):
+                marked = anyhow and (cells[cell] >= MARKED or other[cell] >= MARKED)
+                if tree[cell] == FREE and (marked or cells[cell] == by or other[cell] == by):
                     tree[cell] = by
                     after[m] = cell
                     m += 1

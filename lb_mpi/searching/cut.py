@@ -5,8 +5,7 @@ work is in two of them, or in none: nobody may work meanwhile, and no WORK may b
 
 The law
 -------
-- A rank is paused from PAUSE (rank 0: from `begin`) to GO.  A paused rank does no work, splits nothing, and serves of the
-  protocols' messages only WORK; the others it holds, in their order, until it goes on.
+- A rank is paused from PAUSE (rank 0: from `begin`) to GO.  A paused rank does no work, and splits nothing.
 - Each rank counts the WORK that it has sent less that which has come to it.  A paused rank sends none, so the sum over
   paused ranks is the number of WORK under way, or more, since what has come may not be told yet.  When all are paused and
   the sum is 0, none is under way: that is the cut.

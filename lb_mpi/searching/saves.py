@@ -1,4 +1,4 @@
-"""What the saves of a search are for one rank: when to keep still, what to hold meanwhile, what to write.   (pure)
+"""What the saves of a search are for one rank: when to keep still, and what to write.   (pure)
 
 The cut itself, and its law, stand in `lb_mpi.searching.cut`.
 """
@@ -10,11 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from lb_mpi.searching.cut import Cut
-from lb_mpi.searching.drafting import Kind, Message, Send
+from lb_mpi.searching.drafting import Send
 
-HELD = (  # while a rank is paused
-    Kind.DRAFTING, Kind.REJECT, Kind.ADMISSION, Kind.NOWORK, Kind.STAND, Kind.TOKEN, Kind.BOUND,
-)  # fmt: skip
 _RECEIPT = struct.Struct("<iqqd")
 _N_BYTES = struct.Struct("<q")
 
@@ -76,7 +73,6 @@ class Saves:
 
     def __init__(self, rank: int, size: int, every_s: float) -> None:
         self.cut = Cut(rank, size, every_s)
-        self.held: list[Message] = []  # while this rank is paused
         self.stopping = False  # the search is to end after the next save
         self.kept: list[bytes] = []  # parts of work of an earlier run, taken in when there is no other
 
@@ -88,20 +84,6 @@ class Saves:
     def stopped(self) -> bool:
         """The save after which the search is to end has come to an end, well or not."""
         return self.stopping and not self.cut.paused
-
-    def holds(self, message: Message) -> bool:
-        """Keep a message until the rank goes on, if it is of that kind; then those before it come first."""
-        if not (self.cut.paused or self.held) or message.kind not in HELD:
-            return False
-        self.held.append(message)
-        return True
-
-    def release(self) -> list[Message]:
-        """What was held, in order, when the rank may go on."""
-        if self.cut.paused:
-            return []
-        held, self.held = self.held, []
-        return held
 
     @property
     def due(self) -> bool:

@@ -23,8 +23,8 @@ A search ends for one of four reasons: all work is done (found out by the termin
 failed, or it was asked to save and stop.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first
 reason wins.  On the ring rank 0 does it by itself; otherwise both go through the binomial tree of all ranks.
 
-A search that is saved has `saves` (see there), which pause all ranks now and then.  While a rank is paused, it holds what
-has arrived for the protocols, and serves it when it goes on; WORK is taken in at once, since it is to be saved.
+A search that is saved has `saves` (see there), which pause all ranks now and then.  A paused rank takes in what arrives,
+and answers; but it does no work, splits nothing, and begins nothing: all that is done in `_settle` waits.
 
 Whatever the problem raises is kept in `error`, and never leaves `turn` and `work`: the message that it came with is lost,
 but those behind it in the same batch are looked at, since the STOP that ends this rank may be one of them.
@@ -207,9 +207,11 @@ class Searcher:
 
     def turn(self, now: float, arrived: Iterable[Message]) -> list[Send]:
         """Serve what has arrived, in order, then see what is to be done; returns what is to be sent, in order."""
-        sends = self._serve(arrived, now)
-        if self.saves is not None and self.saves.held:
-            sends += self._serve(self.saves.release(), now)
+        sends: list[Send] = []
+        for message in arrived:
+            if self.over:
+                break
+            sends += self.attempt(self._receive, message, now) or []
         if not self.over and not self._ending and not self.paused:
             # If it raises, what it was about to send is lost: after a failure only FINISH and STOP matter.
             sends += self.attempt(self._settle, now) or []
@@ -261,15 +263,6 @@ class Searcher:
         if self.saves is not None:
             self.saves.stop()
         return []
-
-    def _serve(self, messages: Iterable[Message], now: float) -> list[Send]:
-        sends: list[Send] = []
-        for message in messages:
-            if self.over:
-                break
-            if self.saves is None or not self.saves.holds(message):
-                sends += self.attempt(self._receive, message, now) or []
-        return sends
 
     def _settle(self, now: float) -> list[Send]:
         if self.problem.found:
