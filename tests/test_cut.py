@@ -116,7 +116,7 @@ def live(
         if disk.newest is not None and events % 10 == 0:
             check_saved(disk.newest, limit)
         assert simulation.searchers[0].saves.cut.number <= simulation.now / every_s, "saved too often"
-        assert events < 10_000, "no end in sight"
+        assert events < 4_000, "no end in sight"
 
     result = simulate.search(
         [Pile(limit) for _ in range(size)],
