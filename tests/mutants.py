@@ -116,7 +116,6 @@ CUT_MUTANTS = [
     (cut, "else self.receipts + receipts", "else receipts"),
     (cut, "        return self._tell(Kind.GO)\n", "        return []\n"),
     (cut, "        return self._tell(Kind.PAUSE)\n", "        return self._tell(Kind.PAUSE)[:1]\n"),
-    (cut, "        self.state = State.RUNNING\n        return", "        return"),
     (cut, "return self._write() if well else self.ended(now)", "return self._write()"),
     (cut, "(number, self.paused) < (self.number, True)", "False"),
     (cut, "        self.at = now + self.every_s\n", "        pass\n"),
