@@ -1,0 +1,117 @@
+"""Searches that are saved, on real ranks: gone on with by fewer, after a stop, with a full disk; what is refused."""
+
+import os
+import resource
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi.save_search import KIND
+from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels
+from lb_mpi.saving.folder import Folder
+from tests.pile import Pile
+
+COMM = MPI.COMM_WORLD
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    compile_kernels()
+
+
+@pytest.fixture
+def saves() -> Iterator[Path]:
+    """A folder for all ranks."""
+    with tempfile.TemporaryDirectory() as name:  # that of rank 0 is used
+        yield Path(COMM.bcast(name)) / "saves"
+        COMM.barrier()
+
+
+def count(comm: MPI.Intracomm, saves: Path, **options: object) -> object:
+    """T1, saved as often as possible."""
+    problem = UnbalancedTreeSearch(TREES["T1"])
+    return lb_mpi.search(comm, problem, threshold=16.0, save=saves, save_every_s=0.004, quantum=5000, **options).value
+
+
+@pytest.mark.parametrize("route", ["ring", "random"])
+def test_fewer_ranks_go_on_from_what_all_have_saved(saves: Path, route: str) -> None:
+    assert count(COMM, saves, route=route) == PUBLISHED["T1"]
+    if COMM.rank == 0:
+        found = Folder(saves, KIND).saves()
+        assert len(found.whole) == 2
+        assert not found.damaged
+        assert found.whole[0].meta["ranks"] == COMM.size
+    half = MPI.Intracomm(COMM.Split(COMM.rank < (COMM.size + 1) // 2))
+    COMM.barrier()
+    if COMM.rank < half.size or COMM.size == 1:
+        assert count(half, saves) == PUBLISHED["T1"]
+    half.Free()
+    COMM.barrier()
+
+
+def test_a_signal_saves_and_stops_and_the_next_call_goes_on(saves: Path) -> None:
+    turns = 0
+
+    def stop() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 10 and COMM.rank == COMM.size - 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    with pytest.raises(lb_mpi.Stopped, match=r"save-0000.*, stopped by .*: run the same again"):
+        count(COMM, saves, on_turn=stop)
+    assert count(COMM, saves) == PUBLISHED["T1"]
+
+
+def test_a_disk_that_is_full_is_a_warning(saves: Path) -> None:
+    last = COMM.rank == COMM.size - 1
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if last:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+        try:
+            assert count(COMM, saves) == PUBLISHED["T1"]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, handler)
+    assert any("is not saved this time" in str(each.message) for each in told) == last
+    COMM.barrier()
+    assert COMM.rank or not Folder(saves, KIND).saves().whole
+
+
+def test_what_cannot_be_saved_or_resumed_is_refused_on_all_ranks(saves: Path) -> None:
+    class Plain(Pile):
+        save = None
+
+    with pytest.raises(TypeError, match="it lacks save"):
+        lb_mpi.search(COMM, Plain(10), save=saves)
+    with pytest.raises(ValueError, match=r"save_every_s = 0: expected"):
+        lb_mpi.search(COMM, Pile(10), save=saves, save_every_s=0)
+    with pytest.raises(TypeError, match="save = 3: expected the name of a folder"):
+        lb_mpi.search(COMM, Pile(10), save=3)
+    count(COMM, saves)
+    with pytest.raises(ValueError, match=r"problem = 'tests\.pile\.Pile': expected .*UnbalancedTreeSearch"):
+        lb_mpi.search(COMM, Pile(10), save=saves)
+    with pytest.raises(lb_mpi.SearchError, match="expected Tree"):
+        lb_mpi.search(COMM, UnbalancedTreeSearch(TREES["T3"]), save=saves)
+
+
+def test_damage_is_told_and_the_save_before_is_read(saves: Path) -> None:
+    count(COMM, saves)
+    COMM.barrier()
+    if COMM.rank == 0:
+        newest = sorted(saves.glob("save-*"))[-1]
+        os.truncate(newest / "rank-000000", 5)
+    COMM.barrier()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert count(COMM, saves) == PUBLISHED["T1"]
+    assert any("it is torn: going on from save" in str(each.message) for each in told) == (COMM.rank == 0)
