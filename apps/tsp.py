@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -96,6 +97,19 @@ class Tours(lb_mpi.Problem):
     def absorb(self, payload: bytes) -> None:
         """Take in what another rank has given."""
         self.open = [Node(least, length, tuple(path)) for least, length, path in json.loads(payload)]
+
+    def save(self) -> bytes:
+        """Pack the cities, the nodes in hand, and the shortest tour of this rank."""
+        return json.dumps([self.distances, self.open, self.mine]).encode()
+
+    def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
+        """Take in hand what ranks of an earlier run had; ValueError for other cities."""
+        for index in mine:
+            distances, nodes, (length, tour, n) = json.loads(states[index])
+            if distances != self.distances:
+                raise ValueError(f"{len(self.distances)} cities: expected those that were saved, {len(distances)}")
+            self.open += [Node(least, so_far, tuple(path)) for least, so_far, path in nodes]
+            self.mine = self.merge(self.mine, Found(length, tuple(tour), n))
 
     def result(self) -> Found:
         """Return the shortest tour of this rank."""

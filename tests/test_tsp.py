@@ -10,6 +10,7 @@ pytest.importorskip("mpi4py")  # the apps import it
 import lb_mpi
 from apps.tsp import Point, Tours, check_tour, random_cities
 from lb_mpi.searching import simulate
+from lb_mpi.searching.saves import pack_parts
 from lb_mpi.searching.searcher import Options
 
 
@@ -100,3 +101,23 @@ def test_four_ranks_that_share_a_bound_search_hardly_more_than_one() -> None:
         private.append(search(cities, 4, shared=False).value.nodes / alone)
     assert max(shared) <= 1.15, shared
     assert min(private) > 1.5, private
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_was_saved_leads_to_the_shortest_tour(ranks: int) -> None:
+    cities = random_cities(8, 5)
+    before = [Tours(cities, lb_mpi.Bound("min")) for _ in range(2)]
+    before[0].start()
+    before[0].work(9)
+    part = before[0].split()
+    assert part is not None
+    before[1].absorb(part)
+    before[1].work(5)
+    states = [pack_parts([each.save()]) for each in before]
+    options = Options(threshold=1.0, save_every_s=math.inf)
+    after = [Tours(cities, lb_mpi.Bound("min")) for _ in range(ranks)]
+    result = simulate.search(after, states=states, options=options, bounds=[each.bound for each in after])
+    check_tour(cities, result.value)
+    assert result.value.length == pytest.approx(held_karp(cities))
+    with pytest.raises(ValueError, match="expected those that were saved"):
+        Tours(random_cities(8, 6), lb_mpi.Bound("min")).resume([before[0].save()], range(1))

@@ -59,13 +59,13 @@ class Saved(NamedTuple):
     states: Sequence[bytes]  # of all ranks that were there when it was saved
     mine: Sequence[int]  # which of them this rank takes in hand
     kept: list[bytes]  # parts of work for this rank beside, as `Problem.split` packs them
-    best: float  # of the bound that is shared; without one 0
+    best: float | None  # of the bound that is shared; None: not known
 
 
 def share(written: Sequence[bytes], rank: int, size: int) -> Saved:
     """What rank `rank` of `size` goes on from, of all that was written."""
     parts, mine = [unpack_parts(each) for each in written], range(rank, len(written), size)
-    return Saved([each[0] for each in parts], mine, [part for index in mine for part in parts[index][1:]], 0.0)
+    return Saved([each[0] for each in parts], mine, [part for index in mine for part in parts[index][1:]], None)
 
 
 class Saves:

@@ -251,7 +251,7 @@ class Searcher:
         assert self.saves is not None
         self.problem.resume(saved.states, saved.mine)  # type: ignore[attr-defined]
         self.saves.kept += saved.kept
-        if self.sharing is not None:
+        if self.sharing is not None and saved.best is not None:
             self.sharing.bound.take(saved.best)
         if self.rank == ROOT or saved.kept or self.problem.load() > 0.0:  # the root's draft stands nowhere yet
             self.drafting.start()

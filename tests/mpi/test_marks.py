@@ -44,7 +44,7 @@ def test_all_machines_have_all_marks_in_the_end(machines: int, walled: bool) -> 
         marked = COMM.allgather(int(np.count_nonzero(cells >= MARKED)))
         assert len(set(marked)) == 1
         assert result.value.visited >= marked[0]
-        path = find_path(COMM, problem, result.value)
+        path = find_path(COMM, machine, cells, result.value)
         if walled:
             assert marked[0] == reachable(dim, seed)
             assert not result.found
