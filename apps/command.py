@@ -9,6 +9,7 @@ import os
 import pathlib
 import stat
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -18,6 +19,8 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.collective import agree
 from lb_mpi.searching.reporting import Report
+
+TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
 
 
 class Parser(argparse.ArgumentParser):
@@ -232,8 +235,10 @@ def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog:
         sys.exit(1)
     except KeyboardInterrupt:
         comm.Abort(130)
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
+        if isinstance(error, MPI.Exception):
+            time.sleep(TOLD_S)
         sys.stderr.flush()
         comm.Abort(1)
     sys.exit(0)

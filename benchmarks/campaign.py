@@ -7,8 +7,8 @@ to it, once or in the restarts, too:
     kill      one to n - 1 ranks get SIGKILL, rank 0 in 40 % of the cases
     stop      they get SIGSTOP, and stay so
     full      a rank can't write any more, as on a full disk, and later a rank is killed
-    torn      a file of the newest save is cut short, and a rank is killed
-    flipped   a bit in a file of the newest save is turned, and a rank is killed
+    torn      when there are two saves, a file of the newest one is cut short, and ranks are killed
+    flipped   the same with a bit that is turned
 
 What may come of it: "exact", the result of a run without failure, from this one command; "named", a non-zero exit and a
 cause in words.  What may not: "wrong"; "silent", an end without a cause, or none within a minute; and "leftovers" of any
@@ -38,7 +38,7 @@ from tools.environment import FOLDERS, ROOT, Environment, wanted
 
 LIMIT_S = 60.0  # for what is left of a run after the last thing has happened to it
 HANG_S = 4.0
-LATEST_S = 1.0  # after the first save of a start
+LATEST_S = 0.5  # after the first save of a start
 MISFORTUNES = ("kill", "kill", "kill", "kill", "stop", "full", "torn", "flipped")
 NUMBER = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")
 
@@ -47,25 +47,25 @@ class Program(NamedTuple):
     """What is run; `folder` stands for where it saves."""
 
     name: str
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # with {speeds} for ranks that rest most of the time: so it takes a while, on few cores, too
     answer: Callable[[dict[str, Any]], Any]  # of the JSON that it prints: what must be the same whatever happens
 
 
 PROGRAMS = (
     Program(
         "uts",
-        ("-m", "apps.uts", "--tree", "T1L", "--save", "{folder}", "--save-every", "0.1", "--json"),
+        tuple("-m apps.uts --tree T1L --speeds {speeds} --save {folder} --save-every 0.3 --json".split()),
         lambda told: (told["nodes"], told["leaves"], told["depth"]),
     ),
     Program(
         "maze",
-        ("-m", "apps.maze", "--dim", "3000", "--walled", "--save", "{folder}", "--save-every", "0.05", "--json"),
+        tuple("-m apps.maze --dim 4000 --walled --speeds {speeds} --save {folder} --save-every 0.2 --json".split()),
         lambda told: (told["found"], told["visited"] - told["visited_twice"]),
     ),
-    Program("pool", ("-m", "benchmarks.campaign_tasks", "{folder}"), lambda told: told["results"]),
+    Program("pool", tuple("-m benchmarks.campaign_tasks {folder}".split()), lambda told: told["results"]),
     Program(
         "weather",
-        ("-m", "apps.weather", "--shape", "32x64", "--steps", "60", "--save", "{folder}", "--save-every", "5", "--json"),
+        tuple("-m apps.weather --shape 48x72 --steps 80 --save {folder} --save-every 5 --json".split()),
         lambda told: told["checksum"],
     ),
 )
@@ -92,7 +92,7 @@ class Start:
         self.scratch.mkdir()
         self.mark, env = limit.marked({**environment.variables(), "TMPDIR": str(self.scratch)})
         self._out, self._err = open(folder / "out", "w+"), open(folder / "err", "w+")  # noqa: SIM115  (closed by `end`)
-        words = [word.format(folder=self.saves) for word in program.words]
+        words = [word.format(folder=self.saves, speeds=",".join(["0.1"] * n)) for word in program.words]
         python = str(environment.python)
         options = ["-n", str(n), "--restarts", "3", "--hang-s", f"{HANG_S:g}"]
         self.process = subprocess.Popen(
@@ -120,6 +120,10 @@ class Start:
         whole = sorted(path.parent for path in self.saves.glob("save-*/manifest"))
         return sorted(whole[-1].iterdir()) if whole else []
 
+    def n_saves(self) -> int:
+        """Whole saves that there are; of a log, two."""
+        return 2 if self.saves.is_file() else len(list(self.saves.glob("save-*/manifest")))
+
     def state(self) -> tuple[Any, ...]:
         """What changes with a save."""
         with contextlib.suppress(OSError):
@@ -142,7 +146,8 @@ def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool
     """Wait for a new save, then a while, and let it happen; False when the run has ended before."""
     before = start.state()
     deadline = time.monotonic() + LIMIT_S
-    while start.state() == before or not start.newest():
+    damages = misfortune in ("torn", "flipped")
+    while start.state() == before or not start.newest() or (damages and start.n_saves() < 2):
         if start.process.poll() is not None or time.monotonic() > deadline:
             return False
         time.sleep(0.01)

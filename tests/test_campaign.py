@@ -1,0 +1,25 @@
+"""Whatever happens to a run that saves, its result is exact; `benchmarks.campaign` has more of it."""
+
+import random
+
+import pytest
+
+from benchmarks.campaign import PROGRAMS, campaign, judge, undisturbed
+from tools.environment import here
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_what_happens_to_a_run_does_not_change_its_result(program: object) -> None:
+    answers = {program.name: undisturbed(here(), program)}
+    run = campaign(here(), random.Random(7), answers, [program])
+    assert (run.outcome, run.left) == ("exact", []), run
+
+
+def test_ends_are_told_apart() -> None:
+    told = {"a": 1}
+    assert judge(0, '{"a": 1}', "", True, lambda found: found == told) == "exact"
+    assert judge(0, '{"a": 2}', "", True, lambda found: found == told) == "wrong"
+    assert judge(0, "", "", True, lambda found: found == told) == "silent"
+    assert judge(1, "", "run: rank 1 on host x was killed by signal 9", True, lambda found: True) == "named"
+    assert judge(1, "", "Traceback", True, lambda found: True) == "silent"
+    assert judge(1, "", "run: rank 1 hangs", False, lambda found: True) == "silent"
