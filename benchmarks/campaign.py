@@ -47,25 +47,25 @@ class Program(NamedTuple):
     """What is run; `folder` stands for where it saves."""
 
     name: str
-    words: tuple[str, ...]  # with {speeds} for ranks that rest most of the time: so it takes a while, on few cores, too
+    words: str  # with {speeds} for ranks that rest most of the time: so it takes a while, on few cores, too
     answer: Callable[[dict[str, Any]], Any]  # of the JSON that it prints: what must be the same whatever happens
 
 
 PROGRAMS = (
     Program(
         "uts",
-        tuple("-m apps.uts --tree T1L --speeds {speeds} --save {folder} --save-every 0.3 --json".split()),
+        "-m apps.uts --tree T1L --speeds {speeds} --save {folder} --save-every 0.3 --json",
         lambda told: (told["nodes"], told["leaves"], told["depth"]),
     ),
     Program(
         "maze",
-        tuple("-m apps.maze --dim 4000 --walled --speeds {speeds} --save {folder} --save-every 0.2 --json".split()),
+        "-m apps.maze --dim 4000 --walled --speeds {speeds} --save {folder} --save-every 0.2 --json",
         lambda told: (told["found"], told["visited"] - told["visited_twice"]),
     ),
-    Program("pool", tuple("-m benchmarks.campaign_tasks {folder}".split()), lambda told: told["results"]),
+    Program("pool", "-m benchmarks.campaign_tasks {folder}", lambda told: told["results"]),
     Program(
         "weather",
-        tuple("-m apps.weather --shape 48x72 --steps 80 --save {folder} --save-every 5 --json".split()),
+        "-m apps.weather --shape 48x72 --steps 80 --save {folder} --save-every 5 --json",
         lambda told: told["checksum"],
     ),
 )
@@ -92,7 +92,7 @@ class Start:
         self.scratch.mkdir()
         self.mark, env = limit.marked({**environment.variables(), "TMPDIR": str(self.scratch)})
         self._out, self._err = open(folder / "out", "w+"), open(folder / "err", "w+")  # noqa: SIM115  (closed by `end`)
-        words = [word.format(folder=self.saves, speeds=",".join(["0.1"] * n)) for word in program.words]
+        words = [word.format(folder=self.saves, speeds=",".join(["0.1"] * n)) for word in program.words.split()]
         python = str(environment.python)
         options = ["-n", str(n), "--restarts", "3", "--hang-s", f"{HANG_S:g}"]
         self.process = subprocess.Popen(

@@ -69,6 +69,7 @@ def test_ranks_that_wait_in_a_map(monkeypatch: pytest.MonkeyPatch, awaited_rank:
     def task(_item: int) -> None:
         if awaited_rank == RANK:
             busy()
+        time.sleep(0.1)  # the others don't take all of its tasks before it has begun one
 
     with lb_mpi.Pool(COMM) as pool:
         check(monkeypatch, lambda: pool.map(task, 4 * SIZE, chunksize=1), "a map of lb_mpi.Pool", awaited_rank)
