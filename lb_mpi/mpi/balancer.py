@@ -43,6 +43,9 @@ from lb_mpi.recording.loans import Loans
 LONGEST_WAIT_S = 0.5e-3  # between two looks whether the others are done
 
 
+VERDICT_S = 1.0
+
+
 class Balancer:
     """Levels the work on rows of data between the ranks of `comm`, however unequal the ranks are.
 
@@ -281,7 +284,8 @@ class Balancer:
 
         def look() -> None:
             lending.take_late()  # what others still send: who has reported has nothing under way
-            self._meanwhile(time.perf_counter() - waits_since)
+            # Who has left the block has had the verdict: it is on its way, and only if it doesn't come that matters.
+            self._meanwhile(time.perf_counter() - waits_since - VERDICT_S)
 
         verdict, judging_s = hear_verdict(comm, self._judge, report, look)
         course.hear(verdict)
