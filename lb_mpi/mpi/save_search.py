@@ -163,21 +163,16 @@ def find(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bou
         folder.lock()
         return folder.saves()
 
-    saves = comm.bcast(agree(comm, lambda: look() if comm.rank == 0 else None, patient=True))
-    if comm.rank:
+    try:
+        saves = comm.bcast(agree(comm, lambda: look() if comm.rank == 0 else None, patient=True))
         found, wrong = folder.newest(saves, lambda saved: _read(comm, folder, saved, meta))
-    else:
-        try:
-            found, wrong = folder.newest(saves, lambda saved: _read(comm, folder, saved, meta))
-        except BaseException:
-            folder.close()
-            raise
-    if found is None:
-        return Found(0, None, folder)
-    if wrong and comm.rank == 0:
-        told = f"{'; '.join(wrong)}: going on from save {found.number}, which was saved before"
-        warnings.warn(told, RuntimeWarning, stacklevel=4)
-    return found
+        if found is not None and wrong:
+            told = f"{'; '.join(wrong)}: going on from save {found.number}, which was saved before"
+            agree(comm, lambda: warnings.warn(told, RuntimeWarning, stacklevel=6) if comm.rank == 0 else None)
+    except BaseException:
+        folder.close()
+        raise
+    return found or Found(0, None, folder)
 
 
 def describe(problem: object, bound: Bound | None) -> dict[str, Any]:
