@@ -35,12 +35,12 @@ from typing import Any, NamedTuple
 
 from lb_mpi.launching import limit, segments
 from tools.environment import FOLDERS, ROOT, Environment, wanted
+from tools.kills import ranks
 
 LIMIT_S = 60.0  # for what is left of a run after the last thing has happened to it
 HANG_S = 4.0
 LATEST_S = 0.5  # after the first save of a start
 MISFORTUNES = ("kill", "kill", "kill", "kill", "stop", "full", "torn", "flipped")
-NUMBER = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")
 
 
 class Program(NamedTuple):
@@ -100,18 +100,7 @@ class Start:
             cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err,
         )  # fmt: skip
         self.used: set[Path] = set()  # shared memory
-
-    def ranks(self) -> dict[int, int]:
-        """The process of each rank that there is now."""
-        found: dict[int, int] = {}
-        for pid in limit.bearers(self.mark):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                rank = [value.partition(b"=")[2] for value in variables if value.startswith(NUMBER)]
-                if rank and words[1:2] == [b"-m"]:
-                    found[int(rank[0])] = pid
-        return found
+        self.module = words[1]
 
     def newest(self) -> list[Path]:
         """The files of the newest save; none before the first."""
@@ -152,7 +141,7 @@ def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool
             return False
         time.sleep(0.01)
     time.sleep(chance.uniform(0.0, LATEST_S))
-    found = start.ranks()
+    found = ranks(start.mark, start.module)
     start.used |= {path for pid in limit.bearers(start.mark) for path in segments.mapped(Path(f"/proc/{pid}"))}
     if len(found) < n:
         return False

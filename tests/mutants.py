@@ -93,8 +93,8 @@ CUT_MUTANTS = [
     (searcher, "        if not self.over and not self._ending and not self.paused:\n", "        if not self.over and not self._ending:\n"),
     # states, and what becomes of them
     (searcher, "if self._ending or (state := self.attempt(self.problem.save)) is None:", "if (state := self.attempt(self.problem.save) or b'0000') is None:"),
-    (searcher, ', *getattr(self.drafting, "kept", [])', ""),
-    (searcher, "*self.saves.kept, *getattr", "*getattr"),
+    (searcher, "*self.saves.kept, *walked", "*self.saves.kept"),
+    (searcher, "*self.saves.kept, *walked", "*walked"),
     (searcher, "        self.saves.kept += saved.kept\n", "        pass\n"),
     (searcher, "self.problem.absorb(self.saves.kept.pop(0))", "self.saves.kept.pop(0)"),
     (searcher, "            self.drafting.start()\n\n    def ask_to_stop", "            pass\n\n    def ask_to_stop"),

@@ -245,7 +245,8 @@ class Searcher:
         if self._ending or (state := self.attempt(self.problem.save)) is None:  # type: ignore[attr-defined]
             return None
         assert self.saves is not None
-        return pack_parts([state, *self.saves.kept, *getattr(self.drafting, "kept", [])])
+        walked = self.drafting.kept if isinstance(self.drafting, Walking) else []
+        return pack_parts([state, *self.saves.kept, *walked])
 
     def _resume(self, saved: Saved) -> None:
         assert self.saves is not None
