@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from lb_mpi import signs
@@ -68,7 +70,7 @@ class Rank:
         """Let it write its Python stack; what is stopped must go on for that.  Empty when it doesn't come."""
         pid = self._seen().stack_pid
         before = os.fstat(self._file).st_size
-        self._send(pid, signs.STACK_SIGNAL)
+        self._send(pid, signs.STACK_SIGNAL, _kill_main_thread)
         self._send(pid, signal.SIGCONT)
         deadline = time.monotonic() + STACK_S
         size, last = before, -1
@@ -80,11 +82,24 @@ class Rank:
     def _seen(self) -> signs.Seen:
         return signs.read(os.pread(self._file, signs.BYTES, 0))
 
-    def _send(self, pid: int, number: int) -> None:
+    def _send(self, pid: int, number: int, kill: Callable[[int, int], None] = os.kill) -> None:
         """Send a signal, if `pid` is of this rank: what a page says is the program's to write."""
         if pid in _tree(self._pid):
             with contextlib.suppress(OSError):
-                os.kill(pid, number)
+                kill(pid, number)
+
+
+def _kill_main_thread(pid: int, number: int) -> None:
+    """Send a signal to the main thread of `pid`.
+
+    One to the whole process is taken by any of its threads when it was stopped, one of the MPI library's for example; by the
+    time that has written the stacks, the main thread has gone on.
+    """
+    tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # glibc has it, since 2.30; os doesn't
+    if tgkill is None:
+        os.kill(pid, number)
+    else:
+        tgkill(pid, pid, number)
 
 
 def _tree(pid: int) -> list[int]:
