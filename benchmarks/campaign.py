@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lb_mpi.launching import limit, segments
+from lb_mpi.launching import leftovers, limit
 from tools.environment import FOLDERS, ROOT, Environment, wanted
 from tools.kills import ranks
 
@@ -142,7 +142,7 @@ def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool
         time.sleep(0.01)
     time.sleep(chance.uniform(0.0, LATEST_S))
     found = ranks(start.mark, start.module)
-    start.used |= {path for pid in limit.bearers(start.mark) for path in segments.mapped(Path(f"/proc/{pid}"))}
+    start.used |= {path for pid in limit.bearers(start.mark) for path in leftovers.mapped(Path(f"/proc/{pid}"))}
     if len(found) < n:
         return False
     several = chance.sample(range(n), chance.randint(1, n - 1))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.launching import limit, segments
+from lb_mpi.launching import leftovers, limit
 from tests.started import started
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,13 +81,13 @@ def segment() -> Iterator[Path]:
 
 def test_segments_in_use_stay_and_others_go(segment: Path) -> None:
     with segment.open("r+b") as file:
-        segments.remove_orphans()
+        leftovers.remove_orphans()
         assert segment.exists()  # somebody has it open
         mapped = mmap.mmap(file.fileno(), 4096)
-    segments.remove_orphans()
+    leftovers.remove_orphans()
     assert segment.exists()  # somebody has it mapped
     mapped.close()
-    segments.remove_orphans()
+    leftovers.remove_orphans()
     assert not segment.exists()
 
 

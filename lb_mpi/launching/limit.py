@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from lb_mpi.launching.segments import remove_orphans
+from lb_mpi.launching.leftovers import remove_orphans
 
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
 GRACE_S = 0.4  # between SIGTERM and SIGKILL: with Ctrl-C, all is over within a second
