@@ -1,10 +1,11 @@
-"""What can't be ended, what is interrupted while it starts, and shared memory that nobody uses."""
+"""What can't be ended, what is interrupted while it starts, and what an MPI that is killed leaves behind."""
 
 import mmap
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,3 +115,18 @@ runpy.run_path({str(script)!r}, run_name="__main__")
     with started([sys.executable, "-c", stop], cwd=tmp_path) as process:
         _, said = process.communicate(timeout=30)
     assert (process.returncode, said) == (-signal.SIGINT, "")
+
+
+def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    mark, env = limit.marked(os.environ)
+    with subprocess.Popen([sys.executable, "-c", stubborn], env=env, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / f"ompi.{process.pid}").mkdir()
+        (tmp_path / f"ompi.{process.pid}" / "file").touch()
+        (tmp_path / f"ompi.{process.pid}" / "link").symlink_to(tmp_path / "elsewhere")
+        (tmp_path / f"ompi.{os.getpid()}").mkdir()
+        limit.end(mark, process)
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", f"ompi.{os.getpid()}"}

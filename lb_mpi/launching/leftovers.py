@@ -1,9 +1,11 @@
-"""Shared memory that nobody uses any more: an MPI whose ranks are killed can't remove it, and it's megabytes a job."""
+"""What an MPI that is killed can't remove: shared memory, which is megabytes a job, and Open MPI's folders."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +19,14 @@ def remove_orphans() -> None:
     for path in orphans():
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def remove_sessions(pids: Iterable[int]) -> None:
+    """Remove the folders of those processes, gone by now, that were Open MPI's mpiexec or daemons."""
+    for pid in pids:
+        folder = Path(tempfile.gettempdir()) / f"ompi.{pid}"
+        if _is_ours(folder):
+            shutil.rmtree(folder, ignore_errors=True)  # which follows no link
 
 
 def orphans() -> set[Path]:
@@ -41,7 +51,7 @@ def _listed() -> list[Path]:
 
 def _is_ours(path: Path) -> bool:
     with contextlib.suppress(OSError):
-        return path.stat().st_uid == os.geteuid()
+        return path.lstat().st_uid == os.geteuid()
     return False
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from lb_mpi.launching.leftovers import remove_orphans
+from lb_mpi.launching.leftovers import remove_orphans, remove_sessions
 
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
 GRACE_S = 0.4  # between SIGTERM and SIGKILL: with Ctrl-C, all is over within a second
@@ -95,7 +95,7 @@ def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 
 def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
-    """End what bears `mark`, or is in the session of `process`: SIGTERM, a moment, SIGKILL; then remove its segments.
+    """End what bears `mark`, or is in the session of `process`: SIGTERM, a moment, SIGKILL; then remove what it left.
 
     What is still there LEFT_S later can't be ended: stderr is told which process that is.
     """
@@ -122,6 +122,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
             _end_group(process)
         if process and process.pid not in left:
             process.wait()
+        remove_sessions(asked - left)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
