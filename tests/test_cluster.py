@@ -248,7 +248,6 @@ def test_a_run_whose_host_dies_goes_on(delay_ms: float, tmp_path: Path) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=ROOT, env=HERE, text=True, **pipes) as process:
         until(lambda: len(list(tmp_path.glob("1-*"))) == 3)
-        time.sleep(3.0)  # what was saved is heard of once a second
         namespace = f"lbmpi-{NAME}-h3"
         pids = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True).stdout
         for pid in map(int, pids.split()):

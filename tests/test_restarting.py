@@ -9,6 +9,7 @@ from lb_mpi.launching.heard import End
 from lb_mpi.launching.restarting import SETTLE_S, How, Outcome, cause, decide, how, place
 
 KILLED, SEGV, FAILED, SAVED = End("1", "b", -9), End("2", "a", -11), End("0", "a", 1), End("0", "a", 75)
+GONE = ("b",)
 
 
 @pytest.mark.parametrize(
@@ -26,10 +27,10 @@ KILLED, SEGV, FAILED, SAVED = End("1", "b", -9), End("2", "a", -11), End("0", "a
         (Outcome(1), How.FAILED),  # MPI_Abort: nobody had the time to tell
         (Outcome(9), How.DIED),
         (Outcome(137), How.DIED),
-        (Outcome(0, gone=True), How.GONE),
-        (Outcome(1, [(1.0, FAILED)], gone=True), How.GONE),
+        (Outcome(0, gone=GONE), How.GONE),
+        (Outcome(1, [(1.0, FAILED)], gone=GONE), How.GONE),
         (Outcome(1, hung=True), How.HUNG),
-        (Outcome(1, [(1.0, KILLED)], gone=True, hung=True), How.HUNG),
+        (Outcome(1, [(1.0, KILLED)], gone=GONE, hung=True), How.HUNG),
     ],
 )
 def test_what_the_cause_was(outcome: Outcome, found: How) -> None:
@@ -51,7 +52,7 @@ def test_what_the_cause_was(outcome: Outcome, found: How) -> None:
         (Outcome(9, [(1.0, KILLED)], n_saved=2), 3, 3, (False, 9, "no restart: all 3 allowed had been made")),
         (Outcome(9, [(1.0, KILLED)], n_saved=2), 1, 1, (False, 9, "no restart: the one allowed had been made")),
         (Outcome(1, [(1.0, FAILED)], n_saved=2), 0, 3, (False, 1, "no restart: the program has failed by itself")),
-        (Outcome(0, gone=True), 0, 0, (False, 1, "")),
+        (Outcome(0, gone=GONE), 0, 0, (False, 1, "")),
         (Outcome(1, hung=True), 0, 0, (False, 124, "")),
         (
             Outcome(75, [(1.0, SAVED)], n_saved=1, saved=7),
@@ -69,7 +70,7 @@ def test_the_law_holds_for_all_small_outcomes() -> None:
     timed = [(at_s, end) for at_s in (0.0, SETTLE_S / 2, 2 * SETTLE_S) for end in (KILLED, SEGV, FAILED, SAVED)]
     ends = [(), *itertools.product(timed, repeat=1), *itertools.product(timed, repeat=2)]
     n_cases = 0
-    for code, some, gone, hung in itertools.product((0, 1, 9, 75, 137), ends, (False, True), (False, True)):
+    for code, some, gone, hung in itertools.product((0, 1, 9, 75, 137), ends, ((), GONE), (False, True)):
         found = how(Outcome(code, some, gone, hung))
         if not (gone or hung or some):
             assert (found is How.DONE) == (code == 0)

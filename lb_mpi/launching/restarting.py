@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
     code: int  # of mpiexec, 0 to 255
     ends: Sequence[tuple[float, End]] = ()  # of ranks, with the seconds after the start when they were told
-    gone: bool = False  # some host is
+    gone: Sequence[str] = ()  # hosts that are
     hung: bool = False  # some rank does
     n_saved: int = 0  # saves since the start
     saved: int = 0  # the number of the last one

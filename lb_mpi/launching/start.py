@@ -14,7 +14,7 @@ import shutil
 import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from lb_mpi.launching import commands, limit
 from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
 from lb_mpi.launching.restarting import Outcome, decide, place
 from lb_mpi.launching.supervise import Patience, say, supervise
-from lb_mpi.launching.watch import Watch, is_here, launcher
+from lb_mpi.launching.watch import SOON_S, Watch, is_here, launcher
 
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
 
@@ -148,12 +148,14 @@ class Job(NamedTuple):
     program: list[str]  # empty: the hosts are only checked
     emulated: bool
     patience: Patience
+    restarts: int  # at most
     given: dict[str, str]  # variables, beside those of this process
 
-    def start(self, *, again: bool) -> Outcome | int:
+    def start(self, gone: Collection[str], *, again: bool) -> Outcome | int:
         """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
 
-        A host that won't do is an error the first time.  `again`: it's left out, and all others of the list are used.
+        A host that won't do is an error the first time.  `again`: it's left out, and all others of the list are used; those
+        that were `gone` in the last start, too, if they answer about as soon.
         """
         mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.given}, emulated=self.emulated))
         python = interpreter(self.program)
@@ -161,8 +163,9 @@ class Job(NamedTuple):
         if any(not is_here(name) for name in names):
             find(launcher(self.launcher)[0])
         self.argv(self.ranks, python, env)  # a host that can't be named is told before any is asked
-        with Watch(names, launcher(self.launcher), python, mark) as watch:
-            ranks = self.placed(watch, python, again=again)
+        sign_s = SOON_S if self.restarts else None
+        with Watch(names, launcher(self.launcher), python, mark, sign_s=sign_s) as watch:
+            ranks = self.placed(watch, python, gone, again=again)
             if not ranks:
                 return 1
             counts = Counter(self.hosts[index].name for index in ranks)
@@ -183,9 +186,9 @@ class Job(NamedTuple):
         argv = command(self.mpi, self.hosts, ranks, self.launcher, env)
         return argv + before(self.mpi, python, [self.hosts[index] for index in ranks] if self.emulated else [])
 
-    def placed(self, watch: Watch, python: str, *, again: bool) -> list[int]:
+    def placed(self, watch: Watch, python: str, gone: Collection[str], *, again: bool) -> list[int]:
         """Wait for the hosts; the host of each rank.  None, with words, if it can't be started."""
-        problems = watch.reach()
+        problems = watch.reach(gone)
         has = watch.here.facts.get("MPI library")
         if has is not None and has != self.mpi.library:
             say(f"{self.mpi.path} is of {self.mpi.library}, but mpi4py of {python} uses {has}: expected the same")
@@ -220,16 +223,17 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         [find(program[0]), *program[1:]] if program else [],
         options.emulated,
         Patience(options.hang_s, options.grace_s),
+        options.restarts,
         {"LB_MPI_RECORD": os.path.abspath(options.record)} if options.record else {},
     )
-    n_restarts = 0
-    while not isinstance(outcome := job.start(again=n_restarts > 0), int):
+    n_restarts, gone = 0, tuple[str, ...]()
+    while not isinstance(outcome := job.start(gone, again=n_restarts > 0), int):
         decision = decide(outcome, n_restarts, options.restarts)
         if decision.why:
             say(decision.why)
         if not decision.again:
             return decision.code
-        n_restarts += 1
+        n_restarts, gone = n_restarts + 1, tuple(outcome.gone)
     return outcome
 
 

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from lb_mpi.launching import limit
 from lb_mpi.launching.heard import End, State
 from lb_mpi.launching.restarting import How, Outcome, how
-from lb_mpi.launching.watch import LOOK_S, SIGN_S, Watch
+from lb_mpi.launching.watch import LOOK_S, Watch
 from lb_mpi.signs import SAVED
 
 DEATH_S = 10.0  # so long mpiexec may need to end the others when a rank has died
 STACK_S = 5.0
-NEWEST_S = 0.4  # after Ctrl-C, for what ranks have said last: all is over within a second
+NEWEST_S = 0.4  # for what ranks have said last: after Ctrl-C all is over within a second
 MOST_STACKS = 4  # that are shown
 
 
@@ -82,7 +82,9 @@ class _Run:
         """How it has ended, after all hosts have told what they know."""
         code = self._process.poll()
         if code is not None:
-            self._gone = self._watch.silent(SIGN_S)  # Open MPI's mpiexec may end with 0 when a host has died
+            self._gone = self._watch.silent()  # Open MPI's mpiexec may end with 0 when a host has died
+        else:
+            self._watch.hear(NEWEST_S)  # what the ranks have said since they were asked last: a save, perhaps
         self._hear()
         seconds = time.monotonic() - self._began
         say(*self._gone)
@@ -96,7 +98,7 @@ class _Run:
         return Outcome(
             code=1 if code is None else code if code >= 0 else 128 - code,
             ends=self._ends,
-            gone=bool(self._gone),
+            gone=self._watch.gone if self._gone else (),
             hung=bool(self._hung),
             n_saved=sum(state.n_saved for state in states),
             saved=max((state.saved for state in states), default=0),
@@ -114,7 +116,7 @@ class _Run:
     def _goes_on_to_save(self, now: float) -> bool:
         """After a signal of people's: let the program save, if it can, and wait for that; a second signal ends it."""
         if self._asked is None:
-            self._watch.silent(NEWEST_S)
+            self._watch.hear(NEWEST_S)
             if not any(state.saves for state in self._watch.states()):
                 return False
             say(

@@ -14,13 +14,15 @@ import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from lb_mpi.launching.commands import argv
 from lb_mpi.launching.heard import End, Stack, State
 
 REACH_S = 20.0  # for all hosts, at the same time
 SIGN_S = 12.0  # without a sign of life a host is given up
+SOON_S = 5.0  # the same where that costs little, since the run goes on without it
+DOUBT_S = 1.0  # for a host that was given up, when all others have answered
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
 LOOK_S = 0.05  # between two looks at what the hosts have said
@@ -119,9 +121,13 @@ class Connection:
 class Watch:
     """All connections; a context manager that closes them.  This machine is watched in any case, to compare with."""
 
-    def __init__(self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str) -> None:
-        """Begin to connect to all."""
+    def __init__(
+        self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str, *, sign_s: float | None = None
+    ) -> None:
+        """Begin to connect to all; without a sign of life for `sign_s` (None: SIGN_S) a host is gone."""
         names = list(names)
+        self._sign_s = SIGN_S if sign_s is None else sign_s
+        self._gone: set[str] = set()
         _allow_files(len(names) + 100)
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
         self.here = Connection(socket.gethostname(), launcher, python, mark)
@@ -162,15 +168,22 @@ class Watch:
             if connection.ended() is not None:  # there is no more to come
                 self._ready.unregister(connection)
 
-    def reach(self) -> dict[str, str]:
-        """Wait until all hosts have said what they have; by name, a line for each host of which something is wrong."""
-        deadline = time.monotonic() + REACH_S
+    def reach(self, gone: Collection[str] = ()) -> dict[str, str]:
+        """Wait until all hosts have said what they have; by name, a line for each host of which something is wrong.
+
+        Those that were `gone` are not waited for much longer than the others.
+        """
+        began = time.monotonic()
+        deadline = began + REACH_S
         waiting = self._all
         while waiting and (left_s := deadline - time.monotonic()) > 0:
-            self._listen(left_s)
+            self._listen(min(left_s, DOUBT_S))
             waiting = {one for one in waiting if not one.facts and one.ended() is None}
+            if all(one.name in gone for one in waiting):
+                deadline = min(deadline, time.monotonic() + DOUBT_S)
             time.sleep(0.01)
-        return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one))}
+        waited_s = time.monotonic() - began
+        return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one, waited_s))}
 
     def keep(self, names: Iterable[str]) -> None:
         """Go on with these hosts only, and this machine."""
@@ -184,9 +197,9 @@ class Watch:
                 one.close(0.0)
         self.hosts = [one for one in self.hosts if one.name in kept]
 
-    def _problem(self, one: Connection) -> str:
+    def _problem(self, one: Connection, waited_s: float) -> str:
         if not one.facts:
-            return f"host {one.name}: " + (one.ended() or f"no answer within {REACH_S:g} s")
+            return f"host {one.name}: " + (one.ended() or f"no answer within {waited_s:.0f} s")
         if "error" in one.facts:
             return f"host {one.name}: {one.facts['error']}"
         own = {**self.here.facts, "host": one.facts["host"]}
@@ -194,6 +207,11 @@ class Watch:
             f"{what} {one.facts.get(what)}, here {own[what]}" for what in own if one.facts.get(what) != own[what]
         ]
         return f"host {one.name}: {'; '.join(differs)}" if differs else ""
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """The names of hosts that `lost` or `silent` have found to be gone."""
+        return tuple(sorted(self._gone))
 
     def lost(self) -> list[str]:
         """Listen, and ask now and then; return a line for each host that is gone."""
@@ -203,10 +221,12 @@ class Watch:
             self._ask()
         lines = []
         for one in self.hosts:
-            if (why := one.ended()) is not None:
+            why = one.ended()
+            if why is None and now > one.last_sign + self._sign_s:
+                why = f"no sign of life for {self._sign_s:g} s"
+            if why is not None:
+                self._gone.add(one.name)
                 lines.append(f"host {one.name} is gone: {why}")
-            elif now > one.last_sign + SIGN_S:
-                lines.append(f"host {one.name} is gone: no sign of life for {SIGN_S:g} s")
         return list(dict.fromkeys(lines))
 
     def tell(self, line: str) -> None:
@@ -236,17 +256,23 @@ class Watch:
             self._listen(LOOK_S)
         return found[0] if found else ""
 
-    def silent(self, seconds: float) -> list[str]:
-        """Return a line for each host that is gone, or gives no sign of life within `seconds`."""
+    def hear(self, seconds: float) -> list[Connection]:
+        """Let all hosts tell what is new, for at most `seconds`; return those that have not answered by then."""
         began = time.monotonic()
         self._ask()
         asked = self._n_asked
         while True:
-            lines = self.lost()
+            self._listen(0.0)
             late = [one for one in self.hosts if one.answered < asked and one.ended() is None]
             if not late or time.monotonic() > began + seconds:
-                return list(dict.fromkeys(lines + [f"host {one.name} is gone: no sign of life" for one in late]))
+                return late
             time.sleep(LOOK_S)
+
+    def silent(self) -> list[str]:
+        """Return a line for each host that is gone, or gives no sign of life when it's waited for."""
+        late = self.hear(self._sign_s)
+        self._gone.update(one.name for one in late)
+        return list(dict.fromkeys(self.lost() + [f"host {one.name} is gone: no sign of life" for one in late]))
 
     def close(self) -> None:
         """End on all hosts what the program may have left there."""
@@ -254,7 +280,7 @@ class Watch:
         for one in self._all:
             one.hang_up()
         for one in self._all:
-            one.close(deadline - time.monotonic())
+            one.close(0.0 if one.name in self._gone else deadline - time.monotonic())
         self._ready.close()
 
 
