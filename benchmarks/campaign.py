@@ -256,8 +256,8 @@ def main() -> int:
         if run.outcome != "exact" or run.left:
             head = f"run {k}, {environment.mpi}: {run.program} on {run.n} ranks, {run.misfortune} x {run.happened}"
             print(f"{head}: {run.outcome}, left: {run.left or 'nothing'}\n{run.told}", file=sys.stderr)
-        elif sys.stderr.isatty() and k % 10 == 9:
-            print(f"{k + 1} of {options.runs}: {dict(outcomes)}", file=sys.stderr)
+        if k % 10 == 9:
+            print(f"{k + 1} of {options.runs}: {dict(outcomes)}", file=sys.stderr, flush=True)
     answer = {
         "mpi": [environment.mpi for environment in environments],
         "runs": options.runs,
