@@ -1,4 +1,4 @@
-"""Known-wrong variants of the folder of saves: (what stands there, what the mutant says instead)."""
+"""Known-wrong variants of the folder of saves, and of rows in it: (what stands there, what the mutant says instead)."""
 
 MUTANTS = [
     # before the commit
@@ -44,3 +44,31 @@ MUTANTS = [
     ("max(begin - at, 0)", "begin"),
     ("max(end - at, 0)", "end"),
 ]  # fmt: skip
+
+ROW_MUTANTS = [
+    # what is written
+    ("np.ascontiguousarray(array)", "np.asarray(array)"),
+    ("        yield array.reshape(-1)", "        yield array[:-1].reshape(-1)"),
+    ("    yield header.getvalue()\n", ""),
+    ('f"{name}-{rank:04d}.npy"', 'f"{name}-{rank % 2:04d}.npy"'),
+    ('"rows": list(rows),', '"rows": sorted(rows),'),
+    ('"rows": list(rows),', '"rows": list(rows)[:1],'),
+    # what is read
+    ("max(begin, offset)", "begin"),
+    ("min(end, offset + rows)", "end"),
+    ("min(end, offset + rows)", "min(end, offset + rows) - 1"),
+    ("        if first < last:\n", "        if first <= last - 2:\n"),
+    ("(offset + rows - first) * row_bytes", "(rows - first) * row_bytes"),
+    ("(offset + rows - first) * row_bytes", "rows * row_bytes"),
+    ("found[first - begin : last - begin]", "found[first - offset : last - offset]"),
+    ("        offset += rows\n", "        offset = rows\n"),
+    ("math.prod(like.shape[1:])", "len(like.shape)"),
+    # what is refused
+    ("        if len(array) != rows:", "        if len(array) < rows:"),
+    ("_NAME.fullmatch(name)", "_NAME.search(name)"),
+    ("        if array.dtype.hasobject:", "        if False:"),
+    ("        if array.ndim < 1:", "        if False:"),
+    ("    for name in sorted({*before, *options}):", "    for name in sorted(options):"),
+    ("    for name in sorted({*before, *options}):", "    for name in sorted(before):"),
+    ("or before[name] != options[name]:", "or False:"),
+]
