@@ -1,0 +1,136 @@
+"""What does saving cost?  python -m benchmarks.saving
+
+Three programs run in three ways, in turn (A B C A B C ...), medians of --repeat rounds of the seconds that each tells:
+
+    A  without --save
+    B  with it, at the usual interval of 30 s, which is longer than the run: what being able to save costs
+    C  with many saves: (C - A) / saves is what one save costs
+
+and the cost of a save every 30 s is B / A - 1 + the cost of one save / 30 s.  The disk is that of
+--folder; each save is flushed to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tools.environment import here
+
+LIMIT_S = 300.0
+EVERY_S = 30.0
+WANTED = 0.01
+
+
+class Program(NamedTuple):
+    """What is run."""
+
+    name: str
+    words: str
+    rarely: str  # the interval of B, as the option has it
+    often: str  # of C
+
+
+PROGRAMS = (
+    Program("uts T1L", "-m apps.uts --tree T1L", f"{EVERY_S:g}", "0.1"),
+    Program("maze 9000 x 9000", "-m apps.maze --dim 9000 --walled", f"{EVERY_S:g}", "0.5"),
+    Program("weather", "-m apps.weather --steps 30", "0", "3"),
+)
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    plain_s: float  # medians
+    rarely_s: float
+    often_s: float
+    spread: float  # of A: (greatest - least) / median
+    n_saves: float
+    mb: float  # of one save, all ranks together
+    save_s: float  # what one costs
+    cost: float  # of one every 30 s, as a part of the time
+
+
+def run(ranks: int, words: Sequence[str], folder: Path | None, every: str) -> float:
+    """Run it once; the seconds that it tells."""
+    saving = [] if folder is None else ["--save", str(folder), "--save-every", every]
+    answer: dict[str, Any] = here().answer(ranks, [*words, *saving, "--json"], LIMIT_S)
+    return float(answer["seconds"])
+
+
+def measure(program: Program, ranks: int, repeat: int, place: Path) -> Row:
+    """Run it in the three ways, in turn, after a round that doesn't count."""
+    taken: dict[str, list[float]] = {"A": [], "B": [], "C": []}
+    saves, sizes = [], []
+    words = program.words.split()
+    for k in range(repeat + 1):
+        took = {"A": run(ranks, words, None, "")}
+        for way, every in (("B", program.rarely), ("C", program.often)):
+            folder = place / "saves"
+            took[way] = run(ranks, words, folder, every)
+            if way == "C":
+                kept = sorted(folder.glob("save-*"))
+                saves.append(count(program, kept))
+                sizes.append(sum(path.stat().st_size for path in kept[-1].iterdir()) if kept else 0)
+            shutil.rmtree(folder)
+        for way in taken if k else ():
+            taken[way].append(took[way])
+    plain, rarely, often = (statistics.median(taken[way]) for way in "ABC")
+    n_saves = statistics.median(saves[1:])
+    save_s = (often - plain) / n_saves if n_saves else float("nan")
+    return Row(
+        program.name, plain, rarely, often, (max(taken["A"]) - min(taken["A"])) / plain,
+        n_saves, max(sizes) / 1e6, save_s, rarely / plain - 1 + save_s / EVERY_S,
+    )  # fmt: skip
+
+
+def count(program: Program, kept: Sequence[Path]) -> int:
+    """Return how many saves there were: those of a search are numbered from 1, those of rows by their step."""
+    if not kept:
+        return 0
+    last = int(kept[-1].name.removeprefix("save-"))
+    return -(-last // int(program.often)) if "weather" in program.name else last
+
+
+def main() -> None:
+    """Measure, print the table (or JSON)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.saving", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ranks", type=int, default=2, help="(default: %(default)s)")
+    parser.add_argument("--repeat", type=int, default=5, help="rounds (default: %(default)s)")
+    parser.add_argument("--folder", help="below which is saved (default: that of temporary files)")
+    parser.add_argument("--only", choices=[program.name.split()[0] for program in PROGRAMS], help="one program only")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    if min(options.ranks, options.repeat) < 1:
+        parser.error("expected --ranks and --repeat >= 1")
+    rows = []
+    for program in PROGRAMS:
+        if options.only in (None, program.name.split()[0]):
+            print(f"{program.name} ...", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=options.folder) as place:
+                rows.append(measure(program, options.ranks, options.repeat, Path(place)))
+    if options.json:
+        print(json.dumps({"ranks": options.ranks, "repeat": options.repeat, "rows": [row._asdict() for row in rows]}))
+        return
+    print(f"{options.ranks} ranks, {options.repeat} rounds")
+    print("                        A s  spread      B s      C s  saves     MB   a save  cost at 30 s")
+    for row in rows:
+        print(
+            f"{row.name:18} {row.plain_s:8.3f} {row.spread:7.1%} {row.rarely_s:8.3f} {row.often_s:8.3f} {row.n_saves:6.0f} "
+            f"{row.mb:6.1f} {row.save_s * 1e3:6.0f} ms {row.cost:13.2%}"
+        )
+    print(f"wanted: cost < {WANTED:.0%}; a save of the maze < 500 ms")
+
+
+if __name__ == "__main__":
+    main()
