@@ -1,12 +1,13 @@
 """The law of Dijkstra and Scholten's termination, and every reachable state of it alone."""
 
 import copy
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from lb_mpi.searching.drafting import Kind
 from lb_mpi.searching.scholten import Scholten
+from tests.reach import reach
 
 
 def check_engagement(ranks: Sequence[Scholten], work: Counter[int], acks: Counter[int], active: Sequence[bool]) -> None:
@@ -85,28 +86,11 @@ def explore_engagement(scholten: type, *, size: int, most_work: int) -> tuple[in
     """Any ranks have work at the start.  Returns (states, ends); AssertionError on a broken law, or when it can't end."""
     ranks = tuple(scholten(rank, size) for rank in range(size))
     starts = [Net(ranks, tuple(bool(n >> r & 1) for r in range(size)), (), (), 0) for n in range(1 << size)]
-    seen = {net.key(): number for number, net in enumerate(starts)}
-    queue, came_from, way_out = deque(starts), [[] for _ in starts], []
-    while queue:
-        net = queue.popleft()
-        number = seen[net.key()]
+
+    def look(net: Net) -> bool:
         work, acks = Counter(sender for sender, _ in net.work), Counter(net.acks)
         check_engagement(net.ranks, work, acks, net.active)
-        if net.ranks[0].over:
-            way_out.append(number)
-            continue
-        for new in moves(net, most_work):
-            key = new.key()
-            if key not in seen:
-                seen[key] = len(seen)
-                came_from.append([])
-                queue.append(new)
-            came_from[seen[key]].append(number)
-    ends, saved = len(way_out), set(way_out)
-    while way_out:
-        for number in came_from[way_out.pop()]:
-            if number not in saved:
-                saved.add(number)
-                way_out.append(number)
-    assert len(saved) == len(seen), f"{len(seen) - len(saved)} states from which it never ends"
-    return len(seen), ends
+        return net.ranks[0].over
+
+    found = reach(starts, lambda net: moves(net, most_work), key=Net.key, look=look)
+    return found.states, found.ends

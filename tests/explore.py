@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from lb_mpi.searching.searcher import Options, Searcher
 from tests.disk import Disk, MemoryStore
 from tests.law import check_ewd998, check_law
 from tests.pile import Broken, Pile
+from tests.reach import reach
 
 
 class NoPause:
@@ -196,39 +196,18 @@ def explore(
 
     Returns (states seen, end states among them); AssertionError on a broken law, or on a state without a way out.
     """
-    seen = {first.key(): 0}
-    queue = deque([first])
-    came_from: list[list[int]] = [[]]  # the states from which each state was reached
-    way_out = []  # states that are the end, or one step from the bound
-    over = 0
-    while queue:
-        world = queue.popleft()
-        number = seen[world.key()]
+
+    def look_at(world: World) -> bool:
         check_law(world.searchers, [(pair[1], message) for pair, fifo in world.channels.items() for message in fifo])
         look(world)
-        if all(searcher.over for searcher in world.searchers):
-            over += 1
-            way_out.append(number)
-            continue
+        return all(searcher.over for searcher in world.searchers)
+
+    def bounded(world: World) -> Iterator[World | None]:
         for new in successors(world, most_saves):
-            if any(searcher.drafting.seq > most_drafts for searcher in new.searchers):
-                way_out.append(number)
-                continue
-            key = new.key()
-            if key not in seen:
-                seen[key] = len(seen)
-                came_from.append([])
-                queue.append(new)
-                assert len(seen) <= most_states, "more states than expected: choose smaller bounds"
-            came_from[seen[key]].append(number)
-    saved = set(way_out)
-    while way_out:
-        for number in came_from[way_out.pop()]:
-            if number not in saved:
-                saved.add(number)
-                way_out.append(number)
-    assert len(saved) == len(seen), f"{len(seen) - len(saved)} states from which the search never ends"
-    return len(seen), over
+            yield new if all(searcher.drafting.seq <= most_drafts for searcher in new.searchers) else None
+
+    found = reach([first], bounded, key=World.key, look=look_at, most_states=most_states)
+    return found.states, found.ends
 
 
 def explore_tokens(searcher_class: type, *, size: int, most_work: int) -> int:
@@ -243,19 +222,12 @@ def explore_tokens(searcher_class: type, *, size: int, most_work: int) -> int:
         termination.pause = NoPause()
     # ranks, active, WORK under way to each, token under way to (rank, token) or None, WORK messages sent so far
     start = (first, (True,) * size, (0,) * size, None, 0)
-    seen = {token_key(start)}
-    queue = deque([start])
-    while queue:
-        state = queue.popleft()
+
+    def look(state: tuple) -> bool:
         check_token_state(state)
-        if state[0][0].over:
-            continue
-        for new in token_moves(state, most_work):
-            key = token_key(new)
-            if key not in seen:
-                seen.add(key)
-                queue.append(new)
-    return len(seen)
+        return state[0][0].over
+
+    return reach([start], lambda state: token_moves(state, most_work), key=token_key, look=look).states
 
 
 def token_key(state: tuple) -> tuple:
@@ -330,18 +302,11 @@ def explore_cut(cut_class: type, *, above: tuple[int | None, ...], most_work: in
     for rank, each in enumerate(cuts):
         each.above, each.below = above[rank], [other for other in range(size) if above[other] == rank]
     first = Paused(cuts, (), (0,) * size, 0, (1,) * size, (None,) * size)
-    seen = {paused_key(first)}
-    queue = deque([first])
-    while queue:
-        state = queue.popleft()
-        moves = list(cut_moves(state, most_work, most_saves))
-        still = not any(each.paused for each in state.cuts)
-        assert moves or (still and state.cuts[0].number == most_saves), "paused for ever"
-        for new in moves:
-            if (key := paused_key(new)) not in seen:
-                seen.add(key)
-                queue.append(new)
-    return len(seen)
+
+    def look(state: Paused) -> bool:
+        return state.cuts[0].number == most_saves and not any(each.paused for each in state.cuts)
+
+    return reach([first], lambda state: cut_moves(state, most_work, most_saves), key=paused_key, look=look).states
 
 
 def paused_key(state: Paused) -> tuple[object, ...]:

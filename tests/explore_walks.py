@@ -1,7 +1,6 @@
 """Every reachable state of a small search with walking drafts: all routes, and a network that keeps no order."""
 
 import copy
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from lb_mpi.searching.drafts import Draft
 from lb_mpi.searching.searcher import Options, Searcher
 from tests.law import check_law
 from tests.pile import Broken, Heap, Pile, children
+from tests.reach import reach
 
 
 class Route:
@@ -162,32 +162,14 @@ def check_turn(before: Searcher, after: Searcher, arrived: list[Message], sends:
 
 def explore_walks(first: World, *, most_drafts: int, most_states: int = 200_000) -> tuple[int, int]:
     """As `tests.explore.explore`: (states, ends); AssertionError on a broken law, or on a state without a way out."""
-    seen = {first.key(): 0}
-    queue, came_from, way_out, ends = deque([first]), [[]], [], 0
-    while queue:
-        world = queue.popleft()
-        number = seen[world.key()]
+
+    def look(world: World) -> bool:
         check_law(world.searchers, world.under_way)
-        if all(searcher.over for searcher in world.searchers):
-            ends += 1
-            way_out.append(number)
-            continue
+        return all(searcher.over for searcher in world.searchers)
+
+    def bounded(world: World) -> Iterator[World | None]:
         for new in successors(world):
-            if any(searcher.drafting.seq > most_drafts for searcher in new.searchers):
-                way_out.append(number)
-                continue
-            key = new.key()
-            if key not in seen:
-                seen[key] = len(seen)
-                came_from.append([])
-                queue.append(new)
-                assert len(seen) <= most_states, "more states than expected: choose smaller bounds"
-            came_from[seen[key]].append(number)
-    saved = set(way_out)
-    while way_out:
-        for number in came_from[way_out.pop()]:
-            if number not in saved:
-                saved.add(number)
-                way_out.append(number)
-    assert len(saved) == len(seen), f"{len(seen) - len(saved)} states from which the search never ends"
-    return len(seen), ends
+            yield new if all(searcher.drafting.seq <= most_drafts for searcher in new.searchers) else None
+
+    found = reach([first], bounded, key=World.key, look=look, most_states=most_states)
+    return found.states, found.ends

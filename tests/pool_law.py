@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from lb_mpi.pooling.collect import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, meets, unpack
 from lb_mpi.pooling.worker import Kind, Message, Swap, Worker
 from lb_mpi.pooling.world import Begin, End, Mail, Results, World
+from tests.reach import reach
 
 ACCOUNT = -1  # who begins and ends maps, and counts results: no rank, so that nothing is taken for granted of the root
 UnderWay = Iterable[tuple[int, int, Any]]  # source, destination, message
@@ -330,34 +331,15 @@ class Exploration:
 
         `progress`: also that no state comes back: whatever ranks do, some rank gets on.
         """
-        seen, queue = {self.start.key(): 0}, deque([self.start])
-        came_from, ends = [list[int]()], []
-        while queue:
-            state = queue.popleft()
-            here = seen[state.key()]
+
+        def look(state: State) -> bool:
             self.check(state)
-            if state.over or (not self.small.late and not state.collector.missing):
-                ends.append(here)
-                continue
-            for new in self.successors(state):
-                key = new.key()
-                if key not in seen:
-                    seen[key] = len(seen)
-                    came_from.append([])
-                    queue.append(new)
-                    assert len(seen) <= most_states, "more states than expected: choose smaller pools"
-                if seen[key] != here:
-                    came_from[seen[key]].append(here)
-        n_ends, saved = len(ends), set(ends)
-        while ends:
-            for number in came_from[ends.pop()]:
-                if number not in saved:
-                    saved.add(number)
-                    ends.append(number)
-        assert len(saved) == len(seen), f"{len(seen) - len(saved)} states from which the maps never end"
+            return state.over or (not self.small.late and not state.collector.missing)
+
+        found = reach([self.start], self.successors, key=State.key, look=look, most_states=most_states)
         if progress:
-            check_progress(came_from)
-        return len(seen), n_ends
+            check_progress([[each for each in before if each != n] for n, before in enumerate(found.came_from)])
+        return found.states, found.ends
 
 
 def check_progress(came_from: Sequence[Sequence[int]]) -> None:

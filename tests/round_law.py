@@ -14,6 +14,7 @@ import numpy as np
 
 from lb_mpi.balancing.round import Kind, Message, Round
 from lb_mpi.balancing.rowsets import count, numbers
+from tests.reach import reach
 
 UnderWay = Iterable[tuple[int, int, Message]]  # source, destination, message
 
@@ -202,31 +203,15 @@ def _explore(first: State, most_states: int) -> tuple[int, int]:
     n_rows = [
         sum(count(block) for block in r.home) + sum(count(rows) for rows in (r.to_lend or {}).values()) for r in first.rounds
     ]
-    seen, queue, came_from = {first.key(): 0}, deque([first]), [list[int]()]
-    ends = []
-    while queue:
-        state = queue.popleft()
-        here = seen[state.key()]
+
+    def look(state: State) -> bool:
         check_law(state.rounds, n_rows, [(*ends, m) for ends, wire in state.wires.items() for m in wire])
-        if all(round.over for round in state.rounds):
+        over = all(round.over for round in state.rounds)
+        if over:
             check_end(state.rounds, n_rows)
-            ends.append(here)
-            continue
-        for new in successors(state):
-            key = new.key()
-            if key not in seen:
-                seen[key] = len(seen)
-                came_from.append([])
-                queue.append(new)
-                assert len(seen) <= most_states, "more states than expected: choose smaller rounds"
-            came_from[seen[key]].append(here)
-    n_ends, saved = len(ends), set(ends)
-    while ends:
-        for number in came_from[ends.pop()]:
-            if number not in saved:
-                saved.add(number)
-                ends.append(number)
-    assert len(saved) == len(seen), f"{len(seen) - len(saved)} states from which the round never ends"
-    return len(seen), n_ends
+        return over
+
+    found = reach([first], successors, key=State.key, look=look, most_states=most_states)
+    return found.states, found.ends
 
 
