@@ -87,6 +87,11 @@ class HaloPlan:
         self.n_halo = int(self._news.comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks
         self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
 
+    def __repr__(self) -> str:
+        """Say how large this rank's part is."""
+        n, ghosts = len(self.vertices), len(self.ghosts)
+        return f"<lb_mpi.HaloPlan: {n:,} vertices and {ghosts:,} ghosts on this rank, cut {self.cut:g}>"
+
     @property
     def vertices(self) -> Ints:
         """(n_local,) global numbers of the owned vertices, ascending."""
