@@ -226,6 +226,6 @@ def test_every_package_of_the_library_is_installed() -> None:
     assert listed == {".".join(path.parent.relative_to(ROOT).parts) for path in LIBRARY.rglob("__init__.py")}
 
 
-@pytest.mark.parametrize("command", ["demo", "test", "run", "cluster", "throttle", "../.ci/run"])
+@pytest.mark.parametrize("command", ["demo", "docs", "test", "run", "cluster", "throttle", "../.ci/run"])
 def test_commands_are_executable(command: str) -> None:
     assert (ROOT / "launch" / command).stat().st_mode & 0o111 == 0o111
