@@ -18,7 +18,7 @@ def process(app: object, what: str, name: str, thing: object, options: object, l
     lines[:] = convert(lines)
     if what == "class" and dataclasses.is_dataclass(thing):
         for field, words in fields(thing):
-            lines += ["", f":{field}: {inline(words)}"] if words else ["", f":{field}:"]
+            lines += ["", f"``{field}``", f"    {inline(words) or '..'}"]
 
 
 def fields(thing: object) -> Iterator[tuple[str, str]]:
@@ -43,7 +43,7 @@ def convert(lines: list[str]) -> list[str]:
             k += 2
             continue
         if in_parameters and (found := _ENTRY.match(line)):
-            out += [f":{found[1]}: {inline(found[2])}"]
+            out += [f"``{found[1]}``", f"    {inline(found[2])}"]
         elif in_parameters and line.startswith("    "):
             out.append(inline(line))
         elif line.startswith("    ") and (not out or not out[-1].strip()):

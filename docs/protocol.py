@@ -61,7 +61,7 @@ def _arrow(begin: tuple[float, float], end: tuple[float, float], numbers: list[i
     """A bent arrow between two boxes, with the numbers of its rows in the middle."""
     dx, dy = end[0] - begin[0], end[1] - begin[1]
     length = math.hypot(dx, dy)
-    bend = 0.16
+    bend = 0.2
     cx, cy = (begin[0] + end[0]) / 2 - bend * dy, (begin[1] + end[1]) / 2 + bend * dx
     x1, y1 = _edge(begin, (cx, cy))
     x2, y2 = _edge(end, (cx, cy))

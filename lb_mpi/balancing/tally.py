@@ -46,9 +46,10 @@ class Shares:
                 f"{one.rank:6d} {one.rows_home:13,d} {one.rows_computed:14,d} {one.computing_s:12.3f} {one.idle:7.1%}"
             )
         lines.append(
-            f"{self.n_calls} calls; imbalance of the last one: {percent(self.imbalance)}, with all rows at home "
-            f"{percent(self.imbalance_home)} (0%: all ranks end together; 100%: it takes twice as long as need be)"
+            f"{self.n_calls} calls; imbalance of the last one: {percent(self.imbalance)}, "
+            f"with all rows at home {percent(self.imbalance_home)}"
         )
+        lines.append("(imbalance 0%: all ranks end together; 100%: it takes twice as long as need be)")
         return "\n".join(lines)
 
 
