@@ -163,7 +163,7 @@ def test_files_functions_and_classes_are_small() -> None:
 
 
 def test_what_runs_before_anything_is_installed_needs_the_standard_library_only() -> None:
-    names = ["tools/environment.py", "tools/testing.py", "tools/schedule.py", "tools/stages.py", "tools/jobs.py", "tools/site.py"]
+    names = [f"tools/{name}.py" for name in ("environment", "testing", "schedule", "stages", "jobs", "site")]
     names += [str(path.relative_to(ROOT)) for path in (LIBRARY / "launching").glob("*.py")]
     for path in [LIBRARY / "__init__.py", *(ROOT / name for name in names)]:
         used = {module.partition(".")[0] for module in imports(path, at_import_time=True)}

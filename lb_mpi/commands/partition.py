@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import Any
 
@@ -87,6 +88,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         from lb_mpi.partitioning.spectral_bisection import fiedler  # late: it brings numba
     began = time.perf_counter()
     if args.parts is None:  # a small one first: the kernels are compiled, or read, and that is no partitioning
+        if sys.stderr.isatty():
+            print("loading the kernels (compiled the first time, for some seconds) ...", file=sys.stderr, flush=True)
         partition("mesh:3x3", 2, method=args.method, effort=args.effort, connected=args.connected)
     compiled = time.perf_counter()
     if args.parts is None:
