@@ -93,6 +93,7 @@ def main() -> int:
                     return 1
                 print(f"{time.monotonic() - started:.1f} s", flush=True)
             rows.append((job, pair[0], pair[1]))
+            print(f"{job.name}: {pair[0]['seconds']:.2f} s without, {pair[1]['seconds']:.2f} s with balancing", flush=True)
         show(rows)
         if len(jobs) == len(JOBS):
             print("More jobs, some minutes: ./launch/demo --all")

@@ -1,32 +1,38 @@
-"""The pictures of README and the tutorial: runs of the programs that the pages show, drawn from their records.
+"""The pictures of README and the tutorial: records of runs on a virtual clock, so that they are the same on any machine.
 
-python -m tools.pictures [NAME ...]          # in .venv, with matplotlib (extra plot); when nothing else computes
+python -m tools.pictures [NAME ...]          # in .venv, with matplotlib (extra plot)
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from lb_mpi.balancing.simulate import Cluster, Network, simulate
+from lb_mpi.graph_files import as_graph
+from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
 from lb_mpi.recording.events import Phase
 from lb_mpi.recording.pictures import COLOURS, strip_pixels
+from lb_mpi.recording.record import Record
 from lb_mpi.recording.run import Run, assemble, timeline
+from lb_mpi.recording.virtual import Rows, files
+from lb_mpi.searching import simulate as search
+from lb_mpi.searching.searcher import Options
 from tools.documents import PAGES, ROOT, blocks
-from tools.environment import here
 
-SPEEDS = "0.8,0.4,0.2,0.2"
-LIMIT_S = 300.0
+SPEEDS = (0.8, 0.4, 0.2, 0.2)
 COLUMNS = 600
-SLOW = ("-m", "lb_mpi", "throttle", "--speeds", SPEEDS)
 NAMES = {
     Phase.OWN: "work",
     Phase.FOREIGN: "work on rows of others",
     Phase.PROTOCOL: "balancing",
     Phase.PACKING: "packing",
     Phase.WAITING: "waiting",
-    Phase.RESTING: "resting (emulated slow rank)",
+    Phase.RESTING: "resting",
     Phase.OUTSIDE: "outside of lb_mpi",
 }
 
@@ -35,50 +41,59 @@ class Picture(NamedTuple):
     """A picture: one strip for each run."""
 
     titles: tuple[str, ...]
-    runs: tuple[tuple[str, ...], ...]  # of each: the arguments of python
-    program: str = ""  # of the tutorial; "": an app
+    runs: Callable[[], list[Run]]
 
 
-UTS = ("-m", "apps.uts", "--tree", "T1L", "--speeds", SPEEDS)
-PICTURES = {
-    "strips": Picture(("equal shares", "with lb_mpi"), ((*UTS, "--no-balance"), UTS)),
-    "pooled": Picture(("",), ((*SLOW, "python", "pooled.py"),), "pooled.py"),
-    "balanced": Picture(("",), ((*SLOW, "python", "balanced.py"),), "balanced.py"),
-    "queens": Picture(
-        ("one share each", "with balancing"),
-        ((*SLOW, "python", "queens.py", "--no-balance"), (*SLOW, "python", "queens.py")),
-        "queens.py",
-    ),
-    "heat": Picture(
-        ("equal parts", "parts by speed"),
-        ((*SLOW, "python", "heat.py", "--block"), (*SLOW, "python", "heat.py")),
-        "heat.py",
-    ),
-}
+def searches(problem: Callable[[], Any], unit_s: float) -> list[Run]:
+    """Search on virtual ranks, without and with balancing; a unit of work takes `unit_s` seconds on a rank of speed 1."""
+    runs = []
+    for balance in (False, True):
+        records = [Record(0.0) for _ in SPEEDS]
+        options = Options(threshold=1.0, balance=balance)
+        problems = [problem() for _ in SPEEDS]
+        result = search.search(problems, speeds=SPEEDS, unit_s=unit_s, options=options, records=records)
+        runs.append(virtual(records, result.virtual_seconds))
+    return runs
 
 
-def program(name: str) -> str:
-    """Return the text of the tutorial's program."""
-    return next(
-        block.text for page in PAGES if "tutorial" in page.parts for block in blocks(page) if block.name == name
+def tree() -> list[Run]:
+    """Search the tree T1, of four million nodes."""
+    return searches(lambda: UnbalancedTreeSearch(TREES["T1"]), 1e-6)
+
+
+def queens() -> list[Run]:
+    """Run the search of the tutorial's program, without its last lines, which need MPI."""
+    text = next(
+        block.text for page in PAGES for block in blocks(page) if block.name == "queens.py" and "sys" in block.text
     )
+    names: dict[str, Any] = {}
+    exec(text.partition("\nbalance = ")[0].replace("from mpi4py import MPI\n", ""), names)
+    return searches(lambda: names["Queens"](10), 2e-5)
 
 
-def record(arguments: tuple[str, ...], name: str) -> Run:
-    """Run on four ranks, and read the record."""
-    environment = here()
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        if name:
-            (folder / name).write_text(program(name))
-        argv = [str(folder / one) if one == name else one for one in arguments]
-        argv = [str(environment.python) if one == "python" else one for one in argv]
-        code = environment.mpiexec(
-            4, [str(environment.python), *argv], LIMIT_S, env={"LB_MPI_RECORD": str(folder / "r")}
-        )
-        if code:
-            raise RuntimeError(f"{' '.join(argv)}: exit code {code}")
-        return assemble((path.name, path.read_bytes()) for path in sorted((folder / "r").glob("*.lbrec")))
+def rows() -> list[Run]:
+    """Call map_blocks on rows that all take as long, 100 on each rank, six times."""
+    recorded = Rows(len(SPEEDS))
+    graph = as_graph("mesh:2x2")
+    speeds = np.array(SPEEDS) / 1e-3
+    cluster = Cluster(
+        graph, speeds, scheme="direct", network=Network((5e-6, 5e-6), 1e-9, 8000), world_class=recorded.world
+    )
+    costs = [np.ones(100) for _ in SPEEDS]
+    simulate(cluster, lambda call: costs, 6, lambda number, call: recorded.called(cluster, call))
+    return [virtual(recorded.records, recorded.now)]
+
+
+def virtual(records: Sequence[Record], seconds: float) -> Run:
+    """Read the records of virtual ranks, as a report does."""
+    return assemble(files(records, seconds, ["virtual"] * len(records), "pictures"))
+
+
+PICTURES = {
+    "strips": Picture(("one share each", "with lb_mpi"), tree),
+    "queens": Picture(("one share each", "with balancing"), queens),
+    "balanced": Picture(("six calls of map_blocks",), rows),
+}
 
 
 def draw(picture: Picture, runs: list[Run], path: Path) -> None:
@@ -127,7 +142,7 @@ def main() -> None:
     for name in names:
         picture = PICTURES[name]
         path = ROOT / "docs" / "pictures" / f"{name}.png"
-        draw(picture, [record(run, picture.program) for run in picture.runs], path)
+        draw(picture, picture.runs(), path)
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e3:.0f} kB", flush=True)
 
 
