@@ -62,7 +62,11 @@ def _arrow(begin: tuple[float, float], end: tuple[float, float], numbers: list[i
     dx, dy = end[0] - begin[0], end[1] - begin[1]
     length = math.hypot(dx, dy)
     bend = 0.2
-    cx, cy = (begin[0] + end[0]) / 2 - bend * dy, (begin[1] + end[1]) / 2 + bend * dx
+    controls = [
+        ((begin[0] + end[0]) / 2 - side * bend * dy, (begin[1] + end[1]) / 2 + side * bend * dx) for side in (1, -1)
+    ]
+    far = length > 1.4 * RADIUS  # between states that are no neighbours: through the middle, not through others' boxes
+    cx, cy = min(controls, key=lambda at: math.hypot(at[0] - WIDTH / 2, at[1] - HEIGHT / 2)) if far else controls[0]
     x1, y1 = _edge(begin, (cx, cy))
     x2, y2 = _edge(end, (cx, cy))
     mx, my = 0.25 * x1 + 0.5 * cx + 0.25 * x2, 0.25 * y1 + 0.5 * cy + 0.25 * y2
