@@ -72,6 +72,9 @@ class HaloPlan:
 
     The neighbours of owned vertex v are indices[indptr[v]:indptr[v + 1]], numbers in `around`, in the order of their
     global numbers: a sum over them in that order is the same to the last bit in any distribution.
+
+    `allocation.counts` is how many vertices of mean weight each rank was meant to get.  The parts differ from that by up to
+    `imbalance` (3 %), since a lighter cut is worth more than a few vertices.
     """
 
     def __init__(
