@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import sys
 
+from lb_mpi import __version__
 from lb_mpi.commands import pool, profile
-from lb_mpi.commands.dispatch import PROG, dispatch
+from lb_mpi.commands.dispatch import PROG, dispatch, say, speaks
 from lb_mpi.launching import commands as launching
 
 COMMANDS = {
@@ -37,6 +38,8 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
+    if list(given) == ["--version"]:
+        return say(f"lb_mpi {__version__}\n") if speaks() else 0
     if given and given[0] in launching.FOR_PEOPLE:
         return launching.main(given[0], given[1:], f"{PROG} {given[0]}")
     if given and given[0] == "pool":

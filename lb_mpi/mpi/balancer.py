@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -17,6 +16,7 @@ from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.record import Balanced, History
 from lb_mpi.balancing.reports import Report, Verdict
+from lb_mpi.balancing.tally import Shares, Tally
 from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
@@ -108,7 +108,7 @@ class Balancer:
         self._judge = Judge(own.size, Trigger(policy, calls, bound)) if own.rank == 0 else None
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
-        self._ended = math.nan  # when the last call of map_blocks came to its end
+        self._tally = Tally()
         self._raised: BaseException | None = None  # the error that all ranks have raised together
         self.history = History()
 
@@ -156,7 +156,7 @@ class Balancer:
         or differ.
         """
         comm, course = self._open(), self._course
-        began_s = (began := time.perf_counter()) - self._ended
+        began_s = (began := time.perf_counter()) - self._tally.ended_s
         mine: Rows | None = None
         blame: Blame | None = None
         try:
@@ -183,8 +183,10 @@ class Balancer:
                 if self._news.failed:
                     self._news.abandon(lending)
                 raise
-            self._ended = time.perf_counter()
-            self._loans.called(Driver.ROWS, began, self._ended, self.history[-1], course, self._watch.busy_s)
+            ended = time.perf_counter()
+            n_rows = mine.n if mine is not None else 0, self._watch.rows
+            self._tally.called(began, ended, n_rows, self._watch.computing_s, self.history[-1])
+            self._loans.called(Driver.ROWS, began, ended, self.history[-1], course, self._watch.busy_s)
         return lending.value
 
     def migrate(
@@ -219,6 +221,11 @@ class Balancer:
         if self._judge is not None:
             self._judge.forget()
         return moved.value
+
+    def report(self) -> Shares:
+        """Say what each rank had, computed and waited in the calls so far; prints as a table.  The same on all ranks."""
+        comm = self._open()
+        return self._tally.shares(comm.allgather(self._tally.share(comm.rank)))
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""

@@ -72,6 +72,9 @@ class HaloPlan:
 
     The neighbours of owned vertex v are indices[indptr[v]:indptr[v + 1]], numbers in `around`, in the order of their
     global numbers: a sum over them in that order is the same to the last bit in any distribution.
+
+    `allocation.counts` is how many vertices of mean weight each rank was meant to get.  The parts differ from that by up to
+    `imbalance` (3 %), since a lighter cut is worth more than a few vertices.
     """
 
     def __init__(
@@ -86,6 +89,11 @@ class HaloPlan:
         self._halos = Halos(recorder(self._news.comm))
         self.n_halo = int(self._news.comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks
         self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
+
+    def __repr__(self) -> str:
+        """Say how large this rank's part is."""
+        n, ghosts = len(self.vertices), len(self.ghosts)
+        return f"<lb_mpi.HaloPlan: {n:,} vertices and {ghosts:,} ghosts on this rank, cut {self.cut:g}>"
 
     @property
     def vertices(self) -> Ints:
