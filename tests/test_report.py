@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.recording.events import Clock, Driver, Move, Phase, Step, Way
+from lb_mpi.recording.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
+from lb_mpi.recording.launches import DEATH, END, FILE, RESTART, START, Happened, folder_of, line, parse
 from lb_mpi.recording.numbers import drafts, headline, matrix
 from lb_mpi.recording.page import page
 from lb_mpi.recording.pictures import COLOURS, NOTHING, encode, strip, strip_pixels, table
 from lb_mpi.recording.record import Record
-from lb_mpi.recording.run import assemble, steps, timeline
+from lb_mpi.recording.run import SKEW_S, assemble, steps, timeline
 from lb_mpi.recording.store import About, header, place, snapshot
 
 MOST_BYTES = 500_000
@@ -48,10 +49,18 @@ def ranks(size: int, calls: int = 3, hosts: int = 1) -> list[tuple[str, bytes]]:
     return files
 
 
-def folder_of(path: Path, files: list[tuple[str, bytes]]) -> Path:
+def folder_of_files(path: Path, files: list[tuple[str, bytes]]) -> Path:
     path.mkdir()
     for name, data in files:
         (path / name).write_bytes(data)
+    return path
+
+
+def folder_of_run(path: Path, starts: list[list[tuple[str, bytes]]], told: list[Happened]) -> Path:
+    """The folder of a run with restarts."""
+    for start, files in enumerate(starts):
+        folder_of_files(path / folder_of(start), files)
+    (path / FILE).write_text("".join(map(line, told)))
     return path
 
 
@@ -192,6 +201,65 @@ def test_the_page_stands_alone() -> None:
     assert "the plan &lt;stays&gt;" in text
 
 
+# A rank dies 5 s after the first start, and all is over 20 s after it; records begin at 1e9.
+TOLD = [
+    Happened(START, 1e9 - 1.0, 0, -1, "4 ranks on a"),
+    Happened(DEATH, 1e9 + 5.0, 0, 2, "rank 2 was <killed>"),
+    Happened(RESTART, 1e9 + 6.0, 1, -1, "restart 1 of 1"),
+    Happened(START, 1e9 + 7.0, 1, -1, "3 ranks on a"),
+    Happened(END, 1e9 + 20.0, 1, -1, "exit code 0"),
+]
+
+
+def saved(rank: int, at: float) -> bytes:
+    record = Record(100.0)
+    record.enter(Phase.OWN, 100.0)
+    record.mark(Mark(Event.SAVE, at, at + 0.5 + rank, 12))
+    return whole(record, 106.0, about(rank, 2))
+
+
+def test_saves_and_deaths_have_their_times() -> None:
+    run = assemble([(str(rank), saved(rank, 103.0 - rank)) for rank in range(2)], TOLD[:2])
+    assert [(it.what, it.rank) for it in run.happened] == [(START, -1), ("save", -1), (DEATH, 2)]
+    save, death = run.happened[1:]
+    assert (save.began_s, save.ended_s, save.words) == (pytest.approx(2.0), pytest.approx(3.5), "save 12")
+    assert death.began_s == pytest.approx(5.0)
+    strip_of = Reader(page(run)).views[0]
+    assert strip_of["marks"] == [[2.0, 3.5, -1, "save", "save 12"], [5.0, 5.0, -1, "death", "rank 2 was <killed>"]]
+    text = page(run)
+    assert "rank 2 was &lt;killed&gt;" in text
+    assert "Start 1" not in text
+
+
+def test_lines_of_a_launch_that_make_no_sense_are_left_out() -> None:
+    text = "".join(map(line, TOLD))
+    assert parse(text) == TOLD
+    assert parse(text[:-10] + "\n[1]\n{}\n" + line(TOLD[0]._replace(what="tea")) + line(TOLD[0])) == [*TOLD[:4], TOLD[0]]
+
+
+def test_all_starts_of_a_run_are_on_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = folder_of_run(tmp_path / "record", [ranks(4), ranks(3, calls=2)], TOLD), tmp_path / "report.html"
+    assert main(["report", str(folder), "-o", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"] == 3
+    text = out.read_text()
+    first, second = (view for view in Reader(text).views if "time" in view)
+    assert (first["rows"], second["rows"]) == (4, 3)
+    assert first["marks"] == [[5.0, 5.0, 2, "death", "rank 2 was <killed>"]]
+    assert second["marks"] == []
+    assert "Start 2: 3 ranks" in text
+    assert "restart 1 of 1" in text
+
+
+def test_a_launch_before_this_run_is_not_told_of(tmp_path: Path) -> None:
+    late = 1e9 - 2 * SKEW_S
+    old = [it._replace(wall_s=late - 20.0 + it.wall_s - 1e9) for it in TOLD]
+    folder, out = folder_of_run(tmp_path / "record", [ranks(4), ranks(3)], old), tmp_path / "report.html"
+    assert main(["report", str(folder), "-o", str(out)]) == 0
+    text = out.read_text()
+    assert "Start 2" not in text
+    assert "killed" not in text
+
+
 def test_a_page_of_a_thousand_ranks_is_small() -> None:
     rng = np.random.default_rng(0)
     frames = []
@@ -220,7 +288,7 @@ def test_a_run_in_which_nothing_happened_has_a_page() -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], png: bool) -> None:
     if png:
         pytest.importorskip("matplotlib")
-    folder, out = folder_of(tmp_path / "record", ranks(4)), tmp_path / "report.html"
+    folder, out = folder_of_files(tmp_path / "record", ranks(4)), tmp_path / "report.html"
     more = ["--png", str(tmp_path / "pictures")] if png else []
     assert main(["report", str(folder), "-o", str(out), "--json", *more]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -238,12 +306,12 @@ def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.Captu
     killed = Record(100.0)
     killed.enter(Phase.OWN, 100.0)
     files[3] = files[3][0], whole(killed, 103.0, about(3, 4, "node0"), ended=False)
-    folder = folder_of(tmp_path / "record", files)
+    folder = folder_of_files(tmp_path / "record", files)
     assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
     said = capsys.readouterr().out
     for words in (
         "rank000001.lbrec: no snapshot in it is whole",
-        "rank000002.lbrec: is a record of version 9: expected 1",
+        "rank000002.lbrec: is a record of version 9: expected 2",
         "no record of ranks 1, 2",
         "rank 3: the record breaks off",
     ):
@@ -261,7 +329,7 @@ def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.Captu
 def test_a_folder_without_a_record_is_an_error_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], files: list[tuple[str, bytes]], words: str
 ) -> None:
-    folder = folder_of(tmp_path / "record", files)
+    folder = folder_of_files(tmp_path / "record", files)
     assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 2
     said = capsys.readouterr().err
     assert words in said

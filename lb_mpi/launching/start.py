@@ -20,10 +20,12 @@ from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
+from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
 from lb_mpi.launching.restarting import Outcome, decide, place
 from lb_mpi.launching.supervise import Patience, say, supervise
 from lb_mpi.launching.watch import Watch, is_here, launcher
+from lb_mpi.recording.launches import END, RESTART
 
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
 
@@ -148,14 +150,14 @@ class Job(NamedTuple):
     program: list[str]  # empty: the hosts are only checked
     emulated: bool
     patience: Patience
-    given: dict[str, str]  # variables, beside those of this process
+    diary: Diary
 
     def start(self, *, again: bool) -> Outcome | int:
         """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
 
         A host that won't do is an error the first time.  `again`: it's left out, and all others of the list are used.
         """
-        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.given}, emulated=self.emulated))
+        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.diary.variables()}, emulated=self.emulated))
         python = interpreter(self.program)
         names = [self.hosts[index].name for index in (range(len(self.hosts)) if again else sorted(set(self.ranks)))]
         if any(not is_here(name) for name in names):
@@ -176,7 +178,8 @@ class Job(NamedTuple):
                 return 0
             if not again:
                 say(shlex.join(argv))
-            return supervise(argv, env, mark, watch, self.patience)
+            self.diary.begin(f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {', '.join(counts)}")
+            return supervise(argv, env, mark, watch, self.patience, self.diary)
 
     def argv(self, ranks: Sequence[int], python: str, env: Mapping[str, str]) -> list[str]:
         """Return the command line up to the program."""
@@ -220,13 +223,14 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         [find(program[0]), *program[1:]] if program else [],
         options.emulated,
         Patience(options.hang_s, options.grace_s),
-        {"LB_MPI_RECORD": os.path.abspath(options.record)} if options.record else {},
+        Diary(options.record or None),
     )
     n_restarts = 0
     while not isinstance(outcome := job.start(again=n_restarts > 0), int):
         decision = decide(outcome, n_restarts, options.restarts)
         if decision.why:
             say(decision.why)
+        job.diary.tell(RESTART if decision.again else END, decision.why or f"exit code {decision.code}")
         if not decision.again:
             return decision.code
         n_restarts += 1

@@ -27,7 +27,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.facts import library
-from lb_mpi.recording.events import Clock, Phase
+from lb_mpi.recording.events import Clock, Event, Mark, Phase
 from lb_mpi.recording.record import OFF, Record
 from lb_mpi.recording.store import About, header, place, snapshot
 
@@ -105,6 +105,12 @@ def recorder(comm: MPI.Intracomm) -> Record:
     record = agree(comm, begin)
     align(comm, record)
     return record
+
+
+def mark_save(began: float, number: int) -> None:
+    """Record that this rank has written its part of save `number`, since `began`; not collective."""
+    for file in _files:
+        file.record.mark(Mark(Event.SAVE, began, time.perf_counter(), number))
 
 
 def worlds(comm: MPI.Intracomm) -> list[int]:

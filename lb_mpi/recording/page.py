@@ -15,9 +15,10 @@ import numpy as np
 
 from lb_mpi.recording import charts
 from lb_mpi.recording.events import Driver, Phase, Way
+from lb_mpi.recording.launches import DEATH
 from lb_mpi.recording.numbers import NAMES, SHORT, WAYS, Headline, drafts, headline, matrix
 from lb_mpi.recording.pictures import COLOURS, MOST_ROWS, Picture, strip, table
-from lb_mpi.recording.run import DRIVERS, Run, steps
+from lb_mpi.recording.run import DRIVERS, SAVE, Run, steps
 
 MOST_LINES = 200  # of a table of steps
 MOST_VALUES = 64  # ranks of a matrix whose numbers are told
@@ -30,7 +31,7 @@ def page(run: Run) -> str:
     about = run.ranks[0].about
     parts = [
         _head(run, told),
-        _strip(run),
+        _strips(run),
         _calls(run),
         _moves(run),
         _ranks(run),
@@ -96,6 +97,28 @@ def _head(run: Run, told: Headline) -> str:
     )
 
 
+def _strips(run: Run) -> str:
+    """The strips of all starts, and what happened in them."""
+    phases = [phase for phase in Phase if any(one.totals[:, phase].any() for one in (run, *run.earlier))]
+    parts = ["<h2>What each rank did when</h2>", _key([(NAMES[phase], COLOURS[phase]) for phase in phases])]
+    for number, one in enumerate((*run.earlier, run)):
+        if run.earlier:
+            parts.append(f"<h3>Start {number + 1}: {one.size:,} ranks, {seconds(one.seconds)}</h3>")
+        parts.append(_strip(one))
+    lines = [
+        [str(number + 1), seconds(max(0.0, it.began_s)), seconds(it.ended_s - it.began_s) if it.what == SAVE else "",
+         it.what, str(it.rank) if it.rank >= 0 else "", escape(it.words)]
+        for number, one in enumerate((*run.earlier, run))
+        for it in one.happened
+    ]  # fmt: skip
+    if lines:
+        parts.append("<h2>Saves, deaths and restarts</h2>")
+        parts.append(_table(["start", "at", "took", "what", "rank", ""], lines[:MOST_LINES], text=(3, 5)))
+        if len(lines) > MOST_LINES:
+            parts.append(f'<p class="soft">... and {len(lines) - MOST_LINES:,} lines more</p>')
+    return "".join(parts)
+
+
 def _strip(run: Run) -> str:
     picture = strip(run)
     each = picture.each
@@ -103,6 +126,7 @@ def _strip(run: Run) -> str:
     firsts = [
         (name, next(k for k, one in enumerate(run.ranks) if one.about.host == name) // each) for name in run.hosts
     ]
+    rows = {one.about.rank: k // each for k, one in enumerate(run.ranks)}
     data = {
         "time": run.seconds,
         "rows": len(shown),
@@ -110,19 +134,20 @@ def _strip(run: Run) -> str:
         "names": [one.about.rank for one in shown],
         "hosts": firsts if len(run.hosts) > 1 else [],
         "phases": {colour: NAMES[phase] for phase, colour in COLOURS.items()},
+        "marks": [
+            [round(it.began_s, 6), round(it.ended_s, 6), rows.get(it.rank, -1), it.what, it.words]
+            for it in run.happened[:MOST_LINES]
+            if it.what in (SAVE, DEATH)
+        ],
     }
-    phases = [phase for phase in Phase if run.totals[:, phase].any()]
     how = (
         "a line a rank; its colour is what took most of that time"
         if len(run.ranks) > MOST_ROWS // 4
         else "each rank's phases one above the other, in the parts that they take of that time"
     )
     many = f" Each line stands for {each} ranks." if each > 1 else ""
-    return (
-        "<h2>What each rank did when</h2>"
-        + _key([(NAMES[phase], COLOURS[phase]) for phase in phases])
-        + _figure(picture, data, f"{how}, grouped by host; {picture.width} columns of time.{many}")
-    )
+    marked = " Lines from top to bottom: saves; a cross: a death." if data["marks"] else ""
+    return _figure(picture, data, f"{how}, grouped by host; {picture.width} columns of time.{many}{marked}")
 
 
 def _calls(run: Run) -> str:
