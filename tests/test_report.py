@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
+from lb_mpi.graph import parse as parse_graph
 from lb_mpi.recording.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
+from lb_mpi.recording.flow_chart import flows, layout
 from lb_mpi.recording.launches import DEATH, END, FILE, RESTART, START, Happened, folder_of, line, parse
+from lb_mpi.recording.maps import owners, shares
 from lb_mpi.recording.numbers import drafts, headline, matrix
 from lb_mpi.recording.page import page
-from lb_mpi.recording.pictures import COLOURS, NOTHING, encode, strip, strip_pixels, table
-from lb_mpi.recording.record import Record
+from lb_mpi.recording.pictures import COLOURS, NOTHING, RANK_COLOURS, encode, map_of, strip, strip_pixels, table
+from lb_mpi.recording.record import MAP, Record
 from lb_mpi.recording.run import SKEW_S, assemble, steps, timeline
 from lb_mpi.recording.store import About, header, place, snapshot
 
@@ -282,6 +285,64 @@ def test_a_page_of_a_thousand_ranks_is_small() -> None:
 
 def test_a_run_in_which_nothing_happened_has_a_page() -> None:
     assert "Nothing was done" in page(assemble([("0", whole(Record(100.0), 100.0, about(0, 1)))]))
+
+
+def test_maps_show_who_has_most_of_each_place() -> None:
+    halves = [np.array([[1.0, 0.6], [0.0, 0.0]]), np.array([[0.0, 0.4], [1.0, 0.0]])]
+    files = []
+    for rank, half in enumerate(halves):
+        record = Record(100.0)
+        record.map(half)
+        files.append((str(rank), whole(record, 101.0, about(rank, 2))))
+    run = assemble(files)
+    assert owners(run).tolist() == [[0, 0], [1, -1]]
+    assert "rank 0: 66.7%" in page(run)
+    assert owners(assemble(ranks(2))).size == 0
+    assert "Who computed what" not in page(assemble(ranks(2)))
+    drawn = map_of(np.array([[0, len(RANK_COLOURS)], [1, -1]]), 2)
+    assert decoded(drawn.png)[2] == bytes([0, 0x00, 0, 0x10 | len(RANK_COLOURS)])
+
+
+def test_shares_of_a_grid() -> None:
+    rows, columns = np.divmod(np.arange(300 * 30), 30)
+    some = rows < 150
+    mine = shares(rows[some], columns[some], (300, 30))
+    assert mine.shape == (MAP, round(0.1 * MAP))
+    assert mine[: MAP // 2] == pytest.approx(np.ones((MAP // 2, mine.shape[1])))
+    assert not mine[MAP // 2 :].any()
+    assert shares(np.zeros(1, dtype=np.int64), np.arange(1), (1, 1000)).shape == (1, MAP)
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("mesh:2x3", [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]),
+        ("torus:3x3", [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2)]),
+    ],
+)
+def test_meshes_are_drawn_as_they_are(text: str, places: list[tuple[int, int]]) -> None:
+    edges = np.stack(parse_graph(text).edges(), axis=1).astype(np.int32)
+    assert layout(len(places), edges) == places
+
+
+@pytest.mark.parametrize("text", ["ring:8", "hypercube:3", "complete:5", "2/1,3/2", "2/1/4/3"])
+def test_ranks_of_any_graph_have_places_of_their_own(text: str) -> None:
+    graph = parse_graph(text)
+    places = np.array(layout(graph.n, np.stack(graph.edges(), axis=1).astype(np.int32)))
+    apart = np.hypot(*(places[:, None] - places[None]).transpose(2, 0, 1)) + 9.0 * np.eye(graph.n)
+    assert apart.min() > 0.2
+
+
+def test_flows_are_drawn_on_the_process_graph() -> None:
+    moved = np.zeros((20, 20))
+    moved[3, 4] = 7.0
+    edges = np.stack(parse_graph("mesh:4x5").edges(), axis=1).astype(np.int32)
+    drawn = flows(moved, "rows", edges)
+    assert drawn.count('class="grid"') == len(edges)
+    assert drawn.count("<circle") == 20
+    assert "3 to 4: 7 rows" in drawn
+    assert flows(moved, "rows", edges[:0]) == ""  # too many for a ring
+    assert flows(moved[:5, :5], "rows", edges[:0]).count("<circle") == 5
 
 
 @pytest.mark.parametrize("png", [False, True])

@@ -40,6 +40,7 @@ from lb_mpi.problems.maze_kernel import (
     Indices,
     Maze,
     Stack,
+    Visits,
 )
 
 __all__ = [
@@ -59,6 +60,7 @@ SAVED = struct.Struct("<qq??")  # dim, cells marked, found, and if the marks fol
 RECORD = np.dtype([("position", "<i8"), ("cursor", "i1"), ("upper", "i1")])
 WINDOW = 1 << 13  # most records that one part has, and that "alternate" looks at when it splits
 LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
+SAMPLES = 16  # of each place of the picture, when all its cells are visited by one rank
 LOG = 1 << 13  # marked cells that are remembered until somebody takes them
 
 
@@ -78,6 +80,7 @@ class MazeSearch:
     log         keep a log of what was marked, for ranks on other machines (see `take_marks`)
     order       number of the machine, >= 0: those of different machines try directions in different orders.  In the same
                 order, one that comes upon a fresh trail of another would go after it, and never hear of its marks in time
+    picture     rows and columns of a picture of what this rank visits (see `visited`); 0: none is made
     keeper      this rank saves the marks of its machine, and takes them from a save; one on each machine does
     split_rule  what `split` gives: "half": half of the untried directions of the shallowest record that has two or more
                 (the paper's rule); "one": only one of them; "alternate": every second record with untried directions, of
@@ -100,6 +103,7 @@ class MazeSearch:
         log: bool = False,
         order: int = 0,
         keeper: bool = True,
+        picture: int = 0,
     ) -> None:
         dim = check_cells(cells)
         checks.choice("split_rule", split_rule, SPLIT_RULES)
@@ -122,6 +126,9 @@ class MazeSearch:
         self._visited = 0
         self._found = False
         self._keeper = bool(keeper)
+        side = min(checks.integer("picture", picture, 0), dim)
+        self._place = (dim / side) ** 2 if side else 0.0  # cells in a place of the picture
+        self._visits = Visits(np.zeros((side, side), np.int64), max(1, int(self._place) // SAMPLES))
 
     @property
     def entry(self) -> int:
@@ -148,7 +155,7 @@ class MazeSearch:
             units = min(units, self._log.size - self._logged)
         if self.found or units == 0:
             return 0
-        done = kernel.mark(self._maze, self._stack, units, units + LOOKS, self._log[self._logged :])
+        done = kernel.mark(self._maze, self._stack, units, units + LOOKS, self._log[self._logged :], self._visits)
         if self._log.size:
             self._logged += done
         self._visited += done
@@ -196,6 +203,11 @@ class MazeSearch:
         n = len(position)
         self._stack.position[:n], self._stack.cursor[:n], self._stack.upper[:n] = position, cursor, upper
         self._stack.ends[:] = n - 1, 0, 0
+
+    def visited(self) -> npt.NDArray[np.float64]:
+        """Estimate from samples which part of the cells in each place of the picture this rank has visited, 0 to 1."""
+        counts, each = self._visits
+        return np.minimum(counts * (each / self._place), 1.0) if counts.size else np.zeros((0, 0))
 
     def take_marks(self) -> Indices:
         """The cells that this rank has marked since the last call, shape (n,) flat indices; empties the log."""

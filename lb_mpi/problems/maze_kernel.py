@@ -29,6 +29,7 @@ Directions = npt.NDArray[np.int8]
 FREE, BLOCKED, WALL, MARKED = 0, 1, 2, 3  # MARKED + direction: marked, and entered by that direction
 TOP, BOTTOM, WIDE = 0, 1, 2
 LAST_DIRECTION = 7
+DOWN = 6  # the direction of the next row
 STAY = 8  # the direction by which the entry is entered, from itself
 HEARD = MARKED + STAY + 1  # marked on another machine, or given by it
 
@@ -51,6 +52,13 @@ class Stack(NamedTuple):
     ends: Indices  # (3,) TOP, BOTTOM, WIDE
 
 
+class Visits(NamedTuple):
+    """Samples of the cells that one rank marks, for a picture; none are taken without room for them."""
+
+    counts: Indices  # (h, w) samples in each place of the picture; (0, 0): no picture
+    each: int  # every so manieth cell that a call marks is a sample, beginning with the first
+
+
 @njit(cache=True)
 def count(maze: Maze, stack: Stack, i: int) -> int:
     """Count the open directions of record i."""
@@ -69,12 +77,15 @@ def goes_backwards(order: int, here: int) -> bool:
 
 
 @njit(cache=True)
-def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices) -> int:
+def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices, visits: Visits) -> int:
     """Mark up to `units` cells depth first; returns the number of cells marked, and writes them into `log`, if it has room.
 
     Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
-    for all that are marked.
+    for all that are marked.  Some of them are counted in `visits`.
     """
+    counts, each = visits
+    height, width = counts.shape
+    line = maze.offsets[DOWN]
     cells, offsets = maze.cells, maze.offsets
     position, cursor, upper, ends = stack
     top, bottom, wide = ends[TOP], ends[BOTTOM], ends[WIDE]
@@ -103,6 +114,8 @@ def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices) -> int:
         position[top], cursor[top], upper[top] = cell, 0, LAST_DIRECTION
         if done < log.size:
             log[done] = cell
+        if counts.size and done % each == 0:
+            counts[(cell // line - 1) * height // (line - 2), (cell % line - 1) * width // (line - 2)] += 1
         done += 1
         if cell == maze.exit:
             break

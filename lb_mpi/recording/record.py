@@ -9,8 +9,8 @@ Law.  Each second since the beginning lies in one phase.  Sums are exact whateve
 has moved, of steps.
 
 The bound: time is divided into BINS bins at most.  When they are full, each two become one, and bins are twice as wide.
-Steps beyond STEPS are added up by twos, then by fours.  Of moves beyond MOVES every second one is kept, then every fourth; all
-of them are in the sums by rank.  Marks beyond MARKS are thinned out likewise.
+Steps beyond STEPS are added up by twos, then by fours.  Of moves beyond MOVES every second one is kept, then every fourth;
+all of them are in the sums by rank.  Marks beyond MARKS are thinned out likewise.
 """
 
 from __future__ import annotations
