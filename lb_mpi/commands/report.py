@@ -1,4 +1,4 @@
-"""The command `report`: the record of a run as one page."""
+"""The command `report`: the record of a run as one page, as pictures, and as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("folder", metavar="FOLDER", help="where the record is: that of --record, or of LB_MPI_RECORD")
     parser.add_argument("-o", dest="output", default="report.html", metavar="FILE", help="the page (%(default)s)")
+    parser.add_argument(
+        "--perfetto", metavar="FILE", help="write a trace for ui.perfetto.dev, too (needs the package perfetto)"
+    )
     parser.add_argument("--png", metavar="DIR", help="write the pictures as files of their own, too (needs matplotlib)")
 
 
@@ -33,6 +36,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         from lb_mpi.recording.figures import write
 
         files = write(found, Path(options.png))
+    if options.perfetto is not None:
+        from lb_mpi.recording.perfetto import trace
+
+        write_whole(options.perfetto, trace(found))
+        files.append(Path(options.perfetto))
     text = page(found)
     write_whole(options.output, text)
     return {
