@@ -111,9 +111,19 @@ def test_saves_are_thinned_out() -> None:
     assert (marks["ended"] - marks["began"]).tolist() == [0.5] * len(marks)
 
 
+def test_the_call_under_way_is_told_until_it_is_over() -> None:
+    record = Record(0.0)
+    record.doing(7.0, 20.0)
+    known = read(file_of(record, 1.0)).known
+    assert (known.under_way, known.of) == (7.0, 20.0)
+    record.step(step(0))
+    known = read(file_of(record, 2.0)).known
+    assert (known.under_way, known.of) == (0.0, 0.0)
+
+
 def test_what_is_known_of_the_domain() -> None:
     record = Record(0.0)
-    assert [len(part) for part in read(file_of(record, 1.0)).known] == [0, 0, 0]
+    assert [len(part) for part in read(file_of(record, 1.0)).known[:3]] == [0, 0, 0]
     record.map(np.linspace(0.0, 1.0, 6).reshape(2, 3))
     record.graph([0, 1], [1, 2])
     known = read(file_of(record, 1.0)).known

@@ -52,7 +52,7 @@ def run(what: str, folder: Path, env: dict[str, str], *options: str) -> tuple[in
 @needs_mpiexec
 def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path: Path, mark: dict[str, str]) -> None:
     record = tmp_path / "record"
-    code, out, err = run("kill-root", tmp_path, mark, "--restarts", "3", "--record", str(record))
+    code, out, err = run("kill-root", tmp_path, mark, "--restarts", "3", "--record", str(record), "--progress")
     assert (code, out) == (0, DONE) or "BAD TERMINATION" in out, err  # which MPICH's mpiexec prints there
     assert out.endswith(DONE)
     assert f"run: rank 0 on host {HOST} was killed by signal 9 (Killed)\n" in err

@@ -17,6 +17,9 @@ from lb_mpi.recording.run import Run, assemble, belongs
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("folder", metavar="FOLDER", help="where the record is: that of --record, or of LB_MPI_RECORD")
+    parser.add_argument(
+        "--follow", action="store_true", help="first show how the run goes, as long as it's under way; then write the page"
+    )
     parser.add_argument("-o", dest="output", default="report.html", metavar="FILE", help="the page (%(default)s)")
     parser.add_argument(
         "--perfetto", metavar="FILE", help="write a trace for ui.perfetto.dev, too (needs the package perfetto)"
@@ -30,6 +33,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     The headline's numbers, what is missing (`notes`), the `files` written, the page's `bytes`, and `cpu_seconds`.
     """
     began = time.process_time()
+    if options.follow:
+        from lb_mpi.commands.follow import follow
+
+        follow(lambda: gather(Path(options.folder)))
     found = gather(Path(options.folder))
     files = []
     if options.png is not None:

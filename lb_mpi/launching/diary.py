@@ -11,7 +11,10 @@ from lb_mpi.recording.launches import FILE, RESTART, START, Happened, folder_of,
 
 
 class Diary:
-    """Of one run in `folder`, which is made; None: nothing is written.  OSError when it can't be."""
+    """Of one run in `folder`, which is made; None: nothing is written.  OSError when it can't be.
+
+    Records of a run before, which this one would write over, are removed first: they would look like its own.
+    """
 
     def __init__(self, folder: str | None) -> None:
         self._folder = None if folder is None else Path(folder).absolute()
@@ -19,6 +22,8 @@ class Diary:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / FILE).write_text("")
+            for old in (*self._folder.glob("rank*.lbrec"), *self._folder.glob("restart-*/rank*.lbrec")):
+                old.unlink()
 
     def tell(self, what: str, words: str, rank: str = "") -> None:
         """Write that something has happened, to `rank` if that is known; a full disk does not end the run."""

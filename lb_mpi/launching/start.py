@@ -8,13 +8,16 @@ host.  When a host or a rank has died and the program has saved something, it ma
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import shutil
 import socket
+import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,6 +138,11 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument(
         "--record", metavar="FOLDER", help="keep a record of the run there, for python -m lb_mpi report FOLDER"
     )
+    top.add_argument(
+        "--progress",
+        action="store_true",
+        help="show how the run goes: done, busy, balances, by host or rank; without a terminal, a line every ten seconds",
+    )
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what to run on each rank")
     return top
 
@@ -211,10 +219,22 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
     for name in ("restarts", "hang_s", "grace_s"):
         if not 0 <= (value := getattr(options, name)) < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected 0 or more")
+    with contextlib.ExitStack() as stack:
+        record = options.record or None
+        if options.progress and record is None:  # here, where all hosts see it
+            record = stack.enter_context(tempfile.TemporaryDirectory(prefix=".lb_mpi-progress-", dir=os.getcwd()))
+        job = make(options, program, record)
+        if options.progress and record is not None:
+            stack.enter_context(followed(record))
+        return repeat(job, options.restarts)
+
+
+def make(options: argparse.Namespace, program: list[str], record: str | None) -> Job:
+    """Find out what is to be run, recorded in the folder `record`; ValueError or OSError for mistakes."""
     here = Host(socket.gethostname(), max(options.n or n_cores(), 1))
     hosts = read_hosts(options.hosts) if options.hosts else [here]
     ranks = fill(hosts, options.n)
-    job = Job(
+    return Job(
         hosts,
         arranged(options.arrange, hosts, ranks) if options.arrange else ranks,
         options.arrange,
@@ -223,11 +243,29 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         [find(program[0]), *program[1:]] if program else [],
         options.emulated,
         Patience(options.hang_s, options.grace_s),
-        Diary(options.record or None),
+        Diary(record),
     )
+
+
+@contextlib.contextmanager
+def followed(folder: str) -> Iterator[None]:
+    """Show how a run goes while the block runs: by a process of its own, that looks at its records."""
+    argv = [sys.executable, "-m", "lb_mpi", "report", "--follow", folder, "-o", os.devnull]
+    package = str(Path(__file__).resolve().parents[2])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=env)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def repeat(job: Job, most_restarts: int) -> int:
+    """Start it, and start again what has died, at most so often; the exit code."""
     n_restarts = 0
     while not isinstance(outcome := job.start(again=n_restarts > 0), int):
-        decision = decide(outcome, n_restarts, options.restarts)
+        decision = decide(outcome, n_restarts, most_restarts)
         if decision.why:
             say(decision.why)
         job.diary.tell(RESTART if decision.again else END, decision.why or f"exit code {decision.code}")

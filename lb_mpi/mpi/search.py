@@ -199,6 +199,7 @@ def _run(
             polled = time.perf_counter()
             record.enter(Phase.OWN, polled)
             done = searcher.work(quantum.units)
+            record.doing(searcher.units)
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
             slow.charge(cpu)

@@ -38,7 +38,7 @@ def flows(moved: Floats, unit: str, edges: Edges) -> str:
         (x1, y1), (x2, y2) = places[one], places[other]
         parts.append(f'<line class="grid" x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}"/>')
     most = float(moved.max())
-    for giver, taker in np.argwhere(moved > 0).tolist():
+    for giver, taker in np.argwhere((moved > 0) & ~np.eye(size, dtype=bool)).tolist():
         amount = float(moved[giver, taker])
         words = f"{giver} to {taker}: {amount:,.0f} {unit}"
         parts.append(_arrow(places[giver], places[taker], radius, amount / most, words))

@@ -72,6 +72,11 @@ class Record:
     def step(self, step: Step) -> None:
         """A call of a driver is over."""
         self.steps.add(step)
+        self.doing(0.0)
+
+    def doing(self, units: float, of: float = 0.0) -> None:
+        """In the call under way this rank has done so many units of work; the rank was dealt `of`, 0: nobody knows."""
+        self.known.under_way, self.known.of = units, of
 
     def move(self, move: Move) -> None:
         """Work has moved to or from another rank, or somebody was asked for some."""
@@ -124,6 +129,7 @@ class _Known:
         self.due = began  # when they are asked for again
         self.map: NDArray[np.uint8] = np.zeros((0, 0), dtype=np.uint8)  # in 255ths
         self.edges: NDArray[np.int32] = np.zeros((0, 2), dtype=np.int32)
+        self.under_way = self.of = 0.0  # units of the call under way
 
     def cost(self, given: NDArray[np.float64]) -> None:
         if len(given) > COSTS:
@@ -262,6 +268,9 @@ class Off(Record):
         """Do nothing."""
 
     def move(self, move: Move) -> None:
+        """Do nothing."""
+
+    def doing(self, units: float, of: float = 0.0) -> None:
         """Do nothing."""
 
     def mark(self, mark: Mark) -> None:

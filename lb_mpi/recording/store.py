@@ -51,6 +51,8 @@ class Known(NamedTuple):
     costs: NDArray[np.float64]  # (n,) of rows of this rank, binned when there are many
     map: NDArray[np.uint8]  # (h, w) the part of each place that this rank computed, in 255ths
     edges: NDArray[np.int32]  # (E, 2) of the process graph, ranks of COMM_WORLD
+    under_way: float  # units done in the call that has not ended
+    of: float  # units that this rank was dealt in it; 0: nobody knows
 
 
 class Stored(NamedTuple):
@@ -97,6 +99,7 @@ def snapshot(record: Record, now: float, number: int, *, ended: bool = False) ->
         "steps": record.steps.all.tobytes(), "moves": moves.kept.all.tobytes(), "flows": moves.flows.tobytes(),
         "marks": record.marks.all.tobytes(), "reasons": record.reasons, "costs": known.costs.tobytes(),
         "map": [*known.map.shape, known.map.tobytes()], "edges": known.edges.tobytes(),
+        "under_way": [known.under_way, known.of],
         "clocks": [list(clock) for clock in record.clocks],
     })  # fmt: skip
     return frame(payload)
@@ -177,10 +180,13 @@ def _stored(about: About, found: dict[str, Any]) -> Stored:
 
 def _known(found: dict[str, Any]) -> Known:
     height, width, shares = found["map"]
+    under_way, of = found["under_way"]
     if not 0 <= height <= MAP or not 0 <= width <= MAP:
         raise ValueError(f"a map of {show(height)} x {show(width)}")
     return Known(
         np.frombuffer(found["costs"], np.float32).astype(np.float64),
         np.frombuffer(shares, np.uint8).reshape(height, width),
         np.frombuffer(found["edges"], np.int32).reshape(-1, 2),
+        float(under_way),
+        float(of),
     )
