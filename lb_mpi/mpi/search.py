@@ -210,7 +210,6 @@ def _run(
             nap.take(searcher.wake_at - (time.perf_counter() - start))
     ended = time.perf_counter()
     seconds = ended - start
-
     record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     mailbox.drain()
     roll.drain()

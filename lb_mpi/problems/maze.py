@@ -27,21 +27,9 @@ import numpy.typing as npt
 
 from lb_mpi import checks
 from lb_mpi.problems import maze_kernel as kernel
+from lb_mpi.problems import maze_picture
 from lb_mpi.problems.maze_cells import check_cells, check_maze_parameters, check_path, random_maze, read_maze
-from lb_mpi.problems.maze_kernel import (
-    BLOCKED,
-    FREE,
-    HEARD,
-    LAST_DIRECTION,
-    MARKED,
-    STAY,
-    WALL,
-    Cells,
-    Indices,
-    Maze,
-    Stack,
-    Visits,
-)
+from lb_mpi.problems.maze_kernel import BLOCKED, FREE, HEARD, LAST_DIRECTION, MARKED, STAY, WALL, Cells, Indices, Maze, Stack
 
 __all__ = [
     "BLOCKED", "FREE", "MARKED", "WALL", "MazeResult", "MazeSearch", "check_cells", "check_maze_parameters", "check_path",
@@ -60,7 +48,6 @@ SAVED = struct.Struct("<qq??")  # dim, cells marked, found, and if the marks fol
 RECORD = np.dtype([("position", "<i8"), ("cursor", "i1"), ("upper", "i1")])
 WINDOW = 1 << 13  # most records that one part has, and that "alternate" looks at when it splits
 LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
-SAMPLES = 16  # of each place of the picture, when all its cells are visited by one rank
 LOG = 1 << 13  # marked cells that are remembered until somebody takes them
 
 
@@ -120,15 +107,12 @@ class MazeSearch:
         room = flat.size + WINDOW
         position, cursor, upper = np.empty(room, np.int64), np.empty(room, np.int8), np.empty(room, np.int8)
         self._stack = Stack(position, cursor, upper, np.array([-1, 0, 0], np.int64))
-        self._half = split_rule != "one"
-        self._dealt = np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
+        self._split = split_rule != "one", np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
         self._log, self._logged = np.empty(LOG if log else 0, np.int64), 0
         self._visited = 0
         self._found = False
         self._keeper = bool(keeper)
-        side = min(checks.integer("picture", picture, 0), dim)
-        self._place = (dim / side) ** 2 if side else 0.0  # cells in a place of the picture
-        self._visits = Visits(np.zeros((side, side), np.int64), max(1, int(self._place) // SAMPLES))
+        self._visits = maze_picture.room(dim, checks.integer("picture", picture, 0))
 
     @property
     def entry(self) -> int:
@@ -169,15 +153,16 @@ class MazeSearch:
 
     def split(self) -> bytes | None:
         """Give away untried directions by the split rule, packed; None when there is one branch only."""
-        n = kernel.deal(self._maze, self._stack, self._dealt)
+        half, dealt = self._split
+        n = kernel.deal(self._maze, self._stack, dealt)
         if n > 0:
-            levels = self._dealt[:n][::-1]
+            levels = dealt[:n][::-1]
             position, cursor, upper, _ = self._stack
             part = np.empty(n, RECORD)
             part["position"], part["cursor"], part["upper"] = position[levels], cursor[levels], upper[levels]
             upper[levels] = -1
             return bytes(part.tobytes())
-        record = kernel.divide(self._maze, self._stack, self._half, LOOKS)
+        record = kernel.divide(self._maze, self._stack, half, LOOKS)
         return None if record[0] < 0 else np.array([record], RECORD).tobytes()
 
     def absorb(self, payload: bytes) -> None:
@@ -206,8 +191,7 @@ class MazeSearch:
 
     def visited(self) -> npt.NDArray[np.float64]:
         """Estimate from samples which part of the cells in each place of the picture this rank has visited, 0 to 1."""
-        counts, each = self._visits
-        return np.minimum(counts * (each / self._place), 1.0) if counts.size else np.zeros((0, 0))
+        return maze_picture.parts(self._visits, self.width - 2)
 
     def take_marks(self) -> Indices:
         """The cells that this rank has marked since the last call, shape (n,) flat indices; empties the log."""

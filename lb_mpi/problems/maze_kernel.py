@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from lb_mpi.problems.maze_picture import Visits
+
 Cells = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.int64]
 Directions = npt.NDArray[np.int8]
@@ -50,13 +52,6 @@ class Stack(NamedTuple):
     cursor: Directions
     upper: Directions
     ends: Indices  # (3,) TOP, BOTTOM, WIDE
-
-
-class Visits(NamedTuple):
-    """Samples of the cells that one rank marks, for a picture; none are taken without room for them."""
-
-    counts: Indices  # (h, w) samples in each place of the picture; (0, 0): no picture
-    each: int  # every so manieth cell that a call marks is a sample, beginning with the first
 
 
 @njit(cache=True)

@@ -8,7 +8,7 @@ function view(figure) {
   const told = document.createElement("span"), pen = canvas.getContext("2d");
   const hint = data.time ? "wheel: zoom time; shift + wheel: zoom ranks; drag: move" : "point at it to read it";
   let window_ = {x: 0, y: 0, w: 1, h: 1}, drag = null;
-  const left = data.time ? 64 : 58, bottom = 34, top = 6, right = 8;
+  const left = data.time ? 72 : 58, bottom = 34, top = 6, right = 8;
 
   const raw = document.createElement("canvas");
   raw.width = img.naturalWidth; raw.height = img.naturalHeight;
