@@ -29,7 +29,7 @@ from lb_mpi import checks
 from lb_mpi.problems import maze_kernel as kernel
 from lb_mpi.problems import maze_picture
 from lb_mpi.problems.maze_cells import check_cells, check_maze_parameters, check_path, random_maze, read_maze
-from lb_mpi.problems.maze_kernel import BLOCKED, FREE, HEARD, LAST_DIRECTION, MARKED, STAY, WALL, Cells, Indices, Maze, Stack
+from lb_mpi.problems.maze_kernel import BLOCKED, FREE, LAST_DIRECTION, MARKED, STAY, WALL, Cells, Indices, Maze, Stack
 
 __all__ = [
     "BLOCKED", "FREE", "MARKED", "WALL", "MazeResult", "MazeSearch", "check_cells", "check_maze_parameters", "check_path",
@@ -181,7 +181,7 @@ class MazeSearch:
             raise ValueError(f"payload, record {part[wrong[0]]}: expected an inner cell, and two directions")
         # A cell that was given must not be entered afterwards, or the way back could go round: on another machine the
         # mark may be still under way.
-        self._maze.cells[position[self._maze.cells[position] == FREE]] = HEARD
+        self._maze.cells[position[self._maze.cells[position] == FREE]] = kernel.HEARD
         self._take(position, cursor, upper)
 
     def _take(self, position: Indices, cursor: npt.ArrayLike, upper: npt.ArrayLike) -> None:
@@ -207,7 +207,7 @@ class MazeSearch:
         """Mark cells, shape (n,) flat indices, that ranks of another machine have marked."""
         if marks.size and not 0 <= marks.min() <= marks.max() < self._maze.cells.size:
             raise ValueError(f"marks {marks.min()} to {marks.max()}: expected cells, 0 to {self._maze.cells.size - 1}")
-        self._maze.cells[marks[self._maze.cells[marks] == FREE]] = HEARD
+        self._maze.cells[marks[self._maze.cells[marks] == FREE]] = kernel.HEARD
 
     @property
     def found(self) -> bool:
