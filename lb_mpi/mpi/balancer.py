@@ -104,7 +104,9 @@ class Balancer:
         except BaseException:
             own.Free()
             raise
-        self._loans = Loans(record, worlds(own))
+        self._loans = Loans(record, world := worlds(own))
+        if own.rank == 0:
+            record.graph(*(np.take(world, ends) for ends in self.graph.edges()))
         self._judge = Judge(own.size, Trigger(policy, calls, bound)) if own.rank == 0 else None
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))

@@ -199,6 +199,7 @@ def _run(
             polled = time.perf_counter()
             record.enter(Phase.OWN, polled)
             done = searcher.work(quantum.units)
+            record.doing(searcher.units)
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
             slow.charge(cpu)
@@ -209,7 +210,6 @@ def _run(
             nap.take(searcher.wake_at - (time.perf_counter() - start))
     ended = time.perf_counter()
     seconds = ended - start
-
     record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     mailbox.drain()
     roll.drain()

@@ -139,6 +139,7 @@ class Shift:
         self._done = self._done._replace(
             tasks=n + len(values), busy_s=busy_s + wall, work_s=work_s + own_s(before, after)
         )
+        self._steals.done(self._done.tasks)
         self._worker.done(wall)
         if values:
             self._sink.put(lo, lo + len(values), values)

@@ -3,13 +3,14 @@
     record.enter(phase, at)         # from now on the rank is in this phase, until it enters another one
     record.move(move)               # work has moved
     record.step(step)               # a call of a driver is over
+    record.mark(mark)               # something was saved
 
 Law.  Each second since the beginning lies in one phase.  Sums are exact whatever the resolution is: of phases, of work that
 has moved, of steps.
 
 The bound: time is divided into BINS bins at most.  When they are full, each two become one, and bins are twice as wide.
 Steps beyond STEPS are added up by twos, then by fours.  Of moves beyond MOVES every second one is kept, then every fourth;
-all of them are in the sums by rank.
+all of them are in the sums by rank.  Marks beyond MARKS are thinned out likewise.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from lb_mpi.recording.events import FLOW, MOVE, STEP, Clock, Move, Phase, Step
+from lb_mpi.recording.events import FLOW, MARK, MOVE, STEP, Clock, Mark, Move, Phase, Step
 
 BINS, FIRST_WIDTH_S = 1024, 50e-6
-STEPS, MOVES = 512, 1024
+STEPS, MOVES, MARKS = 512, 1024, 128
 COSTS, KNOW_S = 256, 1.0
+MAP, EDGES = 128, 512  # most rows and columns of a map; most edges of a process graph
 REASONS, REASON_LETTERS = 32, 200
 N_PHASES = len(Phase)
 
@@ -44,10 +46,11 @@ class Record:
         self.line = _Line(began)
         self.steps = _Steps()
         self.moves = _Moves()
+        self.marks = _Kept(MARKS, MARK)
         self.reasons: list[str] = []
-        self.costs: NDArray[np.float32] = np.zeros(0, dtype=np.float32)  # of this rank's rows as last heard, binned
+        self.known = _Known(began)
         self.clocks: list[Clock] = []  # the first look, and the last
-        self._on_bin, self._know_at = on_bin, began
+        self._on_bin = on_bin
         self._open = self.line.open
         self._since, self._until = began, self.line.until
 
@@ -69,10 +72,19 @@ class Record:
     def step(self, step: Step) -> None:
         """A call of a driver is over."""
         self.steps.add(step)
+        self.doing(0.0)
+
+    def doing(self, units: float, of: float = 0.0) -> None:
+        """In the call under way this rank has done so many units of work; the rank was dealt `of`, 0: nobody knows."""
+        self.known.under_way, self.known.of = units, of
 
     def move(self, move: Move) -> None:
         """Work has moved to or from another rank, or somebody was asked for some."""
         self.moves.add(move)
+
+    def mark(self, mark: Mark) -> None:
+        """Something was saved."""
+        self.marks.add(mark)
 
     def reason(self, words: str) -> int:
         """Return the index of a reason, for a Step; -1 when there are too many."""
@@ -85,14 +97,19 @@ class Record:
 
     def know(self, at: float, costs: Callable[[], NDArray[np.float64]]) -> None:
         """Keep what the rows of this rank cost, in their order; of many, means of neighbours.  Asked once a second."""
-        if at < self._know_at:
-            return
-        self._know_at = at + KNOW_S
-        given = costs()
-        if len(given) > COSTS:
-            edges = np.linspace(0, len(given), COSTS + 1).astype(np.int64)
-            given = np.add.reduceat(given, edges[:-1]) / np.diff(edges)
-        self.costs = given.astype(np.float32)
+        if at >= self.known.due:
+            self.known.due = at + KNOW_S
+            self.known.cost(costs())
+
+    def map(self, shares: NDArray[np.float64]) -> None:
+        """Keep the part of each place of the domain, (h, w) from 0 to 1, that this rank computed; see `recording.maps`."""
+        self.known.map = np.rint(255.0 * np.clip(shares, 0.0, 1.0)).astype(np.uint8)[:MAP, :MAP]
+
+    def graph(self, tails: ArrayLike, heads: ArrayLike) -> None:
+        """Keep the edges of the process graph, (E,) ranks of COMM_WORLD; not those of a large one."""
+        edges = np.stack([np.asarray(tails), np.asarray(heads)], axis=1)
+        if len(edges) <= EDGES:
+            self.known.edges = edges.astype(np.int32)
 
     def clock(self, clock: Clock) -> None:
         """Keep how the clock goes."""
@@ -102,6 +119,23 @@ class Record:
         """Close all bins that end by `at`."""
         self.line.add(self.phase, self._since, at)
         self._open, self._since, self._until = self.line.open, at, self.line.until
+
+
+class _Known:
+    """What is known of the domain: replaced, not added up."""
+
+    def __init__(self, began: float) -> None:
+        self.costs: NDArray[np.float32] = np.zeros(0, dtype=np.float32)  # of this rank's rows as last heard, binned
+        self.due = began  # when they are asked for again
+        self.map: NDArray[np.uint8] = np.zeros((0, 0), dtype=np.uint8)  # in 255ths
+        self.edges: NDArray[np.int32] = np.zeros((0, 2), dtype=np.int32)
+        self.under_way = self.of = 0.0  # units of the call under way
+
+    def cost(self, given: NDArray[np.float64]) -> None:
+        if len(given) > COSTS:
+            edges = np.linspace(0, len(given), COSTS + 1).astype(np.int64)
+            given = np.add.reduceat(given, edges[:-1]) / np.diff(edges)
+        self.costs = given.astype(np.float32)
 
 
 class _Line:
@@ -160,20 +194,37 @@ class _Steps:
             self.n, self.each = STEPS // 2, 2 * self.each
 
 
-class _Moves:
-    """Moves one after the other, thinned out when there are too many; and their sums by rank."""
+class _Kept:
+    """Entries one after the other, thinned out when there are too many."""
 
-    def __init__(self) -> None:
-        self.table: Table = np.zeros(MOVES, dtype=MOVE)
+    def __init__(self, most: int, dtype: np.dtype[np.void]) -> None:
+        self.table: Table = np.zeros(most, dtype=dtype)
         self.n = 0
         self.each = 1  # one of so many is kept
         self._seen = 0
-        self._sums: dict[tuple[int, int], list[float]] = {}  # by way and other: n, amount, bytes
 
     @property
     def all(self) -> Table:
         """All that are kept."""
         return self.table[: self.n]
+
+    def add(self, entry: Mark | Move) -> None:
+        """One more."""
+        if self._seen % self.each == 0:
+            self.table[self.n] = entry
+            self.n += 1
+            if self.n == (most := len(self.table)):
+                self.table[: most // 2] = self.table[0::2].copy()
+                self.n, self.each = most // 2, 2 * self.each
+        self._seen += 1
+
+
+class _Moves:
+    """Moves one after the other, some of them; and the sums of all by rank."""
+
+    def __init__(self) -> None:
+        self.kept = _Kept(MOVES, MOVE)
+        self._sums: dict[tuple[int, int], list[float]] = {}  # by way and other: n, amount, bytes
 
     @property
     def flows(self) -> Table:
@@ -186,13 +237,7 @@ class _Moves:
         sums[0] += 1
         sums[1] += move.amount
         sums[2] += move.bytes
-        if self._seen % self.each == 0:
-            self.table[self.n] = move
-            self.n += 1
-            if self.n == MOVES:
-                self.table[: MOVES // 2] = self.table[0::2].copy()
-                self.n, self.each = MOVES // 2, 2 * self.each
-        self._seen += 1
+        self.kept.add(move)
 
 
 def merged(one: Step, other: Step) -> Step:
@@ -225,7 +270,19 @@ class Off(Record):
     def move(self, move: Move) -> None:
         """Do nothing."""
 
+    def doing(self, units: float, of: float = 0.0) -> None:
+        """Do nothing."""
+
+    def mark(self, mark: Mark) -> None:
+        """Do nothing."""
+
     def know(self, at: float, costs: Callable[[], NDArray[np.float64]]) -> None:
+        """Do nothing."""
+
+    def map(self, shares: NDArray[np.float64]) -> None:
+        """Do nothing."""
+
+    def graph(self, tails: ArrayLike, heads: ArrayLike) -> None:
         """Do nothing."""
 
     def clock(self, clock: Clock) -> None:

@@ -25,6 +25,10 @@ class Steals:
         """Return what the rank does when it runs the task at this position."""
         return Phase.OWN if position in self._dealt else Phase.FOREIGN
 
+    def done(self, tasks: int) -> None:
+        """So many tasks of the map are done here."""
+        self.record.doing(tasks, len(self._dealt))
+
     def taken(self, swap: Swap, now: float) -> None:
         """A swap has succeeded, which took tasks from the back of another rank's word."""
         n = unpack(swap.old).hi - unpack(swap.new).hi
