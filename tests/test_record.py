@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from lb_mpi.recording.drafts import Drafts
 from lb_mpi.recording.events import Clock, Driver, Move, Phase, Step, Way
 from lb_mpi.recording.halos import Halos
-from lb_mpi.recording.record import BINS, COSTS, MOVES, OFF, REASONS, STEPS, Record
+from lb_mpi.recording.known import COSTS
+from lb_mpi.recording.record import BINS, MOVES, OFF, REASONS, STEPS, Record
 from lb_mpi.recording.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
 from lb_mpi.searching.drafting import Kind, Message
 
@@ -64,7 +65,7 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
         record.enter(Phase(k % 6), 150.0 * k)
         record.step(step(k, acted=k % 2, moved=3.0, before=0.5, reason=record.reason(f"reason {k}")))
         record.move(Move(Way.LOAN, k % 3, float(k), k + 0.5, 2.0, 8.0))
-        record.know(float(k), lambda: np.arange(5000.0))
+        record.known.know(float(k), lambda: np.arange(5000.0))
     data = file_of(record, 600_000.0, 600_001.0)
     assert len(data) <= HEADER_BYTES + 2 * slot_bytes(ABOUT.size)
     stored = read(data)
@@ -79,8 +80,8 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
     assert stored.moves["began"] == pytest.approx(stored.each * np.arange(len(stored.moves)))
     assert stored.flows["amount"].sum() == 8_000
     assert len(stored.reasons) == REASONS
-    assert len(stored.costs) == COSTS
-    assert stored.costs.mean() == pytest.approx(2499.5, rel=1e-3)
+    assert len(stored.known.costs) == COSTS
+    assert stored.known.costs.mean() == pytest.approx(2499.5, rel=1e-3)
 
 
 def test_means_leave_out_what_is_not_known() -> None:
@@ -106,9 +107,8 @@ def test_nothing_is_recorded_when_nobody_records() -> None:
     OFF.step(step(0))
     OFF.move(Move(Way.STEAL, 0, 0.0, 0.0, 1.0, 0.0))
     OFF.clock(Clock(1.0, 0, 0.0, 0.0))
-    OFF.know(1.0, lambda: np.ones(3))
     assert OFF.seconds() == [0.0] * len(Phase)
-    assert (OFF.steps.n, OFF.moves.n, OFF.clocks, len(OFF.costs)) == (0, 0, [], 0)
+    assert (OFF.steps.n, OFF.moves.n, OFF.clocks) == (0, 0, [])
 
 
 def test_drafts_on_their_way() -> None:
@@ -192,7 +192,7 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
     [
         (b"", "expected the record of a rank"),
         (b"something else entirely", "expected the record of a rank"),
-        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "version 9: expected 1"),
+        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "version 9: expected 2"),
         (header(ABOUT)[:30], "torn or flipped"),
         (header(ABOUT), "no snapshot in it is whole"),
         (header(ABOUT._replace(rank=3)), "is of rank 3 of 3: expected 0 to 2"),

@@ -105,6 +105,7 @@ class Balancer:
             own.Free()
             raise
         self._loans = Loans(record, worlds(own))
+        record.known.use("map_blocks", {**same, "neighbours": self.graph.neighbours(own.rank).tolist()})
         self._judge = Judge(own.size, Trigger(policy, calls, bound)) if own.rank == 0 else None
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
@@ -184,7 +185,7 @@ class Balancer:
                     self._news.abandon(lending)
                 raise
             self._ended = time.perf_counter()
-            self._loans.called(Driver.ROWS, began, self._ended, self.history[-1], course, self._watch.busy_s)
+            self._loans.called(Driver.ROWS, began, self._ended, self.history[-1], course, self._watch.busy_s, began_s)
         return lending.value
 
     def migrate(

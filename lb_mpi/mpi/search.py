@@ -159,6 +159,7 @@ def _run(
     ring = ring_order(comm.size) if options.route_on(comm.size) == "ring" else range(comm.size)
     searcher = Searcher(comm.rank, ring, guard, options, bound, found)
     drafts = Drafts(record, comm.rank, worlds(comm))
+    drafts.use(options)
     cpu_s = work_s = poll_s = report_at = 0.0
 
     def call_back(now: float) -> None:
@@ -209,7 +210,6 @@ def _run(
             nap.take(searcher.wake_at - (time.perf_counter() - start))
     ended = time.perf_counter()
     seconds = ended - start
-
     record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     mailbox.drain()
     roll.drain()

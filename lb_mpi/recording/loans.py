@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.record import Balanced
 from lb_mpi.recording.events import Driver, Move, Step, Way
@@ -27,14 +29,27 @@ class Loans:
             self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
 
     def called(
-        self, driver: Driver, began: float, ended: float, last: Balanced, course: Course, busy_s: float = 0.0
+        self,
+        driver: Driver,
+        began: float,
+        ended: float,
+        last: Balanced,
+        course: Course,
+        busy_s: float = 0.0,
+        outside_s: float = math.nan,
     ) -> None:
-        """A call is over: what it did, what is known of rows and ranks, and the seconds that this rank computed."""
+        """A call is over: what it did, what is known of rows and ranks, and the seconds that this rank computed.
+
+        It came so long after the call before (NaN: the first).
+        """
         record, costs, ranks = self.record, course.costs, course.ranks
         if record is OFF:
             return
         if costs is not None and costs.known:
-            record.know(ended, lambda: costs.work(ranks.worth))
+            record.known.know(ended, lambda: costs.work(ranks.worth))
+        if costs is not None and driver is Driver.ROWS:
+            home_s = costs.work(ranks.worth).sum() / ranks.speeds[course.rank]
+            record.known.load(float(home_s), outside_s)
         n_rows = 0 if costs is None else len(costs)
         speed = float(ranks.speeds[course.rank] / ranks.speeds.mean())
         reason = record.reason(last.reason.partition(";")[0])

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.recording.events import FLOW, MOVE, STEP, Clock, Move, Phase, Step
+from lb_mpi.recording.known import Known, Unknown
 
 BINS, FIRST_WIDTH_S = 1024, 50e-6
 STEPS, MOVES = 512, 1024
-COSTS, KNOW_S = 256, 1.0
 REASONS, REASON_LETTERS = 32, 200
 N_PHASES = len(Phase)
 
@@ -45,9 +45,9 @@ class Record:
         self.steps = _Steps()
         self.moves = _Moves()
         self.reasons: list[str] = []
-        self.costs: NDArray[np.float32] = np.zeros(0, dtype=np.float32)  # of this rank's rows as last heard, binned
+        self.known = Known(began)
         self.clocks: list[Clock] = []  # the first look, and the last
-        self._on_bin, self._know_at = on_bin, began
+        self._on_bin = on_bin
         self._open = self.line.open
         self._since, self._until = began, self.line.until
 
@@ -82,17 +82,6 @@ class Record:
                 return -1
             self.reasons.append(words)
         return self.reasons.index(words)
-
-    def know(self, at: float, costs: Callable[[], NDArray[np.float64]]) -> None:
-        """Keep what the rows of this rank cost, in their order; of many, means of neighbours.  Asked once a second."""
-        if at < self._know_at:
-            return
-        self._know_at = at + KNOW_S
-        given = costs()
-        if len(given) > COSTS:
-            edges = np.linspace(0, len(given), COSTS + 1).astype(np.int64)
-            given = np.add.reduceat(given, edges[:-1]) / np.diff(edges)
-        self.costs = given.astype(np.float32)
 
     def clock(self, clock: Clock) -> None:
         """Keep how the clock goes."""
@@ -216,6 +205,10 @@ def _mean(one: Step, other: Step, name: str) -> float:
 class Off(Record):
     """The record of a run that isn't recorded."""
 
+    def __init__(self, began: float) -> None:
+        super().__init__(began)
+        self.known = Unknown(began)
+
     def enter(self, phase: Phase, at: float) -> None:
         """Do nothing."""
 
@@ -223,9 +216,6 @@ class Off(Record):
         """Do nothing."""
 
     def move(self, move: Move) -> None:
-        """Do nothing."""
-
-    def know(self, at: float, costs: Callable[[], NDArray[np.float64]]) -> None:
         """Do nothing."""
 
     def clock(self, clock: Clock) -> None:

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from lb_mpi.checks import show
 from lb_mpi.frames import frame, read_frame
 from lb_mpi.recording.events import FLOW, MOVE, STEP, Clock
+from lb_mpi.recording.known import StoredWork, unpack
 from lb_mpi.recording.record import N_PHASES, Record, Table
 
-MAGIC, VERSION = b"lb_rec", 1
+MAGIC, VERSION = b"lb_rec", 2
 HEADER_BYTES = 4096
 SLOT_BYTES, RANK_BYTES = 160 << 10, 128
 _START = struct.Struct("<6sH")  # magic, version
@@ -58,7 +59,7 @@ class Stored(NamedTuple):
     flows: Table  # of events.FLOW
     each: int  # one of so many moves is in `moves`
     reasons: list[str]  # that steps name by index
-    costs: NDArray[np.float64]  # of rows of this rank, binned when there are many
+    known: StoredWork
     clocks: list[Clock]
 
 
@@ -82,7 +83,7 @@ def snapshot(record: Record, now: float, number: int, *, ended: bool = False) ->
     payload: bytes = msgpack.packb({
         "number": number, "until": now, "ended": ended, "width_s": line.width_s, "seconds": seconds.tobytes(),
         "steps": record.steps.all.tobytes(), "moves": moves.all.tobytes(), "flows": moves.flows.tobytes(),
-        "each": moves.each, "reasons": record.reasons, "costs": record.costs.tobytes(),
+        "each": moves.each, "reasons": record.reasons, "known": record.known.pack(),
         "clocks": [list(clock) for clock in record.clocks],
     })  # fmt: skip
     return frame(payload)
@@ -149,7 +150,7 @@ def _stored(about: About, found: dict[str, Any]) -> Stored:
             seconds=np.frombuffer(found["seconds"], np.float32).reshape(-1, N_PHASES).astype(np.float64),
             each=int(found["each"]),
             reasons=[str(words) for words in found["reasons"]],
-            costs=np.frombuffer(found["costs"], np.float32).astype(np.float64),
+            known=unpack(found["known"]),
             clocks=[
                 Clock(float(at), int(rank), float(offset), float(error)) for at, rank, offset, error in found["clocks"]
             ],
