@@ -2,9 +2,9 @@
 
 run, cluster and throttle are those of launch/ (see lb_mpi/launching); pool and profile run a program of the user's.  Each
 other one is a module of lb_mpi.commands with `add_arguments(parser)`, `run(options)`, which returns a dictionary (or a
-list of them) ready for JSON, and `summary(answer)`, the same as lines for people.  Exit codes: 0; 2 for a mistake of the user's and 1
-for what has failed, in one line; 130 for Ctrl-C; 141 when nobody reads the output.  Whatever else is raised is a bug, and
-keeps its traceback.
+list of them) ready for JSON, and `summary(answer)`, the same as lines for people.  Exit codes: 0; 2 for a mistake of the
+user's and 1 for what has failed, in one line; 130 for Ctrl-C; 141 when nobody reads the output.  Whatever else is raised is
+a bug, and keeps its traceback.
 """
 
 from __future__ import annotations

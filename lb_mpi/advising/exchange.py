@@ -1,8 +1,7 @@
 """A task graph that was dealt out by `lb_mpi.distribute`: by speed, or in equal blocks, on this or another machine.   (pure)
 
 The graph isn't recorded, but how much of it each rank has, and how long each computed between exchanges.  So the ranks'
-speeds follow, and the time that the slowest needs for any other share.  What the recorded run took beyond its slowest rank is
-taken to be the same for each distribution, whatever it cuts.
+speeds follow, and the time that the slowest needs for any other share.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.advising.advice import Advice, Floats, Line, Progress, calls, machines, ranked
+from lb_mpi.advising.advice import Advice, Floats, Line, Progress, calls, machines, model_note, ranked
 from lb_mpi.recording.events import Driver
 from lb_mpi.recording.run import Run
 from lb_mpi.recording.store import Stored
@@ -41,7 +40,7 @@ def advise(run: Run, progress: Progress) -> Advice | None:
     equal_s = float((total / size / recorded.speeds).max())
     by_speed = 'lb_mpi.distribute(comm, graph, method="static")'
     lines = [
-        Line("as recorded", own_s + recorded.talk_s, 0.0, recorded.measured_s),
+        Line("as recorded", own_s, 0.0, recorded.measured_s),
         Line("dealt by speed (static)", *_by_speed(recorded, recorded.speeds), change=by_speed),
         Line("equal blocks", equal_s + recorded.talk_s, 0.0, change='lb_mpi.distribute(comm, graph, method="block")'),
     ]
@@ -49,8 +48,9 @@ def advise(run: Run, progress: Progress) -> Advice | None:
         speeds = recorded.speeds[change.ranks] * np.array(change.factors)
         lines.append(Line(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words))
     notes = [
-        f"{recorded.talk_s:.3f} s for messages and uneven steps are taken as they were, whatever a distribution cuts",
-        f"dealt by speed: parts exceed their targets by half of the {IMBALANCE:.0%} that are allowed; the spread is from none",
+        model_note(own_s, recorded.measured_s, recorded.talk_s),
+        "messages take what they took, whatever another distribution cuts",
+        f"dealt by speed: parts exceed their targets by half of the {IMBALANCE:.0%} that are allowed, give or take as much",
         "equal blocks: vertices that weigh the same",
     ]
     return Advice("exchange", lines, notes)

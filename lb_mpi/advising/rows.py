@@ -2,20 +2,30 @@
 
 From the record come, for each call and rank, the seconds that the rank's own rows take it (`home_s`), and those that it
 spends outside before it comes (`outside_s`); the ranks' speeds; and how costs are spread over the rows.  Calls on a virtual
-clock are those of `lb_mpi.balancing.simulate`.  What the recorded run took beyond its own prediction, call by call in the
-median, is the price of messages on that machine: every way that uses a Balancer pays it.
+clock are those of `lb_mpi.balancing.simulate`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.advising.advice import Advice, Change, Floats, Line, Progress, calls, machines, over_seeds, ranked, settings
+from lb_mpi.advising.advice import (
+    Advice,
+    Change,
+    Floats,
+    Line,
+    Progress,
+    calls,
+    machines,
+    model_note,
+    over_seeds,
+    ranked,
+    settings,
+)
 from lb_mpi.arranging.arrange import arrange
 from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.diffusion.setup import SCHEMES
@@ -27,8 +37,8 @@ from lb_mpi.recording.run import Run
 from lb_mpi.recording.store import Stored
 
 NOISE = 0.05  # of a block's time, as a standard deviation of its logarithm
-ROWS = 128  # of a rank on the virtual clock, at most
-FIRST, CALLS = 12, 40  # calls at the beginning are played one by one, of all others some that stand for the rest
+ROWS = 48  # of a rank on the virtual clock, at most
+FIRST, CALLS = 8, 24  # calls at the beginning are played one by one, of all others some that stand for the rest
 MOST_RANKS = 256  # for arrangements, whose search takes long
 
 
@@ -56,22 +66,23 @@ def advise(run: Run, progress: Progress) -> Advice | None:
     if recorded is None:
         return None
     progress("map_blocks: as recorded")
-    played = np.array([_play(recorded, 0)[0]]).ravel()
-    extra_s = max(0.0, float(np.median(recorded.measured_s - played)))
+    model_s, spread_s = over_seeds(lambda seed: _total(recorded, seed))
+    extra_s = max(0.0, recorded.seconds - model_s)
     scheme = str(recorded.how["scheme"])
 
-    def line(what: str, change: str, measured_s: float = math.nan, **other: Any) -> Line:
+    def line(what: str, change: str, **other: Any) -> Line:
         progress(f"map_blocks: {what}")
-        predicted_s, spread_s = over_seeds(lambda seed: _total(recorded, seed, extra_s, **other))
-        return Line(what, predicted_s, spread_s, measured_s, change)
+        predicted_s, spread_s = over_seeds(lambda seed: _total(recorded, seed, **other) + extra_s)
+        return Line(what, predicted_s, spread_s, change=change)
 
-    lines = [line(f"as recorded: {scheme}", "", recorded.seconds)]
+    lines = [Line(f"as recorded: {scheme}", model_s, spread_s, recorded.seconds)]
     alone_s = float((recorded.n * (recorded.outside_s + recorded.home_s).max(axis=1)).sum())
-    lines.append(Line("no balancing", alone_s, 0.0, change="rows = function(rows), without a Balancer"))
+    lines.append(Line("no balancing", alone_s + extra_s, 0.0, change="rows = function(rows), without a Balancer"))
     for other in SCHEMES:
         if other != scheme:
             lines.append(line(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other}))
-    lines.append(Line("moved once, by speed", _moved_once_s(recorded), change="rows = balancer.migrate(rows), once"))
+    once_s = _moved_once_s(recorded) + extra_s
+    lines.append(Line("moved once, by speed", once_s, 0.0, change="rows = balancer.migrate(rows), once"))
     size = recorded.graph.n
     for name in _names(size):
         graph = as_graph(name)
@@ -84,21 +95,15 @@ def advise(run: Run, progress: Progress) -> Advice | None:
     ranks = ranked(run)
     for change in machines(ranks, recorded.speeds):
         lines.append(line(change.what, change.words, other_machine=change))
-    return Advice("map_blocks", lines, _notes(recorded, lines[0], extra_s))
-
-
-def _notes(recorded: Recorded, first: Line, extra_s: float) -> list[str]:
-    off = first.predicted_s / first.measured_s - 1.0 if first.measured_s else 0.0
-    return [
-        f"the model says {off:+.1%} of the run that was recorded; messages and waiting that it doesn't know of take "
-        f"{1e3 * extra_s:.2f} ms a call, added to every line with a Balancer",
+    notes = [
+        model_note(model_s, recorded.seconds, extra_s),
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call",
     ]
+    return Advice("map_blocks", lines, notes)
 
 
-def _total(recorded: Recorded, seed: int, extra_s: float, **other: Any) -> float:
-    played, _ = _play(recorded, seed, **other)
-    return float((recorded.n * (played + extra_s)).sum())
+def _total(recorded: Recorded, seed: int, **other: Any) -> float:
+    return float((recorded.n * _play(recorded, seed, **other)).sum())
 
 
 def _play(
@@ -109,7 +114,7 @@ def _play(
     graph: Graph | None = None,
     order: Any = None,
     other_machine: Change | None = None,
-) -> tuple[Floats, Cluster]:
+) -> Floats:
     """(K,) seconds of each call on the virtual clock."""
     speeds, outside = recorded.speeds, recorded.outside_s
     graph = graph or recorded.graph
@@ -132,7 +137,7 @@ def _play(
         cluster.call(deal([w * shape for w, shape in zip(mine, recorded.shapes, strict=True)]), late).seconds
         for mine, late in zip(work, outside, strict=True)
     ]
-    return np.array(seconds), cluster
+    return np.array(seconds)
 
 
 def _even(rows: list[Floats], n: int) -> list[Floats]:

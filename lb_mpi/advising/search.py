@@ -4,9 +4,10 @@ The tree isn't recorded: which nodes hang on which would be as large as the sear
 
 - With balancing: synthetic trees (`lb_mpi.problems.uts`) of three kinds, as much work as was recorded, on ranks of the
   recorded speeds, through `lb_mpi.searching.simulate`.  The spread between the kinds says how much the shape matters.
-- Without balancing: each rank keeps the first part that it was dealt.  A rank drafts when it has nothing left, so at each time
-  all that it has comes from one part; the record tells when each part came from whom, and how long each rank worked between.
-  So the work of each first part, wherever it was done, adds up.  Another run deals other first parts: one sample, no spread.
+- Without balancing: each rank keeps the first part that it was dealt.  A rank drafts when it has nothing left, so all that
+  it has at a time comes from one part.  The record tells when each part came from whom, and how long each rank worked
+  between.  So the work of each first part, wherever it was done, adds up.  Another run deals other first parts: this is one
+  sample, and has no spread.
 """
 
 from __future__ import annotations
@@ -16,16 +17,30 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.advising.advice import Advice, Floats, Line, Progress, calls, machines, over_seeds, ranked, settings
+from lb_mpi.advising.advice import (
+    Advice,
+    Floats,
+    Line,
+    Progress,
+    Worked,
+    busy_notes,
+    calls,
+    core_share,
+    machines,
+    model_note,
+    over_seeds,
+    ranked,
+    settings,
+)
 from lb_mpi.problems.uts import UnbalancedTreeSearch
 from lb_mpi.problems.uts_tree import Tree
-from lb_mpi.recording.events import Driver, Phase, Way
+from lb_mpi.recording.events import Driver, Way
 from lb_mpi.recording.run import Run
 from lb_mpi.recording.store import Stored
 from lb_mpi.searching.searcher import Options
 from lb_mpi.searching.simulate import search
 
-QUANTUM_S, QUANTA = 50e-6, 20_000  # between two looks at messages; of a rank, at most
+QUANTUM_S, QUANTA = 50e-6, 4_000  # between two looks at messages; of a rank, at most
 MOST_RANKS = 256  # that are played: each has a tree of its own
 TREES = (
     Tree("geometric", "fixed", depth=8, branching=4, seed=19),
@@ -38,6 +53,7 @@ class Recorded(NamedTuple):
     """What a run tells of its searches."""
 
     units: Floats  # (P,) that each rank did
+    core_share: Floats  # (P,) of a core that it had while at work
     speeds: Floats  # (P,) units per second
     how: dict[str, object]  # balance, threshold, pause_s, route
     measured_s: float
@@ -55,24 +71,30 @@ def advise(run: Run, progress: Progress) -> Advice | None:
     recorded = _recorded(run, ranks)
     if recorded is None:
         return None
-    lines, notes = [], []
     alone_s = math.nan if recorded.shares is None else float((recorded.shares / recorded.speeds).max())
     played = len(ranks) <= MOST_RANKS
     progress("search: balancing")
     balanced_s, spread_s = over_trees(recorded, recorded.speeds) if played else (math.nan, math.nan)
     bound_s = float(recorded.units.sum() / recorded.speeds.sum())
+    model_s = balanced_s if recorded.balanced else alone_s
+    extra_s = 0.0 if math.isnan(model_s) else max(0.0, recorded.measured_s - model_s)
     without = Line("no balancing", alone_s, math.nan, change="lb_mpi.search(comm, problem, balance=False)")
     with_it = Line("balancing", balanced_s, spread_s, change="lb_mpi.search(comm, problem)")
     first, second = (with_it, without) if recorded.balanced else (without, with_it)
-    lines = [first._replace(what=f"as recorded: {first.what}", measured_s=recorded.measured_s, change=""), second]
-    lines.append(Line("perfect: all ranks do nothing but work", bound_s, 0.0))
+    lines = [
+        first._replace(what=f"as recorded: {first.what}", measured_s=recorded.measured_s, change=""),
+        second._replace(predicted_s=second.predicted_s + extra_s),
+        Line("perfect: all ranks do nothing but work", bound_s, 0.0),
+    ]
     for change in machines(ranks, recorded.speeds) if played else []:
         progress(f"search: {change.what}")
-        speeds = recorded.speeds[change.ranks] * np.array(change.factors)
-        lines.append(Line(f"balancing, {change.what}", *over_trees(recorded, speeds), change=change.words))
-    notes.append(
-        "balancing: three kinds of trees stand in for the one that was searched; the spread is that between them"
-    )
+        predicted_s, spread_s = over_trees(recorded, recorded.speeds[change.ranks] * np.array(change.factors))
+        lines.append(Line(f"balancing, {change.what}", predicted_s + extra_s, spread_s, change=change.words))
+    notes = [
+        model_note(model_s, recorded.measured_s, extra_s),
+        *busy_notes(recorded.core_share),
+        "balancing: three kinds of trees stand in for the one that was searched; the spread is that between them",
+    ]
     if recorded.shares is None:
         notes.append(
             "no balancing: several searches, or too many drafts to keep them all, so first parts can't be followed"
@@ -116,12 +138,14 @@ def _recorded(run: Run, ranks: list[Stored]) -> Recorded | None:
     if not units.sum() > 0.0 or not useful.sum() > 0.0:
         raise ValueError("search: no unit of work was done in the record: expected some")
     typical = float(units.sum() / (useful * own).sum())
-    busy = (units > 0.0) & (useful > 0.0)
-    speeds = np.where(busy, units / np.where(busy, useful, 1.0), own * typical)
+    share = core_share(ranks, tables)
+    busy = (units > 0.0) & np.isfinite(share)
+    others = float(np.nanmean(share)) if busy.any() else 1.0
+    speeds = np.where(busy, units / np.where(busy, useful, 1.0) * share, own * typical * others)
     took_s = np.max([table["ended"] for table in tables], axis=0) - np.min([table["began"] for table in tables], axis=0)
     how = settings(ranks, "search")
     shares = _shares(run, ranks, units) if len(tables[0]) == 1 and int(tables[0]["n"][0]) == 1 else None
-    return Recorded(units, speeds, how, float(took_s.sum()), shares)
+    return Recorded(units, share, speeds, how, float(took_s.sum()), shares)
 
 
 def _shares(run: Run, ranks: list[Stored], units: Floats) -> Floats | None:
@@ -153,17 +177,13 @@ class _Work:
     """Units that a rank has done by a time, by the seconds in which it worked."""
 
     def __init__(self, one: Stored, offset_s: float, units: float) -> None:
-        step = one.steps[one.steps["driver"] == Driver.SEARCH][0]
-        ends = one.about.clock_s + one.width_s * np.arange(len(one.seconds) + 1)
-        ends[-1] = max(float(ends[-2]), one.until)
-        sums = np.concatenate([[0.0], np.cumsum(one.seconds[:, [Phase.OWN, Phase.RESTING]].sum(axis=1))])
-        within = np.clip(ends, float(step["began"]), float(step["ended"]))
-        worked = np.interp(within, ends, sums)
-        worked -= worked[0]
-        self._ends = ends + offset_s
-        self._units = worked * (units / worked[-1] if worked[-1] > 0.0 else 0.0)
+        steps = one.steps[one.steps["driver"] == Driver.SEARCH]
+        self._worked, self._offset_s = Worked(one), offset_s
+        self._began, self._ended = float(steps["began"][0]), float(steps["ended"][0])
+        whole_s = self._worked.within(steps)
+        self._rate = units / whole_s if whole_s > 0.0 else 0.0
 
     def between(self, begin: float, end: float) -> float:
-        """Units done between two times."""
-        both = np.interp([begin, end], self._ends, self._units)
-        return float(both[1] - both[0])
+        """Units done between two times on the clock of all ranks."""
+        times = np.clip([begin - self._offset_s, end - self._offset_s], self._began, self._ended)
+        return self._rate * self._worked.between(*times.tolist())

@@ -7,12 +7,27 @@ matters is one by itself), in the rank's own seconds, and the ranks' speeds.  Ma
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.advising.advice import Advice, Floats, Line, Progress, calls, machines, over_seeds, ranked, settings
+from lb_mpi.advising.advice import (
+    Advice,
+    Change,
+    Floats,
+    Line,
+    Progress,
+    busy_notes,
+    calls,
+    core_share,
+    machines,
+    model_note,
+    over_seeds,
+    ranked,
+    settings,
+)
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.simulate import Pool, counter_s
 from lb_mpi.recording.events import Driver
@@ -24,7 +39,8 @@ class Recorded(NamedTuple):
     """What a run tells of its tasks."""
 
     costs: Floats  # (n,) seconds on a rank of speed 1, by position
-    speeds: Floats  # (P,)
+    speeds: Floats  # (P,) with the share of a core that each had
+    core_share: Floats  # (P,)
     hosts: list[str]  # (P,)
     believed: list[float]  # (P,) speeds that the pool had measured before the last map; empty: none
     with_costs: bool  # the pool was told what tasks cost
@@ -42,30 +58,32 @@ def advise(run: Run, progress: Progress) -> Advice | None:
     names = {False: "pool", True: "pool with costs"}
     changes = {False: "pool.map(function, items)", True: "pool.map(function, items, costs=...)"}
     progress("pool: as recorded")
-    extra_s = max(0.0, recorded.measured_s - _play(recorded, here, 0))
+    model_s, model_spread_s = over_seeds(lambda seed: _play(recorded, here, seed))
+    extra_s = max(0.0, recorded.measured_s - model_s)
 
-    def line(what: str, change: str, costs: bool, measured_s: float = math.nan, **machine: Any) -> Line:
+    def line(what: str, change: str, seconds: Callable[[int], float]) -> Line:
         progress(f"pool: {what}")
-        predicted_s, spread_s = over_seeds(lambda seed: _play(recorded, costs, seed, **machine) + extra_s)
-        return Line(what, predicted_s, spread_s, measured_s, change)
+        predicted_s, spread_s = over_seeds(lambda seed: seconds(seed) + extra_s)
+        return Line(what, predicted_s, spread_s, change=change)
 
-    plain_s, spread_s = over_seeds(lambda seed: _play(recorded, here, seed))
+    bare = "for item in items[begin:end], without a pool"
+    equal, by_speed = np.ones(len(ranks)), recorded.speeds
+    counter = over_seeds(lambda seed: recorded.share * counter_s(_listed(recorded, seed), recorded.speeds))
     lines = [
-        Line(f"as recorded: {names[here]}", plain_s, spread_s, recorded.measured_s),
-        line(names[other], changes[other], other),
-        _fixed(recorded, "a fixed share each, by number", np.ones(len(ranks))),
-        _fixed(recorded, "a fixed share each, by speed", recorded.speeds),
-        _counter(recorded),
+        Line(f"as recorded: {names[here]}", model_s, model_spread_s, recorded.measured_s),
+        line(names[other], changes[other], lambda seed: _play(recorded, other, seed)),
+        line("a fixed share each, by number", bare, lambda seed: _fixed_s(recorded, equal, seed)),
+        line("a fixed share each, by speed", bare, lambda seed: _fixed_s(recorded, by_speed, seed)),
+        Line("a counter that all ranks ask, at no cost", *counter),
     ]
     for change in machines(ranks, recorded.speeds):
-        lines.append(line(change.what, change.words, here, ranks=change.ranks, factors=change.factors))
-    return Advice("pool", lines, _notes(recorded, plain_s, extra_s))
+        lines.append(line(change.what, change.words, partial(_play, recorded, here, change=change)))
+    return Advice("pool", lines, [model_note(model_s, recorded.measured_s, extra_s), *_notes(recorded)])
 
 
-def _notes(recorded: Recorded, plain_s: float, extra_s: float) -> list[str]:
+def _notes(recorded: Recorded) -> list[str]:
     notes = [
-        f"the model says {plain_s / recorded.measured_s - 1.0:+.1%} of the maps that were recorded; {extra_s:.3f} s that it "
-        "doesn't know of are added to every other line with a pool",
+        *busy_notes(recorded.core_share),
         "with costs: as good as those that were measured; real predictions are worse",
     ]
     if recorded.with_costs:
@@ -75,42 +93,26 @@ def _notes(recorded: Recorded, plain_s: float, extra_s: float) -> list[str]:
     return notes
 
 
-def _play(
-    recorded: Recorded, costs_known: bool, seed: int, ranks: list[int] | None = None, factors: list[float] | None = None
-) -> float:
+def _play(recorded: Recorded, costs_known: bool, seed: int, change: Change | None = None) -> float:
     """Seconds of all maps on the virtual clock."""
-    kept = list(range(len(recorded.speeds))) if ranks is None else ranks
-    speeds = recorded.speeds[kept] * (1.0 if factors is None else np.array(factors))
+    kept = list(range(len(recorded.speeds))) if change is None else change.ranks
+    speeds = recorded.speeds[kept] * (1.0 if change is None else np.array(change.factors))
     by_host: dict[str, list[int]] = {}
     for place, rank in enumerate(kept):
         by_host.setdefault(recorded.hosts[rank], []).append(place)
     order = [place for places in by_host.values() for place in places]
     pool = Pool([len(places) for places in by_host.values()], speeds[order], seed=seed)
-    if recorded.believed and ranks is None:
+    if recorded.believed and change is None:
         pool.learned.values = np.array(recorded.believed)[order]
     return recorded.share * pool.map(_listed(recorded, seed), costs_known=costs_known).seconds
 
 
-def _fixed(recorded: Recorded, what: str, shares: Floats) -> Line:
-    """Dealt by number of tasks, and nothing is stolen."""
-
-    def seconds(seed: int) -> float:
-        costs = _listed(recorded, seed)
-        order, bounds = deal(np.arange(len(costs)), shares.tolist())
-        sums = np.concatenate([[0.0], np.cumsum(costs[order])])
-        return recorded.share * float((np.diff(sums[bounds]) / recorded.speeds).max())
-
-    predicted_s, spread_s = over_seeds(seconds)
-    return Line(what, predicted_s, spread_s, change="for item in items[begin:end], without a pool")
-
-
-def _counter(recorded: Recorded) -> Line:
-    predicted_s, spread_s = over_seeds(
-        lambda seed: recorded.share * counter_s(_listed(recorded, seed), recorded.speeds)
-    )
-    return Line(
-        "a counter that all ranks ask, at no cost", predicted_s, spread_s, change="concurrent.futures-like pools"
-    )
+def _fixed_s(recorded: Recorded, shares: Floats, seed: int) -> float:
+    """Seconds if tasks were dealt by number, and nothing was stolen."""
+    costs = _listed(recorded, seed)
+    order, bounds = deal(np.arange(len(costs)), shares.tolist())
+    sums = np.concatenate([[0.0], np.cumsum(costs[order])])
+    return recorded.share * float((np.diff(sums[bounds]) / recorded.speeds).max())
 
 
 def _listed(recorded: Recorded, seed: int) -> Floats:
@@ -131,11 +133,13 @@ def _recorded(ranks: list[Stored]) -> Recorded | None:
     if not len(costs) or not costs.sum() > 0.0:
         raise ValueError("pool: the last recorded map has no tasks that took time: expected some")
     work = sum(float((table["useful_s"] * table["speed"]).sum()) for table in tables)
-    speeds = np.array([float(np.median(table["speed"])) for table in tables])
+    core = core_share(ranks, tables)
+    own = np.array([float(np.median(table["speed"])) for table in tables])
+    speeds = own * np.where(np.isfinite(core), core, np.nanmean(core) if np.isfinite(core).any() else 1.0)
     took_s = np.max([table["ended"] for table in tables], axis=0) - np.min([table["began"] for table in tables], axis=0)
     how = settings(ranks, "pool")
     believed = how.get("speeds")
     known = [float(speed) for speed in believed] if isinstance(believed, list) and len(believed) == len(ranks) else []
     hosts = [one.about.host for one in ranks]
     share = max(1.0, work / float(costs.sum()))
-    return Recorded(costs, speeds, hosts, known, bool(how.get("costs")), share, float(took_s.sum()))
+    return Recorded(costs, speeds, core, hosts, known, bool(how.get("costs")), share, float(took_s.sum()))

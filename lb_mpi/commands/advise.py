@@ -80,8 +80,8 @@ def _advice(folder: Path, progress: _Progress) -> list[Advice]:
         advice = [one for driver in DRIVERS.values() if (one := driver.advise(found, progress)) is not None]
         if not advice:
             raise ValueError(
-                "nothing in it can be played again: expected a call of search, map_blocks, Pool.map or exchange that all ranks "
-                "have ended"
+                "nothing in it can be played again: expected a search, map_blocks, a map of a pool, or exchanges, ended on "
+                "all ranks"
             )
         advice[0].notes.extend(found.notes)
         return advice
