@@ -2,9 +2,9 @@
 
 Four ranks with emulated speeds run an app in one way, which is recorded; `advise` is asked what another way takes; that one
 is run, too.  All of it in turn, --runs times: medians of what was predicted and measured, the spread of each (greatest -
-least, in percent of the median), and their ratio.  `core` is the part of the time in which ranks at work had one, in the
-recorded run: the less, the less the numbers say.  Use it on a machine that does nothing else and has two cores at least: the
-ranks need 1.6 of them.
+least, in percent of the median), and their ratio.  `load` is the machine's load average, the median of what it was after each
+run: the ranks themselves make 2 of it, and what is more makes the numbers say less.  Use it on a machine that does nothing
+else and has two cores at least: the ranks need 1.6 of them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from lb_mpi.advising.advice import calls, core_share, ranked
-from lb_mpi.recording.events import Driver
-from lb_mpi.recording.run import Run, assemble
 
 WANTED = 0.10
 SPEEDS = "0.8,0.4,0.2,0.2"
@@ -81,52 +77,45 @@ def advice(folder: Path) -> dict[str, float | None]:
     return {line["what"]: line["predicted_s"] for line in json.loads(done.stdout)}
 
 
-def had_core(found: Run) -> float:
-    """The least part of its time at work in which a rank had a core; 1 where the record doesn't tell."""
-    ranks = ranked(found)
-    shares = [core_share(ranks, tables) for driver in Driver if len((tables := calls(ranks, driver))[0])]
-    known = [float(value) for share in shares for value in share.tolist() if value == value]
-    return min(known, default=1.0)
-
-
 def measure(mpiexec: list[str], ways: list[str], speeds: str, runs: int) -> tuple[dict[str, list[float]], Any, Any]:
-    """(seconds by way, what records say by way and line, shares of a core by way), each a list of `runs` values."""
+    """(seconds by way, what records say by way and line, load averages by way), each a list of `runs` values."""
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     said: dict[str, dict[str, list[float]]] = {way: {} for way in ways}
-    cores: dict[str, list[float]] = {way: [] for way in ways}
+    loads: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(runs):
         for way in ways:
             print(f"run {number + 1} of {runs}: {way}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
                 seconds[way].append(run(mpiexec, way, speeds, folder))
-                files = sorted(folder.iterdir())
-                if not files:  # without a Balancer there is nothing to record
+                loads[way].append(os.getloadavg()[0])
+                if not list(folder.iterdir()):  # without a Balancer there is nothing to record
                     continue
-                cores[way].append(had_core(assemble((path.name, path.read_bytes()) for path in files)))
                 for what, predicted_s in advice(folder).items():
                     if predicted_s is not None:
                         said[way].setdefault(what, []).append(predicted_s)
-    return seconds, said, cores
+    return seconds, said, loads
 
 
-def table(seconds: dict[str, list[float]], said: Any, cores: Any) -> list[dict[str, Any]]:
+def table(seconds: dict[str, list[float]], said: Any, loads: Any) -> list[dict[str, Any]]:
     """One entry for each claim of which both sides are known."""
     entries = []
     for claim in CLAIMS:
         predicted, measured = said.get(claim.recorded, {}).get(claim.says, []), seconds.get(claim.of, [])
         if predicted and measured:
             middle = statistics.median(predicted), statistics.median(measured)
-            entries.append({
-                "recorded": claim.recorded,
-                "of": claim.of,
-                "predicted_s": middle[0],
-                "predicted_spread": (max(predicted) - min(predicted)) / middle[0],
-                "measured_s": middle[1],
-                "measured_spread": (max(measured) - min(measured)) / middle[1],
-                "ratio": middle[0] / middle[1],
-                "core": statistics.median(cores[claim.recorded]),
-            })
+            entries.append(
+                {
+                    "recorded": claim.recorded,
+                    "of": claim.of,
+                    "predicted_s": middle[0],
+                    "predicted_spread": (max(predicted) - min(predicted)) / middle[0],
+                    "measured_s": middle[1],
+                    "measured_spread": (max(measured) - min(measured)) / middle[1],
+                    "ratio": middle[0] / middle[1],
+                    "load": statistics.median(loads[claim.recorded] + loads[claim.of]),
+                }
+            )
     return entries
 
 
@@ -146,19 +135,17 @@ def main() -> None:
         parser.error("expected --runs >= 1, and mpiexec beside python or in PATH")
     size = str(len(options.speeds.split(",")))
     ways = [way for way, (app, _) in WAYS.items() if options.app in (None, app)]
-    begin, _, _ = os.getloadavg()
     argv = [mpiexec, *options.mpiexec_options.split(), "-n", size]
     entries = table(*measure(argv, ways, options.speeds, options.runs))
-    loads = {"before": begin, "after": os.getloadavg()[0]}
     if options.json:
-        print(json.dumps({"speeds": options.speeds, "runs": options.runs, "load": loads, "claims": entries}))
+        print(json.dumps({"speeds": options.speeds, "runs": options.runs, "claims": entries}))
         return
-    print(f"speeds {options.speeds}, {options.runs} runs; load {begin:.1f} before, {loads['after']:.1f} after")
-    print("recorded         predicts         predicted   spread  measured   spread   ratio   core")
+    print(f"speeds {options.speeds}, {options.runs} runs of each way")
+    print("recorded         predicts         predicted   spread  measured   spread   ratio   load")
     for one in entries:
         print(
             f"{one['recorded']:16} {one['of']:16} {one['predicted_s']:7.2f} s {one['predicted_spread']:8.1%} "
-            f"{one['measured_s']:7.2f} s {one['measured_spread']:8.1%} {one['ratio']:7.3f} {one['core']:6.0%}"
+            f"{one['measured_s']:7.2f} s {one['measured_spread']:8.1%} {one['ratio']:7.3f} {one['load']:6.1f}"
         )
     print(f"wanted: ratio within {1.0 - WANTED:.2f} to {1.0 + WANTED:.2f}")
 

@@ -50,14 +50,9 @@ class Recorded(NamedTuple):
     n: Floats  # (K,) calls that each stands for
     speeds: Floats  # (P,) relative to their mean
     shapes: list[Floats]  # of each rank: costs of its rows, adding up to 1
-    measured_s: Floats  # (K,) of one call, with what is outside before it
+    seconds: float  # of all calls, with what is outside before each
     graph: Graph
     how: dict[str, Any]  # scheme, tolerance, when, every
-
-    @property
-    def seconds(self) -> float:
-        """Of the run, all calls."""
-        return float((self.n * self.measured_s).sum())
 
 
 def advise(run: Run, progress: Progress) -> Advice | None:
@@ -174,23 +169,20 @@ def _recorded(ranks: list[Stored]) -> Recorded | None:
     if not np.isfinite(home).all():
         raise ValueError("map_blocks: rows were not timed in any recorded call: expected two calls or more")
     speeds = np.array([float(np.median(table["speed"])) for table in tables])
-    measured = _measured(tables, np.cumsum(counts), outside, counts)
+    seconds = _measured_s(tables, outside)
     picked, stands = _some(counts)
     neighbours = [one.known.settings["map_blocks"]["neighbours"] for one in ranks]
     tails = np.repeat(np.arange(len(ranks)), [len(mine) for mine in neighbours])
     heads = np.array([rank for mine in neighbours for rank in mine], dtype=np.int64)
     graph = Graph.from_edges(len(ranks), tails[tails < heads], heads[tails < heads])
     shapes = [_shape(one.known.costs) for one in ranks]
-    return Recorded(home[picked], outside[picked], stands, speeds / speeds.mean(), shapes, measured[picked], graph, how)
+    return Recorded(home[picked], outside[picked], stands, speeds / speeds.mean(), shapes, seconds, graph, how)
 
 
-def _measured(tables: list[Any], until: Floats, outside: Floats, counts: Floats) -> Floats:
-    """(K,) seconds of one call, from the end of the one before; of the first, with its share outside."""
-    n_calls = np.cumsum(tables[0]["n"])
-    ended = np.max([table["ended"] - table["began"][0] for table in tables], axis=0)
-    begin = -float(outside[0].min())
-    ends = np.interp(until, np.concatenate([[0], n_calls]), np.concatenate([[begin], ended]))
-    return np.asarray(np.diff(ends, prepend=begin) / counts)
+def _measured_s(tables: list[Any], outside: Floats) -> float:
+    """Seconds of all calls, with what is outside; of the first, as much as of the second."""
+    took = [float(table["ended"][-1] - table["began"][0]) for table in tables]
+    return float((np.array(took) + outside[0]).max())
 
 
 def _some(counts: Floats) -> tuple[Any, Floats]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import Judge, end_s
 from lb_mpi.balancing.migrate import Plan, plan
 from lb_mpi.balancing.reports import REPORT, Records, Report
@@ -211,7 +211,12 @@ class Cluster:
         self.judge = Judge(graph.n, Trigger(when, every, tolerance))
         self.setup: Setup = prepare(graph, np.ones(graph.n), scheme)
         self.rng = random.Random(check_seed(seed))
-        self._collective_s = 2 * self.network.collective_s(graph.n)  # there and back
+        self.told = [Told()] * graph.n  # what each rank has learned from the last call
+
+    @property
+    def _collective_s(self) -> float:
+        """Seconds of a barrier, there and back."""
+        return 2 * self.network.collective_s(self.graph.n)
 
     def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
         """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r.
@@ -247,7 +252,7 @@ class Cluster:
         reports = np.empty(len(rounds), dtype=REPORT)
         for rank, (course, round) in enumerate(zip(self.courses, rounds, strict=True)):
             busy_s = float(world.busy_s[rank])
-            told = course.learn(round.learned, busy_s, busy_s)
+            told = self.told[rank] = course.learn(round.learned, busy_s, busy_s)
             rows = round.learned.rows_lent
             n_bytes = 2 * rows * self.network.row_bytes
             began_s = float(late_s[rank])

@@ -179,13 +179,14 @@ class Balancer:
             )
             try:
                 lending.run()
-                self._finish(lending, mine, began_s)
+                told = self._finish(lending, mine, began_s)
             except Error:
                 if self._news.failed:
                     self._news.abandon(lending)
                 raise
             self._ended = time.perf_counter()
-            self._loans.called(Driver.ROWS, began, self._ended, self.history[-1], course, self._watch.busy_s, began_s)
+            self._loans.called(Driver.ROWS, began, self._ended, self.history[-1], course, self._watch.busy_s)
+            self._loans.load(told.took, began_s, course)
         return lending.value
 
     def migrate(
@@ -258,8 +259,8 @@ class Balancer:
         if waited_s > NEWS_AFTER_S:
             self._news.hear()
 
-    def _finish(self, lending: Lending, mine: Rows | None, began_s: float) -> None:
-        """After a round: learn, report, hear the verdict, and change the distribution if it says so."""
+    def _finish(self, lending: Lending, mine: Rows | None, began_s: float) -> Told:
+        """After a round: learn (it's returned), report, hear the verdict, and change the distribution if it says so."""
         comm, course, watch = self._comm, self._course, self._watch
         began = time.perf_counter()
         told = Told()
@@ -317,6 +318,7 @@ class Balancer:
                 predicted_gain_s=verdict.decision.gain_s,
             )
         )
+        return told
 
     def _rebalance(self, verdict: Verdict) -> int:
         """Another distribution for the calls to come; the number of steps."""

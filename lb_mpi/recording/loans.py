@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.record import Balanced
 from lb_mpi.recording.events import Driver, Move, Step, Way
@@ -28,28 +26,20 @@ class Loans:
         if rows:
             self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
 
-    def called(
-        self,
-        driver: Driver,
-        began: float,
-        ended: float,
-        last: Balanced,
-        course: Course,
-        busy_s: float = 0.0,
-        outside_s: float = math.nan,
-    ) -> None:
-        """A call is over: what it did, what is known of rows and ranks, and the seconds that this rank computed.
+    def load(self, took: float, outside_s: float, course: Course) -> None:
+        """This rank's rows took so much work in a call, to which it came so long after the one before (NaN: the first)."""
+        ranks = course.ranks
+        self.record.known.load(took / float(ranks.speeds[course.rank]), outside_s)
 
-        It came so long after the call before (NaN: the first).
-        """
+    def called(
+        self, driver: Driver, began: float, ended: float, last: Balanced, course: Course, busy_s: float = 0.0
+    ) -> None:
+        """A call is over: what it did, what is known of rows and ranks, and the seconds that this rank computed."""
         record, costs, ranks = self.record, course.costs, course.ranks
         if record is OFF:
             return
         if costs is not None and costs.known:
             record.known.know(ended, lambda: costs.work(ranks.worth))
-        if costs is not None and driver is Driver.ROWS:
-            home_s = costs.work(ranks.worth).sum() / ranks.speeds[course.rank]
-            record.known.load(float(home_s), outside_s)
         n_rows = 0 if costs is None else len(costs)
         speed = float(ranks.speeds[course.rank] / ranks.speeds.mean())
         reason = record.reason(last.reason.partition(";")[0])

@@ -56,9 +56,9 @@ class Rows:
         for rank, record in enumerate(self.records):
             record.enter(Phase.WAITING, self.now)
             costs, worth = cluster.courses[rank].costs, cluster.courses[rank].ranks.worth
+            self.loans[rank].load(cluster.told[rank].took, 0.0, cluster.courses[rank])
             n_rows = 0 if costs is None else len(costs)
             if costs is not None and costs.known:
-                record.known.load(float(costs.work(worth).sum() / cluster.courses[rank].ranks.speeds[rank]), 0.0)
                 record.known.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]
             reason = record.reason(call.reason.partition(";")[0])
             busy_s, speed = float(self._world.busy_s[rank]), float(speeds[rank])
