@@ -2,9 +2,9 @@
 
 Four ranks with emulated speeds run an app in one way, which is recorded; `advise` is asked what another way takes; that one
 is run, too.  All of it in turn, --runs times: medians of what was predicted and measured, the spread of each (greatest -
-least, in percent of the median), and their ratio.  `load` is the machine's load average, the median of what it was after each
-run: the ranks themselves make 2 of it, and what is more makes the numbers say less.  Use it on a machine that does nothing
-else and has two cores at least: the ranks need 1.6 of them.
+least, in percent of the median), and their ratio.  `load` is the load average, the median of what it was after each run:
+the ranks themselves make 2 of it, and what is more makes the numbers say less.  Use it on a machine that does nothing else
+and has two cores at least: the ranks need 1.6 of them.
 """
 
 from __future__ import annotations
@@ -71,9 +71,11 @@ def run(mpiexec: list[str], way: str, speeds: str, folder: Path) -> float:
 
 
 def advice(folder: Path) -> dict[str, float | None]:
-    """What is predicted of each line, as the command says it."""
+    """What is predicted of each line, as the command says it; RuntimeError when it fails."""
     argv = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
     return {line["what"]: line["predicted_s"] for line in json.loads(done.stdout)}
 
 

@@ -136,9 +136,8 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
     assert [flows["n"].sum() for flows in by_way[Way.STEAL]] == [rank["steals"] for rank in told["tasks"]]
     assert sum(flows["amount"].sum() for flows in by_way[Way.LOAN]) == sum(told["lent"])
 
-    said = subprocess.run(
-        [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json"], cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
+    asked = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json"]
+    said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert said.returncode == 0, said.stderr
     lines = json.loads(said.stdout)
     assert [line["driver"] for line in lines if line["measured_s"]] == ["map_blocks", "pool", "search"]
