@@ -159,6 +159,23 @@ def test_searches_take_what_was_predicted(balance: bool) -> None:
     assert machines[0].predicted_s > machines[1].predicted_s
 
 
+def test_a_model_that_follows_no_parts_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [Record(0.0) for _ in SPEEDS]
+    took_s = searched(True, records)
+    monkeypatch.setattr(search, "_shares", lambda run, ranks, units: units)  # each rank keeps what it did in the end
+    advice = search.advise(run_of(records, took_s), quiet)
+    assert predicted(advice, "no balancing") < 0.85 * searched(False)
+
+
+def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [Record(0.0) for _ in SPEEDS]
+    took_s = Pool([4], SPEEDS, records=records).map(np.full(200, 5e-3)).seconds
+    monkeypatch.setattr(tasks, "core_share", lambda ranks, tables: 1.0 / SPEEDS)
+    advice = tasks.advise(run_of(records, took_s), quiet)
+    assert advice is not None
+    assert advice.lines[0].predicted_s < 0.5 * took_s
+
+
 def test_first_parts_cannot_be_followed_when_drafts_are_missing() -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(True, records)

@@ -26,7 +26,7 @@ def advise(profile: Profile, progress: Progress) -> Advice:
         raise ValueError("the profile of some ranks only: expected all of them")
     progress("profile")
     n = _calls(profile)
-    talk_s = min(rank.communication_s for rank in profile.ranks)
+    talk_s = float(np.mean([rank.communication_s for rank in profile.ranks]))
     predicted_s, spread_s = over_seeds(lambda seed: _play(profile, n, seed) + talk_s)
     lines = [
         Line("as profiled", profile.seconds, 0.0, profile.seconds),
