@@ -47,7 +47,6 @@ class Claim(NamedTuple):
 CLAIMS = [
     Claim("weather fos", "no balancing", "weather none"),
     Claim("weather direct", "no balancing", "weather none"),
-    Claim("weather fos", "as recorded: fos", "weather fos"),
     Claim("weather direct", "fos", "weather fos"),
     Claim("weather fos", "direct", "weather direct"),
     Claim("heat static", "equal blocks", "heat block"),

@@ -96,6 +96,16 @@ def late_run(outside_s: Sequence[float], speeds: Sequence[float] = (1.0, 0.5)) -
     return run_of(records, float(ends.max()))
 
 
+def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came() -> None:
+    whole = late_run([0.0, 0.0])
+    first, second = whole.ranks
+    loads = second.known.loads[:-1]
+    killed = second._replace(steps=second.steps[:-1], known=second.known._replace(loads=loads), ended=False)
+    advice = rows.advise(whole._replace(ranks=[first, killed]), quiet)
+    assert advice is not None
+    assert advice.lines[0].measured_s == pytest.approx(9 * 0.2, rel=0.01)
+
+
 def test_what_ranks_do_outside_counts() -> None:
     with_it = rows.advise(late_run([0.3, 0.1]), quiet)
     assert with_it is not None

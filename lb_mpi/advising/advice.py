@@ -64,9 +64,11 @@ def ranked(run: Run) -> list[Stored]:
 
 
 def calls(ranks: Sequence[Stored], driver: Driver) -> list[Table]:
-    """The steps of one driver on each rank; empty tables unless all ranks have as many."""
+    """The steps of one driver on each rank, those that all ranks have ended; none where they were added up differently."""
     tables = [one.steps[one.steps["driver"] == driver] for one in ranks]
-    alike = len({len(table) for table in tables}) == 1
+    n = min(map(len, tables))
+    tables = [table[:n] for table in tables]
+    alike = all((table["n"] == tables[0]["n"]).all() for table in tables)
     return tables if alike else [table[:0] for table in tables]
 
 
