@@ -35,7 +35,7 @@ from lb_mpi.problems.maze import (
     read_maze,
     way_back,
 )
-from lb_mpi.recording.record import MAP
+from lb_mpi.recording.known import MAP
 
 PROG = "python -m apps.maze"
 

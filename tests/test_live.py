@@ -33,7 +33,7 @@ def files(now: float, *, hosts: int = 1, ended: bool = False) -> list[tuple[str,
         record.step(Step(Driver.TASKS, 0.0, 0.5, 0.5, 100.0))
         record.move(Move(Way.STEAL, (rank + 1) % SIZE, 0.1, 0.1, 5.0, 0.0))
         record.move(Move(Way.DRAFT, -1, 0.1, 0.2, 0.0, 0.0))  # nobody volunteered
-        record.doing(10.0 * (rank + 1) * now, 1000.0)
+        record.known.doing(10.0 * (rank + 1) * now, 1000.0)
         made.append(file_of(record, rank, now, hosts, ended=ended))
     return made
 
@@ -73,7 +73,7 @@ def test_a_rank_without_news_is_not_called_idle() -> None:
 def test_of_a_search_nobody_knows_what_is_left() -> None:
     record = Record(0.0)
     record.enter(Phase.OWN, 0.0)
-    record.doing(12.0)
+    record.known.doing(12.0)
     shown = view(None, look(assemble([file_of(record, 0, 2.0, 1, ended=False)])))
     assert (shown.unit, shown.total.done) == ("units", 12.0)
     assert "left" not in words(shown)

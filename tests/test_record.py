@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from lb_mpi.recording.drafts import Drafts
 from lb_mpi.recording.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
 from lb_mpi.recording.halos import Halos
-from lb_mpi.recording.record import BINS, COSTS, EDGES, MAP, MARKS, MOVES, OFF, REASONS, STEPS, Record
+from lb_mpi.recording.known import COSTS, EDGES, MAP
+from lb_mpi.recording.record import BINS, MARKS, MOVES, OFF, REASONS, STEPS, Record
 from lb_mpi.recording.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
 from lb_mpi.searching.drafting import Kind, Message
 
@@ -64,7 +65,7 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
         record.enter(Phase(k % 6), 150.0 * k)
         record.step(step(k, acted=k % 2, moved=3.0, before=0.5, reason=record.reason(f"reason {k}")))
         record.move(Move(Way.LOAN, k % 3, float(k), k + 0.5, 2.0, 8.0))
-        record.know(float(k), lambda: np.arange(5000.0))
+        record.known.know(float(k), lambda: np.arange(5000.0))
     data = file_of(record, 600_000.0, 600_001.0)
     assert len(data) <= HEADER_BYTES + 2 * slot_bytes(ABOUT.size)
     stored = read(data)
@@ -79,8 +80,8 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
     assert stored.moves["began"] == pytest.approx(record.moves.kept.each * np.arange(len(stored.moves)))
     assert stored.flows["amount"].sum() == 8_000
     assert len(stored.reasons) == REASONS
-    assert len(stored.costs) == COSTS
-    assert stored.costs.mean() == pytest.approx(2499.5, rel=1e-3)
+    assert len(stored.known.costs) == COSTS
+    assert stored.known.costs.mean() == pytest.approx(2499.5, rel=1e-3)
 
 
 def test_means_leave_out_what_is_not_known() -> None:
@@ -113,7 +114,7 @@ def test_saves_are_thinned_out() -> None:
 
 def test_the_call_under_way_is_told_until_it_is_over() -> None:
     record = Record(0.0)
-    record.doing(7.0, 20.0)
+    record.known.doing(7.0, 20.0)
     known = read(file_of(record, 1.0)).known
     assert (known.under_way, known.of) == (7.0, 20.0)
     record.step(step(0))
@@ -124,13 +125,13 @@ def test_the_call_under_way_is_told_until_it_is_over() -> None:
 def test_what_is_known_of_the_domain() -> None:
     record = Record(0.0)
     assert [len(part) for part in read(file_of(record, 1.0)).known[:3]] == [0, 0, 0]
-    record.map(np.linspace(0.0, 1.0, 6).reshape(2, 3))
-    record.graph([0, 1], [1, 2])
+    record.known.draw(np.linspace(0.0, 1.0, 6).reshape(2, 3))
+    record.known.graph([0, 1], [1, 2])
     known = read(file_of(record, 1.0)).known
     assert known.map.tolist() == [[0, 51, 102], [153, 204, 255]]
     assert known.edges.tolist() == [[0, 1], [1, 2]]
-    record.map(np.full((2 * MAP, 3), 7.0))
-    record.graph(range(EDGES + 1), range(1, EDGES + 2))
+    record.known.draw(np.full((2 * MAP, 3), 7.0))
+    record.known.graph(range(EDGES + 1), range(1, EDGES + 2))
     known = read(file_of(record, 1.0)).known
     assert (known.map.shape, int(known.map.min())) == ((MAP, 3), 255)
     assert len(known.edges) == 2  # a large graph isn't kept
@@ -142,9 +143,9 @@ def test_nothing_is_recorded_when_nobody_records() -> None:
     OFF.move(Move(Way.STEAL, 0, 0.0, 0.0, 1.0, 0.0))
     OFF.clock(Clock(1.0, 0, 0.0, 0.0))
     OFF.mark(Mark(Event.SAVE, 0.0, 1.0, 1))
-    OFF.know(1.0, lambda: np.ones(3))
-    OFF.map(np.ones((2, 2)))
-    OFF.graph([0], [1])
+    OFF.known.know(1.0, lambda: np.ones(3))
+    OFF.known.draw(np.ones((2, 2)))
+    OFF.known.graph([0], [1])
     assert OFF.seconds() == [0.0] * len(Phase)
     assert (OFF.steps.n, OFF.moves.kept.n, OFF.marks.n, OFF.clocks) == (0, 0, 0, [])
     assert (len(OFF.known.costs), OFF.known.map.size, len(OFF.known.edges)) == (0, 0, 0)

@@ -45,7 +45,7 @@ def ranks(size: int, calls: int = 3, hosts: int = 1) -> list[tuple[str, bytes]]:
             record.enter(Phase.OWN, at)
             record.enter(Phase.WAITING, at + 1.0)
             record.move(Move(Way.LOAN, (rank + 1) % size, at, at + 0.5, 5.0, 40.0))
-            record.know(at, lambda: np.arange(1.0, 51.0))
+            record.known.know(at, lambda: np.arange(1.0, 51.0))
             reason = record.reason("the plan <stays>")
             record.step(Step(Driver.ROWS, at, at + 2.0, 1.0, 50.0, 1.0, 0.5, 0.1, 5.0 * size, call % 2, reason))
         what = about(rank, size, f"node{rank * hosts // size}")
@@ -293,7 +293,7 @@ def test_maps_show_who_has_most_of_each_place() -> None:
     files = []
     for rank, half in enumerate(halves):
         record = Record(100.0)
-        record.map(half)
+        record.known.draw(half)
         files.append((str(rank), whole(record, 101.0, about(rank, 2))))
     run = assemble(files)
     assert owners(run).tolist() == [[0, 0], [1, -1]]
@@ -490,7 +490,7 @@ def test_simulators_write_the_same_records(
     elif driver is Driver.ROWS:
         assert moved.sum() == total["rows_moved"]
         assert headed.ratio == pytest.approx(told["ratio"], rel=0.02)
-        assert all(len(one.costs) == 50 for one in run.ranks)
+        assert all(len(one.known.costs) == 50 for one in run.ranks)
     else:
         assert all_steps["units"].sum() == 2 * 160
         assert all_steps["moved"].sum() == total["steals"]

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import Judge
+from lb_mpi.balancing.course import Course, Told
+from lb_mpi.balancing.judge import Judge, end_s
 from lb_mpi.balancing.migrate import Plan, plan
 from lb_mpi.balancing.reports import REPORT, Records, Report
 from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Send
@@ -174,7 +174,7 @@ class Call(NamedTuple):
     """What one call took; seconds are virtual."""
 
     seconds: float  # until all ranks are through, and have agreed on what comes next
-    bound_s: float  # work / sum of the speeds
+    bound_s: float  # work / sum of the speeds, or later where ranks come late
     alone_s: float  # without balancing
     rows_moved: int
     bytes_moved: int
@@ -211,14 +211,23 @@ class Cluster:
         self.judge = Judge(graph.n, Trigger(when, every, tolerance))
         self.setup: Setup = prepare(graph, np.ones(graph.n), scheme)
         self.rng = random.Random(check_seed(seed))
-        self._collective_s = 2 * self.network.collective_s(graph.n)  # there and back
+        self.told = [Told()] * graph.n  # what each rank has learned from the last call
 
-    def call(self, costs: Sequence[Floats]) -> Call:
-        """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r."""
+    @property
+    def _collective_s(self) -> float:
+        """Seconds of a barrier, there and back."""
+        return 2 * self.network.collective_s(self.graph.n)
+
+    def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
+        """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r.
+
+        Rank r comes begin_s[r] >= 0 seconds after the call before was over (None: at once), which count, too.
+        """
+        late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
         world = self.world_class(rounds, _Clock(costs, self.speeds, self.noise, self.rng).seconds, self.network, self.rng)
-        ends_s = world.run(np.zeros(len(rounds)))
-        reports = self._reports(rounds, world)
+        ends_s = world.run(late_s)
+        reports = self._reports(rounds, world, late_s)
         verdict = self.judge.hear(reports)
         for course in self.courses:
             course.hear(verdict)
@@ -230,8 +239,8 @@ class Cluster:
         work = np.array([mine.sum() for mine in costs])
         return Call(
             seconds,
-            float(work.sum() / self.speeds.sum()),
-            float((work / self.speeds).max()),
+            end_s(float(work.sum()), self.speeds, late_s),
+            float((late_s + work / self.speeds).max()),
             verdict.rows,
             verdict.bytes,
             verdict.decision.act,
@@ -239,14 +248,14 @@ class Cluster:
             world.n_messages,
         )
 
-    def _reports(self, rounds: Sequence[Round], world: World) -> Records:
+    def _reports(self, rounds: Sequence[Round], world: World, late_s: Floats) -> Records:
         reports = np.empty(len(rounds), dtype=REPORT)
         for rank, (course, round) in enumerate(zip(self.courses, rounds, strict=True)):
             busy_s = float(world.busy_s[rank])
-            told = course.learn(round.learned, busy_s, busy_s)
+            told = self.told[rank] = course.learn(round.learned, busy_s, busy_s)
             rows = round.learned.rows_lent
             n_bytes = 2 * rows * self.network.row_bytes
-            began_s = 0.0
+            began_s = float(late_s[rank])
             report = Report(False, 0, told.work, busy_s, busy_s, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
             reports[rank] = report.fields()
         return reports

@@ -24,10 +24,10 @@ class Command(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of this command."""
 
-    def run(self, options: argparse.Namespace) -> dict[str, Any]:
+    def run(self, options: argparse.Namespace) -> Any:
         """Answer, ready for JSON; nothing where another rank speaks.  ValueError, OSError: a mistake of the user's."""
 
-    def summary(self, answer: dict[str, Any]) -> list[str]:
+    def summary(self, answer: Any) -> list[str]:
         """The answer as lines for people."""
 
 

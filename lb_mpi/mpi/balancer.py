@@ -106,7 +106,8 @@ class Balancer:
             raise
         self._loans = Loans(record, world := worlds(own))
         if own.rank == 0:
-            record.graph(*(np.take(world, ends) for ends in self.graph.edges()))
+            record.known.graph(*(np.take(world, ends) for ends in self.graph.edges()))
+        record.known.use("map_blocks", {**same, "neighbours": self.graph.neighbours(own.rank).tolist()})
         self._judge = Judge(own.size, Trigger(policy, calls, bound)) if own.rank == 0 else None
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
@@ -180,15 +181,16 @@ class Balancer:
             )
             try:
                 lending.run()
-                self._finish(lending, mine, began_s)
+                told = self._finish(lending, mine, began_s)
             except Error:
                 if self._news.failed:
                     self._news.abandon(lending)
                 raise
-            ended = time.perf_counter()
+            self._ended = ended = time.perf_counter()
             n_rows = mine.n if mine is not None else 0, self._watch.rows
             self._tally.called(began, ended, n_rows, self._watch.computing_s, self.history[-1])
             self._loans.called(Driver.ROWS, began, ended, self.history[-1], course, self._watch.busy_s)
+            self._loans.load(told.took, began_s, course)
         return lending.value
 
     def migrate(
@@ -266,8 +268,8 @@ class Balancer:
         if waited_s > NEWS_AFTER_S:
             self._news.hear()
 
-    def _finish(self, lending: Lending, mine: Rows | None, began_s: float) -> None:
-        """After a round: learn, report, hear the verdict, and change the distribution if it says so."""
+    def _finish(self, lending: Lending, mine: Rows | None, began_s: float) -> Told:
+        """After a round: learn (it's returned), report, hear the verdict, and change the distribution if it says so."""
         comm, course, watch = self._comm, self._course, self._watch
         began = time.perf_counter()
         told = Told()
@@ -325,6 +327,7 @@ class Balancer:
                 predicted_gain_s=verdict.decision.gain_s,
             )
         )
+        return told
 
     def _rebalance(self, verdict: Verdict) -> int:
         """Another distribution for the calls to come; the number of steps."""

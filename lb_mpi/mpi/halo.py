@@ -86,7 +86,10 @@ class HaloPlan:
         self.allocation = allocation  # how many vertices (of mean weight) each rank was to get; None: wasn't computed
         self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
         self._news = News(duplicate(comm), "plan")
-        self._halos = Halos(recorder(self._news.comm))
+        record = recorder(self._news.comm)
+        how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
+        record.known.use("exchange", how)
+        self._halos = Halos(record)
         self.n_halo = int(self._news.comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks
         self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
 

@@ -159,6 +159,7 @@ def _run(
     ring = ring_order(comm.size) if options.route_on(comm.size) == "ring" else range(comm.size)
     searcher = Searcher(comm.rank, ring, guard, options, bound, found)
     drafts = Drafts(record, comm.rank, worlds(comm))
+    drafts.use(options)
     cpu_s = work_s = poll_s = report_at = 0.0
 
     def call_back(now: float) -> None:
@@ -199,7 +200,7 @@ def _run(
             polled = time.perf_counter()
             record.enter(Phase.OWN, polled)
             done = searcher.work(quantum.units)
-            record.doing(searcher.units)
+            record.known.doing(searcher.units)
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
             slow.charge(cpu)

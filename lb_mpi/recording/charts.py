@@ -62,7 +62,7 @@ def _axes(most: float, n: int, place: object) -> list[str]:
 
 def costs(run: Run) -> str:
     """Draw what the rows cost, rank by rank, relative to their mean; "" when that isn't known of all ranks."""
-    known = sorted(((one.about.rank, one.costs) for one in run.ranks), key=lambda pair: pair[0])
+    known = sorted(((one.about.rank, one.known.costs) for one in run.ranks), key=lambda pair: pair[0])
     if not all(len(mine) and mine.sum() > 0.0 for _, mine in known):
         return ""
     many = max(1, POINTS // len(known))

@@ -26,6 +26,11 @@ class Loans:
         if rows:
             self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
 
+    def load(self, took: float, outside_s: float, course: Course) -> None:
+        """This rank's rows took so much work in a call, to which it came so long after the one before (NaN: the first)."""
+        ranks = course.ranks
+        self.record.known.load(took / float(ranks.speeds[course.rank]), outside_s)
+
     def called(
         self, driver: Driver, began: float, ended: float, last: Balanced, course: Course, busy_s: float = 0.0
     ) -> None:
@@ -34,7 +39,7 @@ class Loans:
         if record is OFF:
             return
         if costs is not None and costs.known:
-            record.know(ended, lambda: costs.work(ranks.worth))
+            record.known.know(ended, lambda: costs.work(ranks.worth))
         n_rows = 0 if costs is None else len(costs)
         speed = float(ranks.speeds[course.rank] / ranks.speeds.mean())
         reason = record.reason(last.reason.partition(";")[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.recording.record import MAP
+from lb_mpi.recording.known import MAP
 from lb_mpi.recording.run import Floats, Run
 
 NOBODY = -1

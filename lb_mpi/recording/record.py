@@ -20,14 +20,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from lb_mpi.recording.events import FLOW, MARK, MOVE, STEP, Clock, Mark, Move, Phase, Step
+from lb_mpi.recording.known import Known, Unknown
 
 BINS, FIRST_WIDTH_S = 1024, 50e-6
 STEPS, MOVES, MARKS = 512, 1024, 128
-COSTS, KNOW_S = 256, 1.0
-MAP, EDGES = 128, 512  # most rows and columns of a map; most edges of a process graph
 REASONS, REASON_LETTERS = 32, 200
 N_PHASES = len(Phase)
 
@@ -48,7 +47,7 @@ class Record:
         self.moves = _Moves()
         self.marks = _Kept(MARKS, MARK)
         self.reasons: list[str] = []
-        self.known = _Known(began)
+        self.known = Known(began)
         self.clocks: list[Clock] = []  # the first look, and the last
         self._on_bin = on_bin
         self._open = self.line.open
@@ -72,11 +71,7 @@ class Record:
     def step(self, step: Step) -> None:
         """A call of a driver is over."""
         self.steps.add(step)
-        self.doing(0.0)
-
-    def doing(self, units: float, of: float = 0.0) -> None:
-        """In the call under way this rank has done so many units of work; the rank was dealt `of`, 0: nobody knows."""
-        self.known.under_way, self.known.of = units, of
+        self.known.doing(0.0)
 
     def move(self, move: Move) -> None:
         """Work has moved to or from another rank, or somebody was asked for some."""
@@ -95,22 +90,6 @@ class Record:
             self.reasons.append(words)
         return self.reasons.index(words)
 
-    def know(self, at: float, costs: Callable[[], NDArray[np.float64]]) -> None:
-        """Keep what the rows of this rank cost, in their order; of many, means of neighbours.  Asked once a second."""
-        if at >= self.known.due:
-            self.known.due = at + KNOW_S
-            self.known.cost(costs())
-
-    def map(self, shares: NDArray[np.float64]) -> None:
-        """Keep the part of each place of the domain, (h, w) from 0 to 1, that this rank computed; see `recording.maps`."""
-        self.known.map = np.rint(255.0 * np.clip(shares, 0.0, 1.0)).astype(np.uint8)[:MAP, :MAP]
-
-    def graph(self, tails: ArrayLike, heads: ArrayLike) -> None:
-        """Keep the edges of the process graph, (E,) ranks of COMM_WORLD; not those of a large one."""
-        edges = np.stack([np.asarray(tails), np.asarray(heads)], axis=1)
-        if len(edges) <= EDGES:
-            self.known.edges = edges.astype(np.int32)
-
     def clock(self, clock: Clock) -> None:
         """Keep how the clock goes."""
         self.clocks[1:] = [clock]
@@ -119,23 +98,6 @@ class Record:
         """Close all bins that end by `at`."""
         self.line.add(self.phase, self._since, at)
         self._open, self._since, self._until = self.line.open, at, self.line.until
-
-
-class _Known:
-    """What is known of the domain: replaced, not added up."""
-
-    def __init__(self, began: float) -> None:
-        self.costs: NDArray[np.float32] = np.zeros(0, dtype=np.float32)  # of this rank's rows as last heard, binned
-        self.due = began  # when they are asked for again
-        self.map: NDArray[np.uint8] = np.zeros((0, 0), dtype=np.uint8)  # in 255ths
-        self.edges: NDArray[np.int32] = np.zeros((0, 2), dtype=np.int32)
-        self.under_way = self.of = 0.0  # units of the call under way
-
-    def cost(self, given: NDArray[np.float64]) -> None:
-        if len(given) > COSTS:
-            edges = np.linspace(0, len(given), COSTS + 1).astype(np.int64)
-            given = np.add.reduceat(given, edges[:-1]) / np.diff(edges)
-        self.costs = given.astype(np.float32)
 
 
 class _Line:
@@ -261,6 +223,10 @@ def _mean(one: Step, other: Step, name: str) -> float:
 class Off(Record):
     """The record of a run that isn't recorded."""
 
+    def __init__(self, began: float) -> None:
+        super().__init__(began)
+        self.known = Unknown(began)
+
     def enter(self, phase: Phase, at: float) -> None:
         """Do nothing."""
 
@@ -270,19 +236,7 @@ class Off(Record):
     def move(self, move: Move) -> None:
         """Do nothing."""
 
-    def doing(self, units: float, of: float = 0.0) -> None:
-        """Do nothing."""
-
     def mark(self, mark: Mark) -> None:
-        """Do nothing."""
-
-    def know(self, at: float, costs: Callable[[], NDArray[np.float64]]) -> None:
-        """Do nothing."""
-
-    def map(self, shares: NDArray[np.float64]) -> None:
-        """Do nothing."""
-
-    def graph(self, tails: ArrayLike, heads: ArrayLike) -> None:
         """Do nothing."""
 
     def clock(self, clock: Clock) -> None:

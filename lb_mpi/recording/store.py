@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from lb_mpi.checks import show
 from lb_mpi.frames import frame, read_frame
 from lb_mpi.recording.events import FLOW, MARK, MOVE, STEP, Clock
-from lb_mpi.recording.record import MAP, N_PHASES, Record, Table
+from lb_mpi.recording.known import StoredWork, unpack
+from lb_mpi.recording.record import N_PHASES, Record, Table
 
 MAGIC, VERSION = b"lb_rec", 2
 HEADER_BYTES = 4096
@@ -45,16 +46,6 @@ class About(NamedTuple):
     virtual: bool = False  # simulated: times are those of a virtual clock
 
 
-class Known(NamedTuple):
-    """What a rank knows of the domain; each is empty where nothing is known."""
-
-    costs: NDArray[np.float64]  # (n,) of rows of this rank, binned when there are many
-    map: NDArray[np.uint8]  # (h, w) the part of each place that this rank computed, in 255ths
-    edges: NDArray[np.int32]  # (E, 2) of the process graph, ranks of COMM_WORLD
-    under_way: float  # units done in the call that has not ended
-    of: float  # units that this rank was dealt in it; 0: nobody knows
-
-
 class Stored(NamedTuple):
     """What the file of one rank holds."""
 
@@ -68,7 +59,7 @@ class Stored(NamedTuple):
     flows: Table  # of events.FLOW
     marks: Table  # of events.MARK
     reasons: list[str]  # that steps name by index
-    known: Known
+    known: StoredWork
     clocks: list[Clock]
 
     @property
@@ -92,14 +83,12 @@ def header(about: About) -> bytes:
 def snapshot(record: Record, now: float, number: int, *, ended: bool = False) -> bytes:
     """All that is known at `now`, as a frame; snapshot `number` belongs into slot number % 2."""
     record.enter(record.phase, now)
-    line, moves, known = record.line, record.moves, record.known
+    line, moves = record.line, record.moves
     seconds = np.concatenate([line.bins[: line.n], [line.open]]).astype(np.float32)
     payload: bytes = msgpack.packb({
         "number": number, "until": now, "ended": ended, "width_s": line.width_s, "seconds": seconds.tobytes(),
         "steps": record.steps.all.tobytes(), "moves": moves.kept.all.tobytes(), "flows": moves.flows.tobytes(),
-        "marks": record.marks.all.tobytes(), "reasons": record.reasons, "costs": known.costs.tobytes(),
-        "map": [*known.map.shape, known.map.tobytes()], "edges": known.edges.tobytes(),
-        "under_way": [known.under_way, known.of],
+        "marks": record.marks.all.tobytes(), "reasons": record.reasons, "known": record.known.pack(),
         "clocks": [list(clock) for clock in record.clocks],
     })  # fmt: skip
     return frame(payload)
@@ -165,7 +154,7 @@ def _stored(about: About, found: dict[str, Any]) -> Stored:
             width_s=float(found["width_s"]),
             seconds=np.frombuffer(found["seconds"], np.float32).reshape(-1, N_PHASES).astype(np.float64),
             reasons=[str(words) for words in found["reasons"]],
-            known=_known(found),
+            known=unpack(found["known"]),
             clocks=[
                 Clock(float(at), int(rank), float(offset), float(error)) for at, rank, offset, error in found["clocks"]
             ],
@@ -176,17 +165,3 @@ def _stored(about: About, found: dict[str, Any]) -> Stored:
     if not (stored.width_s > 0.0 and math.isfinite(stored.until) and np.isfinite(stored.seconds).all()):
         raise ValueError("its snapshot makes no sense (times): expected finite seconds")
     return stored
-
-
-def _known(found: dict[str, Any]) -> Known:
-    height, width, shares = found["map"]
-    under_way, of = found["under_way"]
-    if not 0 <= height <= MAP or not 0 <= width <= MAP:
-        raise ValueError(f"a map of {show(height)} x {show(width)}")
-    return Known(
-        np.frombuffer(found["costs"], np.float32).astype(np.float64),
-        np.frombuffer(shares, np.uint8).reshape(height, width),
-        np.frombuffer(found["edges"], np.int32).reshape(-1, 2),
-        float(under_way),
-        float(of),
-    )

@@ -139,6 +139,8 @@ class Simulation:
         self._delays = Delays(latency, bytes_per_s, overhead_s, random.Random(seed))
         worlds = list(range(size))
         drafts = [Drafts(record, rank, worlds) for rank, record in enumerate(records)] if records else []
+        for each in drafts:
+            each.use(options)
         self._slots = [
             Slot(speed, unit_s, quantum_s, drafts[rank] if records else None) for rank, speed in enumerate(speeds)
         ]
