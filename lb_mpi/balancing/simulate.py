@@ -83,6 +83,7 @@ class World:
         self._events: list[tuple[float, int, int, _What, Arrival | None]] = []  # time, number, rank, ...
         self._n_events = 0
         self._arrives: dict[tuple[int, int], float] = {}  # the last message between two ranks
+        self._looks_at = [-math.inf] * len(rounds)  # when each rank will look next, as it stands in the events
 
     def under_way(self) -> list[tuple[int, int, Message]]:
         """(source, destination, message) of all messages that no rank has served."""
@@ -144,7 +145,8 @@ class World:
             self.jobs[rank] = job, seconds
             self.busy_s[rank] += seconds
             self._schedule(self.now + seconds, rank, _What.DONE)
-        elif wake_at < math.inf:
+        elif self._looks_at[rank] < wake_at < math.inf:  # once is enough: it never wants to look earlier than it said
+            self._looks_at[rank] = wake_at
             self._schedule(wake_at, rank, _What.LOOK)
 
     def _finish(self, rank: int, job: Job, seconds: float) -> None:
