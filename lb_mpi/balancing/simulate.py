@@ -27,8 +27,8 @@ from lb_mpi.balancing.rowsets import Rowset, count
 from lb_mpi.balancing.trigger import Reason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
-from lb_mpi.diffusion.diffusion import Diffusion
-from lb_mpi.diffusion.setup import Setup, prepare
+from lb_mpi.diffusion.diffusion import MAX_STEPS, Diffusion
+from lb_mpi.diffusion.setup import Setup, chosen_scheme, prepare
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_speeds
@@ -188,7 +188,8 @@ class Call(NamedTuple):
 class Cluster:
     """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
 
-    Ticks of a rank are seconds of its own time.  `noise`: the standard deviation of the logarithm of a job's time.
+    `scheme` as for `diffusion.setup.prepare`; what the root itself computes takes no time here, in any scheme.  Ticks of a
+    rank are seconds of its own time.  `noise`: the standard deviation of the logarithm of a job's time.
     """
 
     def __init__(
@@ -207,11 +208,11 @@ class Cluster:
     ) -> None:
         self.world_class = world_class
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
-        self.scheme, self.tolerance = scheme, number("tolerance", tolerance, above=0.0)
+        self.scheme, self.tolerance = chosen_scheme(graph, scheme), number("tolerance", tolerance, above=0.0)
         self.network, self.noise = network or Network(), number("noise", noise, least=0.0)
         self.courses = [Course(rank, graph.n, graph.neighbours(rank).tolist()) for rank in range(graph.n)]
         self.judge = Judge(graph.n, Trigger(when, every, tolerance))
-        self.setup: Setup = prepare(graph, np.ones(graph.n), scheme)
+        self.setup: Setup = prepare(graph, np.ones(graph.n), self.scheme)
         self.rng = random.Random(check_seed(seed))
         self._collective_s = 2 * self.network.collective_s(graph.n)  # there and back
 
@@ -262,13 +263,14 @@ class Cluster:
                 self.setup = prepare(self.graph, self.judge.speeds, self.scheme)
             loads = [course.work for course in self.courses]
             diffusion = Diffusion(self.setup, loads)
-            while not diffusion.converged(self.tolerance) or not diffusion.steps:
+            while diffusion.steps < MAX_STEPS and not (diffusion.steps and diffusion.converged(self.tolerance)):
                 diffusion.step()
             made = plan(self.graph, diffusion.flow(), loads, self.setup.speeds)
             steps = diffusion.steps
         for course in self.courses:
             course.follow(made)
-        return self._collective_s + steps * self.network.latency_s[1]
+        sums_s = self.network.collective_s(self.graph.n) if self.scheme == "cg" else 0.0  # of each step
+        return self._collective_s + steps * (self.network.latency_s[1] + sums_s)
 
 
 class _Clock:
