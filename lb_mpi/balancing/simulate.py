@@ -82,8 +82,8 @@ class World:
         self._seconds = seconds
         self._events: list[tuple[float, int, int, _What, Arrival | None]] = []  # time, number, rank, ...
         self._n_events = 0
-        self._arrives: dict[tuple[int, int], float] = {}  # the last message between two ranks
-        self._looks_at = [-math.inf] * len(rounds)  # when each rank will look next, as it stands in the events
+        # The last message between two ranks; of a rank and itself: the next look.
+        self._arrives: dict[tuple[int, int], float] = {}
 
     def under_way(self) -> list[tuple[int, int, Message]]:
         """(source, destination, message) of all messages that no rank has served."""
@@ -145,8 +145,8 @@ class World:
             self.jobs[rank] = job, seconds
             self.busy_s[rank] += seconds
             self._schedule(self.now + seconds, rank, _What.DONE)
-        elif self._looks_at[rank] < wake_at < math.inf:  # once is enough: it never wants to look earlier than it said
-            self._looks_at[rank] = wake_at
+        elif self._arrives.get((rank, rank), -math.inf) < wake_at < math.inf:  # it never wants to look earlier than it said
+            self._arrives[rank, rank] = wake_at
             self._schedule(wake_at, rank, _What.LOOK)
 
     def _finish(self, rank: int, job: Job, seconds: float) -> None:
