@@ -54,7 +54,8 @@ class Course:
 
     def __init__(self, rank: int, size: int, neighbours: list[int]) -> None:
         self.rank, self.neighbours = rank, neighbours
-        self.ranks = Ranks(np.ones(size), np.ones(size), np.zeros(size))
+        one, none = (np.broadcast_to(value, size) for value in (1.0, 0.0))  # no room for each: there may be many ranks
+        self.ranks = Ranks(one, one, none)
         self.n_calls = 0  # rounds since rows have changed their owner
         self.costs: RowCosts | None = None
         self.mark: int | None = None  # of the rows that the costs are of

@@ -62,6 +62,8 @@ __all__ = [
     "prepare",
 ]
 
+MAX_STEPS = 10_000  # to a flow for the Balancer's rows: who needs more has taken the wrong scheme
+
 
 class Diffusion:
     """A scheme on a whole graph; (P,) loads in units of work, >= 0."""

@@ -20,7 +20,7 @@ from lb_mpi.balancing.tally import Shares, Tally
 from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
-from lb_mpi.diffusion.setup import prepare
+from lb_mpi.diffusion.setup import AUTO, prepare
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.blame import Blame, blame_argument, raise_everywhere
@@ -62,8 +62,8 @@ class Balancer:
     ----------
     graph : the process graph, vertex k being rank k of `comm` (anything that `lb_mpi.as_graph` takes); None: that of a
         Cartesian communicator, otherwise the most square mesh.
-    scheme : one of `diffusion.setup.SCHEMES`.  "direct" (the usual one) is solved on the root, which is quickest up to
-        hundreds of ranks; the others work between neighbours.
+    scheme : one of `diffusion.setup.SCHEMES`, or "auto": `diffusion.setup.usual_scheme` of the graph.  That is "direct",
+        solved on the root, up to 512 ranks; above, on most graphs, one that works between neighbours.
     tau : the rule for the edges' weights, see `diffusion.setup.prepare`.
     exchange : how neighbours tell each other their loads, one of `mpi.exchange.METHODS`; "paper" is the exchange of Jin and
         Wang.  Steps and flows are the same; "direct" has none.
@@ -83,7 +83,7 @@ class Balancer:
         comm: MPI.Intracomm,
         *,
         graph: Any = None,
-        scheme: str = "direct",
+        scheme: str = AUTO,
         tau: str | None = None,
         exchange: str = METHODS[0],
         tolerance: float = 0.05,
