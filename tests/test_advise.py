@@ -189,7 +189,7 @@ def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) 
 def test_first_parts_cannot_be_followed_when_drafts_are_missing() -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(True, records)
-    records[2].moves.each = 2
+    records[2].moves.kept.n -= 1
     advice = search.advise(run_of(records, took_s), quiet)
     assert advice is not None
     assert math.isnan(predicted(advice, "no balancing"))

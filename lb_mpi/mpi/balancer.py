@@ -98,16 +98,13 @@ class Balancer:
             bound, policy, calls = agree(own, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
             same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
             agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
-            record = recorder(own)
+            self._loans = Loans(recorder(own), worlds(own))
             self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
             self._news = News(duplicate(own), "Balancer")
         except BaseException:
             own.Free()
             raise
-        self._loans = Loans(record, world := worlds(own))
-        if own.rank == 0:
-            record.known.graph(*(np.take(world, ends) for ends in self.graph.edges()))
-        record.known.use("map_blocks", {**same, "neighbours": self.graph.neighbours(own.rank).tolist()})
+        self._loans.use(self.graph, own.rank, same)
         self._judge = Judge(own.size, Trigger(policy, calls, bound)) if own.rank == 0 else None
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
@@ -172,10 +169,8 @@ class Balancer:
         called = self._news.roll.call("lb_mpi.Balancer.map_blocks")
         with called, held() as interrupts, running(self._loans.record):
             self._watch.begin()
-            if mine is not None:
-                round = course.begin(mine.n_units, mine.spec.mark, warm=self._watch.warm)
-            else:
-                round = course.failed()
+            warm = self._watch.warm
+            round = course.begin(mine.n_units, mine.spec.mark, warm=warm) if mine is not None else course.failed()
             lending = Lending(
                 comm, round, function, mine, self._watch, interrupts, self._loans, blame, meanwhile=self._meanwhile
             )
@@ -186,7 +181,7 @@ class Balancer:
                 if self._news.failed:
                     self._news.abandon(lending)
                 raise
-            self._ended = ended = time.perf_counter()
+            ended = time.perf_counter()
             n_rows = mine.n if mine is not None else 0, self._watch.rows
             self._tally.called(began, ended, n_rows, self._watch.computing_s, self.history[-1])
             self._loans.called(Driver.ROWS, began, ended, self.history[-1], course, self._watch.busy_s)
@@ -340,8 +335,8 @@ class Balancer:
 
 
 def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None) -> Rows:
-    size = 0 if block_rows is None else integer("block_rows", block_rows, 1)
-    return Rows(rows, more, pack=pack, unpack=unpack, block_rows=size)
+    n = 0 if block_rows is None else integer("block_rows", block_rows, 1)
+    return Rows(rows, more, pack=pack, unpack=unpack, block_rows=n)
 
 
 def _check(

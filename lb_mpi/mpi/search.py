@@ -209,8 +209,7 @@ def _run(
         elif not searcher.over and not arrived and not searcher.saving:
             record.enter(Phase.WAITING, turned + aside_s)
             nap.take(searcher.wake_at - (time.perf_counter() - start))
-    ended = time.perf_counter()
-    seconds = ended - start
+    seconds = (ended := time.perf_counter()) - start
     record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     mailbox.drain()
     roll.drain()

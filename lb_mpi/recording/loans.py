@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.record import Balanced
+from lb_mpi.graph import Graph
 from lb_mpi.recording.events import Driver, Move, Step, Way
 from lb_mpi.recording.record import OFF, Record
 
@@ -14,6 +20,13 @@ class Loans:
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds
         self._away: dict[int, tuple[float, int, int]] = {}  # by borrower: since when, rows, bytes
+
+    def use(self, graph: Graph, rank: int, settings: Mapping[str, Any]) -> None:
+        """A balancer is made: its settings, and its process graph, of which rank 0 keeps all edges."""
+        known = self.record.known
+        known.use("map_blocks", {**settings, "neighbours": graph.neighbours(rank).tolist()})
+        if rank == 0:
+            known.graph(*(np.take(self._worlds, ends) for ends in graph.edges()))
 
     def lent(self, borrower: int, at: float, rows: int, n_bytes: int) -> None:
         """Rows have left."""
