@@ -65,7 +65,7 @@ seconds = time.perf_counter() - began
 sums = comm.gather(float(column.sum()))
 if comm.rank == 0:
     print(json.dumps({
-        "value": sorted(found.value), "ranks": [rank._asdict() for rank in found.ranks], "lent": lent, "sums": sums,
+        "value": sorted(found.value), "ranks": [vars(rank) for rank in found.ranks], "lent": lent, "sums": sums,
         "doubled": doubled, "tasks": tasks, "seconds": seconds,
     }), flush=True)
 if sys.argv[1:] == ["wait"]:
@@ -123,7 +123,7 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
         assert tasks["moved"] == told["tasks"][rank]["steals"]
         assert one.seconds.sum() == pytest.approx(one.until - one.about.clock_s, rel=1e-3)
         assert set(one.known.settings) >= {"search", "map_blocks"}
-        assert one.known.settings["map_blocks"]["scheme"] == "direct"
+        assert one.known.settings["map_blocks"]["scheme"] == "auto"
         assert one.known.loads["n"].tolist() == [1] * 4
         assert (one.known.loads["home_s"] > 0.0).all()
         assert np.isnan(one.known.loads["outside_s"]).tolist() == [True, False, False, False]
