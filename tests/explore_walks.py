@@ -7,7 +7,8 @@ from typing import NamedTuple
 from lb_mpi.searching import tree
 from lb_mpi.searching.drafting import Kind, Message, Send, State
 from lb_mpi.searching.drafts import Draft
-from lb_mpi.searching.searcher import Options, Searcher
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.searcher import Searcher
 from tests.law import check_law
 from tests.pile import Broken, Heap, Pile, children
 from tests.reach import reach

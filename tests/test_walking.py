@@ -7,7 +7,7 @@ import pytest
 from lb_mpi.searching import drafting, searcher, table, tree, walking
 from lb_mpi.searching.drafting import PATIENCE, Drafting, Kind, Message, ProtocolError, State
 from lb_mpi.searching.drafts import Draft
-from lb_mpi.searching.searcher import Options
+from lb_mpi.searching.options import Options
 from lb_mpi.searching.walking import REACH, Terms, Walking
 from tests.explore import explore, first_world
 from tests.explore_walks import explore_walks, first_walks

@@ -26,10 +26,11 @@ from lb_mpi.recording.events import Phase
 from lb_mpi.recording.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.guard import Guard, check_problem, check_savable
+from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
 from lb_mpi.searching.reporting import ROOT, Report
-from lb_mpi.searching.searcher import Options, Searcher
+from lb_mpi.searching.searcher import Searcher
 
 __all__ = ["RankStats", "SearchResult", "search"]
 

@@ -24,9 +24,10 @@ from lb_mpi.recording.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Send
 from lb_mpi.searching.guard import Guard, check_problem
+from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.saves import Store, share
-from lb_mpi.searching.searcher import Options, Reason, Searcher
+from lb_mpi.searching.searcher import Reason, Searcher
 
 HEADER_BYTES = 40  # of each message, as on MPI
 
