@@ -25,7 +25,7 @@ from lb_mpi.recording.drafts import Drafts
 from lb_mpi.recording.events import Phase
 from lb_mpi.recording.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
-from lb_mpi.searching.guard import Guard, check_problem, check_savable
+from lb_mpi.searching.guard import Guard, check_problem, check_route, check_savable
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
@@ -134,7 +134,7 @@ def _settings(problem: object, options: Options, others: tuple[Any, ...]) -> _Se
     hang_s()
     bound, emulated_speed, quantum, longest_nap_s, on_report, on_turn = others
     return _Settings(
-        options.checked(),
+        check_route(problem, options.checked()),
         check_bound(bound),
         throttle(checks.emulated_speed(emulated_speed)),
         Quantum(quantum),

@@ -38,12 +38,12 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import ParamSpec, TypeVar
 
-from lb_mpi.errors import ProtocolError
+from lb_mpi.errors import ProtocolError, SearchError
 from lb_mpi.searching import cut, tree, walking
 from lb_mpi.searching.bound import Bound, Sharing
-from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send, Terms
+from lb_mpi.searching.drafting import MOVES, Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.options import Options
-from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.problem import Problem, outgoing
 from lb_mpi.searching.reporting import ROOT, Report, Reporting
 from lb_mpi.searching.saves import Saved, Saves, Store, pack_parts
 from lb_mpi.searching.scholten import Scholten
@@ -224,8 +224,9 @@ class Searcher:
             self.problem.absorb(self.saves.kept.pop(0))
         sends = [] if self.sharing is None else self.sharing.tell()
         sends += self.drafting.settle(now)
+        sends += self._owned()
         for _, message in sends:
-            if message.kind is Kind.WORK:
+            if message.kind in MOVES:
                 self.termination.sent()
                 if self.saves is not None:
                     self.saves.cut.under_way += 1
@@ -237,6 +238,15 @@ class Searcher:
         if self.saves is not None and self.rank == ROOT and now >= self.saves.cut.at:
             sends += self.saves.cut.begin()
         return sends
+
+    def _owned(self) -> list[Send]:
+        """What belongs to other ranks; SearchError for a rank that there isn't."""
+        sends = outgoing(self.problem)
+        for to, _ in sends:
+            if not 0 <= to < self.size or to == self.rank:
+                expected = f"expected another one of 0 to {self.size - 1}"
+                raise SearchError(f"outgoing() on rank {self.rank} names rank {to}: {expected}")
+        return [(to, Message(Kind.OWNED, self.rank, pid=self.rank, payload=payload)) for to, payload in sends]
 
     def _conclude(self, active: bool, now: float) -> list[Send]:
         """What the termination has to send at the end of a turn."""
@@ -263,7 +273,7 @@ class Searcher:
                 return self.ask_to_stop()
             if kind in cut.KINDS:
                 return self.saves.cut.receive(message)
-            if kind is Kind.WORK:
+            if kind in MOVES:
                 self.saves.cut.under_way -= 1  # whatever becomes of it
         if self._ending:
             return []
@@ -280,7 +290,7 @@ class Searcher:
         elif kind is Kind.ACK:
             self.termination.acknowledged()
             return []
-        elif kind is Kind.WORK:
+        elif kind in MOVES:
             acks = self.termination.received(message.pid)
         return acks + self.drafting.receive(message, now)
 
