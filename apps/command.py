@@ -170,11 +170,17 @@ def compile_once(comm: MPI.Intracomm, compile_kernels: Callable[[], None]) -> No
 
     Collective; what it raises on one rank (OSError: no room for the cache), all raise.
     """
+    shown = comm.rank == 0 and on_terminal()
+    if shown:
+        words = "\rloading the kernels (the first time they are compiled, which takes some seconds) ..."
+        print(words, end="", file=sys.stderr, flush=True)
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
     first = machine.rank == 0
     machine.Free()
     agree(comm, lambda: compile_kernels() if first else None, patient=True)
     agree(comm, lambda: None if first else compile_kernels(), patient=True)
+    if shown:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 class Progress:

@@ -13,6 +13,7 @@ number of ranks with any distribution, for a vertex adds up its neighbours in th
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from typing import Any
@@ -31,7 +32,9 @@ from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.collective import agree, duplicate
 from lb_mpi.mpi.distribute import METHODS
 from lb_mpi.mpi.halo import HaloPlan
+from lb_mpi.mpi.recorder import map_of, records
 from lb_mpi.mpi.waiting import barrier
+from lb_mpi.recording.maps import shares
 from lb_mpi.saving.rows import Arrays
 
 PROG = "python -m apps.heat"
@@ -127,6 +130,12 @@ def checksum(comm: MPI.Comm, vertices: Ints, heat: Floats) -> str:
     return f"{int(total[0]):016x}"
 
 
+def rectangle(graph: str) -> tuple[int, int] | None:
+    """Rows and columns of a graph that is named "mesh:RxC" or "torus:RxC"; None for others, which have no places."""
+    found = re.fullmatch(r"(?:mesh|torus):(\d+)x(\d+)", graph)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
 def time_step(comm: MPI.Comm, plan: HaloPlan) -> float:
     """The longest step that is stable for certain: half of 1 / the greatest sum of a vertex's conductances."""
     n = len(plan.vertices)
@@ -206,6 +215,8 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         seconds = time.perf_counter() - began
         total = checksum(own, plan.vertices, heat)
         everyone = own.gather((cpu_s, speed, len(plan.vertices)))
+        if (domain := rectangle(options.graph)) is not None and records():
+            map_of(shares(plan.vertices // domain[1], plan.vertices % domain[1], domain))
     own.Free()
     if everyone is None:
         return {}, []

@@ -21,6 +21,7 @@ from apps.command import Parser, add_search_options, compile_once, figures, line
 from apps.maze_marks import MarkExchange, machine_number
 from apps.maze_shared import shared_bytes
 from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.recorder import map_of, records
 from lb_mpi.mpi.waiting import barrier
 from lb_mpi.problems.maze import (
     MARKED,
@@ -34,6 +35,7 @@ from lb_mpi.problems.maze import (
     read_maze,
     way_back,
 )
+from lb_mpi.recording.known import MAP
 
 PROG = "python -m apps.maze"
 
@@ -73,14 +75,16 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         barrier(comm)
         order, several = machine_number(comm, machine), machine.size < comm.size
         keeper = machine.rank == 0
+        picture = MAP if records() else 0
 
         def make() -> MazeSearch:
-            return MazeSearch(cells, comm.rank, options.split_rule, log=several, order=order, keeper=keeper)
+            return MazeSearch(cells, comm.rank, options.split_rule, log=several, order=order, keeper=keeper, picture=picture)
 
         problem = agree(comm, make)
         marks = MarkExchange(comm, machine, problem)
         result = search(comm, problem, options, "cells", marks.exchange if marks.n_machines > 1 else None)
         marks.finish()
+        map_of(problem.visited())
         n_machines = marks.n_machines
         marks.close()
         done: MazeResult = result.value

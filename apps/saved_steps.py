@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from mpi4py import MPI
 
 import lb_mpi
+from apps.command import on_terminal
 from lb_mpi.graph import Ints
 from lb_mpi.saving.rows import Arrays
 
 EVERY = 10
+TOLD_EVERY_S = 0.25
 
 
 def add_save_options(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +60,23 @@ class SavedSteps:
             raise ValueError(f"steps = {last}: expected at least {self.first}, the step that is saved in {folder}")
 
     def __call__(self, arrays: Callable[[], Arrays]) -> Iterator[int]:
-        """Give the numbers of the steps, and save what `arrays` gives; raise lb_mpi.Stopped when it has been asked for."""
+        """Give the numbers of the steps, and save what `arrays` gives; raise lb_mpi.Stopped when it has been asked for.
+
+        A person at a terminal sees which step it is.
+        """
+        shown = self._comm.rank == 0 and on_terminal()
+        told_s = time.monotonic()
+        try:
+            for step in self._steps(arrays):
+                if shown and time.monotonic() - told_s > TOLD_EVERY_S:
+                    told_s = time.monotonic()
+                    print(f"\rstep {step + 1} of {self.last}\x1b[K", end="", file=sys.stderr, flush=True)
+                yield step
+        finally:
+            if shown:
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def _steps(self, arrays: Callable[[], Arrays]) -> Iterator[int]:
         if self._folder is None:
             yield from range(self.last)
             return

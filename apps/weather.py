@@ -33,7 +33,7 @@ from lb_mpi.mpi.waiting import barrier, wait
 PROG = "python -m apps.weather"
 MOST_CELLS = 10**8  # rank 0 holds all of them in the end
 BOUND = 0.03  # imbalance that is good enough
-SCHEMES = ("none", "fos", "sos", "chebyshev", "cg", "direct", "dimension_exchange")
+SCHEMES = ("none", "auto", "fos", "sos", "chebyshev", "cg", "direct", "dimension_exchange")
 
 
 def parser() -> Parser:
@@ -48,7 +48,7 @@ def parser() -> Parser:
     parser.add_argument("--steps", type=int, default=50, help="of time (default: %(default)s)")
     add_speeds(parser)
     parser.add_argument(
-        "--balance", choices=SCHEMES, default="direct", help="scheme of diffusion, or none (default: %(default)s)"
+        "--balance", choices=SCHEMES, default="auto", help="scheme of diffusion, or none (default: %(default)s)"
     )
     parser.add_argument(
         "--exchange",

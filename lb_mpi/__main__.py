@@ -1,18 +1,19 @@
 """python -m lb_mpi: the table of commands, and nothing else.
 
 run, cluster and throttle are those of launch/ (see lb_mpi/launching); pool and profile run a program of the user's.  Each
-other one is a module of lb_mpi.commands with `add_arguments(parser)`, `run(options)`, which returns a dictionary that is
-ready for JSON, and `summary(answer)`, the same as lines for people.  Exit codes: 0; 2 for a mistake of the user's and 1
-for what has failed, in one line; 130 for Ctrl-C; 141 when nobody reads the output.  Whatever else is raised is a bug, and
-keeps its traceback.
+other one is a module of lb_mpi.commands with `add_arguments(parser)`, `run(options)`, which returns a dictionary (or a
+list of them) ready for JSON, and `summary(answer)`, the same as lines for people.  Exit codes: 0; 2 for a mistake of the
+user's and 1 for what has failed, in one line; 130 for Ctrl-C; 141 when nobody reads the output.  Whatever else is raised is
+a bug, and keeps its traceback.
 """
 
 from __future__ import annotations
 
 import sys
 
+from lb_mpi import __version__
 from lb_mpi.commands import pool, profile
-from lb_mpi.commands.dispatch import PROG, dispatch
+from lb_mpi.commands.dispatch import PROG, dispatch, say, speaks
 from lb_mpi.launching import commands as launching
 
 COMMANDS = {
@@ -26,6 +27,7 @@ COMMANDS = {
     "profile": "run any program with mpi4py; tell where each rank's time went, and who is waited for",
     "info": "versions, MPI, hosts, ranks; with --measure, speeds and costs of messages",
     "report": "the record of a run (launch/run --record, LB_MPI_RECORD) as one page",
+    "advise": "play a recorded run again: what other ways of balancing, or another machine, would gain",
     "simulate diffusion": "without MPI: neighbours level their loads, step by step",
     "simulate lockstep": "without MPI: idealised search of a maze, communication is free",
     "simulate rows": "without MPI: calls of Balancer.map_blocks on a virtual clock, with and without balancing",
@@ -37,6 +39,8 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
+    if list(given) == ["--version"]:
+        return say(f"lb_mpi {__version__}\n") if speaks() else 0
     if given and given[0] in launching.FOR_PEOPLE:
         return launching.main(given[0], given[1:], f"{PROG} {given[0]}")
     if given and given[0] == "pool":

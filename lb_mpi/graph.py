@@ -198,6 +198,14 @@ class Graph:
         _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
         return int(count), np.argsort(np.argsort(first))[inverse].astype(np.int64)
 
+    def hops(self) -> int:
+        """The most edges on a shortest way from vertex 0 to another one that it can reach: half the diameter or more."""
+        order, before = csgraph.breadth_first_order(self.to_scipy(), 0, directed=False)
+        away = np.zeros(self.n, dtype=np.int64)
+        for vertex in order[1:].tolist():
+            away[vertex] = away[before[vertex]] + 1
+        return int(away.max())
+
     def to_scipy(self) -> Any:
         """The (n, n) weighted adjacency as a scipy.sparse.csr_array; edges of weight 0 are stored zeros."""
         return sparse.csr_array((self.weights, self.indices, self.indptr), shape=(self.n, self.n))

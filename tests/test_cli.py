@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import pytest
 
+import lb_mpi
 from lb_mpi.__main__ import COMMANDS, main
 from lb_mpi.commands import allocate
 from lb_mpi.errors import Error
@@ -154,3 +155,8 @@ def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong, words in (("--calls=0", "calls = 0"), ("--noise=-1", "noise = -1"), ("--speeds=1,2", "speeds")):
         assert main([*given, wrong]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lb_mpi {lb_mpi.__version__}\n"

@@ -47,6 +47,12 @@ def test_help_shows_all_names_and_no_noise() -> None:
         assert noise not in text
 
 
+def test_no_field_of_a_result_is_an_alias() -> None:
+    needs_mpi()
+    for name in lb_mpi.__all__:
+        assert "Alias for field" not in pydoc.render_doc(getattr(lb_mpi, name)), name
+
+
 def test_importing_brings_neither_numpy_nor_mpi() -> None:
     script = "import sys, lb_mpi, lb_mpi.hosts, lb_mpi.checks; print({'numpy', 'mpi4py', 'scipy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi.recording.drafts import Drafts
-from lb_mpi.recording.events import Clock, Driver, Move, Phase, Step, Way
+from lb_mpi.recording.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
 from lb_mpi.recording.halos import Halos
-from lb_mpi.recording.record import BINS, COSTS, MOVES, OFF, REASONS, STEPS, Record
+from lb_mpi.recording.known import COSTS, EDGES, MAP
+from lb_mpi.recording.record import BINS, MARKS, MOVES, OFF, REASONS, STEPS, Record
 from lb_mpi.recording.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
 from lb_mpi.searching.drafting import Kind, Message
 
@@ -64,7 +65,7 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
         record.enter(Phase(k % 6), 150.0 * k)
         record.step(step(k, acted=k % 2, moved=3.0, before=0.5, reason=record.reason(f"reason {k}")))
         record.move(Move(Way.LOAN, k % 3, float(k), k + 0.5, 2.0, 8.0))
-        record.know(float(k), lambda: np.arange(5000.0))
+        record.known.know(float(k), lambda: np.arange(5000.0))
     data = file_of(record, 600_000.0, 600_001.0)
     assert len(data) <= HEADER_BYTES + 2 * slot_bytes(ABOUT.size)
     stored = read(data)
@@ -76,11 +77,11 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
     assert stored.steps["before"] == pytest.approx(0.5)
     assert (np.diff(stored.steps["began"]) > 0).all()
     assert len(stored.moves) <= MOVES
-    assert stored.moves["began"] == pytest.approx(stored.each * np.arange(len(stored.moves)))
+    assert stored.moves["began"] == pytest.approx(record.moves.kept.each * np.arange(len(stored.moves)))
     assert stored.flows["amount"].sum() == 8_000
     assert len(stored.reasons) == REASONS
-    assert len(stored.costs) == COSTS
-    assert stored.costs.mean() == pytest.approx(2499.5, rel=1e-3)
+    assert len(stored.known.costs) == COSTS
+    assert stored.known.costs.mean() == pytest.approx(2499.5, rel=1e-3)
 
 
 def test_means_leave_out_what_is_not_known() -> None:
@@ -101,14 +102,53 @@ def test_the_first_clock_and_the_last_are_kept() -> None:
     assert [clock.at for clock in read(file_of(record, 4.0)).clocks] == [1.0, 3.0]
 
 
+def test_saves_are_thinned_out() -> None:
+    record = Record(0.0)
+    for number in range(10 * MARKS):
+        record.mark(Mark(Event.SAVE, float(number), number + 0.5, number))
+    marks = read(file_of(record, 2000.0)).marks
+    assert MARKS // 2 <= len(marks) <= MARKS
+    assert marks["number"].tolist() == list(range(0, 10 * MARKS, record.marks.each))
+    assert (marks["ended"] - marks["began"]).tolist() == [0.5] * len(marks)
+
+
+def test_the_call_under_way_is_told_until_it_is_over() -> None:
+    record = Record(0.0)
+    record.known.doing(7.0, 20.0)
+    known = read(file_of(record, 1.0)).known
+    assert (known.under_way, known.of) == (7.0, 20.0)
+    record.step(step(0))
+    known = read(file_of(record, 2.0)).known
+    assert (known.under_way, known.of) == (0.0, 0.0)
+
+
+def test_what_is_known_of_the_domain() -> None:
+    record = Record(0.0)
+    assert [len(part) for part in read(file_of(record, 1.0)).known[:3]] == [0, 0, 0]
+    record.known.draw(np.linspace(0.0, 1.0, 6).reshape(2, 3))
+    record.known.graph([0, 1], [1, 2])
+    known = read(file_of(record, 1.0)).known
+    assert known.map.tolist() == [[0, 51, 102], [153, 204, 255]]
+    assert known.edges.tolist() == [[0, 1], [1, 2]]
+    record.known.draw(np.full((2 * MAP, 3), 7.0))
+    record.known.graph(range(EDGES + 1), range(1, EDGES + 2))
+    known = read(file_of(record, 1.0)).known
+    assert (known.map.shape, int(known.map.min())) == ((MAP, 3), 255)
+    assert len(known.edges) == 2  # a large graph isn't kept
+
+
 def test_nothing_is_recorded_when_nobody_records() -> None:
     OFF.enter(Phase.OWN, 1.0)
     OFF.step(step(0))
     OFF.move(Move(Way.STEAL, 0, 0.0, 0.0, 1.0, 0.0))
     OFF.clock(Clock(1.0, 0, 0.0, 0.0))
-    OFF.know(1.0, lambda: np.ones(3))
+    OFF.mark(Mark(Event.SAVE, 0.0, 1.0, 1))
+    OFF.known.know(1.0, lambda: np.ones(3))
+    OFF.known.draw(np.ones((2, 2)))
+    OFF.known.graph([0], [1])
     assert OFF.seconds() == [0.0] * len(Phase)
-    assert (OFF.steps.n, OFF.moves.n, OFF.clocks, len(OFF.costs)) == (0, 0, [], 0)
+    assert (OFF.steps.n, OFF.moves.kept.n, OFF.marks.n, OFF.clocks) == (0, 0, 0, [])
+    assert (len(OFF.known.costs), OFF.known.map.size, len(OFF.known.edges)) == (0, 0, 0)
 
 
 def test_drafts_on_their_way() -> None:
@@ -123,7 +163,7 @@ def test_drafts_on_their_way() -> None:
     drafts.turn(6.0, [], [(2, Message(Kind.DRAFTING, 1, 3)), (0, Message(Kind.WORK, 2, 7, payload=b"1"))])
     drafts.turn(6.5, [], [(2, Message(Kind.ADMISSION, 1, 3))])
     drafts.turn(7.0, [Message(Kind.NOWORK, 1, 3)], [])
-    moves = [Move(*move) for move in record.moves.all.tolist()]
+    moves = [Move(*move) for move in record.moves.kept.all.tolist()]
     assert moves == [
         Move(Way.DRAFT, -1, 1.0, 2.0, 0.0, 0.0),
         Move(Way.DRAFT, 10, 3.0, 5.0, 1.0, 5.0),
@@ -192,7 +232,7 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
     [
         (b"", "expected the record of a rank"),
         (b"something else entirely", "expected the record of a rank"),
-        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "version 9: expected 1"),
+        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "version 9: expected 2"),
         (header(ABOUT)[:30], "torn or flipped"),
         (header(ABOUT), "no snapshot in it is whole"),
         (header(ABOUT._replace(rank=3)), "is of rank 3 of 3: expected 0 to 2"),

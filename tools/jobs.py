@@ -23,9 +23,12 @@ class Job(NamedTuple):
     unbalanced: tuple[str, ...] = ("--no-balance",)  # what turns the balancing off
 
 
-JOBS = [
-    Job("maze 7000 x 7000, no way out", ("apps.maze", "--dim", "7000", "--walled", "--seed", "1")),
+JOBS = [  # a minute together, on two cores that have nothing else to do
     Job("UTS tree T1L, 102 million nodes", ("apps.uts", "--tree", "T1L")),
+    Job("weather 64 x 128, 32 levels", ("apps.weather", "--shape", "64x128", "--steps", "20"), ("--balance", "none")),
+]
+MORE = [
+    Job("maze 7000 x 7000, no way out", ("apps.maze", "--dim", "7000", "--walled", "--seed", "1")),
     Job("weather 128 x 256, 32 levels", ("apps.weather", "--steps", "30"), ("--balance", "none")),
     Job("heat, mesh of 200 x 300, once dealt out", ("apps.heat", "mesh:200x300", "--steps", "30"), ("--balance", "block")),
 ]
@@ -62,7 +65,8 @@ def main() -> int:
         description="Set up an environment of its own, then run each job on four ranks that emulate unequal machines, "
         "without and with balancing, and print a table. The variable MPI chooses mpich (default) or openmpi.",
     )
-    parser.parse_args()
+    parser.add_argument("--all", action="store_true", help="three longer jobs, too: some minutes")
+    jobs = JOBS + (MORE if parser.parse_args().all else [])
     with limit.interruptible():
         try:
             environment = wanted()
@@ -72,14 +76,15 @@ def main() -> int:
             return error.code
         if os.path.realpath(sys.prefix) != os.path.realpath(environment.path):  # the table needs what was installed
             os.chdir(ROOT)
-            os.execve(environment.python, [str(environment.python), "launch/demo"], environment.variables())
+            os.execve(environment.python, [str(environment.python), "launch/demo", *sys.argv[1:]], environment.variables())
         if (load := os.getloadavg()[0]) > 1:
             print(f"other programs keep this machine busy (load average {load:.1f}): times will be far above the bound")
         rows = []
-        for job in JOBS:
+        for number, job in enumerate(jobs, start=1):
             pair = []
             for balance in (False, True):
-                print(f"{job.name}, {'with' if balance else 'without'} balancing ...", flush=True)
+                how = "with" if balance else "without"
+                print(f"{number} of {len(jobs)}: {job.name}, {how} balancing ...", flush=True)
                 started = time.monotonic()
                 try:
                     pair.append(run(environment, job, balance=balance))
@@ -88,7 +93,10 @@ def main() -> int:
                     return 1
                 print(f"{time.monotonic() - started:.1f} s", flush=True)
             rows.append((job, pair[0], pair[1]))
+            print(f"{job.name}: {pair[0]['seconds']:.2f} s without, {pair[1]['seconds']:.2f} s with balancing", flush=True)
         show(rows)
+        if len(jobs) == len(JOBS):
+            print("More jobs, some minutes: ./launch/demo --all")
     return 0
 
 

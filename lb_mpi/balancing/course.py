@@ -38,6 +38,7 @@ class Told(NamedTuple):
     work: float = math.nan  # of its rows, in units of work; NaN: not known
     helped: float = 0.0  # work of its rows that others did beyond the plan, less what it did so for others
     seen: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks
+    took: float = math.nan  # units of work that its rows took in this very round, nothing smoothed; NaN: not known
 
 
 class Ranks(NamedTuple):
@@ -53,7 +54,8 @@ class Course:
 
     def __init__(self, rank: int, size: int, neighbours: list[int]) -> None:
         self.rank, self.neighbours = rank, neighbours
-        self.ranks = Ranks(np.ones(size), np.ones(size), np.zeros(size))
+        one, none = (np.broadcast_to(value, size) for value in (1.0, 0.0))  # no room for each: there may be many ranks
+        self.ranks = Ranks(one, one, none)
         self.n_calls = 0  # rounds since rows have changed their owner
         self.costs: RowCosts | None = None
         self.mark: int | None = None  # of the rows that the costs are of
@@ -109,11 +111,14 @@ class Course:
         known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
         given = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known if timed.helped)
         own = [timed for timed in known if timed.by == self.rank]
+        n_known = sum(count(timed.rows) for timed in known)
+        took = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known)
         n_own = sum(count(timed.rows) for timed in own)
         self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
         self.costs.fill()
         helped_work = given - learned.help_ticks * float(self.ranks.worth[self.rank])
-        return Told(float(self.costs.work(self.ranks.worth).sum()), helped_work, tuple(seen))
+        whole = took * len(self.costs) / n_known if n_known else math.nan
+        return Told(float(self.costs.work(self.ranks.worth).sum()), helped_work, tuple(seen), whole)
 
     def hear(self, verdict: Verdict) -> None:
         """Take in what the root has found out."""

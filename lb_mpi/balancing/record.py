@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,8 +64,13 @@ def table(rows: list[tuple[int, Balanced]]) -> str:
     lines = ["  call  imbalance: at home   now  rows moved    MB moved  steps  ms spent  ms gained  what was done"]
     for number, one in rows:
         lines.append(
-            f"{number:6d} {one.imbalance_before:19.1%} {one.imbalance_after:5.1%} {one.rows_moved:11,d} "
+            f"{number:6d} {percent(one.imbalance_before):>19} {percent(one.imbalance_after):>5} {one.rows_moved:11,d} "
             f"{one.bytes_moved / 1e6:11,.2f} {one.steps:6d} {1e3 * one.seconds:9.2f} {1e3 * one.predicted_gain_s:10.1f}  "
             f"{one.reason}"
         )
     return "\n".join(lines)
+
+
+def percent(value: float) -> str:
+    """Write a ratio for people, with one digit; "?" when it isn't known."""
+    return f"{value:.1%}" if math.isfinite(value) else "?"

@@ -47,6 +47,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from lb_mpi.balancing.rowsets import Rowset, count, cut, join
@@ -295,7 +296,7 @@ class Round:
         sizes = [count(block) for block in reversed(self.home)]
         row_s = self._row_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
         # Of all ranks: more of them may soon be dry, above all where one rank has all rows.
-        share = float(self.speeds[rank] / self.speeds.sum())
+        share = float(self.speeds[rank]) / self._all_speeds
         n = part(sizes, row_s, share, float(self.speeds[rank] / self.speeds[self.rank]))
         if not n:
             return []
@@ -303,6 +304,11 @@ class Round:
         del self.home[-n:]
         self._lend(rank, Loan(rows, helps=True))
         return [(rank, Message(Kind.HELP, rows))]
+
+    @cached_property
+    def _all_speeds(self) -> float:
+        """The sum over all ranks: once a round, since there may be many."""
+        return float(self.speeds.sum())
 
     @property
     def _row_s(self) -> float:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import Judge
+from lb_mpi.balancing.course import Course, Told
+from lb_mpi.balancing.judge import Judge, end_s
 from lb_mpi.balancing.migrate import Plan, plan
 from lb_mpi.balancing.reports import REPORT, Records, Report
 from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Send
@@ -27,8 +27,8 @@ from lb_mpi.balancing.rowsets import Rowset, count
 from lb_mpi.balancing.trigger import Reason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
-from lb_mpi.diffusion.diffusion import Diffusion
-from lb_mpi.diffusion.setup import Setup, prepare
+from lb_mpi.diffusion.diffusion import MAX_STEPS, Diffusion
+from lb_mpi.diffusion.setup import Setup, chosen_scheme, prepare
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_speeds
@@ -82,7 +82,8 @@ class World:
         self._seconds = seconds
         self._events: list[tuple[float, int, int, _What, Arrival | None]] = []  # time, number, rank, ...
         self._n_events = 0
-        self._arrives: dict[tuple[int, int], float] = {}  # the last message between two ranks
+        # The last message between two ranks; of a rank and itself: the next look.
+        self._arrives: dict[tuple[int, int], float] = {}
 
     def under_way(self) -> list[tuple[int, int, Message]]:
         """(source, destination, message) of all messages that no rank has served."""
@@ -144,7 +145,8 @@ class World:
             self.jobs[rank] = job, seconds
             self.busy_s[rank] += seconds
             self._schedule(self.now + seconds, rank, _What.DONE)
-        elif wake_at < math.inf:
+        elif self._arrives.get((rank, rank), -math.inf) < wake_at < math.inf:  # it never wants to look earlier than it said
+            self._arrives[rank, rank] = wake_at
             self._schedule(wake_at, rank, _What.LOOK)
 
     def _finish(self, rank: int, job: Job, seconds: float) -> None:
@@ -174,7 +176,7 @@ class Call(NamedTuple):
     """What one call took; seconds are virtual."""
 
     seconds: float  # until all ranks are through, and have agreed on what comes next
-    bound_s: float  # work / sum of the speeds
+    bound_s: float  # work / sum of the speeds, or later where ranks come late
     alone_s: float  # without balancing
     rows_moved: int
     bytes_moved: int
@@ -186,7 +188,8 @@ class Call(NamedTuple):
 class Cluster:
     """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
 
-    Ticks of a rank are seconds of its own time.  `noise`: the standard deviation of the logarithm of a job's time.
+    `scheme` as for `diffusion.setup.prepare`; what the root itself computes takes no time here, in any scheme.  Ticks of a
+    rank are seconds of its own time.  `noise`: the standard deviation of the logarithm of a job's time.
     """
 
     def __init__(
@@ -205,20 +208,29 @@ class Cluster:
     ) -> None:
         self.world_class = world_class
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
-        self.scheme, self.tolerance = scheme, number("tolerance", tolerance, above=0.0)
+        self.scheme, self.tolerance = chosen_scheme(graph, scheme), number("tolerance", tolerance, above=0.0)
         self.network, self.noise = network or Network(), number("noise", noise, least=0.0)
         self.courses = [Course(rank, graph.n, graph.neighbours(rank).tolist()) for rank in range(graph.n)]
         self.judge = Judge(graph.n, Trigger(when, every, tolerance))
-        self.setup: Setup = prepare(graph, np.ones(graph.n), scheme)
+        self.setup: Setup = prepare(graph, np.ones(graph.n), self.scheme)
         self.rng = random.Random(check_seed(seed))
-        self._collective_s = 2 * self.network.collective_s(graph.n)  # there and back
+        self.told = [Told()] * graph.n  # what each rank has learned from the last call
 
-    def call(self, costs: Sequence[Floats]) -> Call:
-        """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r."""
+    @property
+    def _collective_s(self) -> float:
+        """Seconds of a barrier, there and back."""
+        return 2 * self.network.collective_s(self.graph.n)
+
+    def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
+        """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r.
+
+        Rank r comes begin_s[r] >= 0 seconds after the call before was over (None: at once), which count, too.
+        """
+        late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
         world = self.world_class(rounds, _Clock(costs, self.speeds, self.noise, self.rng).seconds, self.network, self.rng)
-        ends_s = world.run(np.zeros(len(rounds)))
-        reports = self._reports(rounds, world)
+        ends_s = world.run(late_s)
+        reports = self._reports(rounds, world, late_s)
         verdict = self.judge.hear(reports)
         for course in self.courses:
             course.hear(verdict)
@@ -230,8 +242,8 @@ class Cluster:
         work = np.array([mine.sum() for mine in costs])
         return Call(
             seconds,
-            float(work.sum() / self.speeds.sum()),
-            float((work / self.speeds).max()),
+            end_s(float(work.sum()), self.speeds, late_s),
+            float((late_s + work / self.speeds).max()),
             verdict.rows,
             verdict.bytes,
             verdict.decision.act,
@@ -239,14 +251,14 @@ class Cluster:
             world.n_messages,
         )
 
-    def _reports(self, rounds: Sequence[Round], world: World) -> Records:
+    def _reports(self, rounds: Sequence[Round], world: World, late_s: Floats) -> Records:
         reports = np.empty(len(rounds), dtype=REPORT)
         for rank, (course, round) in enumerate(zip(self.courses, rounds, strict=True)):
             busy_s = float(world.busy_s[rank])
-            told = course.learn(round.learned, busy_s, busy_s)
+            told = self.told[rank] = course.learn(round.learned, busy_s, busy_s)
             rows = round.learned.rows_lent
             n_bytes = 2 * rows * self.network.row_bytes
-            began_s = 0.0
+            began_s = float(late_s[rank])
             report = Report(False, 0, told.work, busy_s, busy_s, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
             reports[rank] = report.fields()
         return reports
@@ -260,13 +272,14 @@ class Cluster:
                 self.setup = prepare(self.graph, self.judge.speeds, self.scheme)
             loads = [course.work for course in self.courses]
             diffusion = Diffusion(self.setup, loads)
-            while not diffusion.converged(self.tolerance) or not diffusion.steps:
+            while diffusion.steps < MAX_STEPS and not (diffusion.steps and diffusion.converged(self.tolerance)):
                 diffusion.step()
             made = plan(self.graph, diffusion.flow(), loads, self.setup.speeds)
             steps = diffusion.steps
         for course in self.courses:
             course.follow(made)
-        return self._collective_s + steps * self.network.latency_s[1]
+        sums_s = self.network.collective_s(self.graph.n) if self.scheme == "cg" else 0.0  # of each step
+        return self._collective_s + steps * (self.network.latency_s[1] + sums_s)
 
 
 class _Clock:

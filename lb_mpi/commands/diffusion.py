@@ -11,7 +11,7 @@ import numpy as np
 from lb_mpi import checks
 from lb_mpi.commands.arguments import GRAPH, draw
 from lb_mpi.diffusion.diffusion import SCHEMES, TAU_RULES, balance
-from lb_mpi.diffusion.setup import DEFAULT_TAU
+from lb_mpi.diffusion.setup import AUTO, DEFAULT_TAU, chosen_scheme
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_loads, check_speeds
 
@@ -32,10 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draws: speeds first, then times (%(default)s)")
     parser.add_argument(
         "--scheme",
-        choices=SCHEMES,
+        choices=(AUTO, *SCHEMES),
         default="fos",
         help="how neighbours level their times: fos, first order, is the plain way, sos, chebyshev, ops and cg take fewer "
-        "steps, dimension_exchange levels pairs in turn, direct solves for the flow at once (%(default)s)",
+        "steps, dimension_exchange levels pairs in turn, direct solves for the flow at once; auto: what suits the number of "
+        "ranks and the graph (%(default)s)",
     )
     parser.add_argument(
         "--tau",
@@ -64,15 +65,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     speeds = check_speeds(draw("speeds", args.speeds, graph.n, rng), graph.n)
     times = check_loads(draw("times", args.times, graph.n, rng), graph.n, name="times")
     begin = time.perf_counter()
-    options = {"scheme": args.scheme, "tau": args.tau, "tolerance": args.tolerance, "max_steps": args.max_steps}
+    scheme = chosen_scheme(graph, args.scheme)
+    options = {"scheme": scheme, "tau": args.tau, "tolerance": args.tolerance, "max_steps": args.max_steps}
     result = balance(graph, speeds * times, speeds, **options)
     seconds = time.perf_counter() - begin
     return {
         "graph": args.graph,
         "ranks": graph.n,
         "edges": graph.n_edges,
-        "scheme": args.scheme,
-        "tau": args.tau or DEFAULT_TAU[args.scheme],
+        "scheme": scheme,
+        "tau": args.tau or DEFAULT_TAU[scheme],
         "seed": args.seed,
         "tolerance": args.tolerance,
         "steps": result.steps,

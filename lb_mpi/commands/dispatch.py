@@ -24,10 +24,10 @@ class Command(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of this command."""
 
-    def run(self, options: argparse.Namespace) -> dict[str, Any]:
+    def run(self, options: argparse.Namespace) -> Any:
         """Answer, ready for JSON; nothing where another rank speaks.  ValueError, OSError: a mistake of the user's."""
 
-    def summary(self, answer: dict[str, Any]) -> list[str]:
+    def summary(self, answer: Any) -> list[str]:
         """The answer as lines for people."""
 
 
@@ -48,14 +48,14 @@ def dispatch(table: Mapping[str, str], arguments: Sequence[str]) -> int:
         if not speaks():
             return int(leaving.code or 0)
         sys.stderr.write(complaint.getvalue())
-        return _say(asked.getvalue(), code=int(leaving.code or 0))
+        return say(asked.getvalue(), code=int(leaving.code or 0))
     except KeyboardInterrupt:
         return INTERRUPTED
     except Error as error:
         return _complain(error, FAILED)
     except (ValueError, OSError) as error:
         return _complain(error, MISTAKE)
-    return _say(text + "\n")
+    return say(text + "\n")
 
 
 def _choose(table: Mapping[str, str], arguments: Sequence[str]) -> NoReturn:
@@ -63,7 +63,7 @@ def _choose(table: Mapping[str, str], arguments: Sequence[str]) -> NoReturn:
     width = max(map(len, table))
     parser = argparse.ArgumentParser(
         prog=PROG,
-        usage="%(prog)s COMMAND ...",
+        usage="%(prog)s COMMAND ... | --version",
         description="Load balancing on unequal machines.",
         epilog="commands, each with a help of its own (COMMAND -h):\n"
         + "\n".join(f"  {name:<{width}}  {text}" for name, text in table.items()),
@@ -89,7 +89,7 @@ def _complain(error: Exception, code: int) -> int:
     return code
 
 
-def _say(text: str, code: int = 0) -> int:
+def say(text: str, code: int = 0) -> int:
     """Print the text; the exit code, another one when nobody reads it or there is no room for it."""
     try:
         sys.stdout.write(text)

@@ -1,4 +1,4 @@
-"""The command `report`: the record of a run as one page."""
+"""The command `report`: the record of a run as one page, as pictures, and as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from lb_mpi.files import write_whole
+from lb_mpi.recording.launches import FILE, folder_of, parse
 from lb_mpi.recording.numbers import headline
 from lb_mpi.recording.page import page
-from lb_mpi.recording.run import assemble
+from lb_mpi.recording.run import Run, assemble, belongs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("folder", metavar="FOLDER", help="where the record is: that of --record, or of LB_MPI_RECORD")
+    parser.add_argument(
+        "--follow", action="store_true", help="first show how the run goes, as long as it's under way; then write the page"
+    )
     parser.add_argument("-o", dest="output", default="report.html", metavar="FILE", help="the page (%(default)s)")
+    parser.add_argument(
+        "--perfetto", metavar="FILE", help="write a trace for ui.perfetto.dev, too (needs the package perfetto)"
+    )
     parser.add_argument("--png", metavar="DIR", help="write the pictures as files of their own, too (needs matplotlib)")
 
 
@@ -26,17 +33,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     The headline's numbers, what is missing (`notes`), the `files` written, the page's `bytes`, and `cpu_seconds`.
     """
     began = time.process_time()
-    folder = Path(options.folder)
-    names = sorted(path for path in folder.iterdir() if path.suffix == ".lbrec")
-    try:
-        found = assemble((path.name, path.read_bytes()) for path in names)
-    except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None
+    if options.follow:
+        from lb_mpi.commands.follow import follow
+
+        follow(lambda: gather(Path(options.folder)))
+    found = gather(Path(options.folder))
     files = []
     if options.png is not None:
         from lb_mpi.recording.figures import write
 
         files = write(found, Path(options.png))
+    if options.perfetto is not None:
+        from lb_mpi.recording.perfetto import trace
+
+        write_whole(options.perfetto, trace(found))
+        files.append(Path(options.perfetto))
     text = page(found)
     write_whole(options.output, text)
     return {
@@ -47,6 +58,27 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "bytes": len(text.encode()),
         "cpu_seconds": time.process_time() - began,
     }
+
+
+def gather(folder: Path) -> Run:
+    """Read the record of a run, with all its starts; ValueError when there is none that can be read, OSError for files."""
+    launches = parse(place.read_text()) if (place := folder / FILE).exists() else []
+    runs: list[Run] = []
+    problem = ValueError("")
+    for start in range(1 + max((it.start for it in launches), default=0)):
+        within = folder / folder_of(start)
+        files = sorted(path for path in within.iterdir() if path.suffix == ".lbrec") if within.is_dir() or not start else []
+        try:
+            run = assemble(((path.name, path.read_bytes()) for path in files), launches, start)
+        except ValueError as error:
+            problem = error
+            continue
+        runs.append(run)
+        if not belongs(launches, run.ranks[0].about):
+            break  # launch/run has told of a run before this one
+    if not runs:
+        raise ValueError(f"{folder}: {problem}")
+    return runs[-1]._replace(earlier=tuple(runs[:-1]))
 
 
 def summary(answer: dict[str, Any]) -> list[str]:

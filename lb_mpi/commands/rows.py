@@ -13,7 +13,7 @@ import numpy as np
 from lb_mpi.balancing.simulate import ROWS, Call, Cluster, Network, World, row_costs, simulate
 from lb_mpi.checks import integer
 from lb_mpi.commands.arguments import GRAPH, add_record, draw, pair, write_record
-from lb_mpi.diffusion.setup import SCHEMES
+from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph_files import as_graph
 from lb_mpi.recording.virtual import Rows
 
@@ -59,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--noise", type=float, default=0.0, help="by which times vary, as a standard deviation: 0.05 (%(default)s)"
     )
     parser.add_argument(
-        "--scheme", choices=SCHEMES, default="direct", help="how it is found out who gives what to whom (%(default)s)"
+        "--scheme",
+        choices=(AUTO, *SCHEMES),
+        default=AUTO,
+        help="how it is found out who gives what to whom; auto: what suits the number of ranks and the graph (%(default)s)",
     )
     parser.add_argument("--tolerance", type=float, default=0.05, help="imbalance that is good enough (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (%(default)s)")
@@ -69,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Simulate as the options say; ValueError for odd values.
 
-    `calls`, a list with the seconds of each, without balancing (`alone_s`) and at least (`bound_s`), the rows and bytes
-    moved; the totals of these; simulated in `seconds`.
+    The `scheme` that was taken; `calls`, a list with the seconds of each, without balancing (`alone_s`) and at least
+    (`bound_s`), the rows and bytes moved; the totals of these; simulated in `seconds`.
     """
     began = time.process_time()
     graph = as_graph(options.graph)
@@ -78,6 +81,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     speeds = draw("speeds", options.speeds, graph.n, np.random.default_rng(seed)) / options.row_s
     network = Network(options.latency, 1.0 / options.bandwidth, integer("row_bytes", options.row_bytes, 0))
     recorded = Rows(graph.n) if options.record is not None else None
+    if recorded is not None:
+        recorded.records[0].known.graph(*graph.edges())
     cluster = Cluster(
         graph,
         speeds,
@@ -107,6 +112,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     later = done[len(done) // 2 :]
     return {
         "ranks": graph.n,
+        "scheme": cluster.scheme,
         "calls": [call._asdict() for call in done],
         "total": totals,
         "ratio": totals["seconds"] / totals["bound_s"],

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,6 +61,8 @@ __all__ = [
     "balance",
     "prepare",
 ]
+
+MAX_STEPS = 10_000  # to a flow for the Balancer's rows: who needs more has taken the wrong scheme
 
 
 class Diffusion:
@@ -165,11 +168,12 @@ class RankDiffusion:
         return self._scheme.flow()
 
 
-class Balance(NamedTuple):
+@dataclass(frozen=True)
+class Balance:
     """Flow, and how it was found."""
 
-    steps: int
-    converged: bool
+    steps: int  # exchanges between neighbours
+    converged: bool  # the imbalance has come within the tolerance
     imbalance: list[float]  # before each step and after the last: (steps+1,)
     flow: Floats  # (E,) work from tail to head
     loads: Floats  # (P,) after the flow

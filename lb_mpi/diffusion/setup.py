@@ -5,6 +5,7 @@ It depends on graph and speeds only.  Only what takes an eigensolver (`Eigen`) h
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +29,9 @@ DEFAULT_TAU = {
     "direct": "uniform",
 }
 SCHEMES = tuple(DEFAULT_TAU)
+AUTO = "auto"  # the scheme that `usual_scheme` names
+MOST_DIRECT = 512  # ranks for which the root is asked; see docs/scale.md
+SHORT, LONG = 2, 8  # a graph is short up to SHORT log2 P hops from rank 0, long from P / LONG hops on
 TAU_RULES = ("paper", "scaled", "uniform")
 
 
@@ -91,7 +95,7 @@ class Setup:
 
 
 def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | None = None) -> Setup:
-    """Prepare a scheme for a graph and (P,) speeds.
+    """Prepare a scheme for a graph and (P,) speeds; "auto" is the usual one of the graph (see `usual_scheme`).
 
     `tau` is "paper" (min(s_i, s_j) min(1/(deg_i + 1), 1/(deg_j + 1))), "scaled" (the paper's, times the optimal factor
     2/(lambda_2 + lambda_P)) or "uniform" (the same on all edges, the optimal one); None for the usual one of the scheme.
@@ -102,10 +106,36 @@ def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | Non
     """
     if not isinstance(graph, Graph):
         raise TypeError(f"graph = {show(graph)}: expected an lb_mpi.graph.Graph")
+    scheme = chosen_scheme(graph, scheme)
     rule = tau_rule(scheme, tau)
     speeds = check_speeds(speeds, graph.n)
     warn_of_components(graph)
     return assemble(graph, speeds, scheme, rule, find_eigen(graph, speeds, scheme, rule))
+
+
+def usual_scheme(graph: Graph) -> str:
+    """The scheme that "auto" stands for on a process graph: told by its size and hops alone, so the same on all ranks.
+
+    direct              up to MOST_DIRECT ranks: one gather, a solution on the root that is exact, one scatter; and on long
+                        graphs (a ring, a narrow mesh) of any size, where every other takes about as many steps as ranks,
+                        and where to solve takes next to nothing
+    fos                 on larger graphs that are short (a hypercube, a random regular graph): it is through in about as
+                        many steps as there are hops, and needs neither a sum over all ranks nor a spectrum
+    cg                  on all others (tori, meshes): about as many steps as hops; a sum of two numbers in each
+
+    sos and chebyshev take as few steps as cg without its sums.  But they need a spectrum from an eigensolver on the root,
+    again whenever speeds have changed, and that takes longer than all of cg's sums: take them where speeds are constant.
+    Figures: docs/scale.md.
+    """
+    hops = graph.hops()
+    if graph.n <= MOST_DIRECT or hops * LONG >= graph.n:
+        return "direct"
+    return "fos" if hops <= SHORT * math.log2(graph.n) else "cg"
+
+
+def chosen_scheme(graph: Graph, scheme: str) -> str:
+    """The scheme itself, and the usual one of the graph for "auto"; ValueError for other words."""
+    return usual_scheme(graph) if scheme == AUTO else choice("scheme", scheme, (*SCHEMES, AUTO))
 
 
 def tau_rule(scheme: str, tau: str | None) -> str:

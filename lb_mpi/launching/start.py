@@ -8,22 +8,27 @@ host.  When a host or a rank has died and the program has saved something, it ma
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
 import shutil
 import socket
+import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
+from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
 from lb_mpi.launching.restarting import Outcome, decide, place
 from lb_mpi.launching.supervise import Patience, say, supervise
 from lb_mpi.launching.watch import SOON_S, Watch, is_here, launcher
+from lb_mpi.recording.launches import END, RESTART
 
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
 
@@ -133,6 +138,11 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument(
         "--record", metavar="FOLDER", help="keep a record of the run there, for python -m lb_mpi report FOLDER"
     )
+    top.add_argument(
+        "--progress",
+        action="store_true",
+        help="show how the run goes: done, busy, balances, by host or rank; without a terminal, a line every ten seconds",
+    )
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what to run on each rank")
     return top
 
@@ -149,7 +159,7 @@ class Job(NamedTuple):
     emulated: bool
     patience: Patience
     restarts: int  # at most
-    given: dict[str, str]  # variables, beside those of this process
+    diary: Diary
 
     def start(self, gone: Collection[str], *, again: bool) -> Outcome | int:
         """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
@@ -157,7 +167,7 @@ class Job(NamedTuple):
         A host that won't do is an error the first time.  `again`: it's left out, and all others of the list are used; those
         that were `gone` in the last start, too, if they answer about as soon.
         """
-        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.given}, emulated=self.emulated))
+        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.diary.variables()}, emulated=self.emulated))
         python = interpreter(self.program)
         names = [self.hosts[index].name for index in (range(len(self.hosts)) if again else sorted(set(self.ranks)))]
         if any(not is_here(name) for name in names):
@@ -179,7 +189,8 @@ class Job(NamedTuple):
                 return 0
             if not again:
                 say(shlex.join(argv))
-            return supervise(argv, env, mark, watch, self.patience)
+            self.diary.begin(f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {', '.join(counts)}")
+            return supervise(argv, env, mark, watch, self.patience, self.diary)
 
     def argv(self, ranks: Sequence[int], python: str, env: Mapping[str, str]) -> list[str]:
         """Return the command line up to the program."""
@@ -211,10 +222,22 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
     for name in ("restarts", "hang_s", "grace_s"):
         if not 0 <= (value := getattr(options, name)) < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected 0 or more")
+    with contextlib.ExitStack() as stack:
+        record = options.record or None
+        if options.progress and record is None:  # here, where all hosts see it
+            record = stack.enter_context(tempfile.TemporaryDirectory(prefix=".lb_mpi-progress-", dir=os.getcwd()))
+        job = make(options, program, record)
+        if options.progress and record is not None:
+            stack.enter_context(followed(record))
+        return repeat(job)
+
+
+def make(options: argparse.Namespace, program: list[str], record: str | None) -> Job:
+    """Find out what is to be run, recorded in the folder `record`; ValueError or OSError for mistakes."""
     here = Host(socket.gethostname(), max(options.n or n_cores(), 1))
     hosts = read_hosts(options.hosts) if options.hosts else [here]
     ranks = fill(hosts, options.n)
-    job = Job(
+    return Job(
         hosts,
         arranged(options.arrange, hosts, ranks) if options.arrange else ranks,
         options.arrange,
@@ -224,13 +247,32 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         options.emulated,
         Patience(options.hang_s, options.grace_s),
         options.restarts,
-        {"LB_MPI_RECORD": os.path.abspath(options.record)} if options.record else {},
+        Diary(record),
     )
+
+
+@contextlib.contextmanager
+def followed(folder: str) -> Iterator[None]:
+    """Show how a run goes while the block runs: by a process of its own, that looks at its records."""
+    argv = [sys.executable, "-m", "lb_mpi", "report", "--follow", folder, "-o", os.devnull]
+    package = str(Path(__file__).resolve().parents[2])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=env)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def repeat(job: Job) -> int:
+    """Start it, and start again what has died, at most so often; the exit code."""
     n_restarts, gone = 0, tuple[str, ...]()
     while not isinstance(outcome := job.start(gone, again=n_restarts > 0), int):
-        decision = decide(outcome, n_restarts, options.restarts)
+        decision = decide(outcome, n_restarts, job.restarts)
         if decision.why:
             say(decision.why)
+        job.diary.tell(RESTART if decision.again else END, decision.why or f"exit code {decision.code}")
         if not decision.again:
             return decision.code
         n_restarts, gone = n_restarts + 1, tuple(outcome.gone)

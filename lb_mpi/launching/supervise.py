@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lb_mpi.launching import limit
+from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.heard import End, State
 from lb_mpi.launching.restarting import How, Outcome, how
 from lb_mpi.launching.watch import LOOK_S, Watch
+from lb_mpi.recording.launches import DEATH
 from lb_mpi.signs import SAVED
 
 DEATH_S = 10.0  # so long mpiexec may need to end the others when a rank has died
@@ -33,7 +35,9 @@ def say(*lines: object) -> None:
         print(f"run: {line}", file=sys.stderr, flush=True)
 
 
-def supervise(argv: Sequence[str], env: Mapping[str, str], mark: str, watch: Watch, patience: Patience) -> Outcome:
+def supervise(
+    argv: Sequence[str], env: Mapping[str, str], mark: str, watch: Watch, patience: Patience, diary: Diary
+) -> Outcome:
     """Run mpiexec until it ends, or a host is gone, or a rank hangs; say what has died.
 
     Ctrl-C and its kin end the run: SystemExit or KeyboardInterrupt, unless the program has saved by then.
@@ -42,7 +46,7 @@ def supervise(argv: Sequence[str], env: Mapping[str, str], mark: str, watch: Wat
     try:
         with limit.held() as came:
             process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-            run = _Run(process, watch, patience, came)
+            run = _Run(process, watch, patience, diary, came)
             while run.goes_on():
                 time.sleep(LOOK_S)
             outcome = run.outcome()
@@ -56,8 +60,10 @@ def supervise(argv: Sequence[str], env: Mapping[str, str], mark: str, watch: Wat
 class _Run:
     """What is known of a run; `came` are the signals that people have sent."""
 
-    def __init__(self, process: subprocess.Popen[bytes], watch: Watch, patience: Patience, came: list[int]) -> None:
-        self._process, self._watch, self._patience, self._came = process, watch, patience, came
+    def __init__(
+        self, process: subprocess.Popen[bytes], watch: Watch, patience: Patience, diary: Diary, came: list[int]
+    ) -> None:
+        self._process, self._watch, self._patience, self._diary, self._came = process, watch, patience, diary, came
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
@@ -89,6 +95,10 @@ class _Run:
         seconds = time.monotonic() - self._began
         say(*self._gone)
         say(*self._hung)
+        for words in self._gone:
+            self._diary.tell(DEATH, words)
+        for state in self._hung:
+            self._diary.tell(DEATH, str(state), state.rank)
         for state in self._hung[:MOST_STACKS]:
             stack = self._watch.stack(state.rank, STACK_S).rstrip().splitlines()
             say(f"Python stack of rank {state.rank}:" if stack else f"rank {state.rank} shows no Python stack", *stack)
@@ -111,6 +121,7 @@ class _Run:
         for end in self._watch.ends():
             if end.code < 0 or (end.code != SAVED and not any(one.code > 0 for _, one in self._ends)):
                 say(end)
+                self._diary.tell(DEATH, str(end), end.rank)
             self._ends.append((now, end))
 
     def _goes_on_to_save(self, now: float) -> bool:

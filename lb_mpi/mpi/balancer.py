@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -17,10 +16,11 @@ from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.record import Balanced, History
 from lb_mpi.balancing.reports import Report, Verdict
+from lb_mpi.balancing.tally import Shares, Tally
 from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
-from lb_mpi.diffusion.setup import prepare
+from lb_mpi.diffusion.setup import AUTO, prepare
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.blame import Blame, blame_argument, raise_everywhere
@@ -62,8 +62,8 @@ class Balancer:
     ----------
     graph : the process graph, vertex k being rank k of `comm` (anything that `lb_mpi.as_graph` takes); None: that of a
         Cartesian communicator, otherwise the most square mesh.
-    scheme : one of `diffusion.setup.SCHEMES`.  "direct" (the usual one) is solved on the root, which is quickest up to
-        hundreds of ranks; the others work between neighbours.
+    scheme : one of `diffusion.setup.SCHEMES`, or "auto": `diffusion.setup.usual_scheme` of the graph.  That is "direct",
+        solved on the root, up to 512 ranks; above, on most graphs, one that works between neighbours.
     tau : the rule for the edges' weights, see `diffusion.setup.prepare`.
     exchange : how neighbours tell each other their loads, one of `mpi.exchange.METHODS`; "paper" is the exchange of Jin and
         Wang.  Steps and flows are the same; "direct" has none.
@@ -83,7 +83,7 @@ class Balancer:
         comm: MPI.Intracomm,
         *,
         graph: Any = None,
-        scheme: str = "direct",
+        scheme: str = AUTO,
         tau: str | None = None,
         exchange: str = METHODS[0],
         tolerance: float = 0.05,
@@ -98,17 +98,17 @@ class Balancer:
             bound, policy, calls = agree(own, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
             same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
             agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
-            record = recorder(own)
+            self._loans = Loans(recorder(own), worlds(own))
             self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
             self._news = News(duplicate(own), "Balancer")
         except BaseException:
             own.Free()
             raise
-        self._loans = Loans(record, worlds(own))
+        self._loans.use(self.graph, own.rank, same)
         self._judge = Judge(own.size, Trigger(policy, calls, bound)) if own.rank == 0 else None
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
-        self._ended = math.nan  # when the last call of map_blocks came to its end
+        self._tally = Tally()
         self._raised: BaseException | None = None  # the error that all ranks have raised together
         self.history = History()
 
@@ -156,7 +156,7 @@ class Balancer:
         or differ.
         """
         comm, course = self._open(), self._course
-        began_s = (began := time.perf_counter()) - self._ended
+        began_s = (began := time.perf_counter()) - self._tally.ended_s
         mine: Rows | None = None
         blame: Blame | None = None
         try:
@@ -169,22 +169,23 @@ class Balancer:
         called = self._news.roll.call("lb_mpi.Balancer.map_blocks")
         with called, held() as interrupts, running(self._loans.record):
             self._watch.begin()
-            if mine is not None:
-                round = course.begin(mine.n_units, mine.spec.mark, warm=self._watch.warm)
-            else:
-                round = course.failed()
+            warm = self._watch.warm
+            round = course.begin(mine.n_units, mine.spec.mark, warm=warm) if mine is not None else course.failed()
             lending = Lending(
                 comm, round, function, mine, self._watch, interrupts, self._loans, blame, meanwhile=self._meanwhile
             )
             try:
                 lending.run()
-                self._finish(lending, mine, began_s)
+                told = self._finish(lending, mine, began_s)
             except Error:
                 if self._news.failed:
                     self._news.abandon(lending)
                 raise
-            self._ended = time.perf_counter()
-            self._loans.called(Driver.ROWS, began, self._ended, self.history[-1], course, self._watch.busy_s)
+            ended = time.perf_counter()
+            n_rows = mine.n if mine is not None else 0, self._watch.rows
+            self._tally.called(began, ended, n_rows, self._watch.computing_s, self.history[-1])
+            self._loans.called(Driver.ROWS, began, ended, self.history[-1], course, self._watch.busy_s)
+            self._loans.load(told.took, began_s, course)
         return lending.value
 
     def migrate(
@@ -219,6 +220,11 @@ class Balancer:
         if self._judge is not None:
             self._judge.forget()
         return moved.value
+
+    def report(self) -> Shares:
+        """Say what each rank had, computed and waited in the calls so far; prints as a table.  The same on all ranks."""
+        comm = self._open()
+        return self._tally.shares(comm.allgather(self._tally.share(comm.rank)))
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
@@ -257,8 +263,8 @@ class Balancer:
         if waited_s > NEWS_AFTER_S:
             self._news.hear()
 
-    def _finish(self, lending: Lending, mine: Rows | None, began_s: float) -> None:
-        """After a round: learn, report, hear the verdict, and change the distribution if it says so."""
+    def _finish(self, lending: Lending, mine: Rows | None, began_s: float) -> Told:
+        """After a round: learn (it's returned), report, hear the verdict, and change the distribution if it says so."""
         comm, course, watch = self._comm, self._course, self._watch
         began = time.perf_counter()
         told = Told()
@@ -316,6 +322,7 @@ class Balancer:
                 predicted_gain_s=verdict.decision.gain_s,
             )
         )
+        return told
 
     def _rebalance(self, verdict: Verdict) -> int:
         """Another distribution for the calls to come; the number of steps."""
@@ -328,8 +335,8 @@ class Balancer:
 
 
 def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None) -> Rows:
-    size = 0 if block_rows is None else integer("block_rows", block_rows, 1)
-    return Rows(rows, more, pack=pack, unpack=unpack, block_rows=size)
+    n = 0 if block_rows is None else integer("block_rows", block_rows, 1)
+    return Rows(rows, more, pack=pack, unpack=unpack, block_rows=n)
 
 
 def _check(

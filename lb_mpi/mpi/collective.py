@@ -17,9 +17,11 @@ from mpi4py import MPI
 
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
+from lb_mpi.mpi import last_words
 from lb_mpi.mpi.waiting import barrier, wait
 
 T = TypeVar("T")
+last_words.install()
 
 _FILES: tuple[type[Exception], ...] = (
     FileExistsError,

@@ -14,12 +14,23 @@ from mpi4py import MPI
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.diffusion import Diffusion, RankDiffusion
 from lb_mpi.diffusion.flow import at_ends, cancel_cycles
-from lb_mpi.diffusion.setup import Eigen, Local, Setup, assemble, find_eigen, tau_rule, warn_of_components
+from lb_mpi.diffusion.setup import (
+    Eigen,
+    Local,
+    Setup,
+    assemble,
+    chosen_scheme,
+    find_eigen,
+    tau_rule,
+    warn_of_components,
+)
 from lb_mpi.diffusion.spectral import Spectrum
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import check_loads, check_speeds
 from lb_mpi.mpi.collective import agree, agree_on, raise_together
 from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
+
+MOST_GATHERED = 512  # ranks whose numbers all ranks add up by themselves
 
 
 class Diffused(NamedTuple):
@@ -67,14 +78,15 @@ class Diffuser:
         self._news.name = "Diffuser"
         own = self._news.comm
         try:
-            self._rule = agree(own, lambda: tau_rule(scheme, tau))
+            chosen = agree(own, lambda: chosen_scheme(self._exchange.graph, scheme))
+            self._rule = agree(own, lambda: tau_rule(chosen, tau))
             self._stop = agree(own, lambda: _check(tolerance, max_steps, lag, own.size))
             agree_on(own, scheme=scheme, tau=tau, **self._stop._asdict())
             agree(own, lambda: warn_of_components(self._exchange.graph) if own.rank == 0 else None)
         except BaseException:
             self._exchange.close()
             raise
-        self._graph, self._scheme = self._exchange.graph, scheme
+        self._graph, self._scheme = self._exchange.graph, chosen
         self._setup: Setup | None = None
         self._local: Local | None = None
 
@@ -157,7 +169,14 @@ class Diffuser:
         return everyone
 
     def _total(self, numbers: Floats) -> Floats:
-        """Everybody's numbers, added up in the order in which a whole graph adds them: the same bits with every MPI."""
+        """Everybody's numbers, added up in the order in which a whole graph adds them: the same bits with every MPI.
+
+        On many ranks by a reduction: all numbers of all ranks would be too much for each step.
+        """
+        if self._news.comm.size > MOST_GATHERED:
+            total = np.empty_like(numbers)
+            self._news.wait(self._news.comm.Iallreduce(numbers, total, MPI.SUM).Test, (numbers, total))
+            return total
         return np.asarray(np.ascontiguousarray(self._gather(numbers).T).sum(axis=1))
 
     def _diffuse(self, setup: Setup, loads: Floats) -> tuple[Floats, list[float]]:

@@ -9,13 +9,14 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.migrate import Plan, plan
+from lb_mpi.diffusion.diffusion import MAX_STEPS
+from lb_mpi.diffusion.setup import chosen_scheme
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.collective import raise_together
 from lb_mpi.mpi.diffuse import Diffuser, solve
 from lb_mpi.mpi.exchange import METHODS
 from lb_mpi.mpi.waiting import wait
 
-MAX_STEPS = 10_000
 STALE = 0.01  # relative change of a speed after which the scheme is prepared anew
 _FAILED = -1.0
 
@@ -30,9 +31,9 @@ class Planned(NamedTuple):
 class Flows:
     """A diffusion scheme on `comm` (not the user's: a duplicate), vertex k of `graph` being its rank k.
 
-    Scheme direct: all hear all loads, and the root computes the flow.  The other schemes: step by step between neighbours
-    (by `exchange`, of `mpi.exchange.METHODS`); only the stopping test, and the way from the flow to straight transfers,
-    take all ranks.
+    Scheme direct ("auto": see `diffusion.setup.usual_scheme`): all hear all loads, and the root computes the flow.  The
+    other schemes: step by step between neighbours (by `exchange`, of `mpi.exchange.METHODS`); only the stopping test, and
+    the way from the flow to straight transfers, take all ranks.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Flows:
         *,
         exchange: str = METHODS[0],
     ) -> None:
-        self._comm, self._graph, self._direct = comm, graph, scheme == "direct"
+        self._comm, self._graph, self._direct = comm, graph, chosen_scheme(graph, scheme) == "direct"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that the graph is not connected has been told before
             self._diffuser = Diffuser(

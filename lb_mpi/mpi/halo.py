@@ -72,6 +72,9 @@ class HaloPlan:
 
     The neighbours of owned vertex v are indices[indptr[v]:indptr[v + 1]], numbers in `around`, in the order of their
     global numbers: a sum over them in that order is the same to the last bit in any distribution.
+
+    `allocation.counts` is how many vertices of mean weight each rank was meant to get.  The parts differ from that by up to
+    `imbalance` (3 %), since a lighter cut is worth more than a few vertices.
     """
 
     def __init__(
@@ -83,9 +86,17 @@ class HaloPlan:
         self.allocation = allocation  # how many vertices (of mean weight) each rank was to get; None: wasn't computed
         self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
         self._news = News(duplicate(comm), "plan")
-        self._halos = Halos(recorder(self._news.comm))
+        record = recorder(self._news.comm)
+        how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
+        record.known.use("exchange", how)
+        self._halos = Halos(record)
         self.n_halo = int(self._news.comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks
         self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
+
+    def __repr__(self) -> str:
+        """Say how large this rank's part is."""
+        n, ghosts = len(self.vertices), len(self.ghosts)
+        return f"<lb_mpi.HaloPlan: {n:,} vertices and {ghosts:,} ghosts on this rank, cut {self.cut:g}>"
 
     @property
     def vertices(self) -> Ints:

@@ -105,6 +105,8 @@ class Lead:
         self._began = time.perf_counter()
         self._reported = self._began
         self._order, bounds = encoded.dealt
+        how = {"costs": job.costs is not None, "chunksize": job.chunksize, "speeds": speeds.values.tolist()}
+        crew.post.record.known.use("pool", how)
         self.ledger = Ledger(crew.epoch, self._order, crew.rank, crew.size, job.log)
         if job.log is not None:
             self.ledger.fresh.append((list(job.log.done), list(job.log.done.values())))

@@ -210,6 +210,7 @@ class Lending:
         """Call the user's function; its result as columns, and the ticks it took."""
         assert self._rows is not None
         spec, results, total = self._rows.spec, [], 0.0
+        self._watch.rows += len(block[0])
         for part in in_blocks(block, spec.block_rows):
             with self._interrupts.allowed():
                 result, ticks = self._watch.call(self._function, (in_form(spec, part), *part[spec.n_home :]))

@@ -23,11 +23,12 @@ from pathlib import Path
 import mpi4py
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 import lb_mpi
 from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.facts import library
-from lb_mpi.recording.events import Clock, Phase
+from lb_mpi.recording.events import Clock, Event, Mark, Phase
 from lb_mpi.recording.record import OFF, Record
 from lb_mpi.recording.store import About, header, place, snapshot
 
@@ -105,6 +106,26 @@ def recorder(comm: MPI.Intracomm) -> Record:
     record = agree(comm, begin)
     align(comm, record)
     return record
+
+
+def records() -> bool:
+    """Return whether this process records, or will when a driver is called."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def map_of(shares: NDArray[np.float64]) -> None:
+    """Record which part of each place of the domain this rank computed, (h, w) from 0 to 1, the same shape on all ranks.
+
+    Not collective; nothing where nobody records, or no driver was called.
+    """
+    for file in _files:
+        file.record.known.draw(shares)
+
+
+def mark_save(began: float, number: int) -> None:
+    """Record that this rank has written its part of save `number`, since `began`; not collective."""
+    for file in _files:
+        file.record.mark(Mark(Event.SAVE, began, time.perf_counter(), number))
 
 
 def worlds(comm: MPI.Intracomm) -> list[int]:

@@ -157,7 +157,8 @@ class Rows:
 
 def _check(column: Any, name: str) -> NDArray[Any]:
     if not _is_plain(column):
-        raise TypeError(f"{name} of type {type(column).__name__}: expected a numpy array (of no subclass)")
+        objects = "; for a list of objects pass pack=, unpack=" if "[" in name else ""
+        raise TypeError(f"{name} of type {type(column).__name__}: expected a numpy array (of no subclass){objects}")
     if column.ndim < 1:
         raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
     if column.dtype.hasobject:

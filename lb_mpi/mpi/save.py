@@ -12,6 +12,7 @@ Where a save lies, and why a whole one can always be read, is said in `lb_mpi.sa
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from lb_mpi.checks import integer, show
 from lb_mpi.errors import SaveError
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.recorder import mark_save, recorder
 from lb_mpi.mpi.reorder import from_blocks, to_blocks
 from lb_mpi.saving import rows
 from lb_mpi.saving.folder import MOST, Folder, Part, Saved
@@ -68,6 +70,8 @@ def save(
         checked = agree(own, lambda: rows.check_arrays(arrays))
         _agree_on(own, given, step=step, arrays=sorted(checked))
         _agree_on(own, given, **{name: (array.dtype, array.shape[1:]) for name, array in checked.items()})
+        recorder(own)
+        began = time.perf_counter()
         mine = len(next(iter(checked.values())))
         counts = own.allgather(mine)
         if given.numbers is not None:
@@ -76,6 +80,7 @@ def save(
             checked = to_blocks(own, given.numbers, _bounds(counts), checked)
         _write(own, given, step, checked, counts)
         signs.saved(step)  # on all, since the host of rank 0 may die
+        mark_save(began, step)
     finally:
         own.Free()
 

@@ -6,6 +6,7 @@ There is no MPI in the format: one MPI reads what the other wrote, with as many 
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import SaveError, Stopped
 from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.recorder import mark_save
 from lb_mpi.mpi.stopping import Signals, noted
 from lb_mpi.saving.folder import Folder, Part, Saves
 from lb_mpi.saving.folder import Saved as OnDisk
@@ -72,7 +74,10 @@ class SearchStore:
 
     def write(self, number: int, state: bytes) -> tuple[int, int] | None:
         """Write this rank's state; None, with a warning, when that can't be."""
+        began = time.perf_counter()
         part = self._tried(lambda: self.folder.write(self.base + number, name(self._rank), [state]))
+        if part is not None:
+            mark_save(began, self.base + number)
         return None if part is None else part[1:]
 
     def commit(self, number: int, receipts: Sequence[Receipt]) -> None:

@@ -160,6 +160,7 @@ def _run(
     ring = ring_order(comm.size) if options.route_on(comm.size) == "ring" else range(comm.size)
     searcher = Searcher(comm.rank, ring, guard, options, bound, found)
     drafts = Drafts(record, comm.rank, worlds(comm))
+    drafts.use(options)
     cpu_s = work_s = poll_s = report_at = 0.0
 
     def call_back(now: float) -> None:
@@ -200,6 +201,7 @@ def _run(
             polled = time.perf_counter()
             record.enter(Phase.OWN, polled)
             done = searcher.work(quantum.units)
+            record.known.doing(searcher.units)
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
             slow.charge(cpu)
@@ -208,9 +210,7 @@ def _run(
         elif not searcher.over and not arrived and not searcher.saving:
             record.enter(Phase.WAITING, turned + aside_s)
             nap.take(searcher.wake_at - (time.perf_counter() - start))
-    ended = time.perf_counter()
-    seconds = ended - start
-
+    seconds = (ended := time.perf_counter()) - start
     record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     mailbox.drain()
     roll.drain()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from mpi4py import MPI
 
@@ -17,7 +18,8 @@ from lb_mpi.searching.reporting import ROOT
 from lb_mpi.searching.searcher import Reason, Searcher
 
 
-class RankStats(NamedTuple):
+@dataclass(frozen=True)
+class RankStats:
     """What one rank did in a search."""
 
     units: int  # units of work done
@@ -31,7 +33,8 @@ class RankStats(NamedTuple):
     poll_fraction: float  # time spent with messages between work quanta / (that + time of the quanta)
 
 
-class SearchResult(NamedTuple):
+@dataclass(frozen=True)
+class SearchResult:
     """What a search found, the same on all ranks."""
 
     value: Any  # the ranks' results, merged in rank order

@@ -136,9 +136,10 @@ class Shift:
         self._steals.record.enter(Phase.PACKING, after.wall_s)
         wall = after.wall_s - before.wall_s
         n, busy_s, work_s, *_ = self._done
-        self._done = self._done._replace(
-            tasks=n + len(values), busy_s=busy_s + wall, work_s=work_s + own_s(before, after)
-        )
+        took_s = own_s(before, after)
+        self._done = self._done._replace(tasks=n + len(values), busy_s=busy_s + wall, work_s=work_s + took_s)
+        self._steals.ran(lo, len(values), took_s)
+        self._steals.done(self._done.tasks)
         self._worker.done(wall)
         if values:
             self._sink.put(lo, lo + len(values), values)

@@ -24,11 +24,14 @@ class Stopwatch:
         self.slow = throttle(check_speed(emulated_speed))
         self.warm = False  # the first call of a function may compile it, and tells nothing about rows
         self.busy_s = self.ticks = 0.0
+        self.computing_s = 0.0  # of this round: busy, and what the first call took
+        self.rows = 0  # computed in this round
         self._clocks = Clocks()
 
     def begin(self) -> None:
         """Begin a new round, in this thread."""
-        self.busy_s = self.ticks = 0.0
+        self.busy_s = self.ticks = self.computing_s = 0.0
+        self.rows = 0
         self._clocks.begin()
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, float]:
@@ -37,6 +40,7 @@ class Stopwatch:
         result = function(*arguments)
         after = self._clocks.after()
         self.slow.charge(after.cpu_s - before.cpu_s)
+        self.computing_s += after.wall_s - before.wall_s
         if not self.warm:
             self.warm = True
             return result, np.nan
@@ -52,7 +56,9 @@ class Stopwatch:
             return False
         began = time.perf_counter()
         time.sleep(seconds)
-        self.busy_s += time.perf_counter() - began
+        rested = time.perf_counter() - began
+        self.busy_s += rested
+        self.computing_s += rested
         return True
 
     def end(self) -> None:

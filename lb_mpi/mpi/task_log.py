@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import pickle
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.mpi.items import Items, encode
+from lb_mpi.mpi.recorder import mark_save
 from lb_mpi.pooling import log
 
 
@@ -61,9 +63,11 @@ class TaskLog:
 
     def write(self, numbers: list[int], values: list[Any]) -> None:
         """Results of some tasks: on disk when this returns; TypeError for one of a type that a log can't keep."""
+        began = time.perf_counter()
         self._write(log.record(numbers, values))
         self._n_written += len(numbers)
         signs.saved(self._n_written)
+        mark_save(began, self._n_written)
 
     def close(self) -> None:
         """Close the file."""

@@ -228,6 +228,7 @@ class World:
         if chunk.epoch == self.collector.epoch:
             slot.tasks += chunk.n
             slot.busy_s += slot.chunk_s
+            slot.steals.ran(chunk.lo, chunk.n, slot.chunk_s * float(self.speeds[rank]))
         if not self.tasks[chunk.epoch].raising.isdisjoint(range(chunk.lo, chunk.hi)):
             self.raised |= chunk.epoch == self.collector.epoch
             self._post(rank, ROOT, Results((), chunk.epoch))

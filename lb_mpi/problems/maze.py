@@ -27,20 +27,9 @@ import numpy.typing as npt
 
 from lb_mpi import checks
 from lb_mpi.problems import maze_kernel as kernel
+from lb_mpi.problems import maze_picture
 from lb_mpi.problems.maze_cells import check_cells, check_maze_parameters, check_path, random_maze, read_maze
-from lb_mpi.problems.maze_kernel import (
-    BLOCKED,
-    FREE,
-    HEARD,
-    LAST_DIRECTION,
-    MARKED,
-    STAY,
-    WALL,
-    Cells,
-    Indices,
-    Maze,
-    Stack,
-)
+from lb_mpi.problems.maze_kernel import BLOCKED, FREE, LAST_DIRECTION, MARKED, STAY, WALL, Cells, Indices, Maze, Stack
 
 __all__ = [
     "BLOCKED", "FREE", "MARKED", "WALL", "MazeResult", "MazeSearch", "check_cells", "check_maze_parameters", "check_path",
@@ -78,6 +67,7 @@ class MazeSearch:
     log         keep a log of what was marked, for ranks on other machines (see `take_marks`)
     order       number of the machine, >= 0: those of different machines try directions in different orders.  In the same
                 order, one that comes upon a fresh trail of another would go after it, and never hear of its marks in time
+    picture     rows and columns of a picture of what this rank visits (see `visited`); 0: none is made
     keeper      this rank saves the marks of its machine, and takes them from a save; one on each machine does
     split_rule  what `split` gives: "half": half of the untried directions of the shallowest record that has two or more
                 (the paper's rule); "one": only one of them; "alternate": every second record with untried directions, of
@@ -100,6 +90,7 @@ class MazeSearch:
         log: bool = False,
         order: int = 0,
         keeper: bool = True,
+        picture: int = 0,
     ) -> None:
         dim = check_cells(cells)
         checks.choice("split_rule", split_rule, SPLIT_RULES)
@@ -116,12 +107,12 @@ class MazeSearch:
         room = flat.size + WINDOW
         position, cursor, upper = np.empty(room, np.int64), np.empty(room, np.int8), np.empty(room, np.int8)
         self._stack = Stack(position, cursor, upper, np.array([-1, 0, 0], np.int64))
-        self._half = split_rule != "one"
-        self._dealt = np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
+        self._split = split_rule != "one", np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
         self._log, self._logged = np.empty(LOG if log else 0, np.int64), 0
         self._visited = 0
         self._found = False
         self._keeper = bool(keeper)
+        self._visits = maze_picture.room(dim, checks.integer("picture", picture, 0))
 
     @property
     def entry(self) -> int:
@@ -148,7 +139,7 @@ class MazeSearch:
             units = min(units, self._log.size - self._logged)
         if self.found or units == 0:
             return 0
-        done = kernel.mark(self._maze, self._stack, units, units + LOOKS, self._log[self._logged :])
+        done = kernel.mark(self._maze, self._stack, units, units + LOOKS, self._log[self._logged :], self._visits)
         if self._log.size:
             self._logged += done
         self._visited += done
@@ -162,15 +153,16 @@ class MazeSearch:
 
     def split(self) -> bytes | None:
         """Give away untried directions by the split rule, packed; None when there is one branch only."""
-        n = kernel.deal(self._maze, self._stack, self._dealt)
+        half, dealt = self._split
+        n = kernel.deal(self._maze, self._stack, dealt)
         if n > 0:
-            levels = self._dealt[:n][::-1]
+            levels = dealt[:n][::-1]
             position, cursor, upper, _ = self._stack
             part = np.empty(n, RECORD)
             part["position"], part["cursor"], part["upper"] = position[levels], cursor[levels], upper[levels]
             upper[levels] = -1
             return bytes(part.tobytes())
-        record = kernel.divide(self._maze, self._stack, self._half, LOOKS)
+        record = kernel.divide(self._maze, self._stack, half, LOOKS)
         return None if record[0] < 0 else np.array([record], RECORD).tobytes()
 
     def absorb(self, payload: bytes) -> None:
@@ -189,13 +181,17 @@ class MazeSearch:
             raise ValueError(f"payload, record {part[wrong[0]]}: expected an inner cell, and two directions")
         # A cell that was given must not be entered afterwards, or the way back could go round: on another machine the
         # mark may be still under way.
-        self._maze.cells[position[self._maze.cells[position] == FREE]] = HEARD
+        self._maze.cells[position[self._maze.cells[position] == FREE]] = kernel.HEARD
         self._take(position, cursor, upper)
 
     def _take(self, position: Indices, cursor: npt.ArrayLike, upper: npt.ArrayLike) -> None:
         n = len(position)
         self._stack.position[:n], self._stack.cursor[:n], self._stack.upper[:n] = position, cursor, upper
         self._stack.ends[:] = n - 1, 0, 0
+
+    def visited(self) -> npt.NDArray[np.float64]:
+        """Estimate from samples which part of the cells in each place of the picture this rank has visited, 0 to 1."""
+        return maze_picture.parts(self._visits, self.width - 2)
 
     def take_marks(self) -> Indices:
         """The cells that this rank has marked since the last call, shape (n,) flat indices; empties the log."""
@@ -211,7 +207,7 @@ class MazeSearch:
         """Mark cells, shape (n,) flat indices, that ranks of another machine have marked."""
         if marks.size and not 0 <= marks.min() <= marks.max() < self._maze.cells.size:
             raise ValueError(f"marks {marks.min()} to {marks.max()}: expected cells, 0 to {self._maze.cells.size - 1}")
-        self._maze.cells[marks[self._maze.cells[marks] == FREE]] = HEARD
+        self._maze.cells[marks[self._maze.cells[marks] == FREE]] = kernel.HEARD
 
     @property
     def found(self) -> bool:

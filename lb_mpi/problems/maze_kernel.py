@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from lb_mpi.problems.maze_picture import Visits
+
 Cells = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.int64]
 Directions = npt.NDArray[np.int8]
@@ -29,6 +31,7 @@ Directions = npt.NDArray[np.int8]
 FREE, BLOCKED, WALL, MARKED = 0, 1, 2, 3  # MARKED + direction: marked, and entered by that direction
 TOP, BOTTOM, WIDE = 0, 1, 2
 LAST_DIRECTION = 7
+DOWN = 6  # the direction of the next row
 STAY = 8  # the direction by which the entry is entered, from itself
 HEARD = MARKED + STAY + 1  # marked on another machine, or given by it
 
@@ -69,12 +72,15 @@ def goes_backwards(order: int, here: int) -> bool:
 
 
 @njit(cache=True)
-def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices) -> int:
+def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices, visits: Visits) -> int:
     """Mark up to `units` cells depth first; returns the number of cells marked, and writes them into `log`, if it has room.
 
     Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
-    for all that are marked.
+    for all that are marked.  Some of them are counted in `visits`.
     """
+    counts, each = visits
+    height, width = counts.shape
+    line = maze.offsets[DOWN]
     cells, offsets = maze.cells, maze.offsets
     position, cursor, upper, ends = stack
     top, bottom, wide = ends[TOP], ends[BOTTOM], ends[WIDE]
@@ -103,6 +109,8 @@ def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices) -> int:
         position[top], cursor[top], upper[top] = cell, 0, LAST_DIRECTION
         if done < log.size:
             log[done] = cell
+        if counts.size and done % each == 0:
+            counts[(cell // line - 1) * height // (line - 2), (cell % line - 1) * width // (line - 2)] += 1
         done += 1
         if cell == maze.exit:
             break

@@ -1,4 +1,4 @@
-"""Charts of a run as SVG: imbalance call by call, and who gave to whom.   (pure)"""
+"""Charts of a run as SVG: imbalance call by call, and what rows cost.   (pure)"""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from html import escape
 import numpy as np
 
 from lb_mpi.recording.events import Driver
-from lb_mpi.recording.run import Floats, Run, steps
+from lb_mpi.recording.run import Run, steps
 
 WIDTH, HEIGHT = 920, 260
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 40
-MOST_RANKS_IN_A_RING = 16
 POINTS = 900  # of a chart of costs
 
 
@@ -43,7 +42,7 @@ def imbalance(run: Run) -> str:
         parts.append(
             f'<path class="act" d="M{x:.1f} {y - 4:.1f}l5 -9h-10z"><title>call {call}: {escape(words)}</title></path>'
         )
-    return _svg(WIDTH, HEIGHT, parts, "imbalance of each call")
+    return svg(WIDTH, HEIGHT, parts, "imbalance of each call")
 
 
 def _axes(most: float, n: int, place: object) -> list[str]:
@@ -63,7 +62,7 @@ def _axes(most: float, n: int, place: object) -> list[str]:
 
 def costs(run: Run) -> str:
     """Draw what the rows cost, rank by rank, relative to their mean; "" when that isn't known of all ranks."""
-    known = sorted(((one.about.rank, one.costs) for one in run.ranks), key=lambda pair: pair[0])
+    known = sorted(((one.about.rank, one.known.costs) for one in run.ranks), key=lambda pair: pair[0])
     if not all(len(mine) and mine.sum() > 0.0 for _, mine in known):
         return ""
     many = max(1, POINTS // len(known))
@@ -90,7 +89,7 @@ def costs(run: Run) -> str:
     drawn.append(
         f'<text x="{(WIDTH + LEFT) / 2:.0f}" y="{height - 4}" text-anchor="middle">rows, by the rank at home</text>'
     )
-    return _svg(WIDTH, height, drawn, "costs of rows")
+    return svg(WIDTH, height, drawn, "costs of rows")
 
 
 def _digits(most: float) -> int:
@@ -105,40 +104,6 @@ def _ceiling(value: float) -> float:
     return next(power * k for k in (1, 2, 4, 8, 10) if power * k >= value * 0.999)
 
 
-def ring(moved: Floats, unit: str) -> str:
-    """Draw who gave how much to whom, ranks on a circle; "" for many ranks, or when nothing has moved."""
-    size = len(moved)
-    if not 2 <= size <= MOST_RANKS_IN_A_RING or not moved.any():
-        return ""
-    width, radius = 420, 160
-    angles = 2 * np.pi * np.arange(size) / size - np.pi / 2
-    places = [(width / 2 + radius * math.cos(a), width / 2 + radius * math.sin(a)) for a in angles]
-    parts = [
-        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="13" markerHeight="13" '
-        'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
-    ]
-    most = float(moved.max())
-    for giver, taker in np.argwhere(moved > 0).tolist():
-        amount = float(moved[giver, taker])
-        parts.append(_arrow(places[giver], places[taker], amount / most, f"{giver} to {taker}: {amount:,.0f} {unit}"))
-    for rank, (x, y) in enumerate(places):
-        parts.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="15"/>')
-        parts.append(f'<text class="rank" x="{x:.0f}" y="{y + 4:.0f}" text-anchor="middle">{rank}</text>')
-    return _svg(width, width, parts, f"{unit} between ranks")
-
-
-def _arrow(begin: tuple[float, float], end: tuple[float, float], part: float, words: str) -> str:
-    """A bent arrow, so that those there and back don't lie on each other."""
-    dx, dy = end[0] - begin[0], end[1] - begin[1]
-    length = math.hypot(dx, dy)
-    ux, uy = dx / length, dy / length
-    x1, y1, x2, y2 = begin[0] + 17 * ux, begin[1] + 17 * uy, end[0] - 19 * ux, end[1] - 19 * uy
-    cx, cy = (x1 + x2) / 2 - 0.16 * length * uy, (y1 + y2) / 2 + 0.16 * length * ux
-    return (
-        f'<path class="flow" marker-end="url(#tip)" stroke-width="{1 + 4 * part:.1f}" '
-        f'd="M{x1:.0f} {y1:.0f}Q{cx:.0f} {cy:.0f} {x2:.0f} {y2:.0f}"><title>{escape(words)}</title></path>'
-    )
-
-
-def _svg(width: int, height: int, parts: list[str], label: str) -> str:
+def svg(width: int, height: int, parts: list[str], label: str) -> str:
+    """Put together a drawing; `label` is for those who can't see it."""
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'

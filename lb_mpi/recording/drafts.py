@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from lb_mpi.recording.events import Driver, Move, Step, Way
 from lb_mpi.recording.record import OFF, Record
 from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send
+from lb_mpi.searching.searcher import Options
 
 
 class Drafts:
@@ -20,6 +21,11 @@ class Drafts:
         self.record, self._rank, self._worlds = record, rank, worlds
         self._began, self._n = 0.0, 0
         self._volunteer = NOBODY
+
+    def use(self, options: Options) -> None:
+        """The search is called so."""
+        names = ("balance", "threshold", "pause_s", "route")
+        self.record.known.use("search", {name: getattr(options, name) for name in names})
 
     def turn(self, now: float, arrived: Iterable[Message], sends: Iterable[Send]) -> None:
         """Look at one turn of the search."""

@@ -1,4 +1,4 @@
-"""What is recorded of a run: phases of a rank, steps (calls of a driver), and work that moved between ranks.   (pure)
+"""What is recorded of a run: phases of a rank, calls of a driver, work that moved between ranks, and saves.   (pure)
 
 Times are seconds of the rank's own `perf_counter`; ranks are those of MPI's COMM_WORLD.
 """
@@ -43,6 +43,12 @@ class Way(IntEnum):
     GIFT = 3  # rows given away for good; the giver keeps the record
 
 
+class Event(IntEnum):
+    """What happens to a whole rank at some time."""
+
+    SAVE = 0  # its part of a save was written
+
+
 class Step(NamedTuple):
     """One call of a driver on one rank; or some calls in a row, added up."""
 
@@ -71,6 +77,15 @@ class Move(NamedTuple):
     bytes: float  # of the part or the rows; 0 where the tasks stay where they are
 
 
+class Mark(NamedTuple):
+    """An event on the line of a rank."""
+
+    event: int  # of Event
+    began: float  # seconds
+    ended: float
+    number: int  # of the save
+
+
 class Clock(NamedTuple):
     """How the clock of a rank went, held against that of another one."""
 
@@ -81,7 +96,9 @@ class Clock(NamedTuple):
 
 
 _STEP_KINDS = {"driver": "u1", "acted": "<u4", "reason": "<i2", "n": "<u4", "began": "<f8", "ended": "<f8"}
+_MARK_KINDS = {"event": "u1", "number": "<i8"}
 _MOVE_KINDS = {"way": "u1", "other": "<i4", "amount": "<f4", "bytes": "<f4"}
 STEP = np.dtype([(name, _STEP_KINDS.get(name, "<f4")) for name in Step._fields])
 MOVE = np.dtype([(name, _MOVE_KINDS.get(name, "<f8")) for name in Move._fields])
+MARK = np.dtype([(name, _MARK_KINDS.get(name, "<f8")) for name in Mark._fields])
 FLOW = np.dtype([("way", "u1"), ("other", "<i4"), ("n", "<f8"), ("amount", "<f8"), ("bytes", "<f8")])

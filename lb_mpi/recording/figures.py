@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.recording.events import Driver, Phase, Way
+from lb_mpi.recording.maps import owners
 from lb_mpi.recording.numbers import NAMES, WAYS, matrix
-from lb_mpi.recording.pictures import COLOURS, strip_pixels
+from lb_mpi.recording.pictures import COLOURS, RANK_COLOURS, strip_pixels
 from lb_mpi.recording.run import Run, steps, timeline
 
 INCHES, DOTS = 9.0, 160  # width of a picture, and dots an inch
@@ -17,9 +18,9 @@ COLUMNS = 1000
 
 
 def write(run: Run, folder: Path) -> list[Path]:
-    """Write strip.png, imbalance.png where rows were balanced, and NAME.png for each way in which work has moved; the paths.
+    """Write strip.png, and where there is something to show imbalance.png, map.png, and NAME.png for each way to move work.
 
-    ValueError without matplotlib, OSError.
+    Returns the paths.  ValueError without matplotlib, OSError.
     """
     try:
         from matplotlib.figure import Figure
@@ -27,6 +28,7 @@ def write(run: Run, folder: Path) -> list[Path]:
         raise ValueError(f"--png needs matplotlib (pip install 'lb_mpi[plot]'): {error}") from None
     folder.mkdir(parents=True, exist_ok=True)
     made = {"strip": _strip(Figure, run), "imbalance": _imbalance(Figure, run)}
+    made["map"] = _map(Figure, run)
     made |= {way.name.lower() + "s": _matrix(Figure, run, way) for way in Way}
     paths = []
     for name, figure in made.items():
@@ -74,6 +76,25 @@ def _imbalance(make: Any, run: Run) -> Any:
     axes.set_ylim(bottom=0)
     axes.grid(color="#dddddd", linewidth=0.6)
     figure.legend(loc="outside upper center", ncols=3, fontsize="small", frameon=False)
+    return figure
+
+
+def _map(make: Any, run: Run) -> Any:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    owned = owners(run)
+    if not (owned >= 0).any():
+        return None
+    figure = make(figsize=(6.4, 5.2), layout="constrained")
+    axes = figure.subplots()
+    n = len(RANK_COLOURS)
+    shown = np.where(owned >= 0, owned % n, np.nan)
+    axes.imshow(shown, cmap=ListedColormap(RANK_COLOURS), vmin=-0.5, vmax=n - 0.5, interpolation="nearest")
+    axes.set_axis_off()
+    if run.size <= n:
+        handles = [Patch(color=RANK_COLOURS[rank], label=f"rank {rank}") for rank in range(run.size)]
+        figure.legend(handles=handles, loc="outside right upper", fontsize="small", frameon=False)
     return figure
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.record import Balanced
+from lb_mpi.graph import Graph
 from lb_mpi.recording.events import Driver, Move, Step, Way
 from lb_mpi.recording.record import OFF, Record
 
@@ -14,6 +20,13 @@ class Loans:
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds
         self._away: dict[int, tuple[float, int, int]] = {}  # by borrower: since when, rows, bytes
+
+    def use(self, graph: Graph, rank: int, settings: Mapping[str, Any]) -> None:
+        """A balancer is made: its settings, and its process graph, of which rank 0 keeps all edges."""
+        known = self.record.known
+        known.use("map_blocks", {**settings, "neighbours": graph.neighbours(rank).tolist()})
+        if rank == 0:
+            known.graph(*(np.take(self._worlds, ends) for ends in graph.edges()))
 
     def lent(self, borrower: int, at: float, rows: int, n_bytes: int) -> None:
         """Rows have left."""
@@ -26,6 +39,11 @@ class Loans:
         if rows:
             self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
 
+    def load(self, took: float, outside_s: float, course: Course) -> None:
+        """This rank's rows took so much work in a call, to which it came so long after the one before (NaN: the first)."""
+        ranks = course.ranks
+        self.record.known.load(took / float(ranks.speeds[course.rank]), outside_s)
+
     def called(
         self, driver: Driver, began: float, ended: float, last: Balanced, course: Course, busy_s: float = 0.0
     ) -> None:
@@ -34,7 +52,7 @@ class Loans:
         if record is OFF:
             return
         if costs is not None and costs.known:
-            record.know(ended, lambda: costs.work(ranks.worth))
+            record.known.know(ended, lambda: costs.work(ranks.worth))
         n_rows = 0 if costs is None else len(costs)
         speed = float(ranks.speeds[course.rank] / ranks.speeds.mean())
         reason = record.reason(last.reason.partition(";")[0])

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
-from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
 from lb_mpi.recording import charts
 from lb_mpi.recording.events import Driver, Phase, Way
-from lb_mpi.recording.numbers import NAMES, SHORT, WAYS, Headline, drafts, headline, matrix
-from lb_mpi.recording.pictures import COLOURS, MOST_ROWS, Picture, strip, table
-from lb_mpi.recording.run import DRIVERS, Run, steps
+from lb_mpi.recording.launches import DEATH
+from lb_mpi.recording.markup import figure, key, mean, percent, seconds, table
+from lb_mpi.recording.numbers import NAMES, SHORT, Headline, headline, matrix
+from lb_mpi.recording.page_moves import map_of_ranks, moves
+from lb_mpi.recording.pictures import COLOURS, MOST_ROWS, strip
+from lb_mpi.recording.run import DRIVERS, SAVE, Run, steps
 
 MOST_LINES = 200  # of a table of steps
-MOST_VALUES = 64  # ranks of a matrix whose numbers are told
-UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks", Way.GIFT: "rows"}
 
 
 def page(run: Run) -> str:
@@ -30,9 +27,10 @@ def page(run: Run) -> str:
     about = run.ranks[0].about
     parts = [
         _head(run, told),
-        _strip(run),
+        _strips(run),
         _calls(run),
-        _moves(run),
+        moves(run),
+        map_of_ranks(run),
         _ranks(run),
         _machine(run),
     ]
@@ -44,16 +42,6 @@ def page(run: Run) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{title}</title><style>{style}</style></head><body>{''.join(parts)}<script>{script}</script></body></html>\n"
     )
-
-
-def seconds(value: float) -> str:
-    """Write seconds in a unit that fits."""
-    if not np.isfinite(value):
-        return "not known"
-    for least, unit, factor in ((100.0, "s", 1.0), (1.0, "s", 1.0), (1e-3, "ms", 1e3)):
-        if value >= least:
-            return f"{value * factor:,.{0 if value * factor >= 100 else 1 if value * factor >= 10 else 2}f} {unit}"
-    return f"{1e6 * value:.0f} us"
 
 
 def _title(program: str) -> str:
@@ -68,9 +56,9 @@ def _head(run: Run, told: Headline) -> str:
     cards = [
         (seconds(told.seconds), "from begin to end"),
         (f"{told.ratio:.2f}" if np.isfinite(told.ratio) else "-", "time / lower bound"),
-        (_percent(told.parallel), "parallel efficiency"),
-        (_percent(told.balance), "load balance"),
-        (_percent(told.communication), "communication efficiency"),
+        (percent(told.parallel), "parallel efficiency"),
+        (percent(told.balance), "load balance"),
+        (percent(told.communication), "communication efficiency"),
     ]
     totals = run.totals.sum(axis=0)
     whole = float(totals.sum()) or 1.0
@@ -86,14 +74,36 @@ def _head(run: Run, told: Headline) -> str:
         + "".join(f'<div class="card"><b>{value}</b><span>{name}</span></div>' for value, name in cards)
         + f'</div><p class="big">{escape(told.words)}</p>'
         f'<div class="bar" role="img" aria-label="all ranks\' time by phase">{bar}</div>'
-        + _key(
-            [(f"{NAMES[phase]} {_percent(totals[phase] / whole)}", COLOURS[phase]) for phase in Phase if totals[phase]]
+        + key(
+            [(f"{NAMES[phase]} {percent(totals[phase] / whole)}", COLOURS[phase]) for phase in Phase if totals[phase]]
         )
         + f'<p class="soft">A rank spent {seconds(told.inside_s)} at most in lb_mpi; the work of all calls takes '
         f"{seconds(told.bound_s)} at least, on all ranks together by their speeds. The efficiencies are those of the POP "
         "project and count seconds, whoever is how fast: useful time is that in the user's work, a slow rank's rests "
         "included.</p>"
     )
+
+
+def _strips(run: Run) -> str:
+    """The strips of all starts, and what happened in them."""
+    phases = [phase for phase in Phase if any(one.totals[:, phase].any() for one in (run, *run.earlier))]
+    parts = ["<h2>What each rank did when</h2>", key([(NAMES[phase], COLOURS[phase]) for phase in phases])]
+    for number, one in enumerate((*run.earlier, run)):
+        if run.earlier:
+            parts.append(f"<h3>Start {number + 1}: {one.size:,} ranks, {seconds(one.seconds)}</h3>")
+        parts.append(_strip(one))
+    lines = [
+        [str(number + 1), seconds(max(0.0, it.began_s)), seconds(it.ended_s - it.began_s) if it.what == SAVE else "",
+         it.what, str(it.rank) if it.rank >= 0 else "", escape(it.words)]
+        for number, one in enumerate((*run.earlier, run))
+        for it in one.happened
+    ]  # fmt: skip
+    if lines:
+        parts.append("<h2>Saves, deaths and restarts</h2>")
+        parts.append(table(["start", "at", "took", "what", "rank", ""], lines[:MOST_LINES], text=(3, 5)))
+        if len(lines) > MOST_LINES:
+            parts.append(f'<p class="soft">... and {len(lines) - MOST_LINES:,} lines more</p>')
+    return "".join(parts)
 
 
 def _strip(run: Run) -> str:
@@ -103,6 +113,7 @@ def _strip(run: Run) -> str:
     firsts = [
         (name, next(k for k, one in enumerate(run.ranks) if one.about.host == name) // each) for name in run.hosts
     ]
+    rows = {one.about.rank: k // each for k, one in enumerate(run.ranks)}
     data = {
         "time": run.seconds,
         "rows": len(shown),
@@ -110,19 +121,20 @@ def _strip(run: Run) -> str:
         "names": [one.about.rank for one in shown],
         "hosts": firsts if len(run.hosts) > 1 else [],
         "phases": {colour: NAMES[phase] for phase, colour in COLOURS.items()},
+        "marks": [
+            [round(it.began_s, 6), round(it.ended_s, 6), rows.get(it.rank, -1), it.what, it.words]
+            for it in run.happened[:MOST_LINES]
+            if it.what in (SAVE, DEATH)
+        ],
     }
-    phases = [phase for phase in Phase if run.totals[:, phase].any()]
     how = (
         "a line a rank; its colour is what took most of that time"
         if len(run.ranks) > MOST_ROWS // 4
         else "each rank's phases one above the other, in the parts that they take of that time"
     )
     many = f" Each line stands for {each} ranks." if each > 1 else ""
-    return (
-        "<h2>What each rank did when</h2>"
-        + _key([(NAMES[phase], COLOURS[phase]) for phase in phases])
-        + _figure(picture, data, f"{how}, grouped by host; {picture.width} columns of time.{many}")
-    )
+    marked = " Lines from top to bottom: saves; a cross: a death." if data["marks"] else ""
+    return figure(picture, data, f"{how}, grouped by host; {picture.width} columns of time.{many}{marked}")
 
 
 def _calls(run: Run) -> str:
@@ -140,7 +152,7 @@ def _calls(run: Run) -> str:
         )
     lines = _lines(run)
     header = ["calls", "what", "time", "bound", "time / bound", "done", "moved", "at home", "as it was", "decision"]
-    parts.append(_table(header, lines[:MOST_LINES], "reason", text=(1, 9)))
+    parts.append(table(header, lines[:MOST_LINES], "reason", text=(1, 9)))
     if len(lines) > MOST_LINES:
         parts.append(f'<p class="soft">... and {len(lines) - MOST_LINES:,} lines more</p>')
     if chart := charts.costs(run):
@@ -183,47 +195,10 @@ def _lines(run: Run) -> list[list[str]]:
             f"{begin:,}" if begin == ends[last] else f"{begin:,}\N{EN DASH}{ends[last]:,}",
             name, seconds(span), seconds(bound), f"{span / bound:.2f}" if bound else "-",
             f"{column['units'][:, some].sum():,.0f} {unit}", f"{moved:,.0f} {what}" if moved else "-",
-            _mean(column["before"][0, some]), _mean(column["after"][0, some]),
+            mean(column["before"][0, some]), mean(column["after"][0, some]),
             escape(words[reason]) if 0 <= reason < len(words) else "",
         ])  # fmt: skip
     return lines
-
-
-def _moves(run: Run) -> str:
-    parts: list[str] = []
-    for way in Way:
-        moved = matrix(run, way)
-        if not moved.any():
-            continue
-        picture = table(moved)
-        data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": UNITS[way]}
-        if len(moved) <= MOST_VALUES:
-            data["values"] = moved.astype(int).tolist()
-        ring = charts.ring(moved, UNITS[way])
-        top = table_sum(moved, picture.each)
-        caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, white: none."
-        if picture.each > 1:
-            caption += f" Sums of {picture.each} by {picture.each} ranks."
-        figure = _figure(picture, data, caption, "paper")
-        parts.append(f'<div class="two">{figure}{f"<figure>{ring}</figure>" if ring else ""}</div>')
-    if not parts:
-        return ""
-    text = ""
-    if (all_drafts := drafts(run)) is not None:
-        text = (
-            f"<p>{all_drafts.n:,} drafts: {all_drafts.work:,} brought work ({seconds(all_drafts.median_s)} from the draft "
-            f"to the work, in the median; {all_drafts.bytes / 1e6:,.2f} MB in all), for {all_drafts.nobody:,} nobody "
-            f"volunteered, and {all_drafts.nothing:,} came too late: the volunteer had nothing left.</p>"
-        )
-    return f"<h2>Who gave to whom</h2>{text}{''.join(parts)}"
-
-
-def table_sum(moved: Any, each: int) -> float:
-    """Return the most in a field of the picture."""
-    if each > 1:
-        edges = np.arange(0, len(moved), each)
-        moved = np.add.reduceat(np.add.reduceat(moved, edges, axis=0), edges, axis=1)
-    return float(moved.max())
 
 
 def _ranks(run: Run) -> str:
@@ -243,7 +218,7 @@ def _ranks(run: Run) -> str:
         ])  # fmt: skip
     return (
         "<h2>Ranks</h2>"
-        + _table(header, lines, text=(1,))
+        + table(header, lines, text=(1,))
         + '<p class="soft">seconds: recorded, of which so many percent in each phase; done: units of work, rows of its own, '
         "and tasks of all calls; got, gave: parts, rows and tasks.</p>"
     )
@@ -263,40 +238,3 @@ def _machine(run: Run) -> str:
         ("resolution", f"{seconds(max(one.width_s for one in run.ranks))} of time, by bins"),
     ]
     return "<h2>The machine</h2><dl>" + "".join(f"<dt>{name}<dd>{text}" for name, text in rows) + "</dl>"
-
-
-def _figure(picture: Picture, data: dict[str, Any], caption: str, kind: str = "") -> str:
-    packed = escape(json.dumps(data, separators=(",", ":")), quote=True)
-    image = base64.b64encode(picture.png).decode()
-    return (
-        f'<figure class="{kind}" data-view="{packed}"><div class="tools"></div>'
-        f'<img alt="{escape(caption)}" src="data:image/png;base64,{image}">'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
-
-
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]], kind: str = "", text: tuple[int, ...] = ()) -> str:
-    """A table; HTML lets us leave out the ends of rows and cells, which saves a third for a thousand ranks."""
-    marks = [' class="t"' if k in text else "" for k in range(len(header))]
-    head = "".join(f"<th{mark}>{name}" for name, mark in zip(header, marks, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{mark}>{cell}" for cell, mark in zip(line, marks, strict=True)) for line in lines
-    )
-    return f'<div class="wide"><table class="{kind}"><thead><tr>{head}<tbody>{body}</table></div>'
-
-
-def _key(entries: Iterable[tuple[str, str]]) -> str:
-    return (
-        '<ul class="key">'
-        + "".join(f'<li><i style="background:{colour}"></i>{name}' for name, colour in entries)
-        + "</ul>"
-    )
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}" if np.isfinite(value) else "-"
-
-
-def _mean(values: Any) -> str:
-    known = values[np.isfinite(values)]
-    return f"{known.mean():.1%}" if len(known) else "-"

@@ -26,6 +26,11 @@ COLOURS = {
     Phase.RESTING: "#7f9fb0",
     Phase.OUTSIDE: "#c8c8c8",
 }
+# Ranks on a map: of Okabe and Ito, then lighter and darker ones of other hues.
+RANK_COLOURS = [
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442",
+    "#7b3294", "#a6dba0", "#8c510a", "#35978f", "#b2abd2", "#666666", "#fdae61",
+]  # fmt: skip
 NOTHING = len(Phase)  # the index of what isn't known: transparent
 COLUMNS, HALVINGS = 1000, 3  # of the strip: half as many, until the picture is small enough
 MOST_BYTES = 150_000  # of a picture
@@ -84,6 +89,15 @@ def table(values: Floats) -> Picture:
     most = float(values.max(initial=0.0))
     pixels = np.ceil(LEVELS * np.sqrt(values / most)).astype(np.uint8) if most else np.zeros(values.shape, np.uint8)
     return Picture(encode((LEVELS - pixels).astype(np.uint8), ramp()), values.shape[1], values.shape[0], each)
+
+
+def map_of(owners: NDArray[np.int64], most_pixels: int = 512) -> Picture:
+    """Draw (h, w) ranks, -1 for nobody, each in its colour of RANK_COLOURS; they repeat where there are more ranks."""
+    height, width = owners.shape
+    each = max(1, most_pixels // max(height, width))
+    pixels = np.where(owners < 0, len(RANK_COLOURS), owners % len(RANK_COLOURS)).astype(np.uint8)
+    large = pixels.repeat(each, axis=0).repeat(each, axis=1)
+    return Picture(encode(large, RANK_COLOURS), large.shape[1], large.shape[0], 1)
 
 
 def ramp() -> list[str]:

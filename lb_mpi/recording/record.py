@@ -3,13 +3,14 @@
     record.enter(phase, at)         # from now on the rank is in this phase, until it enters another one
     record.move(move)               # work has moved
     record.step(step)               # a call of a driver is over
+    record.mark(mark)               # something was saved
 
 Law.  Each second since the beginning lies in one phase.  Sums are exact whatever the resolution is: of phases, of work that
 has moved, of steps.
 
 The bound: time is divided into BINS bins at most.  When they are full, each two become one, and bins are twice as wide.
 Steps beyond STEPS are added up by twos, then by fours.  Of moves beyond MOVES every second one is kept, then every fourth;
-all of them are in the sums by rank.
+all of them are in the sums by rank.  Marks beyond MARKS are thinned out likewise.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.recording.events import FLOW, MOVE, STEP, Clock, Move, Phase, Step
+from lb_mpi.recording.events import FLOW, MARK, MOVE, STEP, Clock, Mark, Move, Phase, Step
+from lb_mpi.recording.known import Known, Unknown
 
 BINS, FIRST_WIDTH_S = 1024, 50e-6
-STEPS, MOVES = 512, 1024
-COSTS, KNOW_S = 256, 1.0
+STEPS, MOVES, MARKS = 512, 1024, 128
 REASONS, REASON_LETTERS = 32, 200
 N_PHASES = len(Phase)
 
@@ -44,10 +45,11 @@ class Record:
         self.line = _Line(began)
         self.steps = _Steps()
         self.moves = _Moves()
+        self.marks = _Kept(MARKS, MARK)
         self.reasons: list[str] = []
-        self.costs: NDArray[np.float32] = np.zeros(0, dtype=np.float32)  # of this rank's rows as last heard, binned
+        self.known = Known(began)
         self.clocks: list[Clock] = []  # the first look, and the last
-        self._on_bin, self._know_at = on_bin, began
+        self._on_bin = on_bin
         self._open = self.line.open
         self._since, self._until = began, self.line.until
 
@@ -69,10 +71,15 @@ class Record:
     def step(self, step: Step) -> None:
         """A call of a driver is over."""
         self.steps.add(step)
+        self.known.doing(0.0)
 
     def move(self, move: Move) -> None:
         """Work has moved to or from another rank, or somebody was asked for some."""
         self.moves.add(move)
+
+    def mark(self, mark: Mark) -> None:
+        """Something was saved."""
+        self.marks.add(mark)
 
     def reason(self, words: str) -> int:
         """Return the index of a reason, for a Step; -1 when there are too many."""
@@ -82,17 +89,6 @@ class Record:
                 return -1
             self.reasons.append(words)
         return self.reasons.index(words)
-
-    def know(self, at: float, costs: Callable[[], NDArray[np.float64]]) -> None:
-        """Keep what the rows of this rank cost, in their order; of many, means of neighbours.  Asked once a second."""
-        if at < self._know_at:
-            return
-        self._know_at = at + KNOW_S
-        given = costs()
-        if len(given) > COSTS:
-            edges = np.linspace(0, len(given), COSTS + 1).astype(np.int64)
-            given = np.add.reduceat(given, edges[:-1]) / np.diff(edges)
-        self.costs = given.astype(np.float32)
 
     def clock(self, clock: Clock) -> None:
         """Keep how the clock goes."""
@@ -160,20 +156,37 @@ class _Steps:
             self.n, self.each = STEPS // 2, 2 * self.each
 
 
-class _Moves:
-    """Moves one after the other, thinned out when there are too many; and their sums by rank."""
+class _Kept:
+    """Entries one after the other, thinned out when there are too many."""
 
-    def __init__(self) -> None:
-        self.table: Table = np.zeros(MOVES, dtype=MOVE)
+    def __init__(self, most: int, dtype: np.dtype[np.void]) -> None:
+        self.table: Table = np.zeros(most, dtype=dtype)
         self.n = 0
         self.each = 1  # one of so many is kept
         self._seen = 0
-        self._sums: dict[tuple[int, int], list[float]] = {}  # by way and other: n, amount, bytes
 
     @property
     def all(self) -> Table:
         """All that are kept."""
         return self.table[: self.n]
+
+    def add(self, entry: Mark | Move) -> None:
+        """One more."""
+        if self._seen % self.each == 0:
+            self.table[self.n] = entry
+            self.n += 1
+            if self.n == (most := len(self.table)):
+                self.table[: most // 2] = self.table[0::2].copy()
+                self.n, self.each = most // 2, 2 * self.each
+        self._seen += 1
+
+
+class _Moves:
+    """Moves one after the other, some of them; and the sums of all by rank."""
+
+    def __init__(self) -> None:
+        self.kept = _Kept(MOVES, MOVE)
+        self._sums: dict[tuple[int, int], list[float]] = {}  # by way and other: n, amount, bytes
 
     @property
     def flows(self) -> Table:
@@ -186,13 +199,7 @@ class _Moves:
         sums[0] += 1
         sums[1] += move.amount
         sums[2] += move.bytes
-        if self._seen % self.each == 0:
-            self.table[self.n] = move
-            self.n += 1
-            if self.n == MOVES:
-                self.table[: MOVES // 2] = self.table[0::2].copy()
-                self.n, self.each = MOVES // 2, 2 * self.each
-        self._seen += 1
+        self.kept.add(move)
 
 
 def merged(one: Step, other: Step) -> Step:
@@ -216,6 +223,10 @@ def _mean(one: Step, other: Step, name: str) -> float:
 class Off(Record):
     """The record of a run that isn't recorded."""
 
+    def __init__(self, began: float) -> None:
+        super().__init__(began)
+        self.known = Unknown(began)
+
     def enter(self, phase: Phase, at: float) -> None:
         """Do nothing."""
 
@@ -225,7 +236,7 @@ class Off(Record):
     def move(self, move: Move) -> None:
         """Do nothing."""
 
-    def know(self, at: float, costs: Callable[[], NDArray[np.float64]]) -> None:
+    def mark(self, mark: Mark) -> None:
         """Do nothing."""
 
     def clock(self, clock: Clock) -> None:

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.recording.events import STEP, Driver, Phase, Step
+from lb_mpi.recording.events import STEP, Driver, Event, Phase, Step
+from lb_mpi.recording.launches import END, Happened
 from lb_mpi.recording.record import N_PHASES, Table, merged
-from lb_mpi.recording.store import Stored, read
+from lb_mpi.recording.store import About, Stored, read
 
 Floats = NDArray[np.float64]
 USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # a rank that emulates a slow one would compute while it rests
 
 
+SAVE = "save"
+SKEW_S = 60.0  # by which the clocks of hosts may differ
+
+
+class Happening(NamedTuple):
+    """Something that happened during a run."""
+
+    what: str  # SAVE, or one of `launches.KINDS`
+    began_s: float  # since the begin of this run
+    ended_s: float
+    rank: int  # -1: all, or none
+    words: str
+
+
 class Run(NamedTuple):
-    """What is known of a run."""
+    """What is known of a run, or of one start of it."""
 
     ranks: list[Stored]  # ordered by host, and by rank on each host
     size: int  # ranks that the run had
@@ -25,6 +41,8 @@ class Run(NamedTuple):
     seconds: float  # from the begin of the first record to the end of the last
     clock: str  # in words: how the clocks were aligned
     notes: list[str]  # in words: what is missing, or no good
+    happened: list[Happening] = []  # noqa: RUF012 - in their order
+    earlier: tuple[Run, ...] = ()  # the starts before this one, when a rank or a host had died
 
     @property
     def totals(self) -> Floats:
@@ -37,8 +55,10 @@ class Run(NamedTuple):
         return list(dict.fromkeys(one.about.host for one in self.ranks))
 
 
-def assemble(files: Iterable[tuple[str, bytes]]) -> Run:
+def assemble(files: Iterable[tuple[str, bytes]], launches: Sequence[Happened] = (), start: int = 0) -> Run:
     """Put together the files of a folder, as (name, content); what can't be read is noted.
+
+    `launches` : what launch/run has told, left out when it's of another run; the files are those of `start`.
 
     ValueError when there is none that can.
     """
@@ -68,7 +88,38 @@ def assemble(files: Iterable[tuple[str, bytes]]) -> Run:
     offsets, clock = _align(kept)
     begins = [one.about.clock_s + offset for one, offset in zip(kept, offsets, strict=True)]
     ends = [one.until + offset for one, offset in zip(kept, offsets, strict=True)]
-    return Run(kept, newest.size, [offset - min(begins) for offset in offsets], max(ends) - min(begins), clock, notes)
+    offsets = [offset - min(begins) for offset in offsets]
+    happened = _saves(kept, offsets) + _launches(launches, start, kept[0].about, offsets[0])
+    happened.sort(key=lambda it: it.began_s)
+    return Run(kept, newest.size, offsets, max(ends) - min(begins), clock, notes, happened)
+
+
+def _saves(kept: list[Stored], offsets_s: list[float]) -> list[Happening]:
+    """Each save, from when its first rank began to write until the last one had written."""
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for one, offset in zip(kept, offsets_s, strict=True):
+        for mark in one.marks[one.marks["event"] == Event.SAVE]:
+            span = float(mark["began"]) + offset, float(mark["ended"]) + offset
+            spans.setdefault(int(mark["number"]), []).append(span)
+    return [
+        Happening(SAVE, min(began for began, _ in ranks), max(ended for _, ended in ranks), -1, f"save {number}")
+        for number, ranks in sorted(spans.items())
+    ]
+
+
+def _launches(launches: Sequence[Happened], start: int, about: About, offset_s: float) -> list[Happening]:
+    """What launch/run has told of this start, on its clock; nothing if it is of another run than the record."""
+    if not belongs(launches, about):
+        return []
+    begin_wall_s = about.wall_s - (about.clock_s + offset_s)
+    mine = [(it, it.wall_s - begin_wall_s) for it in launches if it.start == start]
+    return [Happening(it.what, at, at, it.rank, it.words) for it, at in mine]
+
+
+def belongs(launches: Sequence[Happened], about: About) -> bool:
+    """Return whether launch/run has told of this record's run, rather than of one before it in the same folder."""
+    end_s = min((it.wall_s for it in launches if it.what == END), default=math.inf)
+    return bool(launches) and launches[0].wall_s - SKEW_S <= about.wall_s <= end_s + SKEW_S
 
 
 def steps(run: Run) -> list[Table]:

@@ -19,11 +19,20 @@ class Steals:
     def begin(self, now: float, lo: int, hi: int) -> None:
         """A map begins, in which this rank is dealt the tasks lo..hi-1."""
         self._began, self._dealt = now, range(lo, hi)
+        self.record.known.begin_tasks()
         self.record.enter(Phase.PROTOCOL, now)
 
     def phase(self, position: int) -> Phase:
         """Return what the rank does when it runs the task at this position."""
         return Phase.OWN if position in self._dealt else Phase.FOREIGN
+
+    def done(self, tasks: int) -> None:
+        """So many tasks of the map are done here."""
+        self.record.known.doing(tasks, len(self._dealt))
+
+    def ran(self, first: int, n: int, seconds: float) -> None:
+        """So many tasks from this position on took so long, in the rank's own time."""
+        self.record.known.task(first, n, seconds)
 
     def taken(self, swap: Swap, now: float) -> None:
         """A swap has succeeded, which took tasks from the back of another rank's word."""

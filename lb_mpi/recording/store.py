@@ -20,15 +20,16 @@ from numpy.typing import NDArray
 
 from lb_mpi.checks import show
 from lb_mpi.frames import frame, read_frame
-from lb_mpi.recording.events import FLOW, MOVE, STEP, Clock
+from lb_mpi.recording.events import FLOW, MARK, MOVE, STEP, Clock
+from lb_mpi.recording.known import StoredWork, unpack
 from lb_mpi.recording.record import N_PHASES, Record, Table
 
-MAGIC, VERSION = b"lb_rec", 1
+MAGIC, VERSION = b"lb_rec", 2
 HEADER_BYTES = 4096
 SLOT_BYTES, RANK_BYTES = 160 << 10, 128
 _START = struct.Struct("<6sH")  # magic, version
 _TEXT_BYTES = 256  # of a text in the header
-_TABLES = {"steps": STEP, "moves": MOVE, "flows": FLOW}
+_TABLES = {"steps": STEP, "moves": MOVE, "flows": FLOW, "marks": MARK}
 
 
 class About(NamedTuple):
@@ -56,10 +57,15 @@ class Stored(NamedTuple):
     steps: Table  # of events.STEP
     moves: Table  # of events.MOVE
     flows: Table  # of events.FLOW
-    each: int  # one of so many moves is in `moves`
+    marks: Table  # of events.MARK
     reasons: list[str]  # that steps name by index
-    costs: NDArray[np.float64]  # of rows of this rank, binned when there are many
+    known: StoredWork
     clocks: list[Clock]
+
+    @property
+    def costs(self) -> NDArray[np.float64]:
+        """Of rows of this rank, binned when there are many."""
+        return self.known.costs
 
 
 def slot_bytes(size: int) -> int:
@@ -81,8 +87,8 @@ def snapshot(record: Record, now: float, number: int, *, ended: bool = False) ->
     seconds = np.concatenate([line.bins[: line.n], [line.open]]).astype(np.float32)
     payload: bytes = msgpack.packb({
         "number": number, "until": now, "ended": ended, "width_s": line.width_s, "seconds": seconds.tobytes(),
-        "steps": record.steps.all.tobytes(), "moves": moves.all.tobytes(), "flows": moves.flows.tobytes(),
-        "each": moves.each, "reasons": record.reasons, "costs": record.costs.tobytes(),
+        "steps": record.steps.all.tobytes(), "moves": moves.kept.all.tobytes(), "flows": moves.flows.tobytes(),
+        "marks": record.marks.all.tobytes(), "reasons": record.reasons, "known": record.known.pack(),
         "clocks": [list(clock) for clock in record.clocks],
     })  # fmt: skip
     return frame(payload)
@@ -147,9 +153,8 @@ def _stored(about: About, found: dict[str, Any]) -> Stored:
             ended=bool(found["ended"]),
             width_s=float(found["width_s"]),
             seconds=np.frombuffer(found["seconds"], np.float32).reshape(-1, N_PHASES).astype(np.float64),
-            each=int(found["each"]),
             reasons=[str(words) for words in found["reasons"]],
-            costs=np.frombuffer(found["costs"], np.float32).astype(np.float64),
+            known=unpack(found["known"]),
             clocks=[
                 Clock(float(at), int(rank), float(offset), float(error)) for at, rank, offset, error in found["clocks"]
             ],

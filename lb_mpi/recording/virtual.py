@@ -32,6 +32,7 @@ class Rows:
         self.loans = [Loans(record, list(range(size))) for record in self.records]
         self.now = 0.0  # virtual seconds, when the call began that is under way
         self._world: _World | None = None
+        self._told = False  # how the cluster was made
 
     def world(self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random) -> World:
         """Make the world of one call."""
@@ -42,6 +43,12 @@ class Rows:
     def called(self, cluster: Cluster, call: Call) -> None:
         """A call is over."""
         assert self._world is not None
+        if not self._told:
+            self._told = True
+            trigger = cluster.judge.trigger
+            how = {"scheme": cluster.scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
+            for rank, record in enumerate(self.records):
+                record.known.use("map_blocks", {**how, "neighbours": cluster.graph.neighbours(rank).tolist()})
         began, self.now = self.now, self.now + call.seconds
         after = float(self._world.busy_s.max()) / call.bound_s - 1.0 if call.bound_s else 0.0
         before = call.alone_s / call.bound_s - 1.0 if call.bound_s else 0.0
@@ -49,9 +56,10 @@ class Rows:
         for rank, record in enumerate(self.records):
             record.enter(Phase.WAITING, self.now)
             costs, worth = cluster.courses[rank].costs, cluster.courses[rank].ranks.worth
+            self.loans[rank].load(cluster.told[rank].took, 0.0, cluster.courses[rank])
             n_rows = 0 if costs is None else len(costs)
             if costs is not None and costs.known:
-                record.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]
+                record.known.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]
             reason = record.reason(call.reason.partition(";")[0])
             busy_s, speed = float(self._world.busy_s[rank]), float(speeds[rank])
             record.step(

@@ -141,6 +141,8 @@ class Simulation:
         self._delays = Delays(latency, bytes_per_s, overhead_s, random.Random(seed))
         worlds = list(range(size))
         drafts = [Drafts(record, rank, worlds) for rank, record in enumerate(records)] if records else []
+        for each in drafts:
+            each.use(options)
         self._slots = [
             Slot(speed, unit_s, quantum_s, drafts[rank] if records else None) for rank, speed in enumerate(speeds)
         ]
@@ -231,6 +233,7 @@ def search(
     problems: Sequence[Problem],
     *,
     check: Callable[[Simulation], None] | None = None,
+    simulation_class: type[Simulation] = Simulation,
     **parameters: Any,
 ) -> SimulatedSearch:
     """Search with one virtual rank per problem (all made alike, as on MPI; the first one is started).
@@ -241,11 +244,11 @@ def search(
     it; `bytes_per_s`, the rate of a link; `options` of the searchers; `seed` of the delays and (without `options`) of the
     pauses and random routes; `searcher_class`, for variants of the protocol; `stores` (P,), where each rank is saved (with
     `options.save_every_s`); `states`, what was saved of all ranks there were, to go on from; `records` (P,), where what
-    happens is recorded; `check` is called with the `Simulation` after every event.
+    happens is recorded; `check` is called with the `Simulation` after every event; `simulation_class`, for variants of it.
     Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have heard of it,
     SearchError for what it has returned against its law, and ProtocolError when the protocol breaks its own.
     """
-    simulation = Simulation(problems, **parameters)
+    simulation = simulation_class(problems, **parameters)
     while simulation.step():
         if check is not None:
             check(simulation)

@@ -567,3 +567,23 @@ def test_traffic_of_the_user_is_not_disturbed(balancer: lb_mpi.Balancer) -> None
     COMM.Send([b"%08d" % RANK, MPI.BYTE], right)
     request.Wait()
     assert int(buffer) == left
+
+
+def test_the_report_tells_rows_seconds_and_idle_of_each_rank(balancer: lb_mpi.Balancer) -> None:
+    n = 40 + RANK
+    for _ in range(3):
+        balancer.map_blocks(slow_square, numbers(n, 2))
+    report = balancer.report()
+    assert COMM.allgather(str(report)) == [str(report)] * SIZE
+    assert [one.rank for one in report.ranks] == list(range(SIZE))
+    assert [one.rows_home for one in report.ranks] == [40 + rank for rank in range(SIZE)]
+    assert sum(one.rows_computed for one in report.ranks) == 3 * sum(40 + rank for rank in range(SIZE))
+    assert all(0.0 < one.computing_s <= one.seconds or one.rows_computed == 0 for one in report.ranks)
+    assert all(0.0 <= one.idle <= 1.0 for one in report.ranks)
+    assert report.n_calls == 3
+    assert len(str(report).splitlines()) == SIZE + 3
+
+
+def test_a_list_of_objects_without_pack_is_told_of_it(balancer: lb_mpi.Balancer) -> None:
+    with pytest.raises(TypeError, match="for a list of objects pass pack=, unpack="):
+        balancer.map_blocks(lambda rows: rows, [object()])

@@ -8,7 +8,9 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.balancing.migrate import Plan, plan
+from lb_mpi.diffusion import setup as schemes_module
 from lb_mpi.diffusion.diffusion import SCHEMES, balance
+from lb_mpi.diffusion.setup import usual_scheme
 from lb_mpi.graph import parse
 from lb_mpi.mpi import diffuse as diffuse_module
 from lb_mpi.mpi import flows as flows_module
@@ -43,6 +45,33 @@ def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(scheme: str) -> None:
         made.close()
         with pytest.raises(ValueError, match="that was closed: expected an open one"):
             made.plan(1.0, np.ones(SIZE))
+
+
+def test_auto_is_what_suits_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On few ranks direct; with bounds that say that these are many, the same scheme on all ranks, and the same flow."""
+    graph = parse(f"complete:{SIZE}")
+    for most_direct in (512, 1):
+        monkeypatch.setattr(schemes_module, "MOST_DIRECT", most_direct)
+        monkeypatch.setattr(schemes_module, "LONG", 0.5)
+        scheme = usual_scheme(graph)
+        assert scheme == ("direct" if most_direct >= SIZE else "fos" if SIZE > 1 else "direct")
+        whole = balance(graph, LOADS, np.ones(SIZE), scheme=scheme, tolerance=1e-3)
+        flows = Flows(COMM, graph, "auto", None, 1e-3)
+        found = flows.plan(LOADS[RANK], np.ones(SIZE))
+        assert COMM.allgather(columns(found.plan)) == [columns(plan(graph, whole.flow, LOADS, np.ones(SIZE)))] * SIZE
+        flows.close()
+
+
+def test_sums_of_many_ranks_are_one_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with all ranks' numbers added up by each rank, but for rounding."""
+    graph, speed = parse(f"complete:{SIZE}"), 1.0 + RANK
+    found = []
+    for most in (512, 0):
+        monkeypatch.setattr(diffuse_module, "MOST_GATHERED", most)
+        found.append(diffuse_module.diffuse(COMM, graph, LOADS[RANK], speed, scheme="cg", tolerance=1e-6))
+    assert found[0].steps == found[1].steps
+    assert found[0].converged
+    assert found[1].flow == pytest.approx(found[0].flow, rel=1e-9, abs=1e-12)
 
 
 def test_a_long_plan(monkeypatch: pytest.MonkeyPatch) -> None:

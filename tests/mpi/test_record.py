@@ -122,12 +122,25 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
         assert tasks["units"] == told["tasks"][rank]["tasks"]
         assert tasks["moved"] == told["tasks"][rank]["steals"]
         assert one.seconds.sum() == pytest.approx(one.until - one.about.clock_s, rel=1e-3)
+        assert set(one.known.settings) >= {"search", "map_blocks"}
+        assert one.known.settings["map_blocks"]["scheme"] == "direct"
+        assert one.known.loads["n"].tolist() == [1] * 4
+        assert (one.known.loads["home_s"] > 0.0).all()
+        assert np.isnan(one.known.loads["outside_s"]).tolist() == [True, False, False, False]
+        assert one.known.tasks["n"].sum() == tasks["units"]
+        assert one.known.tasks["seconds"].sum() == pytest.approx(told["tasks"][rank]["work_s"], rel=1e-3)
         computed_s = one.seconds[:, [Phase.OWN, Phase.FOREIGN]].sum()
         assert computed_s >= told["ranks"][rank]["cpu_s"]
     by_way = {way: [one.flows[one.flows["way"] == way] for one in found] for way in Way}
     assert [flows["amount"].sum() for flows in by_way[Way.DRAFT]] == [rank["balances"] for rank in told["ranks"]]
     assert [flows["n"].sum() for flows in by_way[Way.STEAL]] == [rank["steals"] for rank in told["tasks"]]
     assert sum(flows["amount"].sum() for flows in by_way[Way.LOAN]) == sum(told["lent"])
+
+    asked = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json"]
+    said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert said.returncode == 0, said.stderr
+    lines = json.loads(said.stdout)
+    assert [line["driver"] for line in lines if line["measured_s"]] == ["map_blocks", "pool", "search"]
 
 
 def test_the_record_of_a_killed_run_can_be_read(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""Does advise say what then happens?  python -m benchmarks.advise
+
+Four ranks with emulated speeds run an app in one way, which is recorded; `advise` is asked what another way takes; that one
+is run, too.  All of it in turn, --runs times: medians of what was predicted and measured, the spread of each (greatest -
+least, in percent of the median), and their ratio.  `load` is the load average, the median of what it was after each run:
+the ranks themselves make 2 of it, and what is more makes the numbers say less.  Use it on a machine that does nothing else
+and has two cores at least: the ranks need 1.6 of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+WANTED = 0.10
+SPEEDS = "0.8,0.4,0.2,0.2"
+WEATHER, HEAT, UTS, SWEEP = ["--steps", "30"], ["--steps", "150"], ["--tree", "T1L"], ["--tasks", "2000"]
+WAYS = {
+    "weather none": ("weather", [*WEATHER, "--balance", "none"]),
+    "weather fos": ("weather", [*WEATHER, "--balance", "fos"]),
+    "weather direct": ("weather", [*WEATHER, "--balance", "direct"]),
+    "heat block": ("heat", [*HEAT, "--balance", "block"]),
+    "heat static": ("heat", [*HEAT, "--balance", "static"]),
+    "uts no balance": ("uts", [*UTS, "--no-balance"]),
+    "uts balance": ("uts", UTS),
+    "sweep pool": ("sweep", SWEEP),
+    "sweep costs": ("sweep", [*SWEEP, "--costs"]),
+}
+
+
+class Claim(NamedTuple):
+    """What a record of one way says of another."""
+
+    recorded: str  # of WAYS
+    says: str  # the line of advise
+    of: str  # of WAYS
+
+
+CLAIMS = [
+    Claim("weather fos", "no balancing", "weather none"),
+    Claim("weather direct", "no balancing", "weather none"),
+    Claim("weather direct", "fos", "weather fos"),
+    Claim("weather fos", "direct", "weather direct"),
+    Claim("heat static", "equal blocks", "heat block"),
+    Claim("heat block", "dealt by speed (static)", "heat static"),
+    Claim("uts balance", "no balancing", "uts no balance"),
+    Claim("uts no balance", "balancing", "uts balance"),
+    Claim("sweep costs", "pool", "sweep pool"),
+    Claim("sweep pool", "pool with costs", "sweep costs"),
+]
+
+
+def run(mpiexec: list[str], way: str, speeds: str, folder: Path) -> float:
+    """Run an app in this way, recorded in the folder; the seconds that it tells.  RuntimeError when it fails."""
+    app, arguments = WAYS[way]
+    argv = [*mpiexec, sys.executable, "-m", f"apps.{app}", *arguments, "--speeds", speeds, "--json"]
+    env = {**os.environ, "LB_MPI_RECORD": str(folder)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
+
+
+def advice(folder: Path) -> dict[str, float | None]:
+    """What is predicted of each line, as the command says it; RuntimeError when it fails."""
+    argv = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    return {line["what"]: line["predicted_s"] for line in json.loads(done.stdout)}
+
+
+def measure(mpiexec: list[str], ways: list[str], speeds: str, runs: int) -> tuple[dict[str, list[float]], Any, Any]:
+    """(seconds by way, what records say by way and line, load averages by way), each a list of `runs` values."""
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    said: dict[str, dict[str, list[float]]] = {way: {} for way in ways}
+    loads: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(runs):
+        for way in ways:
+            print(f"run {number + 1} of {runs}: {way}", file=sys.stderr, flush=True)
+            with tempfile.TemporaryDirectory() as name:
+                folder = Path(name)
+                seconds[way].append(run(mpiexec, way, speeds, folder))
+                loads[way].append(os.getloadavg()[0])
+                if not list(folder.iterdir()):  # without a Balancer there is nothing to record
+                    continue
+                for what, predicted_s in advice(folder).items():
+                    if predicted_s is not None:
+                        said[way].setdefault(what, []).append(predicted_s)
+    return seconds, said, loads
+
+
+def table(seconds: dict[str, list[float]], said: Any, loads: Any) -> list[dict[str, Any]]:
+    """One entry for each claim of which both sides are known."""
+    entries = []
+    for claim in CLAIMS:
+        predicted, measured = said.get(claim.recorded, {}).get(claim.says, []), seconds.get(claim.of, [])
+        if predicted and measured:
+            middle = statistics.median(predicted), statistics.median(measured)
+            entries.append(
+                {
+                    "recorded": claim.recorded,
+                    "of": claim.of,
+                    "predicted_s": middle[0],
+                    "predicted_spread": (max(predicted) - min(predicted)) / middle[0],
+                    "measured_s": middle[1],
+                    "measured_spread": (max(measured) - min(measured)) / middle[1],
+                    "ratio": middle[0] / middle[1],
+                    "load": statistics.median(loads[claim.recorded] + loads[claim.of]),
+                }
+            )
+    return entries
+
+
+def main() -> None:
+    """Measure, print the table (or JSON)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.advise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=3, help="of each way (default: %(default)s)")
+    parser.add_argument("--speeds", default=SPEEDS, metavar="F,F,...", help="of the ranks (default: %(default)s)")
+    parser.add_argument("--app", choices=("weather", "heat", "uts", "sweep"), help="only this one (default: all)")
+    parser.add_argument("--mpiexec-options", default="", metavar="WORDS", help="as --oversubscribe, with Open MPI")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if options.runs < 1 or mpiexec is None:
+        parser.error("expected --runs >= 1, and mpiexec beside python or in PATH")
+    size = str(len(options.speeds.split(",")))
+    ways = [way for way, (app, _) in WAYS.items() if options.app in (None, app)]
+    argv = [mpiexec, *options.mpiexec_options.split(), "-n", size]
+    entries = table(*measure(argv, ways, options.speeds, options.runs))
+    if options.json:
+        print(json.dumps({"speeds": options.speeds, "runs": options.runs, "claims": entries}))
+        return
+    print(f"speeds {options.speeds}, {options.runs} runs of each way")
+    print("recorded         predicts         predicted   spread  measured   spread   ratio   load")
+    for one in entries:
+        print(
+            f"{one['recorded']:16} {one['of']:16} {one['predicted_s']:7.2f} s {one['predicted_spread']:8.1%} "
+            f"{one['measured_s']:7.2f} s {one['measured_spread']:8.1%} {one['ratio']:7.3f} {one['load']:6.1f}"
+        )
+    print(f"wanted: ratio within {1.0 - WANTED:.2f} to {1.0 + WANTED:.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What advice is made of, whatever the driver.   (pure)
+
+Law.  A prediction comes from the recorded work and the objects that run on MPI.  The first line of each driver is what the
+model says of the very run that was recorded, beside what was measured: who doesn't believe the one need not believe the
+others.  What the recorded run took beyond that (messages, steps that were uneven by chance) is added to each other line that
+could be run, whatever it is: it is the best guess for the same machine, and on a quiet one it's small.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi.recording.events import Driver
+from lb_mpi.recording.record import Table
+from lb_mpi.recording.run import USEFUL, Run
+from lb_mpi.recording.store import Stored
+
+Floats = NDArray[np.float64]
+SEEDS = 3  # that a prediction is made with
+BUSY = 0.9  # ranks at work with less of a core than that are on a busy machine
+Progress = Callable[[str], object]
+
+
+class Line(NamedTuple):
+    """One way to run the program."""
+
+    what: str
+    predicted_s: float  # NaN: can't be told from this record
+    spread_s: float = 0.0  # from the least to the greatest of what was predicted
+    measured_s: float = math.nan  # NaN: was not run
+    change: str = ""  # the lines to change; "": none, or there are none to show
+
+
+class Advice(NamedTuple):
+    """All that is known of one driver's part of the run."""
+
+    driver: str  # "map_blocks", "search", "pool", "exchange", "profile"
+    lines: list[Line]  # the first is the run as it was
+    notes: list[str]  # how sure that is, in words
+
+
+class Change(NamedTuple):
+    """Another machine: the ranks that are left, and how fast each of them is relative to what it was."""
+
+    what: str
+    ranks: list[int]
+    factors: list[float]  # beside `ranks`
+    words: str  # what to do
+
+
+def ranked(run: Run) -> list[Stored]:
+    """Records in the order of the ranks; ValueError when one is missing."""
+    if len(run.ranks) < run.size:
+        raise ValueError(
+            f"records of {len(run.ranks)} of {run.size} ranks: expected all of them, to play the run again"
+        )
+    return sorted(run.ranks, key=lambda one: one.about.rank)
+
+
+def calls(ranks: Sequence[Stored], driver: Driver) -> list[Table]:
+    """The steps of one driver on each rank, those that all ranks have ended; none where they were added up differently."""
+    tables = [one.steps[one.steps["driver"] == driver] for one in ranks]
+    n = min(map(len, tables))
+    tables = [table[:n] for table in tables]
+    alike = all((table["n"] == tables[0]["n"]).all() for table in tables)
+    return tables if alike else [table[:0] for table in tables]
+
+
+def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
+    """How a driver was called, as the first rank that knows it has told."""
+    return next((dict(one.known.settings[driver]) for one in ranks if driver in one.known.settings), {})
+
+
+class Worked:
+    """The seconds that a rank was at work by a time, its rests as an emulated slow rank included; times are its own."""
+
+    def __init__(self, one: Stored) -> None:
+        self._ends = one.about.clock_s + one.width_s * np.arange(len(one.seconds) + 1)
+        self._ends[-1] = max(float(self._ends[-2]), one.until)
+        self._sums = np.concatenate([[0.0], np.cumsum(one.seconds[:, list(USEFUL)].sum(axis=1))])
+
+    def between(self, begin: float, end: float) -> float:
+        """Seconds at work between two times."""
+        both = np.interp([begin, end], self._ends, self._sums)
+        return float(both[1] - both[0])
+
+    def within(self, steps: Table) -> float:
+        """Seconds at work in all these calls."""
+        return sum(self.between(began, ended) for began, ended in steps[["began", "ended"]].tolist())
+
+
+def core_share(ranks: Sequence[Stored], tables: Sequence[Table]) -> Floats:
+    """(P,) useful time / time at work in the calls: below 1 where a rank had to wait for a core; NaN: it did nothing."""
+    worked = np.array([Worked(one).within(table) for one, table in zip(ranks, tables, strict=True)])
+    useful = np.array([float(table["useful_s"].sum()) for table in tables])
+    busy = (worked > 0.0) & (useful > 0.0)
+    return np.where(busy, np.minimum(1.0, useful / np.where(busy, worked, 1.0)), np.nan)
+
+
+def busy_notes(share: Floats) -> list[str]:
+    """Say that ranks had to wait for cores, if they had."""
+    least = float(np.nanmin(share, initial=1.0))
+    if least >= BUSY:
+        return []
+    return [
+        f"a rank at work had a core for {least:.0%} of the time only: the machine was busy, or has fewer cores than ranks; "
+        "what is predicted is for a machine as busy as it was then"
+    ]
+
+
+def machines(ranks: Sequence[Stored], speeds: Floats) -> list[Change]:
+    """Machines to think about: without the slowest host (of one host: rank), and with that one twice as fast."""
+    hosts: dict[str, list[int]] = {}
+    for rank, one in enumerate(ranks):
+        hosts.setdefault(one.about.host, []).append(rank)
+    if len(hosts) == 1:
+        hosts = {f"rank {rank}": [rank] for rank in range(len(ranks))}
+        kind = ""
+    else:
+        kind = "host "
+    if len(hosts) < 2:
+        return []
+    slowest = min(hosts, key=lambda host: float(speeds[hosts[host]].mean()))
+    left = [rank for rank in range(len(ranks)) if rank not in hosts[slowest]]
+    faster = [2.0 if rank in hosts[slowest] else 1.0 for rank in range(len(ranks))]
+    return [
+        Change(f"without {kind}{slowest}", left, [1.0] * len(left), f"start {len(left)} ranks, none there"),
+        Change(f"{kind}{slowest} twice as fast", list(range(len(ranks))), faster, "another machine"),
+    ]
+
+
+def model_note(predicted_s: float, measured_s: float, extra_s: float) -> str:
+    """Say how well the model knows the recorded run."""
+    off = predicted_s / measured_s - 1.0 if measured_s else 0.0
+    return (
+        f"the model says {off:+.1%} of what was measured; {extra_s:.3f} s that it does not know of (messages, chance) are "
+        "added to the other lines"
+    )
+
+
+def over_seeds(predict: Callable[[int], float]) -> tuple[float, float]:
+    """(median, greatest - least) of what is predicted with each seed."""
+    found = [predict(seed) for seed in range(SEEDS)]
+    return statistics.median(found), max(found) - min(found)

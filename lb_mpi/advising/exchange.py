@@ -1,0 +1,78 @@
+"""A task graph that was dealt out by `lb_mpi.distribute`: by speed, or in equal blocks, on this or another machine.   (pure)
+
+The graph isn't recorded, but how much of it each rank has, and how long each computed between exchanges.  So the ranks'
+speeds follow, and the time that the slowest needs for any other share.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.advising.advice import Advice, Floats, Line, Progress, calls, machines, model_note, ranked
+from lb_mpi.recording.events import Driver
+from lb_mpi.recording.run import Run
+from lb_mpi.recording.store import Stored
+
+IMBALANCE = 0.03  # that `distribute` allows, unless it is told otherwise: half of it is expected
+
+
+class Recorded(NamedTuple):
+    """What a run tells of its exchanges."""
+
+    weights: Floats  # (P,) of the ranks' parts
+    speeds: Floats  # (P,) weight per second, in all exchanges together
+    talk_s: float  # beyond the slowest rank
+    measured_s: float
+
+
+def advise(run: Run, progress: Progress) -> Advice | None:
+    """Advise on the distribution of a task graph; None where there was none."""
+    ranks = ranked(run)
+    recorded = _recorded(ranks)
+    if recorded is None:
+        return None
+    progress("exchange")
+    total, size = float(recorded.weights.sum()), len(ranks)
+    own_s = float((recorded.weights / recorded.speeds).max())
+    equal_s = float((total / size / recorded.speeds).max())
+    by_speed = 'lb_mpi.distribute(comm, graph, method="static")'
+    lines = [
+        Line("as recorded", own_s, 0.0, recorded.measured_s),
+        Line("dealt by speed (static)", *_by_speed(recorded, recorded.speeds), change=by_speed),
+        Line("equal blocks", equal_s + recorded.talk_s, 0.0, change='lb_mpi.distribute(comm, graph, method="block")'),
+    ]
+    for change in machines(ranks, recorded.speeds):
+        speeds = recorded.speeds[change.ranks] * np.array(change.factors)
+        lines.append(Line(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words))
+    notes = [
+        model_note(own_s, recorded.measured_s, recorded.talk_s),
+        "messages take what they took, whatever another distribution cuts",
+        f"dealt by speed: parts exceed their targets by half of the {IMBALANCE:.0%} that are allowed, give or take as much",
+        "equal blocks: vertices that weigh the same",
+    ]
+    return Advice("exchange", lines, notes)
+
+
+def _by_speed(recorded: Recorded, speeds: Floats) -> tuple[float, float]:
+    """(seconds, spread) when each of the ranks has as much as it can do."""
+    best_s = float(recorded.weights.sum() / speeds.sum())
+    return best_s * (1.0 + IMBALANCE / 2.0) + recorded.talk_s, IMBALANCE * best_s
+
+
+def _recorded(ranks: list[Stored]) -> Recorded | None:
+    tables = calls(ranks, Driver.EXCHANGE)
+    if not len(tables[0]) or not all("exchange" in one.known.settings for one in ranks):
+        return None
+    weights = np.array([float(one.known.settings["exchange"]["weight"]) for one in ranks])
+    useful = np.array([float(table["useful_s"].sum()) for table in tables])
+    busy = (weights > 0.0) & (useful > 0.0)
+    if not busy.any():
+        raise ValueError("exchange: no rank computed between exchanges in the record: expected one at least")
+    speeds = np.where(busy, weights / np.where(useful > 0.0, useful, 1.0), math.nan)
+    speeds = np.where(busy, speeds, np.nanmean(speeds))
+    took_s = np.max([table["ended"] for table in tables], axis=0) - np.min([table["began"] for table in tables], axis=0)
+    measured_s = float(took_s.sum())
+    return Recorded(weights, speeds, max(0.0, measured_s - float(useful.max())), measured_s)

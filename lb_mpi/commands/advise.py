@@ -1,0 +1,124 @@
+"""The command `advise`: a recorded run, played again: what would help, and by how much."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from lb_mpi.advising import exchange, profiled, rows, search, tasks
+from lb_mpi.advising.advice import Advice
+from lb_mpi.recording.profile_store import read_profile
+from lb_mpi.recording.run import assemble
+
+PROGRESS_S = 1.0  # after which a terminal is told what is played
+DRIVERS = {"map_blocks": rows, "exchange": exchange, "pool": tasks, "search": search}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("folder", metavar="FOLDER", help="of a record (--record, LB_MPI_RECORD), or of `profile -o`")
+
+
+def run(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Advise; ValueError when there is no record or profile that can be read, or none with enough in it.
+
+    A list: `what`, `predicted_s`, `measured_s` (None: it was not run), the `spread_s` of what was predicted (None: not
+    known), the `change` to make, the `driver`; the first of each driver is the run as it was, with `notes`.
+    """
+    folder = Path(options.folder)
+    progress = _Progress()
+    try:
+        found = _advice(folder, progress)
+    except ValueError as error:
+        raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
+    finally:
+        progress.clear()
+    return [
+        {
+            "driver": advice.driver,
+            "what": line.what,
+            "predicted_s": _known(line.predicted_s),
+            "measured_s": _known(line.measured_s),
+            "spread_s": _known(line.spread_s),
+            "change": line.change,
+            **({"notes": advice.notes} if line is advice.lines[0] else {}),
+        }
+        for advice in found
+        for line in advice.lines
+    ]
+
+
+def summary(answer: list[dict[str, Any]]) -> list[str]:
+    """The answer as tables for people."""
+    lines: list[str] = []
+    width = max(len(line["what"]) for line in answer)
+    for line in answer:
+        if "notes" in line:
+            first, notes = line, line["notes"]
+            lines += [""] * bool(lines) + [
+                f"{line['driver']:<{width}}  predicted    spread  measured  to recorded  change"
+            ]
+        was_s = first["measured_s"]
+        part = f"{line['predicted_s'] / was_s:11.2f}x" if line["predicted_s"] is not None and was_s else f"{'':12}"
+        lines.append(
+            f"{line['what']:<{width}} {_seconds(line['predicted_s'])}  {_spread(line)} {_seconds(line['measured_s'], '')} "
+            f"{part}  {line['change']}".rstrip()
+        )
+        if line is answer[-1] or "notes" in answer[answer.index(line) + 1]:
+            lines += [f"note: {note}" for note in notes]
+    return lines
+
+
+def _advice(folder: Path, progress: _Progress) -> list[Advice]:
+    names = sorted(folder.iterdir())
+    if any(path.suffix == ".lbrec" for path in names):
+        found = assemble((path.name, path.read_bytes()) for path in names if path.suffix == ".lbrec")
+        advice = [one for driver in DRIVERS.values() if (one := driver.advise(found, progress)) is not None]
+        if not advice:
+            raise ValueError(
+                "nothing in it can be played again: expected a search, map_blocks, a map of a pool, or exchanges, ended on "
+                "all ranks"
+            )
+        advice[0].notes.extend(found.notes)
+        return advice
+    if any(path.name.startswith("profile.") for path in names):
+        return [profiled.advise(read_profile(folder), progress)]
+    raise ValueError("no record in it: expected files rank*.lbrec, or those of `profile -o`")
+
+
+def _known(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else seconds
+
+
+def _seconds(seconds: float | None, unknown: str = "not known") -> str:
+    return f"{unknown:>10}" if seconds is None else f"{seconds:8.3f} s"
+
+
+def _spread(line: dict[str, Any]) -> str:
+    if line["predicted_s"] is None:
+        return f"{'':8}"
+    if line["spread_s"] is None:
+        return f"{'one run':>8}"
+    return f"{100.0 * line['spread_s'] / line['predicted_s']:6.1f} %" if line["predicted_s"] else f"{'':8}"
+
+
+class _Progress:
+    """What is played now, on a terminal."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._shown = False
+
+    def __call__(self, what: str) -> None:
+        if sys.stderr.isatty() and time.monotonic() > self._began + PROGRESS_S:
+            self._shown = True
+            print(f"\rplaying {what[:60]}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave an empty line."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

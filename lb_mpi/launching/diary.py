@@ -1,0 +1,43 @@
+"""What happens to a run, written beside its records while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from lb_mpi.recording.launches import FILE, RESTART, START, Happened, folder_of, line
+
+
+class Diary:
+    """Of one run in `folder`, which is made; None: nothing is written.  OSError when it can't be.
+
+    Records of a run before, which this one would write over, are removed first: they would look like its own.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = None if folder is None else Path(folder).absolute()
+        self._start = 0
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / FILE).write_text("")
+            for old in (*self._folder.glob("rank*.lbrec"), *self._folder.glob("restart-*/rank*.lbrec")):
+                old.unlink()
+
+    def tell(self, what: str, words: str, rank: str = "") -> None:
+        """Write that something has happened, to `rank` if that is known; a full disk does not end the run."""
+        if self._folder is None:
+            return
+        self._start += what == RESTART
+        number = int(rank) if rank.isdecimal() else -1
+        with contextlib.suppress(OSError), open(self._folder / FILE, "a") as file:
+            file.write(line(Happened(what, time.time(), self._start, number, words)))
+
+    def variables(self) -> dict[str, str]:
+        """Return the variable that tells this start's ranks where to record."""
+        return {} if self._folder is None else {"LB_MPI_RECORD": os.path.join(self._folder, folder_of(self._start))}
+
+    def begin(self, words: str) -> None:
+        """Write that a start begins."""
+        self.tell(START, words)

@@ -1,0 +1,99 @@
+"""How a run goes that is under way, from two looks at its records, which ranks write about once a second.   (pure)"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.recording.events import Driver, Way
+from lb_mpi.recording.record import Table
+from lb_mpi.recording.run import DRIVERS, USEFUL, Floats, Run
+
+
+class Look(NamedTuple):
+    """What the records of the P ranks of a run say at one time, in the order of `Run.ranks`."""
+
+    names: list[str]  # (P,) what each rank is shown as: its host, or the rank itself where there is one host
+    until_s: Floats  # (P,) to which each record goes, since the run began
+    useful_s: Floats  # (P,) seconds of work so far, a slow rank's rests included
+    done: Floats  # (P,) units, rows or tasks
+    left: float  # tasks of the map that is under way; NaN: nobody knows
+    balances: Floats  # (P,) times that work came, or was lent
+    unit: str
+
+
+class Line(NamedTuple):
+    """A host or a rank as it is shown."""
+
+    name: str
+    ranks: int
+    done: float
+    per_s: float  # units in a second, lately
+    busy: float  # part of the time lately, 0 to 1; NaN: there is no newer record
+    balances: int
+
+
+class View(NamedTuple):
+    """A run as it is shown."""
+
+    seconds: float  # since it began
+    lines: list[Line]
+    total: Line
+    unit: str
+    left_s: float  # NaN: can't be known
+
+
+def look(run: Run) -> Look:
+    """Sum up the records as they are."""
+    by_rank = len(run.hosts) == 1
+    of = sum(one.known.of for one in run.ranks)
+    drivers = [int(one.steps["driver"][-1]) for one in run.ranks if len(one.steps)]
+    driver = Driver.TASKS if of else Driver(drivers[0]) if drivers else Driver.SEARCH
+    return Look(
+        names=[f"rank {one.about.rank}" if by_rank else one.about.host for one in run.ranks],
+        until_s=np.array([one.until + offset for one, offset in zip(run.ranks, run.offsets_s, strict=True)]),
+        useful_s=run.totals[:, list(USEFUL)].sum(axis=1),
+        done=np.array([float(one.steps["units"].sum()) + one.known.under_way for one in run.ranks]),
+        left=of - sum(one.known.under_way for one in run.ranks) if of else float("nan"),
+        balances=np.array([_balances(one.flows) for one in run.ranks]),
+        unit=DRIVERS[driver][1],
+    )
+
+
+def view(before: Look | None, now: Look) -> View:
+    """Compare two looks; with one only, or after ranks have come, everything since the begin counts as lately."""
+    if before is None or before.names != now.names or (now.done < before.done).any():
+        zeros = np.zeros(len(now.names))
+        before = now._replace(until_s=zeros, useful_s=zeros, done=zeros)
+    lines = [
+        _line(name, np.array([each == name for each in now.names]), before, now) for name in dict.fromkeys(now.names)
+    ]
+    total = _line("all", np.ones(len(now.names), dtype=bool), before, now)
+    left_s = now.left / total.per_s if total.per_s > 0.0 else float("nan")
+    return View(float(now.until_s.max()), lines, total, now.unit, left_s)
+
+
+def _line(name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool_]], before: Look, now: Look) -> Line:
+    spans = (now.until_s - before.until_s)[mine]
+    known = spans > 0.0
+    per_s = ((now.done - before.done)[mine][known] / spans[known]).sum() if known.any() else 0.0
+    useful = (now.useful_s - before.useful_s)[mine][known].sum()
+    busy = float(useful / spans[known].sum()) if known.any() else float("nan")
+    return Line(name, int(mine.sum()), float(now.done[mine].sum()), float(per_s), busy, int(now.balances[mine].sum()))
+
+
+def _balances(flows: Table) -> float:
+    """Count how often work has moved; of drafts, those that brought some."""
+    return float(np.where(flows["way"] == Way.DRAFT, flows["amount"], flows["n"]).sum())
+
+
+def words(shown: View) -> str:
+    """Say it in one line, for a log."""
+    total = shown.total
+    text = f"{shown.seconds:,.0f} s: {total.done:,.0f} {shown.unit}, {total.per_s:,.3g} a second"
+    if (known := [line for line in shown.lines if line.busy == line.busy]) and total.busy == total.busy:
+        least = min(known, key=lambda line: line.busy)
+        text += f"; busy {total.busy:.0%}, least on {least.name}: {least.busy:.0%}"
+    text += f"; {total.balances:,} balances"
+    return text + (f"; about {shown.left_s:,.0f} s left" if shown.left_s == shown.left_s else "")

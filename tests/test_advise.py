@@ -1,0 +1,348 @@
+"""Advice on recorded runs: what it predicts of another way is what the simulator then takes that way."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lb_mpi.__main__ import main
+from lb_mpi.advising import exchange, profiled, rows, search, tasks
+from lb_mpi.advising.advice import Advice, core_share
+from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
+from lb_mpi.graph import mesh
+from lb_mpi.pooling.simulate import Pool, task_costs
+from lb_mpi.problems.uts import UnbalancedTreeSearch
+from lb_mpi.problems.uts_tree import Tree
+from lb_mpi.recording.events import Driver, Phase, Step
+from lb_mpi.recording.halos import Halos
+from lb_mpi.recording.known import LOADS, TASKS, Known, unpack
+from lb_mpi.recording.profile import Line, Profile, RankProfile
+from lb_mpi.recording.profile_store import write_profile
+from lb_mpi.recording.record import Record
+from lb_mpi.recording.run import Run, assemble
+from lb_mpi.recording.store import place
+from lb_mpi.recording.virtual import Rows, files
+from lb_mpi.searching import simulate as searching
+from lb_mpi.searching.searcher import Options
+
+SPEEDS = np.array([0.8, 0.4, 0.2, 0.2])
+TREE = Tree("geometric", "fixed", depth=7, branching=4, seed=19)
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def run_of(records: Sequence[Record], now: float) -> Run:
+    return assemble(files(records, now, ["virtual"] * len(records), "program"))
+
+
+def predicted(advice: Advice | None, what: str) -> float:
+    assert advice is not None
+    (found,) = [line.predicted_s for line in advice.lines if line.what == what]
+    return found
+
+
+def cluster_run(scheme: str, calls: int, recorded: Rows | None = None, seed: int = 5) -> float:
+    """Seconds of calls in which a warm region moves over four unequal ranks."""
+    more = {} if recorded is None else {"world_class": recorded.world}
+    cluster = Cluster(mesh(2, 2), SPEEDS * 1e4, scheme=scheme, noise=0.05, seed=seed, **more)
+    costs = row_costs("hotspot", 4, 100, spread=1.0, period=120)
+    done = simulate(cluster, costs, calls, (lambda _, call: recorded.called(cluster, call)) if recorded else None)
+    return sum(call.seconds for call in done)
+
+
+@pytest.mark.parametrize("calls", [16, 40])
+def test_rows_take_what_was_predicted(calls: int) -> None:
+    recorded = Rows(4)
+    cluster_run("fos", calls, recorded)
+    advice = rows.advise(run_of(recorded.records, recorded.now), quiet)
+    assert advice is not None
+    first = advice.lines[0]
+    assert (first.what, first.measured_s) == ("as recorded: fos", pytest.approx(recorded.now, rel=1e-3))
+    assert first.predicted_s == pytest.approx(recorded.now, rel=0.1)
+    assert predicted(advice, "direct") == pytest.approx(cluster_run("direct", calls), rel=0.06)
+    costs = row_costs("hotspot", 4, 100, spread=1.0, period=120)
+    alone = sum(
+        max(mine.sum() / speed for mine, speed in zip(costs(k), SPEEDS * 1e4, strict=True)) for k in range(calls)
+    )
+    assert predicted(advice, "no balancing") == pytest.approx(alone, rel=0.06)
+    assert alone > 1.5 * recorded.now
+    whats = [line.what for line in advice.lines]
+    assert len(set(whats)) == len(whats)
+    assert {"fos on ring:4", "fos on complete:4", "without rank 3", "moved once, by speed"} <= {
+        *whats,
+        "without rank 3",
+    }
+    assert "fos on torus:2x2" not in whats  # the same graph as the mesh
+
+
+def late_run(outside_s: Sequence[float], speeds: Sequence[float] = (1.0, 0.5)) -> Run:
+    """Ten calls of two ranks with rows for 0.1 s of work each; each comes late by its own time."""
+    records = [Record(0.0) for _ in speeds]
+    ends = np.zeros(len(speeds))
+    for call in range(10):
+        began = ends + outside_s
+        ends = np.full(len(speeds), max(began + 0.1 / np.array(speeds)))
+        for rank, record in enumerate(records):
+            how = {"scheme": "direct", "tolerance": 0.05, "when": "auto", "every": 1, "neighbours": [1 - rank]}
+            record.known.use("map_blocks", how)
+            record.known.load(0.1 / speeds[rank], math.nan if call == 0 else outside_s[rank])
+            took_s, speed = 0.1 / speeds[rank], speeds[rank] / np.mean(speeds)
+            record.step(Step(Driver.ROWS, began[rank], ends[rank], took_s, 10, speed))
+    return run_of(records, float(ends.max()))
+
+
+def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came() -> None:
+    whole = late_run([0.0, 0.0])
+    first, second = whole.ranks
+    loads = second.known.loads[:-1]
+    killed = second._replace(steps=second.steps[:-1], known=second.known._replace(loads=loads), ended=False)
+    advice = rows.advise(whole._replace(ranks=[first, killed]), quiet)
+    assert advice is not None
+    assert advice.lines[0].measured_s == pytest.approx(9 * 0.2, rel=0.01)
+
+
+def test_what_ranks_do_outside_counts() -> None:
+    with_it = rows.advise(late_run([0.3, 0.1]), quiet)
+    assert with_it is not None
+    level, taken = with_it.lines[0].predicted_s, with_it.lines[0].measured_s
+    assert taken == pytest.approx(10 * 0.4, rel=0.01)
+    assert predicted(with_it, "no balancing") == pytest.approx(10 * 0.4 + taken - level, rel=0.01)
+    assert 10 * (0.2 + 0.2 + 0.4) / 1.5 * 0.6 < level < 10 * 0.4  # rows go to the rank that comes early
+    without = rows.advise(late_run([0.0, 0.0]), quiet)
+    assert without is not None
+    extra_s = without.lines[0].measured_s - without.lines[0].predicted_s
+    assert predicted(without, "no balancing") == pytest.approx(10 * 0.2 + extra_s, rel=0.01)
+
+
+@pytest.mark.parametrize("with_costs", [False, True])
+def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
+    costs = task_costs("lognormal", 300, 5e-3, spread=1.2, seed=3)
+    records = [Record(0.0) for _ in SPEEDS]
+    pool = Pool([4], SPEEDS, records=records)
+    took_s = pool.map(costs, costs_known=with_costs).seconds
+    advice = tasks.advise(run_of(records, took_s), quiet)
+    other = Pool([4], SPEEDS).map(costs, costs_known=not with_costs)
+    assert advice is not None
+    assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.03)
+    assert advice.lines[0].measured_s == pytest.approx(took_s, rel=0.01)
+    assert advice.lines[1].predicted_s == pytest.approx(other.seconds, rel=0.1)
+    assert predicted(advice, "a fixed share each, by number") > 1.5 * took_s
+    if not with_costs:
+        by_number = max(part.sum() / speed for part, speed in zip(np.array_split(costs, 4), SPEEDS, strict=True))
+        assert predicted(advice, "a fixed share each, by number") == pytest.approx(by_number, rel=0.03)
+
+
+def test_maps_before_the_last_count_by_their_work() -> None:
+    records = [Record(0.0) for _ in SPEEDS]
+    pool = Pool([4], SPEEDS, records=records)
+    took_s = sum(pool.map(np.full(n, 2e-3)).seconds for n in (400, 200))
+    advice = tasks.advise(run_of(records, took_s), quiet)
+    assert advice is not None
+    assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.1)
+
+
+def searched(balance: bool, records: Sequence[Record] | None = None) -> float:
+    options = Options(threshold=4.0, balance=balance)
+    problems = [UnbalancedTreeSearch(TREE) for _ in SPEEDS]
+    found = searching.search(problems, speeds=SPEEDS.tolist(), unit_s=2e-6, options=options, records=records)
+    return found.virtual_seconds
+
+
+@pytest.mark.parametrize("balance", [True, False])
+def test_searches_take_what_was_predicted(balance: bool) -> None:
+    records = [Record(0.0) for _ in SPEEDS]
+    took_s = searched(balance, records)
+    advice = search.advise(run_of(records, took_s), quiet)
+    other_s = searched(not balance)
+    assert advice is not None
+    first, second, perfect, *machines = advice.lines
+    assert first.predicted_s == pytest.approx(took_s, rel=0.1)
+    assert first.measured_s == pytest.approx(took_s, rel=0.01)
+    assert second.what == ("no balancing" if balance else "balancing")
+    assert second.predicted_s == pytest.approx(other_s, rel=0.1)
+    assert perfect.predicted_s <= min(took_s, other_s)
+    assert machines[0].predicted_s > machines[1].predicted_s
+
+
+def test_a_model_that_follows_no_parts_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [Record(0.0) for _ in SPEEDS]
+    took_s = searched(True, records)
+    monkeypatch.setattr(search, "_shares", lambda run, ranks, units: units)  # each rank keeps what it did in the end
+    advice = search.advise(run_of(records, took_s), quiet)
+    assert predicted(advice, "no balancing") < 0.85 * searched(False)
+
+
+def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [Record(0.0) for _ in SPEEDS]
+    took_s = Pool([4], SPEEDS, records=records).map(np.full(200, 5e-3)).seconds
+    monkeypatch.setattr(tasks, "core_share", lambda ranks, tables: 1.0 / SPEEDS)
+    advice = tasks.advise(run_of(records, took_s), quiet)
+    assert advice is not None
+    assert advice.lines[0].predicted_s < 0.5 * took_s
+
+
+def test_first_parts_cannot_be_followed_when_drafts_are_missing() -> None:
+    records = [Record(0.0) for _ in SPEEDS]
+    took_s = searched(True, records)
+    records[2].moves.kept.n -= 1
+    advice = search.advise(run_of(records, took_s), quiet)
+    assert advice is not None
+    assert math.isnan(predicted(advice, "no balancing"))
+    assert any("first parts can't be followed" in note for note in advice.notes)
+
+
+def exchanged(weights: Sequence[float]) -> Run:
+    """Four exchanges, with as much computed between them as each rank's part weighs."""
+    records, now = [Record(0.0) for _ in weights], 0.0
+    halos = [Halos(record) for record in records]
+    step_s = max(w / s for w, s in zip(weights, SPEEDS, strict=True))
+    for rank, weight in enumerate(weights):
+        records[rank].known.use("exchange", {"vertices": 10, "weight": weight, "cut": 3.0})
+        for k in range(4):
+            now = k * step_s
+            halos[rank].begin(now if k == 0 else now - step_s + weight / SPEEDS[rank])
+            halos[rank].end(now)
+        halos[rank].close(now + weight / SPEEDS[rank])
+    return run_of(records, now + step_s)
+
+
+def test_a_distribution_takes_what_was_predicted() -> None:
+    block = exchange.advise(exchanged([0.25] * 4), quiet)
+    static = exchange.advise(exchanged([0.5, 0.25, 0.125, 0.125]), quiet)
+    assert predicted(block, "as recorded") == pytest.approx(4 * 0.25 / 0.2)
+    assert predicted(static, "equal blocks") == pytest.approx(4 * 0.25 / 0.2)
+    assert predicted(block, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015)
+    assert predicted(block, "dealt by speed, without rank 2") == pytest.approx(4 * 1.0 / 1.4 * 1.015)
+
+
+def profile(useful_s: Sequence[float], calls: int = 20) -> Profile:
+    """Ranks that wait for the slowest one, in as many calls, and talk for 0.5 s."""
+    ranks = []
+    for rank, useful in enumerate(useful_s):
+        waits = max(useful_s) - useful
+        line = Line("jacobi.py", 7, "step", "Allreduce", calls, waits + 0.5, 8, {int(np.argmax(useful_s)): waits})
+        ranks.append(RankProfile(rank, "host", max(useful_s) + 0.5, useful, useful, [line]))
+    return Profile("jacobi.py", ranks, [1.0] * len(ranks))
+
+
+def test_a_program_without_lb_mpi() -> None:
+    advice = profiled.advise(profile([4.0, 2.0, 1.0, 1.0]), quiet)
+    assert predicted(advice, "as profiled") == 4.5
+    assert predicted(advice, "perfectly balanced, nobody waits") == pytest.approx(2.5)
+    realistic = predicted(advice, "balanced as lb_mpi does it")
+    assert 2.5 < realistic < 3.2
+    assert any("speeds are taken to be equal" in note for note in advice.notes)
+    once = profiled.advise(profile([4.0, 2.0, 1.0, 1.0], calls=1), quiet)  # nothing can be learned from a call before
+    assert predicted(once, "balanced as lb_mpi does it") > realistic
+    with pytest.raises(ValueError, match="the profile of one rank"):
+        profiled.advise(profile([1.0]), quiet)
+
+
+def test_a_busy_machine_is_noticed() -> None:
+    record = Record(0.0)
+    record.enter(Phase.OWN, 0.0)
+    record.step(Step(Driver.TASKS, 0.0, 4.0, 1.0, 10.0))
+    record.known.task(0, 10, 1.0)
+    run = run_of([record, Record(0.0)], 4.0)
+    assert core_share(run.ranks[:1], [run.ranks[0].steps]) == pytest.approx([0.25], rel=1e-3)
+    record = Record(0.0)
+    record.step(Step(Driver.TASKS, 0.0, 4.0, 0.0, 0.0))
+    assert tasks.advise(run_of([Record(0.0)], 4.0), quiet) is None
+    with pytest.raises(ValueError, match="no tasks that took time"):
+        tasks.advise(run_of([record], 4.0), quiet)
+
+
+def test_what_is_known_is_bounded_and_its_sums_are_exact() -> None:
+    known = Known(0.0)
+    for call in range(4 * LOADS + 3):
+        known.load(0.5, math.nan if call == 0 else 0.25)
+    for k in range(5 * TASKS):
+        known.task(3 * k, 3, 0.125)
+    known.use("search", {"pause_s": (1e-4, 1e-2), "route": None})
+    found = unpack(known.pack())
+    assert len(found.loads) <= LOADS
+    assert found.loads["n"].sum() == 4 * LOADS + 3
+    assert found.loads["home_s"].sum() == pytest.approx(0.5 * (4 * LOADS + 3))
+    assert np.isnan(found.loads["outside_s"]).tolist() == [True] + [False] * (len(found.loads) - 1)
+    assert len(found.tasks) <= TASKS
+    assert (found.tasks["n"].sum(), found.tasks["seconds"].sum()) == (15 * TASKS, pytest.approx(5 * TASKS / 8))
+    assert (np.diff(found.tasks["first"].astype(int)) > 0).all()
+    known.begin_tasks()
+    assert len(unpack(known.pack()).tasks) == 0
+
+
+def pool_files() -> list[tuple[str, bytes]]:
+    records = [Record(0.0) for _ in SPEEDS]
+    took_s = Pool([4], SPEEDS, records=records).map(task_costs("constant", 40, 5e-3)).seconds
+    return list(files(records, took_s, ["a", "a", "b", "b"], "program"))
+
+
+def folder_of(path: Path, content: list[tuple[str, bytes]]) -> str:
+    for name, data in content:
+        (path / name).write_bytes(data)
+    return str(path)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(tmp_path, pool_files())
+    assert main(["advise", folder, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert all({"what", "predicted_s", "measured_s"} <= set(line) for line in told)
+    assert [line["measured_s"] is None for line in told] == [False] + [True] * (len(told) - 1)
+    assert "without host b" in [line["what"] for line in told]
+    assert main(["advise", folder]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].split() == ["pool", "predicted", "spread", "measured", "to", "recorded", "change"]
+    assert len([line for line in said if not line.startswith("note: ")]) == 1 + len(told)
+    assert "pool.map(function, items, costs=...)" in said[2]
+
+
+def test_the_command_on_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_profile(tmp_path, profile([4.0, 2.0]))
+    assert main(["advise", str(tmp_path)]) == 0
+    assert "perfectly balanced, nobody waits" in capsys.readouterr().out
+
+
+def damaged(what: str) -> list[tuple[str, bytes]]:
+    found = pool_files()
+    name, data = found[1]
+    if what == "torn":
+        found[1] = name, data[: place(0, 4) + 60]
+    elif what == "another version":
+        found = [(name, data[:6] + b"\x01\x00" + data[8:]) for name, data in found]
+    elif what == "empty":
+        found = []
+    elif what == "one rank":
+        found = found[:1]
+    elif what == "nothing in it":
+        found = list(files([Record(0.0)], 1.0, ["a"], "program"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("empty", "no record in it: expected files rank*.lbrec, or those of `profile -o`"),
+        ("torn", "records of 3 of 4 ranks: expected all of them"),
+        ("one rank", "records of 1 of 4 ranks: expected all of them"),
+        ("another version", "rank000000.lbrec: is a record of version 1: expected 2"),
+        ("nothing in it", "nothing in it can be played again"),
+    ],
+)
+def test_records_that_are_no_good(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str, words: str) -> None:
+    folder = folder_of(tmp_path, damaged(what))
+    assert main(["advise", folder]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert folder in said
+    assert len(said.splitlines()) == 1
+
+
+def test_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", str(tmp_path / "none")]) == 2
+    assert "No such file or directory" in capsys.readouterr().err

@@ -1,0 +1,88 @@
+"""Every block and command of README, the tutorial and the how-to pages is run, with mpiexec; what is shown is what is seen.
+
+Those marked as long are run when LB_MPI_LONG_DOCUMENTS is set.
+"""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tools.documents import LANGUAGES, PAGES, ROOT, Block, blocks, same
+from tools.environment import here
+
+LIMIT_S = 200.0  # of a command, on a busy machine
+LONG = bool(os.environ.get("LB_MPI_LONG_DOCUMENTS"))
+CLONE = re.compile(r"\./launch/|-m (apps|benchmarks)\b")  # what only the clone has
+
+
+def names(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def run(command: str, folder: Path) -> str:
+    """Run a command as a shell does in `folder`; what it has printed on stdout."""
+    environment = here()
+    variables = environment.job(1, [])[1]
+    variables["HOME"] = str(folder)
+    with open(folder / "stderr", "w+b") as errors:
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=errors, timeout=LIMIT_S
+        )
+        errors.seek(0)
+        assert done.returncode == 0, f"{command}\n{done.stdout.decode()}\n{errors.read().decode()}"
+    return done.stdout.decode()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_what_is_shown_is_what_is_seen(page: Path, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    if CLONE.search(page.read_text()):
+        for name in ("apps", "benchmarks", "launch", "lb_mpi", "tests"):
+            (tmp_path / name).symlink_to(ROOT / name)
+    seen: str | None = None
+    for block in blocks(page):
+        if block.language == "text" and seen is not None:
+            figures_differ = block.mark == "figures differ"
+            assert same(block.text, seen, figures_differ=figures_differ), f"line {block.line}: seen\n{seen}"
+        seen = None
+        if block.mark.startswith("not run") or (block.mark == "long" and not LONG):
+            continue
+        if block.name:
+            (tmp_path / block.name).write_text(block.text)
+        if block.language == "sh":
+            seen = "".join(run(command, tmp_path) for command in block.commands)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_each_block_says_what_it_is(page: Path) -> None:
+    for block in blocks(page):
+        where = f"{names(page)}, line {block.line}"
+        assert block.language in LANGUAGES, where
+        assert block.mark in ("", "long", "figures differ") or re.fullmatch("not run: .{5,}", block.mark), where
+        assert block.language != "python" or block.name or block.mark.startswith("not run"), f"{where}: no file"
+
+
+def test_a_wrong_output_is_noticed() -> None:
+    assert same("a  1.5 s\n", "a 12.25 s", figures_differ=True)
+    assert not same("a 1.5 s", "b 1.5 s", figures_differ=True)
+    assert not same("a 1.5 s", "a 1.6 s", figures_differ=False)
+
+
+def test_blocks_are_found_with_their_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("x\n<!-- long -->\n```sh\n# no command\na \\\nb\nc\n```\n\n```python\n# f.py\nd\n```\n")
+    first, second = blocks(page)
+    assert first == Block("sh", "long", "# no command\na \\\nb\nc\n", 3)
+    assert first.commands == ["a  b", "c"]
+    assert (first.name, second.name, second.line) == ("", "f.py", 10)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / "docs").glob("*.md")], ids=names)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(
+        r"\]\(([^)#:]+)(?:#[^)]*)?\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    ):
+        assert (page.parent / target).exists(), target

@@ -1,0 +1,55 @@
+"""Process graphs that follow the hosts."""
+
+import numpy as np
+import pytest
+
+from lb_mpi.diffusion.diffusion import balance
+from lb_mpi.graph_hosts import host_graph
+
+
+def crossing(hosts: list[str]) -> int:
+    tails, heads = host_graph(hosts).edges()
+    return sum(hosts[tail] != hosts[head] for tail, head in zip(tails.tolist(), heads.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "between"),
+    [
+        (["a"], 0),
+        (["a"] * 7, 0),
+        (["a", "b"], 1),
+        (["a", "b"] * 8, 1),
+        (["a"] * 3 + ["b"] * 9 + ["c"], 3),  # of a ring
+        ([f"h{rank // 16}" for rank in range(256)], 32),  # of a torus of 4 x 4
+        ([f"h{rank % 7}" for rank in range(40)], 7),
+    ],
+)
+def test_few_edges_between_hosts(hosts: list[str], between: int) -> None:
+    graph = host_graph(hosts)
+    assert graph.n == len(hosts)
+    assert graph.components()[0] == 1
+    assert crossing(hosts) == between
+    inside = {host: hosts.count(host) for host in hosts}
+    assert graph.degrees.max() <= max(inside.values()).bit_length() + 4
+
+
+def test_edges_between_hosts_are_shared_out_among_the_ranks() -> None:
+    hosts = [f"h{rank // 16}" for rank in range(16 * 25)]
+    tails, heads = host_graph(hosts).edges()
+    out = np.bincount(
+        [end for pair in zip(tails, heads, strict=True) if hosts[pair[0]] != hosts[pair[1]] for end in pair]
+    )
+    assert out.max() == 1
+
+
+def test_loads_are_levelled_on_it() -> None:
+    hosts = [f"h{rank // 5 % 9}" for rank in range(200)]
+    rng = np.random.default_rng(1)
+    found = balance(host_graph(hosts), rng.uniform(0, 9, 200), rng.uniform(1, 4, 200), scheme="cg")
+    assert found.converged
+    assert found.steps < 40
+
+
+def test_no_rank_at_all() -> None:
+    with pytest.raises(ValueError, match=r"hosts = \[\]: expected one for each rank"):
+        host_graph([])

@@ -1,0 +1,150 @@
+"""The pictures of README and the tutorial: records of runs on a virtual clock, so that they are the same on any machine.
+
+python -m tools.pictures [NAME ...]          # in .venv, with matplotlib (extra plot)
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lb_mpi.balancing.simulate import Cluster, Network, simulate
+from lb_mpi.graph_files import as_graph
+from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
+from lb_mpi.recording.events import Phase
+from lb_mpi.recording.pictures import COLOURS, strip_pixels
+from lb_mpi.recording.record import Record
+from lb_mpi.recording.run import Run, assemble, timeline
+from lb_mpi.recording.virtual import Rows, files
+from lb_mpi.searching import simulate as search
+from lb_mpi.searching.searcher import Options
+from tools.documents import PAGES, ROOT, blocks
+
+SPEEDS = (0.8, 0.4, 0.2, 0.2)
+COLUMNS = 600
+NAMES = {
+    Phase.OWN: "work",
+    Phase.FOREIGN: "work on rows of others",
+    Phase.PROTOCOL: "balancing",
+    Phase.PACKING: "packing",
+    Phase.WAITING: "waiting",
+    Phase.RESTING: "resting",
+    Phase.OUTSIDE: "outside of lb_mpi",
+}
+
+
+class Picture(NamedTuple):
+    """A picture: one strip for each run."""
+
+    titles: tuple[str, ...]
+    runs: Callable[[], list[Run]]
+
+
+def searches(problem: Callable[[], Any], unit_s: float) -> list[Run]:
+    """Search on virtual ranks, without and with balancing; a unit of work takes `unit_s` seconds on a rank of speed 1."""
+    runs = []
+    for balance in (False, True):
+        records = [Record(0.0) for _ in SPEEDS]
+        options = Options(threshold=1.0, balance=balance)
+        problems = [problem() for _ in SPEEDS]
+        result = search.search(problems, speeds=SPEEDS, unit_s=unit_s, options=options, records=records)
+        runs.append(virtual(records, result.virtual_seconds))
+    return runs
+
+
+def tree() -> list[Run]:
+    """Search the tree T1, of four million nodes."""
+    return searches(lambda: UnbalancedTreeSearch(TREES["T1"]), 1e-6)
+
+
+def queens() -> list[Run]:
+    """Run the search of the tutorial's program, without its last lines, which need MPI."""
+    text = next(
+        block.text for page in PAGES for block in blocks(page) if block.name == "queens.py" and "sys" in block.text
+    )
+    names: dict[str, Any] = {}
+    exec(text.partition("\nbalance = ")[0].replace("from mpi4py import MPI\n", ""), names)
+    return searches(lambda: names["Queens"](10), 2e-5)
+
+
+def rows() -> list[Run]:
+    """Call map_blocks on rows that all take as long, 100 on each rank, six times."""
+    recorded = Rows(len(SPEEDS))
+    graph = as_graph("mesh:2x2")
+    speeds = np.array(SPEEDS) / 1e-3
+    cluster = Cluster(
+        graph, speeds, scheme="direct", network=Network((5e-6, 5e-6), 1e-9, 8000), world_class=recorded.world
+    )
+    costs = [np.ones(100) for _ in SPEEDS]
+    simulate(cluster, lambda call: costs, 6, lambda number, call: recorded.called(cluster, call))
+    return [virtual(recorded.records, recorded.now)]
+
+
+def virtual(records: Sequence[Record], seconds: float) -> Run:
+    """Read the records of virtual ranks, as a report does."""
+    return assemble(files(records, seconds, ["virtual"] * len(records), "pictures"))
+
+
+PICTURES = {
+    "strips": Picture(("one share each", "with lb_mpi"), tree),
+    "queens": Picture(("one share each", "with balancing"), queens),
+    "balanced": Picture(("six calls of map_blocks",), rows),
+}
+
+
+def draw(picture: Picture, runs: list[Run], path: Path) -> None:
+    """Draw the strips below each other, on one axis of time that begins where lb_mpi begins to work."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    spans = [_span(run) for run in runs]
+    longest = max(end - begin for begin, end in spans)
+    figure = Figure(figsize=(7.0, 0.7 + 1.3 * len(runs)), layout="constrained", facecolor="white")
+    many: Any = figure.subplots(len(runs), 1, sharex=True, squeeze=False)
+    for axes, run, (begin, end), title in zip(many[:, 0], runs, spans, picture.titles, strict=True):
+        parts = timeline(run, COLUMNS)[:, round(COLUMNS * begin / run.seconds) : round(COLUMNS * end / run.seconds)]
+        colours = ListedColormap([*COLOURS.values(), "#ffffff"])
+        extent = (0.0, end - begin, len(run.ranks), 0.0)
+        pixels = strip_pixels(parts)[0]
+        axes.imshow(
+            pixels, cmap=colours, vmin=0, vmax=len(COLOURS), aspect="auto", interpolation="nearest", extent=extent
+        )
+        axes.set_xlim(0.0, longest)
+        axes.set_yticks([k + 0.5 for k in range(len(run.ranks))], [f"rank {one.about.rank}" for one in run.ranks])
+        axes.set_title(title, loc="left", fontsize="medium")
+    many[-1, 0].set_xlabel("seconds")
+    totals = sum(run.totals.sum(axis=0) for run in runs)
+    shown = [phase for phase in Phase if totals[phase] > 0.02 * totals.sum()]
+    handles = [Patch(color=COLOURS[phase], label=NAMES[phase]) for phase in shown]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize="small", frameon=False)
+    figure.savefig(path, dpi=110, pil_kwargs={"optimize": True})
+
+
+def _span(run: Run) -> tuple[float, float]:
+    """From the first to the last moment in which a rank works in lb_mpi; at most 3 % of the span before."""
+    parts = timeline(run, COLUMNS)
+    works = (parts[:, :, [Phase.OWN, Phase.FOREIGN, Phase.RESTING]].sum(axis=2) > 0.05).any(axis=0).nonzero()[0]
+    if not len(works):
+        return 0.0, run.seconds
+    return float(works[0]) / COLUMNS * run.seconds, float(works[-1] + 1) / COLUMNS * run.seconds
+
+
+def main() -> None:
+    """Run and draw."""
+    parser = argparse.ArgumentParser(prog="python -m tools.pictures", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PICTURES))
+    names = parser.parse_args().names or list(PICTURES)
+    for name in names:
+        picture = PICTURES[name]
+        path = ROOT / "docs" / "pictures" / f"{name}.png"
+        draw(picture, picture.runs(), path)
+        print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e3:.0f} kB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
