@@ -4,8 +4,8 @@ mpiexec -n 4 python -m apps.maze --dim 4096 --free 0.7 --seed 1
 mpiexec -n 4 python -m apps.maze --dim 4096 --walled --speeds 0.8,0.4,0.2,0.2 --json
 mpiexec -n 2 python -m apps.maze maze16.txt
 
-The maze and the marks of visited cells are one array in a shared-memory window on each machine; machines tell each other
-what has been marked, while they search.
+The maze and the marks of visited cells are one array in a shared-memory window on each machine.  On several machines the
+maze is cut into tiles: each belongs to one rank, which is told of the ways that lead into it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
-from apps.maze_marks import MarkExchange, machine_number
 from apps.maze_shared import shared_bytes
+from lb_mpi.checks import integer
 from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.recorder import map_of, records
 from lb_mpi.mpi.waiting import barrier
 from lb_mpi.problems.maze import (
+    FREE,
     MARKED,
     MazeResult,
     MazeSearch,
@@ -35,6 +36,9 @@ from lb_mpi.problems.maze import (
     read_maze,
     way_back,
 )
+from lb_mpi.problems.maze_kernel import TOLD
+from lb_mpi.problems.maze_tiles import TiledMazeSearch, usual_tile
+from lb_mpi.problems.maze_tiles import compile_kernels as compile_tile_kernels
 from lb_mpi.recording.known import MAP
 
 PROG = "python -m apps.maze"
@@ -51,6 +55,13 @@ def parser() -> Parser:
     maze.add_argument(
         "--walled", action="store_true", help="wall the exit in, so that all reachable cells are searched"
     )
+    maze.add_argument(
+        "--tile",
+        type=int,
+        metavar="CELLS",
+        help="cut the maze into tiles of so many cells a side, each of which belongs to one rank; 0: all ranks mark one "
+        "array (default: 0 on one machine, and by the size of the maze on several, where 0 can't be)",
+    )
     add_search_options(parser, threshold=0.125, split_rules=("alternate", "half", "one"))
     return parser
 
@@ -62,8 +73,10 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     dim = agree(comm, lambda: check_maze_parameters(options.dim, options.free, options.seed, options.walled))
     if options.file:
         dim = comm.bcast(None if maze is None else len(maze) - 2)
-    compile_once(comm, compile_kernels)
     machine = MPI.Intracomm(comm.Split_type(MPI.COMM_TYPE_SHARED))
+    n_machines = comm.allreduce(int(machine.rank == 0))
+    tile = agree(comm, lambda: check_tile(options.tile, dim, n_machines))
+    compile_once(comm, compile_tile_kernels if tile else compile_kernels)
     if options.file and machine.size < comm.size:
         maze = comm.bcast(maze)
     with shared_bytes(comm, machine, (dim + 2, dim + 2)) as cells:
@@ -73,23 +86,22 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
             else:
                 cells[:] = maze
         barrier(comm)
-        order, several = machine_number(comm, machine), machine.size < comm.size
         keeper = machine.rank == 0
         picture = MAP if records() else 0
 
-        def make() -> MazeSearch:
-            return MazeSearch(cells, comm.rank, options.split_rule, log=several, order=order, keeper=keeper, picture=picture)
+        def make() -> MazeSearch | TiledMazeSearch:
+            if tile:
+                return TiledMazeSearch(cells, comm.rank, comm.size, tile=tile, keeper=keeper, picture=picture)
+            return MazeSearch(cells, comm.rank, options.split_rule, keeper=keeper, picture=picture)
 
         problem = agree(comm, make)
-        marks = MarkExchange(comm, machine, problem)
-        result = search(comm, problem, options, "cells", marks.exchange if marks.n_machines > 1 else None)
-        marks.finish()
+        result = search(comm, problem, options, "cells")
         map_of(problem.visited())
-        n_machines = marks.n_machines
-        marks.close()
         done: MazeResult = result.value
+        barrier(comm)  # nobody marks any more
+        marked = comm.allreduce(int(np.count_nonzero((cells >= MARKED) & (cells < TOLD))) if keeper else 0)
         path = find_path(comm, machine, cells, done)
-        marked = agree(comm, lambda: verify(cells, path) if comm.rank == 0 else 0)
+        agree(comm, lambda: check_path(cells, path) if len(path) and comm.rank == 0 else None)
     machine.Free()
     answer = {
         "dim": dim,
@@ -105,6 +117,15 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         f"{done.visited:,} cells visited, {answer['visited_twice']:,} of them twice",
         *lines(result),
     ]
+
+
+def check_tile(tile: int | None, dim: int, n_machines: int) -> int:
+    """Return the cells a side of a tile, 0 for none; ValueError for none on several machines."""
+    if tile is None:
+        return 0 if n_machines == 1 else usual_tile(dim)
+    if tile == 0 and n_machines > 1:
+        raise ValueError(f"--tile 0: expected tiles on {n_machines} machines, which can't mark one array")
+    return integer("--tile", tile, 0) and integer("--tile", tile, 4)
 
 
 def read(comm: MPI.Intracomm, options: argparse.Namespace) -> npt.NDArray[np.uint8] | None:
@@ -126,6 +147,8 @@ def find_path(
     path = np.empty(0, np.int64)
     if done.found_at >= 0:
         leaders = sorted(set(comm.allgather(machine.bcast(comm.rank))))
+        if machine.rank == 0:
+            cells[cells == TOLD] = FREE
         if comm.rank in leaders[1:]:
             comm.Send(cells, 0)
         machines = [cells]
@@ -137,13 +160,6 @@ def find_path(
         path = np.ascontiguousarray(found)
     length = comm.bcast(len(path))
     return path if comm.rank == 0 else np.empty(length, np.int64)
-
-
-def verify(cells: npt.NDArray[np.uint8], path: npt.NDArray[np.int64]) -> int:
-    """Check the path, if there is one, and count the cells marked by anybody."""
-    if len(path):
-        check_path(cells, path)
-    return int(np.count_nonzero(cells >= MARKED))
 
 
 if __name__ == "__main__":

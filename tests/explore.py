@@ -8,7 +8,8 @@ from typing import NamedTuple
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.cut import Cut
 from lb_mpi.searching.drafting import Kind, Message, Send
-from lb_mpi.searching.searcher import Options, Searcher
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.searcher import Searcher
 from tests.disk import Disk, MemoryStore
 from tests.law import check_ewd998, check_law
 from tests.pile import Broken, Pile

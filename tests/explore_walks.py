@@ -7,9 +7,10 @@ from typing import NamedTuple
 from lb_mpi.searching import tree
 from lb_mpi.searching.drafting import Kind, Message, Send, State
 from lb_mpi.searching.drafts import Draft
-from lb_mpi.searching.searcher import Options, Searcher
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.searcher import Searcher
 from tests.law import check_law
-from tests.pile import Broken, Heap, Pile, children
+from tests.pile import Broken, Heap, Pile, Post, children
 from tests.reach import reach
 
 
@@ -45,7 +46,7 @@ class World(NamedTuple):
             ranks.append(
                 (d.state, d.seq, d.out, tuple(sorted(d.stood)), tuple(d.drafts.standing), d.drafts.overtaken, tuple(d.kept),
                  t.engaged and t.parent, t.engaged, t.deficit, s.reason, s._told, s.error is None, tuple(p.items),
-                 tuple(sorted(p.done)))
+                 tuple(sorted(p.done)), tuple(getattr(p, "out", ())))
             )  # fmt: skip
         return (tuple(ranks), self.under_way)
 
@@ -55,6 +56,8 @@ def clone(searcher: Searcher, route: Route) -> Searcher:
     other = copy.copy(searcher)
     other.problem = problem = copy.copy(searcher.problem)
     problem.items, problem.done = list(problem.items), list(problem.done)
+    if isinstance(problem, Post):
+        problem.out = list(problem.out)
     other.termination = copy.copy(searcher.termination)
     other.drafting = drafting = copy.copy(searcher.drafting)
     drafting.problem, drafting.terms = problem, drafting.terms._replace(pick=route)
@@ -85,6 +88,7 @@ def first_walks(
     options = Options(threshold=threshold, route="random")
     searchers = [searcher(r, range(size), pile(limit, wanted=wanted, broken=broken), options) for r in range(size)]
     for each in searchers:
+        each.problem.rank, each.problem.size = each.rank, size
         each.drafting.terms = each.drafting.terms._replace(reach=reach)
     if spread or late:
         searchers[0].problem.items, searchers[0].problem.done = [], [1]

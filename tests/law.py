@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from lb_mpi.searching import cut
-from lb_mpi.searching.drafting import Kind, Send, State
+from lb_mpi.searching.drafting import MOVES, Kind, Send, State
 from lb_mpi.searching.guard import Guard
 from lb_mpi.searching.searcher import Reason, Searcher
 from lb_mpi.searching.termination import Token
@@ -32,7 +32,7 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
         assert len(reasons) <= 1, "ranks disagree on the end"
         if Reason.EXHAUSTED in reasons:
             assert not any(in_hand(searcher) for searcher in searchers), "over, but there is work in hand"
-            assert not any(message.kind is Kind.WORK for _, message in in_flight), "over, but there is work under way"
+            assert not any(message.kind in MOVES for _, message in in_flight), "over, but there is work under way"
         return
     if walks:
         check_walks(searchers, in_flight, [bool(in_hand(searcher)) for searcher in searchers])
@@ -49,7 +49,7 @@ def check_work(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None
     for searcher in searchers:
         places.update(in_hand(searcher))
     for _, message in in_flight:
-        if message.kind is Kind.WORK:
+        if message.kind in MOVES:
             places.update(unpack(message.payload))
     expected = Counter(child for item in done for child in children(item, piles[0].limit))
     expected[1] += 1
@@ -67,7 +67,8 @@ def pile_of(searcher: Searcher) -> Pile:
 def in_hand(searcher: Searcher) -> list[int]:
     """Items in the pile, and those of parts that are kept for later."""
     kept = searcher.drafting.kept if searcher.drafting.route == "random" else []
-    return [*pile_of(searcher).items, *(item for part in kept for item in unpack(part))]
+    out = getattr(pile_of(searcher), "out", [])
+    return [*pile_of(searcher).items, *out, *(item for part in kept for item in unpack(part))]
 
 
 def check_bound(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
@@ -91,7 +92,7 @@ def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
     """WORK is counted as it is; while any rank's state is taken, none is under way, and all keep still."""
     if any(searcher.saves is None or searcher.over for searcher in searchers):
         return
-    under_way = sum(message.kind is Kind.WORK for _, message in in_flight)
+    under_way = sum(message.kind in MOVES for _, message in in_flight)
     counted = sum(searcher.saves.cut.under_way for searcher in searchers)
     assert counted == under_way, f"{counted} WORK counted, {under_way} under way"
     for searcher in searchers:

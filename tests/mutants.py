@@ -49,7 +49,7 @@ MUTANTS = [
     # the two together
     (searcher, "self._conclude(self.drafting.load > 0.0,", "self._conclude(self.drafting.state == 3,"),
     (searcher, "self.termination.received()", "pass"),
-    (searcher, "if message.kind is Kind.WORK:\n", "if message.kind in (Kind.WORK, Kind.NOWORK):\n"),
+    (searcher, "if message.kind in MOVES:\n", "if message.kind in (Kind.WORK, Kind.NOWORK):\n"),
     (searcher, "for rank in self._below()]", "for rank in [*self._below()][:1]]"),
     (searcher, "return [(above, Message(Kind.FINISH,", "return [] and [(above, Message(Kind.FINISH,"),
     (searcher, "self.reason = reason\n", "pass\n"),
@@ -82,7 +82,7 @@ BOUND_MUTANTS = [
     (searcher, "if self.sharing is None else self.sharing.tell()", "if self.sharing is None or not self.drafting.load else self.sharing.tell()"),
     (searcher, "            self.sharing.hear(message)\n", "            if self.drafting.load:\n                self.sharing.hear(message)\n"),  # dropped when idle
     (searcher, "            self.sharing.hear(message)\n", "            self.termination.received()\n            self.sharing.hear(message)\n"),  # counted
-    (searcher, "if message.kind is Kind.WORK:\n", "if message.kind in (Kind.WORK, Kind.BOUND):\n"),
+    (searcher, "if message.kind in MOVES:\n", "if message.kind in (Kind.WORK, Kind.BOUND):\n"),
 ]  # fmt: skip
 
 CUT_MUTANTS = [
@@ -180,6 +180,14 @@ WALK_MUTANTS = [
     (walking, "payload=part", "payload=parts[0]"),  # one part to all
     (walking, "draft.seq, self.rank, payload", "draft.seq, payload"),  # nobody sent it
     (walking, "if self.state is State.BUSY and not load > 0.0:", "if False:"),
+    # work that belongs to somebody
+    (walking, "self.problem.incoming(payload)", "pass"),  # lost
+    (walking, "        self.state = State.BUSY\n        return []\n\n    def _own_walk", "        return []\n\n    def _own_walk"),  # asleep with work
+    (searcher, "        sends += self._owned()\n", ""),  # never sent
+    (searcher, "if message.kind in MOVES:\n                self.termination", "if message.kind is Kind.WORK:\n                self.termination"),  # not counted when sent
+    (searcher, "elif kind in MOVES:", "elif kind is Kind.WORK:"),  # not acknowledged
+    (searcher, "pid=self.rank, payload=payload)) for to, payload in sends]", "pid=to, payload=payload)) for to, payload in sends]"),  # by nobody
+    (searcher, "        sends += self._owned()\n        for", "        sends = self._owned()\n        for"),  # what else there was is lost
     # with the termination
     (searcher, "            self.termination.acknowledged()\n", ""),
     (searcher, "acks = self.termination.received(message.pid)", "self.termination.received(message.pid)"),

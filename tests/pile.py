@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.problem import Problem
@@ -105,6 +106,41 @@ class Heap(Pile):
         parts = [self.items[first::n] for first in range(n)]
         self.items = parts[0] if parts else []
         return [struct.pack(f"<{len(part)}i", *part) for part in parts[1:]]
+
+
+class Post(Heap):
+    """A heap in which item k belongs to rank k // 2 % size if k is even, to whoever has it otherwise.
+
+    What belongs to others is held back until this rank has nothing else, or `holds` is False.
+    """
+
+    rank, size, holds = 0, 1, True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.out: list[int] = []
+
+    def work(self, units: int) -> int:
+        count = super().work(units)
+        elsewhere = {item for item in self.items if item % 2 == 0 and item // 2 % self.size != self.rank}
+        self.out += [item for item in self.items if item in elsewhere]
+        self.items = [item for item in self.items if item not in elsewhere]
+        return count
+
+    def outgoing(self) -> list[tuple[int, bytes]]:
+        if self.items and self.holds:
+            return []
+        out, self.out = self.out, []
+        return [(item // 2 % self.size, struct.pack("<i", item)) for item in out]
+
+    def incoming(self, payload: bytes) -> None:
+        self.items += unpack(payload)
+
+    def save(self) -> bytes:
+        self.items, items = self.items + self.out, self.items
+        state = super().save()
+        self.items = items
+        return state
 
 
 def unpack(payload: bytes) -> list[int]:

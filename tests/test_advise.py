@@ -26,7 +26,7 @@ from lb_mpi.recording.run import Run, assemble
 from lb_mpi.recording.store import place
 from lb_mpi.recording.virtual import Rows, files
 from lb_mpi.searching import simulate as searching
-from lb_mpi.searching.searcher import Options
+from lb_mpi.searching.options import Options
 
 SPEEDS = np.array([0.8, 0.4, 0.2, 0.2])
 TREE = Tree("geometric", "fixed", depth=7, branching=4, seed=19)

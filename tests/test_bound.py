@@ -12,7 +12,8 @@ from lb_mpi.searching import bound as module
 from lb_mpi.searching import simulate
 from lb_mpi.searching.bound import Bound, Sharing, neighbours
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
-from lb_mpi.searching.searcher import Options, Searcher
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.searcher import Searcher
 from tests.explore import explore, first_world
 from tests.law import check_law
 from tests.mutants import BOUND_MUTANTS

@@ -11,8 +11,9 @@ import pytest
 
 from lb_mpi.errors import ProtocolError, SearchError
 from lb_mpi.searching import cut, saves, searcher, simulate
+from lb_mpi.searching.options import Options
 from lb_mpi.searching.saves import pack_parts, share
-from lb_mpi.searching.searcher import Options, Reason, Searcher
+from lb_mpi.searching.searcher import Reason, Searcher
 from tests.disk import Disk, MemoryStore, check_saved
 from tests.explore import World, explore, explore_cut, first_world
 from tests.law import check_law

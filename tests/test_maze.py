@@ -21,7 +21,6 @@ from lb_mpi.problems.maze import (
     MazeSearch,
     check_path,
     compile_kernels,
-    join,
     random_maze,
     read_maze,
     trace_path,
@@ -167,44 +166,16 @@ def test_path_goes_back_over_many_givers():
     check_path(cells, path)
 
 
-def test_what_two_machines_have_entered_is_joined_to_one_tree():
-    """Machine 1 gets a part at X from machine 0 before it hears of the cell from which 0 has come to X, and enters that."""
-    zero, one = random_maze(3, 1.0, 0), random_maze(3, 1.0, 0)
-    first, second = MazeSearch(zero, 0), MazeSearch(one, 1)
-    first.start()
-    first.work(3)  # the entry, and two to the right
-    x = first.entry + 2
-    second.absorb(PART.pack(x, 4, 4))  # to the left: the cell between, which 0 has entered
-    second.work(1)
-    assert one[1, 2] >= MARKED
-    with pytest.raises(ValueError, match="was not entered"):
-        way_back(one, first.entry + 1)
-    second._stack.ends[:] = -1, 0, 0
-    second.absorb(PART.pack(x, 6, 6))
-    while not second.found:
-        second.work(1)
-    path = trace_path([first, second], second.exit)
-    check_path(zero, path)
-    joined = join([zero, one])
-    assert np.array_equal(joined >= MARKED, (zero >= MARKED) | (one >= MARKED))
-    for cell in np.flatnonzero(joined >= MARKED):
-        assert way_back(joined, int(cell))[-1] == first.entry
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 5])
-@pytest.mark.parametrize("machines", [1, 2])
-def test_a_search_goes_on_from_what_was_saved(machines, ranks):
+def test_a_search_goes_on_from_what_was_saved(ranks):
     for seed in range(6):
         cells = random_maze(40, 0.7, seed, walled=True)
-        arrays = [cells.copy() for _ in range(machines)]
-        searches = [MazeSearch(arrays[rank % machines], rank, keeper=rank < machines, log=True) for rank in range(4)]
+        marks = cells.copy()
+        searches = [MazeSearch(marks, rank, keeper=rank == 0) for rank in range(4)]
         searches[0].start()
         for turn in range(30 * (seed + 1)):
             rank = turn % 4
             searches[rank].work(1 + seed)
-            for other in searches:
-                if other.cells is not searches[rank].cells:
-                    other.put_marks(searches[rank].take_marks() if turn % 3 else np.empty(0, np.int64))
             if searches[(rank + 1) % 4].load() == 0 and (part := searches[rank].split()):
                 searches[(rank + 1) % 4].absorb(part)
         states = [search.save() for search in searches]
@@ -316,14 +287,6 @@ def test_alternate_looks_at_few_records(monkeypatch):
     victim.work(90)
     part = victim.split()
     assert len(part) == 4 * 10  # every second one of the last four and of four among the others
-
-
-def test_absorb_closes_cells_for_a_rank_that_does_not_see_the_givers_marks():
-    own = random_maze(4, 1.0, 0)
-    search = MazeSearch(own, 1)
-    search.absorb(PART.pack(search.entry + 1, 0, 3))
-    assert own[1, 2] >= MARKED
-    assert search.result().visited == 0
 
 
 def test_work_is_cut_short_when_much_has_to_be_popped(monkeypatch):

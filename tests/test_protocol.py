@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lb_mpi.searching import bound, drafting, drafts, scholten, searcher, simulate, termination, walking
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
-from lb_mpi.searching.searcher import Options, Reason
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.searcher import Reason
 from tests.explore import explore, explore_tokens, first_world
 from tests.law import check_law
 from tests.mutants import MUTANTS

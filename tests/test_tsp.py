@@ -10,8 +10,8 @@ pytest.importorskip("mpi4py")  # the apps import it
 import lb_mpi
 from apps.tsp import Point, Tours, check_tour, random_cities
 from lb_mpi.searching import simulate
+from lb_mpi.searching.options import Options
 from lb_mpi.searching.saves import pack_parts
-from lb_mpi.searching.searcher import Options
 
 
 def held_karp(cities: list[Point]) -> float:

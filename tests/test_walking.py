@@ -4,15 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from lb_mpi.searching import drafting, searcher, table, tree, walking
+from lb_mpi.errors import SearchError
+from lb_mpi.searching import drafting, searcher, simulate, table, tree, walking
 from lb_mpi.searching.drafting import PATIENCE, Drafting, Kind, Message, ProtocolError, State
 from lb_mpi.searching.drafts import Draft
-from lb_mpi.searching.searcher import Options
+from lb_mpi.searching.options import Options
 from lb_mpi.searching.walking import REACH, Terms, Walking
 from tests.explore import explore, first_world
 from tests.explore_walks import explore_walks, first_walks
+from tests.law import check_law
 from tests.mutants import WALK_MUTANTS
-from tests.pile import Heap, Pile, unpack
+from tests.pile import Heap, Pile, Post, unpack
 from tests.test_protocol import mutant_of, run
 
 SIZE, ME = 16, 5  # neighbours 4 (its parent), 7, 1, 13; no children
@@ -225,6 +227,15 @@ def test_halves_will_do() -> None:
     assert explore_walks(first_walks(2, 6, pile=Pile), most_drafts=2)[1] > 0
 
 
+@pytest.mark.parametrize(("size", "limit", "spread", "states"), [(2, 7, False, 900), (3, 4, False, 1000), (3, 4, True, 100)])
+def test_work_that_belongs_to_somebody_gets_there_in_every_reachable_state(
+    size: int, limit: int, spread: bool, states: int
+) -> None:
+    seen, ends = explore_walks(first_walks(size, limit, pile=Post, spread=spread), most_drafts=1)
+    assert seen >= states
+    assert ends > 0
+
+
 def test_an_answer_ends_it_in_every_reachable_state() -> None:
     for wanted in (1, 2, 5):
         assert explore_walks(first_walks(2, 5, wanted=wanted), most_drafts=2)[1] > 0
@@ -264,6 +275,7 @@ def test_every_step_is_in_the_table_and_every_row_of_it_is_seen(
     else:
         explore_walks(first_walks(2, 4, late=True), most_drafts=1)
         explore_walks(first_walks(3, 3), most_drafts=1)
+        explore_walks(first_walks(2, 4, pile=Post), most_drafts=1)
     rows = [row for row in table.TABLE if row.route == route and not row.event.startswith("(")]
 
     def fits(row: table.Row, step: tuple[str, str, str]) -> bool:
@@ -286,6 +298,44 @@ def test_docstrings_show_the_table() -> None:
 def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
     for seed in range(3 if size < 10 else 1):
         run(size, seed, limit=200, route="random")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 33])
+@pytest.mark.parametrize("holds", [True, False])
+def test_simulated_searches_whose_work_belongs_to_ranks(size: int, holds: bool) -> None:
+    for seed in range(3 if size < 10 else 1):
+        piles = [Post(300) for _ in range(size)]
+        for rank, pile in enumerate(piles):
+            pile.rank, pile.size, pile.holds = rank, size, holds
+        result = simulate.search(
+            piles,
+            speeds=[1.0 / (1 + rank % 4) for rank in range(size)],
+            latency=(1e-6, 1e-3),
+            unit_s=20e-6,
+            quantum_s=60e-6,
+            seed=seed,
+            options=Options(threshold=1.0, seed=seed),
+            check=lambda simulation: check_law(simulation.searchers, simulation.in_flight.values()),
+        )
+        assert sorted(result.value) == list(range(1, 301)), f"seed {seed}"
+
+
+def test_what_belongs_to_ranks_is_checked() -> None:
+    pile = Post(9)
+    pile.size = 2
+    for wrong, says in (
+        ([(1, b"")], "names rank 1: expected another one of 0 to 0"),
+        ([(0, "x")], r"expected a list of \(rank, bytes\)"),
+        (None, "expected a list"),
+    ):
+        pile.outgoing = lambda wrong=wrong: wrong  # type: ignore[method-assign]
+        with pytest.raises(SearchError, match=says):
+            simulate.search([pile])
+    with pytest.raises(ValueError, match="route = 'ring': expected 'random'"):
+        simulate.search([Post(3)], options=Options(route="ring"))
+    pile.incoming = None  # type: ignore[method-assign, assignment]
+    with pytest.raises(TypeError, match=r"expected incoming\(payload\), as it has outgoing\(\)"):
+        simulate.search([pile])
 
 
 def test_the_number_of_ranks_chooses_the_route_and_an_option_forces_it() -> None:
@@ -333,6 +383,8 @@ def find_fault(searcher_class: type) -> BaseException | None:
         explored(3, 3, 1)
         explored(3, 4, 1, spread=True)
         explored(3, 4, 1, late=True)
+        explored(2, 7, 1, pile=Post)
+        explored(3, 4, 1, pile=Post, spread=True)
     except (AssertionError, ProtocolError) as fault:
         return fault
     return None

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from lb_mpi.searching import tree
-from lb_mpi.searching.drafting import Kind, Send, State
+from lb_mpi.searching.drafting import MOVES, Kind, Send, State
 from lb_mpi.searching.searcher import Searcher
 from tests.engagement import check_engagement
 
@@ -43,6 +43,6 @@ def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active
             unborn = not drafting.received and rank and drafting.stood == {tree.parent(rank)}
             assert unborn or drafting.stood == set(others) or drafting.terms.once, f"{name}, stood {drafting.stood}"
     assert n_standing == stands.total(), "a draft stands with who is no neighbour"
-    work = Counter(message.pid for _, message in in_flight if message.kind is Kind.WORK)
+    work = Counter(message.pid for _, message in in_flight if message.kind in MOVES)
     acks = Counter(to for to, message in in_flight if message.kind is Kind.ACK)
     check_engagement([searcher.termination for searcher in searchers], work, acks, active)

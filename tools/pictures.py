@@ -21,7 +21,7 @@ from lb_mpi.recording.record import Record
 from lb_mpi.recording.run import Run, assemble, timeline
 from lb_mpi.recording.virtual import Rows, files
 from lb_mpi.searching import simulate as search
-from lb_mpi.searching.searcher import Options
+from lb_mpi.searching.options import Options
 from tools.documents import PAGES, ROOT, blocks
 
 SPEEDS = (0.8, 0.4, 0.2, 0.2)

@@ -17,7 +17,8 @@ from benchmarks.papers.verdicts import Evidence, claim
 from lb_mpi.problems.maze import MazeSearch, random_maze
 from lb_mpi.searching import simulate
 from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send, State
-from lb_mpi.searching.searcher import Options, Searcher
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.searcher import Searcher
 
 SIZES = (4, 8, 16, 32, 64)
 DIM = 150  # of a maze without a way out: some 15,000 cells to be searched

@@ -21,7 +21,8 @@ from benchmarks.rivals.glb import Lifelines
 from benchmarks.rivals.rival import OneSided
 from lb_mpi.checks import choice, comma_list
 from lb_mpi.problems.uts import PUBLISHED, TREES, Tree, TreeCount, UnbalancedTreeSearch
-from lb_mpi.searching.searcher import Options, Searcher
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.searcher import Searcher
 from lb_mpi.searching.simulate import SimulatedSearch, Simulation, pause_for, search
 
 LATENCY_S = 5e-6

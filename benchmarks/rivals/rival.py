@@ -18,10 +18,11 @@ from typing import cast
 
 from lb_mpi.searching import tree
 from lb_mpi.searching.drafting import Kind, Message, Send
+from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem, shares
 from lb_mpi.searching.reporting import ROOT
 from lb_mpi.searching.scholten import Scholten
-from lb_mpi.searching.searcher import Options, Reason
+from lb_mpi.searching.searcher import Reason
 from lb_mpi.searching.simulate import Simulation
 
 PARTS = 8  # equal parts, of which all but one lie in the window; a thief takes some of them

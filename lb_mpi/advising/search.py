@@ -37,7 +37,7 @@ from lb_mpi.problems.uts_tree import Tree
 from lb_mpi.recording.events import Driver, Way
 from lb_mpi.recording.run import Run
 from lb_mpi.recording.store import Stored
-from lb_mpi.searching.searcher import Options
+from lb_mpi.searching.options import Options
 from lb_mpi.searching.simulate import search
 
 QUANTUM_S, QUANTA = 50e-6, 4_000  # between two looks at messages; of a rank, at most

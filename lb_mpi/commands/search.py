@@ -12,7 +12,7 @@ from lb_mpi.commands.arguments import add_record, pair, write_record
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.recording.record import Record
 from lb_mpi.searching import room, simulate
-from lb_mpi.searching.searcher import MOST_ON_RING, Options
+from lb_mpi.searching.options import MOST_ON_RING, Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,11 +25,12 @@ from lb_mpi.recording.drafts import Drafts
 from lb_mpi.recording.events import Phase
 from lb_mpi.recording.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
-from lb_mpi.searching.guard import Guard, check_problem, check_savable
+from lb_mpi.searching.guard import Guard, check_problem, check_route, check_savable
+from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
 from lb_mpi.searching.reporting import ROOT, Report
-from lb_mpi.searching.searcher import Options, Searcher
+from lb_mpi.searching.searcher import Searcher
 
 __all__ = ["RankStats", "SearchResult", "search"]
 
@@ -76,9 +77,10 @@ def search(
     pause_s : shortest and longest pause in seconds before an idle rank drafts again.
     longest_nap_s : a waiting rank sleeps, 10 us at first and up to this many seconds, at most 1.
     seed : of the jitter of the pauses and of random routes, >= 0.
-    route : of drafts: "ring" or "random", the same on all ranks; None: the ring on up to 32 ranks.
-    on_turn : called between work quanta and, on idle ranks, whenever they wake: for problems whose ranks tell each other
-        more than the parts of work (see `apps.maze_marks`).  May differ by rank.
+    route : of drafts: "ring" or "random", the same on all ranks; None: the ring on up to 32 ranks, but "random" for a
+        problem whose work belongs to certain ranks (see `lb_mpi.searching.problem.Owning`).
+    on_turn : called between work quanta and, on idle ranks, whenever they wake: for what a program does beside the search.
+        May differ by rank.
     on_report : called on rank 0 as on_report({rank: Report}, seconds) about every `report_every_s` seconds; what other
         ranks pass doesn't count.
 
@@ -133,7 +135,7 @@ def _settings(problem: object, options: Options, others: tuple[Any, ...]) -> _Se
     hang_s()
     bound, emulated_speed, quantum, longest_nap_s, on_report, on_turn = others
     return _Settings(
-        options.checked(),
+        check_route(problem, options.checked()),
         check_bound(bound),
         throttle(checks.emulated_speed(emulated_speed)),
         Quantum(quantum),

@@ -7,11 +7,10 @@ A maze of dim x dim cells is one array `cells` of shape (dim + 2, dim + 2), uint
 unmarked, 1 blocked, 2 outer wall, any other value marked (visited).  The entry is the first inner cell, the exit the
 last.  A cell is named by its flat index in this array.
 
-All ranks of a machine mark cells of ONE such array (in an MPI shared-memory window, that the caller provides); those of
-other machines hear of the marks a little later (`take_marks`, `put_marks`), and a few cells are searched twice.  A mark
-tells by which direction the cell was entered, so a part of the work that moves is a few bytes and not, as in the paper, the
-path down to it: the path is put together at the end, from the exit back to the entry (`way_back`).  Where two machines have
-entered a cell, what both know is first joined to one tree (`join`).
+All ranks of a machine mark cells of ONE such array (in an MPI shared-memory window, that the caller provides); on several
+machines the maze is cut into tiles (`lb_mpi.problems.maze_tiles`).  A mark tells by which direction the cell was entered, so
+a part of the work that moves is a few bytes and not, as in the paper, the path down to it: the path is put together at the
+end, from the exit back to the entry (`way_back`), when what all machines know is joined (`join`).
 
 The array is all that must be saved: what is left to do are the free neighbours of marked cells.
 """
@@ -48,7 +47,6 @@ SAVED = struct.Struct("<qq??")  # dim, cells marked, found, and if the marks fol
 RECORD = np.dtype([("position", "<i8"), ("cursor", "i1"), ("upper", "i1")])
 WINDOW = 1 << 13  # most records that one part has, and that "alternate" looks at when it splits
 LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
-LOG = 1 << 13  # marked cells that are remembered until somebody takes them
 
 
 class MazeResult(NamedTuple):
@@ -64,9 +62,6 @@ class MazeSearch:
 
     cells       (dim + 2, dim + 2) uint8, C-contiguous, shared by all ranks that can share memory; never copied
     rank        this rank's number, >= 0
-    log         keep a log of what was marked, for ranks on other machines (see `take_marks`)
-    order       number of the machine, >= 0: those of different machines try directions in different orders.  In the same
-                order, one that comes upon a fresh trail of another would go after it, and never hear of its marks in time
     picture     rows and columns of a picture of what this rank visits (see `visited`); 0: none is made
     keeper      this rank saves the marks of its machine, and takes them from a save; one on each machine does
     split_rule  what `split` gives: "half": half of the untried directions of the shallowest record that has two or more
@@ -87,42 +82,25 @@ class MazeSearch:
         rank: int,
         split_rule: str = "alternate",
         *,
-        log: bool = False,
-        order: int = 0,
         keeper: bool = True,
         picture: int = 0,
     ) -> None:
-        dim = check_cells(cells)
+        self.entry, self.exit = check_ends(cells)
         checks.choice("split_rule", split_rule, SPLIT_RULES)
         self.rank = checks.integer("rank", rank, 0)
-        self.cells, self.width = cells, dim + 2
+        self.cells, self.width = cells, len(cells)
         flat = cells.reshape(-1)
-        ends = {"entry": self.width + 1, "exit": dim * self.width + dim}
-        for name, cell in ends.items():
-            if flat[cell] in (BLOCKED, WALL):
-                raise ValueError(f"{name} of the maze, cell {divmod(cell, self.width)}, is blocked: expected it free")
-        self._maze = Maze(flat, steps(self.width), ends["exit"], checks.integer("order", order, 0))
+        self._maze = Maze(flat, steps(self.width), self.exit)
         # Room for the longest path there can be: pages of it that are never touched cost nothing, whereas to copy a
         # stack of millions of records into a larger one would keep a rank from serving messages for a tenth of a second.
         room = flat.size + WINDOW
         position, cursor, upper = np.empty(room, np.int64), np.empty(room, np.int8), np.empty(room, np.int8)
         self._stack = Stack(position, cursor, upper, np.array([-1, 0, 0], np.int64))
         self._split = split_rule != "one", np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
-        self._log, self._logged = np.empty(LOG if log else 0, np.int64), 0
         self._visited = 0
         self._found = False
         self._keeper = bool(keeper)
-        self._visits = maze_picture.room(dim, checks.integer("picture", picture, 0))
-
-    @property
-    def entry(self) -> int:
-        """The first inner cell, a flat index."""
-        return self.width + 1
-
-    @property
-    def exit(self) -> int:
-        """The last inner cell, a flat index."""
-        return self._maze.exit
+        self._visits = maze_picture.room(self.width - 2, checks.integer("picture", picture, 0))
 
     def start(self) -> None:
         """Take the entry in hand; the first unit of work marks it."""
@@ -131,17 +109,13 @@ class MazeSearch:
     def work(self, units: int) -> int:
         """Mark up to `units` new cells; returns how many.
 
-        Fewer when the exit has been reached, nothing is left, many exhausted records had to be popped, or the log is full
-        (then load() > 0 says that there is more to do).
+        Fewer when the exit has been reached, nothing is left, or many exhausted records had to be popped (then load() > 0
+        says that there is more to do).
         """
         units = checks.integer("units", units, 1)
-        if self._log.size:
-            units = min(units, self._log.size - self._logged)
-        if self.found or units == 0:
+        if self.found:
             return 0
-        done = kernel.mark(self._maze, self._stack, units, units + LOOKS, self._log[self._logged :], self._visits)
-        if self._log.size:
-            self._logged += done
+        done = kernel.mark(self._maze, self._stack, units, units + LOOKS, self._visits)
         self._visited += done
         top = self._stack.ends[kernel.TOP]
         self._found = bool(done and top >= 0 and self._stack.position[top] == self.exit)
@@ -149,7 +123,11 @@ class MazeSearch:
 
     def load(self) -> float:
         """Value the untried directions in hand, in the paper's measure: 0.0 when there are none."""
-        return float(kernel.value(*self._maze, *self._stack, LOOKS))
+        maze, stack = self._maze, self._stack
+        ends = stack.ends
+        return float(
+            kernel.value(maze.cells, maze.offsets, maze.exit, stack.position, stack.cursor, stack.upper, ends, LOOKS)
+        )
 
     def split(self) -> bytes | None:
         """Give away untried directions by the split rule, packed; None when there is one branch only."""
@@ -179,9 +157,6 @@ class MazeSearch:
         wrong = np.flatnonzero(~(inside & (cursor >= 0) & (cursor <= upper) & (upper <= LAST_DIRECTION)))
         if wrong.size:
             raise ValueError(f"payload, record {part[wrong[0]]}: expected an inner cell, and two directions")
-        # A cell that was given must not be entered afterwards, or the way back could go round: on another machine the
-        # mark may be still under way.
-        self._maze.cells[position[self._maze.cells[position] == FREE]] = kernel.HEARD
         self._take(position, cursor, upper)
 
     def _take(self, position: Indices, cursor: npt.ArrayLike, upper: npt.ArrayLike) -> None:
@@ -192,22 +167,6 @@ class MazeSearch:
     def visited(self) -> npt.NDArray[np.float64]:
         """Estimate from samples which part of the cells in each place of the picture this rank has visited, 0 to 1."""
         return maze_picture.parts(self._visits, self.width - 2)
-
-    def take_marks(self) -> Indices:
-        """The cells that this rank has marked since the last call, shape (n,) flat indices; empties the log."""
-        taken, self._logged = self._log[: self._logged].copy(), 0
-        return taken
-
-    @property
-    def log_is_full(self) -> bool:
-        """Whether nothing more can be marked before the next call of take_marks."""
-        return 0 < self._log.size == self._logged
-
-    def put_marks(self, marks: Indices) -> None:
-        """Mark cells, shape (n,) flat indices, that ranks of another machine have marked."""
-        if marks.size and not 0 <= marks.min() <= marks.max() < self._maze.cells.size:
-            raise ValueError(f"marks {marks.min()} to {marks.max()}: expected cells, 0 to {self._maze.cells.size - 1}")
-        self._maze.cells[marks[self._maze.cells[marks] == FREE]] = kernel.HEARD
 
     @property
     def found(self) -> bool:
@@ -225,10 +184,7 @@ class MazeSearch:
 
     def save(self) -> bytes:
         """Pack what this rank did; if it is the keeper, with all marks of its machine."""
-        packed = np.empty((self._maze.cells.size + 1) // 2 if self._keeper else 0, np.uint8)
-        if self._keeper:
-            kernel.pack(self._maze.cells, packed)
-        return SAVED.pack(self.width - 2, self._visited, self._found, self._keeper) + packed.tobytes()
+        return pack_state(self.width - 2, self._visited, self._found, self._maze.cells if self._keeper else None)
 
     def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
         """Go on from what was saved: this rank with a share of the cells that have free neighbours, wherever they are.
@@ -236,20 +192,10 @@ class MazeSearch:
         Every rank reads all states.  The keeper puts the marks into its machine's array; nobody may work before.
         ValueError for those of another maze.
         """
-        machines = []
-        for index in range(len(states)):
-            dim, visited, found, marked = SAVED.unpack_from(states[index])
-            if dim != self.width - 2:
-                raise ValueError(f"maze of dim {self.width - 2}: expected {dim}, as it was saved")
-            if index in mine:
-                self._visited += visited
-                self._found |= found
-            if marked:
-                machines.append(self._marks(states[index]))
-        flat = join(machines).reshape(-1)
+        flat, visited, found = resumed(self.cells, states, mine)
+        self._visited += visited
+        self._found |= found
         if self._keeper:
-            if not np.array_equal(flat == BLOCKED, self._maze.cells == BLOCKED):
-                raise ValueError(f"maze of dim {dim}: expected the one that was saved, with other cells blocked")
             self._maze.cells[:] = flat
         n = len(states)
         found_open = [self._open_cells(flat, flat.size * index // n, flat.size * (index + 1) // n) for index in mine]
@@ -258,19 +204,52 @@ class MazeSearch:
         if flat[self.entry] == FREE and 0 in mine:
             self.start()
 
-    def _marks(self, state: bytes) -> Cells:
-        cells = np.empty(self._maze.cells.shape, np.uint8)
-        packed = np.frombuffer(state, np.uint8, offset=SAVED.size)
-        if packed.size != (cells.size + 1) // 2:
-            raise ValueError(f"state of {len(state)} bytes: expected {SAVED.size + (cells.size + 1) // 2}")
-        kernel.unpack(packed, cells)
-        return cells.reshape(self.width, self.width)
-
     def _open_cells(self, flat: Cells, first: int, last: int) -> Indices:
         n = kernel.open_cells(flat, self._maze.offsets, first, last, np.empty(0, np.int64))
         found = np.empty(n, np.int64)
         kernel.open_cells(flat, self._maze.offsets, first, last, found)
         return found
+
+
+def check_ends(cells: Cells) -> tuple[int, int]:
+    """Return the entry and the exit, flat indices; ValueError or TypeError for what is no maze, or if one is blocked."""
+    dim = check_cells(cells)
+    ends = {"entry": (1, 1), "exit": (dim, dim)}
+    for name, cell in ends.items():
+        if cells[cell] in (BLOCKED, WALL):
+            raise ValueError(f"{name} of the maze, cell {cell}, is blocked: expected it free")
+    return dim + 3, dim * (dim + 2) + dim
+
+
+def pack_state(dim: int, visited: int, found: bool, marks: Cells | None) -> bytes:
+    """Pack what a rank did, and the marks (flat) of its machine, if it keeps them."""
+    packed = np.empty(0 if marks is None else (marks.size + 1) // 2, np.uint8)
+    if marks is not None:
+        kernel.pack(marks, packed)
+    return SAVED.pack(dim, visited, found, marks is not None) + packed.tobytes()
+
+
+def resumed(cells: Cells, states: Sequence[bytes], mine: Sequence[int]) -> tuple[Cells, int, bool]:
+    """Return all marks together (flat), and what those in `mine` have visited, and found; ValueError for another maze."""
+    width = len(cells)
+    machines, visited, found = [], 0, False
+    for index in range(len(states)):
+        dim, n, exit_found, marked = SAVED.unpack_from(states[index])
+        if dim != width - 2:
+            raise ValueError(f"maze of dim {width - 2}: expected {dim}, as it was saved")
+        if index in mine:
+            visited, found = visited + n, found or exit_found
+        if marked:
+            packed = np.frombuffer(states[index], np.uint8, offset=SAVED.size)
+            if packed.size != (cells.size + 1) // 2:
+                raise ValueError(f"state of {len(states[index])} bytes: expected {SAVED.size + (cells.size + 1) // 2}")
+            marks = np.empty(cells.size, np.uint8)
+            kernel.unpack(packed, marks)
+            machines.append(marks.reshape(cells.shape))
+    joined = join(machines)
+    if not np.array_equal(joined == BLOCKED, cells == BLOCKED):
+        raise ValueError(f"maze of dim {width - 2}: expected the one that was saved, with other cells blocked")
+    return joined.reshape(-1), visited, found
 
 
 def steps(width: int) -> Indices:
@@ -279,18 +258,9 @@ def steps(width: int) -> Indices:
 
 
 def join(machines: Sequence[Cells]) -> Cells:
-    """What all machines have marked, as one array; `machines` are those of each, all of one maze.
-
-    Where ranks of two machines have entered a cell, its way back is one that leads to the entry.
-    """
-    cells, *others = machines
-    width = cells.shape[1]
-    for other in others:
-        tree = np.where(cells < MARKED, cells, FREE).astype(np.uint8)
-        tree[(other < MARKED) & (other != FREE)] = other[(other < MARKED) & (other != FREE)]
-        kernel.grow_tree(cells.reshape(-1), other.reshape(-1), steps(width), width + 1, tree.reshape(-1), False)
-        cells = tree
-    return cells
+    """What all machines have marked, as one array; `machines` are those of each, all of one maze, no cell marked by two."""
+    joined: Cells = np.maximum.reduce(machines)
+    return joined
 
 
 def way_back(cells: Cells, cell: int) -> Indices:
@@ -308,7 +278,7 @@ def way_back(cells: Cells, cell: int) -> Indices:
     n, last = kernel.follow(flat, steps(width), cell, np.empty(0, np.int64))
     if flat[last] != MARKED + STAY:
         tree = np.where(flat < MARKED, flat, FREE).astype(np.uint8)
-        kernel.grow_tree(flat, flat, steps(width), width + 1, tree, True)
+        kernel.grow_tree(flat, steps(width), width + 1, tree)
         flat = tree
         n, last = kernel.follow(flat, steps(width), cell, np.empty(0, np.int64))
     path = np.empty(n, np.int64)

@@ -33,7 +33,7 @@ TOP, BOTTOM, WIDE = 0, 1, 2
 LAST_DIRECTION = 7
 DOWN = 6  # the direction of the next row
 STAY = 8  # the direction by which the entry is entered, from itself
-HEARD = MARKED + STAY + 1  # marked on another machine, or given by it
+TOLD = MARKED + STAY + 1  # not marked, but the owner of its tile was told of a way into it (`maze_tiles`)
 
 
 class Maze(NamedTuple):
@@ -42,7 +42,6 @@ class Maze(NamedTuple):
     cells: Cells  # ((dim + 2)^2,) shared by all ranks of a machine
     offsets: Indices  # (9,) from a cell to its neighbour in each direction
     exit: int
-    order: int  # 0 tries the first of a record's directions first, 1 the last, any other draws by lot for each cell
 
 
 class Stack(NamedTuple):
@@ -66,14 +65,8 @@ def count(maze: Maze, stack: Stack, i: int) -> int:
 
 
 @njit(cache=True)
-def goes_backwards(order: int, here: int) -> bool:
-    """Tell by the maze's order if the last of the directions of cell `here` is tried first."""
-    return order == 1 or (order > 1 and ((here * 40503 + order * 9973) >> 7) & 1 == 1)
-
-
-@njit(cache=True)
-def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices, visits: Visits) -> int:
-    """Mark up to `units` cells depth first; returns the number of cells marked, and writes them into `log`, if it has room.
+def mark(maze: Maze, stack: Stack, units: int, looks: int, visits: Visits) -> int:
+    """Mark up to `units` cells depth first; returns the number of cells marked.
 
     Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
     for all that are marked.  Some of them are counted in `visits`.
@@ -88,27 +81,19 @@ def mark(maze: Maze, stack: Stack, units: int, looks: int, log: Indices, visits:
     popped = 0
     while done < units and bottom <= top and popped < looks:
         here = position[top]
-        first, last = cursor[top], upper[top]
-        backwards = goes_backwards(maze.order, here)
-        direction = last if backwards else first
-        step = -1 if backwards else 1
-        while first <= direction <= last and cells[here + offsets[direction]] != FREE:
-            direction += step
-        if not first <= direction <= last:
+        direction, last = cursor[top], upper[top]
+        while direction <= last and cells[here + offsets[direction]] != FREE:
+            direction += 1
+        if direction > last:
             top -= 1
             popped += 1
             wide = min(wide, top + 1)
             continue
         cell = here + offsets[direction]
         cells[cell] = MARKED + direction
-        if backwards:
-            upper[top] = direction - 1
-        else:
-            cursor[top] = direction + 1
+        cursor[top] = direction + 1
         top += 1
         position[top], cursor[top], upper[top] = cell, 0, LAST_DIRECTION
-        if done < log.size:
-            log[done] = cell
         if counts.size and done % each == 0:
             counts[(cell // line - 1) * height // (line - 2), (cell % line - 1) * width // (line - 2)] += 1
         done += 1
@@ -155,7 +140,6 @@ def value(
     cells: Cells,
     offsets: Indices,
     exit: int,
-    order: int,
     position: Indices,
     cursor: Directions,
     upper: Directions,
@@ -167,7 +151,7 @@ def value(
     Takes the fields of `Maze` and `Stack` one by one, `value(*maze, *stack, looks)`: it is called between all work quanta,
     and it takes numba longer to unpack two named tuples that come from Python (2 to 3 us) than to do the rest.
     """
-    n = trim(Maze(cells, offsets, exit, order), Stack(position, cursor, upper, ends), looks)
+    n = trim(Maze(cells, offsets, exit), Stack(position, cursor, upper, ends), looks)
     height = ends[TOP] - ends[BOTTOM]
     return 0.0 if height < 0 else height + max(n, 1) / 8
 
@@ -236,7 +220,7 @@ def follow(cells: Cells, offsets: Indices, cell: int, path: Indices) -> tuple[in
     Returns the number of cells passed, and the last one: the entry, or one whose direction isn't known here.
     """
     n = 0
-    while MARKED <= cells[cell] < HEARD:
+    while MARKED <= cells[cell] < TOLD:
         if n < path.size:
             path[n] = cell
         n += 1
@@ -247,11 +231,10 @@ def follow(cells: Cells, offsets: Indices, cell: int, path: Indices) -> tuple[in
 
 
 @njit(cache=True)
-def grow_tree(cells: Cells, other: Cells, offsets: Indices, entry: int, tree: Cells, anyhow: bool) -> None:
-    """Give each cell that is marked in one of two arrays a direction in `tree`, so that all lead back to the entry.
+def grow_tree(cells: Cells, offsets: Indices, entry: int, tree: Cells) -> None:
+    """Give each marked cell a direction in `tree`, so that all lead back to the entry over marked cells, breadth first.
 
-    Breadth first from the entry, over the directions of both; `anyhow`: from any marked cell to its marked neighbours.
-    `tree` has no marks before.  What can't be reached so is HEARD.
+    `tree` has no marks before.
     """
     front, n = np.empty(1024, np.int64), 1
     front[0] = entry
@@ -261,16 +244,11 @@ def grow_tree(cells: Cells, other: Cells, offsets: Indices, entry: int, tree: Ce
         for i in range(n):
             for direction in range(LAST_DIRECTION + 1):
                 cell = front[i] + offsets[direction]
-                by = MARKED + direction
-                marked = anyhow and (cells[cell] >= MARKED or other[cell] >= MARKED)
-                if tree[cell] == FREE and (marked or cells[cell] == by or other[cell] == by):
-                    tree[cell] = by
+                if tree[cell] == FREE and cells[cell] >= MARKED:
+                    tree[cell] = MARKED + direction
                     after[m] = cell
                     m += 1
         front, n = after, m
-    for cell in range(tree.size):
-        if tree[cell] == FREE and (cells[cell] >= MARKED or other[cell] >= MARKED):
-            tree[cell] = HEARD
 
 
 @njit(cache=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lb_mpi.recording.events import Driver, Move, Step, Way
 from lb_mpi.recording.record import OFF, Record
 from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send
-from lb_mpi.searching.searcher import Options
+from lb_mpi.searching.options import Options
 
 
 class Drafts:

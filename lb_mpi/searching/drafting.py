@@ -66,6 +66,7 @@ class Kind(IntEnum):
     ASK = 17
     STAND = 20  # this and the next: with walking drafts only
     ACK = 21
+    OWNED = 22  # work that belongs to who gets it (see `lb_mpi.searching.problem.Owning`)
 
 
 class Message(NamedTuple):
@@ -75,10 +76,12 @@ class Message(NamedTuple):
     source: int
     seq: int = 0
     pid: int = NOBODY  # DRAFTING: the volunteer so far, of a walk the hops left; WORK of a walk: its sender; TOKEN: 1
-    # when black; FINISH, STOP: the reason; COUNT: the sum
+    # when black; FINISH, STOP: the reason; COUNT: the sum; OWNED: its sender
     load: float = 0.0  # DRAFTING, REPORT: the load that is claimed; BOUND: the value
-    payload: bytes = b""  # WORK: the packed part; WRITTEN: receipts
+    payload: bytes = b""  # WORK, OWNED: the packed part; WRITTEN: receipts
 
+
+MOVES = (Kind.WORK, Kind.OWNED)  # work: what the termination counts
 
 Send = tuple[int, Message]  # destination rank, message
 

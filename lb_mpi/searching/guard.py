@@ -12,7 +12,8 @@ import numpy as np
 
 from lb_mpi.checks import integer, number, show
 from lb_mpi.errors import SearchError
-from lb_mpi.searching.problem import Problem, Savable, shares
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.problem import Problem, Savable, outgoing, shares
 
 METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
 
@@ -45,6 +46,20 @@ def check_savable(problem: object) -> None:
         raise TypeError(f"problem = {show(problem)}: {expected}; it lacks {', '.join(missing)}")
 
 
+def check_route(problem: object, options: Options) -> Options:
+    """Return the options with the route on which work that belongs to certain ranks can travel, if there is any.
+
+    ValueError for another route; TypeError for a problem that can send such work, and not take it in.
+    """
+    if not callable(getattr(problem, "outgoing", None)):
+        return options
+    if not callable(getattr(problem, "incoming", None)):
+        raise TypeError(f"problem = {show(problem)}: expected incoming(payload), as it has outgoing()")
+    if options.route == "ring":
+        raise ValueError("route = 'ring': expected 'random' for a problem with outgoing()")
+    return options._replace(route="random")
+
+
 class Guard(Savable):
     """A user's problem as the protocol meets it: what it returns is as `Problem` says, or a SearchError.
 
@@ -53,6 +68,7 @@ class Guard(Savable):
 
     def __init__(self, problem: Problem, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         self.problem, self._around = problem, around
+        self._owning = hasattr(problem, "outgoing")
 
     def start(self) -> None:
         """Take the whole problem in hand."""
@@ -93,6 +109,21 @@ class Guard(Savable):
         with self._around():
             self.problem.absorb(payload)
 
+    def outgoing(self) -> list[tuple[int, bytes]]:
+        """Give away what belongs to others; SearchError unless it is a list of ranks with bytes."""
+        if not self._owning:
+            return []
+        with self._around():
+            sends: object = outgoing(self.problem)
+        if not isinstance(sends, list) or not all(map(_is_send, sends)):
+            raise SearchError(f"outgoing() = {show(sends)}: expected a list of (rank, bytes)")
+        return sends
+
+    def incoming(self, payload: bytes) -> None:
+        """Take in what belongs to this rank."""
+        with self._around():
+            self.problem.incoming(payload)  # type: ignore[attr-defined]
+
     @property
     def found(self) -> bool:
         """Say that there is an answer; SearchError unless it is True or False (a method would always be true)."""
@@ -126,6 +157,10 @@ class Guard(Savable):
         """Combine two partial results."""
         with self._around():
             return self.problem.merge(one, other)
+
+
+def _is_send(send: object) -> bool:
+    return isinstance(send, tuple) and len(send) == 2 and type(send[0]) is int and isinstance(send[1], bytes)
 
 
 def _lacks(problem: object, name: str) -> bool:

@@ -138,6 +138,30 @@ class Divisible(Problem, Protocol):
         """
 
 
+class Owning(Problem, Protocol):
+    """A problem parts of which belong to certain ranks: what comes up elsewhere is sent to its owner, asked for or not.
+
+    So ranks that share no memory need not find out by themselves what others have done: who owns a part knows it.  Drafts
+    then walk (route "random").
+    """
+
+    def outgoing(self) -> list[tuple[int, bytes]]:
+        """Give away work that belongs to others, packed, with the rank of each owner; [] when there is none.
+
+        Called after every quantum, and whenever something has come.  It may be held back until it's worth a message, but
+        not when load() is 0.0: this rank may not be heard of again then.
+        """
+
+    def incoming(self, payload: bytes) -> None:
+        """Take in hand what another rank's `outgoing` packed, with or without other work in hand."""
+
+
+def outgoing(problem: Problem) -> list[tuple[int, bytes]]:
+    """Give away work that belongs to other ranks; none if the problem is not `Owning`."""
+    own: Callable[[], list[tuple[int, bytes]]] | None = getattr(problem, "outgoing", None)
+    return [] if own is None else own()
+
+
 def shares(problem: Problem, weights: Sequence[int]) -> list[bytes]:
     """Give away parts of a problem's work as `Divisible.shares` does; by halves when it has no such method."""
     own: Callable[[Sequence[int]], list[bytes]] | None = getattr(problem, "shares", None)

@@ -36,16 +36,14 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-import numpy as np
-
-from lb_mpi.checks import choice, number, seed, show
-from lb_mpi.errors import ProtocolError
+from lb_mpi.errors import ProtocolError, SearchError
 from lb_mpi.searching import cut, tree, walking
 from lb_mpi.searching.bound import Bound, Sharing
-from lb_mpi.searching.drafting import Drafting, Kind, Message, Pause, Send, Terms
-from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.drafting import MOVES, Drafting, Kind, Message, Pause, Send, Terms
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.problem import Problem, outgoing
 from lb_mpi.searching.reporting import ROOT, Report, Reporting
 from lb_mpi.searching.saves import Saved, Saves, Store, pack_parts
 from lb_mpi.searching.scholten import Scholten
@@ -55,8 +53,6 @@ from lb_mpi.searching.walking import Walking
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MOST_ON_RING = 32  # ranks for which the ring is the usual route: a round of it takes as many hops
-
 
 class Reason(IntEnum):
     """Why a search is over."""
@@ -65,50 +61,6 @@ class Reason(IntEnum):
     FOUND = 1
     FAILED = 2
     STOPPED = 3
-
-
-class Options(NamedTuple):
-    """What can be set about a search; times in seconds, loads in the unit of `problem.load()`."""
-
-    threshold: float = 0.125  # J of the paper: only a load above it is split
-    pause_s: tuple[float, float] = (1e-4, 1e-2)  # shortest and longest pause before drafting again
-    balance: bool = True  # False: each rank is dealt one share, nothing moves afterwards
-    seed: int = 0  # of the jitter of the pauses
-    report_every_s: float = math.inf  # between two REPORTs to rank 0
-    route: str | None = None  # of drafts: "ring" or "random"; None: the ring on up to 32 ranks
-    save_every_s: float | None = None  # between two saves; inf: only when asked; None: nothing is saved
-
-    def route_on(self, size: int) -> str:
-        """Return the route that drafts take on so many ranks."""
-        return self.route or ("ring" if size <= MOST_ON_RING else "random")
-
-    def checked(self) -> Options:
-        """The same in Python's own numbers; ValueError with name, value and expectation."""
-        if not isinstance(self.balance, bool | np.bool_):
-            raise ValueError(f"balance = {show(self.balance)}: expected True or False")
-        every, saves = self.report_every_s, self.save_every_s
-        return Options(
-            threshold=number("threshold", self.threshold, least=0.0, unit="J, as problem.load()"),
-            pause_s=_pause(self.pause_s),
-            balance=bool(self.balance),
-            seed=seed(self.seed),
-            report_every_s=every if every == math.inf else number("report_every_s", every, above=0.0, unit="seconds"),
-            route=None if self.route is None else choice("route", self.route, ("ring", "random")),
-            save_every_s=saves
-            if saves in (None, math.inf)
-            else number("save_every_s", saves, above=0.0, unit="seconds"),
-        )
-
-
-def _pause(pause_s: object) -> tuple[float, float]:
-    try:
-        shortest, longest = (number("pause_s", each, above=0.0) for each in pause_s)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        shortest, longest = 1.0, 0.0
-    if not shortest <= longest:
-        expected = "two numbers in seconds, 0 < shortest <= longest, both finite"
-        raise ValueError(f"pause_s = {show(pause_s)}: expected {expected}")
-    return shortest, longest
 
 
 class Searcher:
@@ -272,8 +224,9 @@ class Searcher:
             self.problem.absorb(self.saves.kept.pop(0))
         sends = [] if self.sharing is None else self.sharing.tell()
         sends += self.drafting.settle(now)
+        sends += self._owned()
         for _, message in sends:
-            if message.kind is Kind.WORK:
+            if message.kind in MOVES:
                 self.termination.sent()
                 if self.saves is not None:
                     self.saves.cut.under_way += 1
@@ -285,6 +238,15 @@ class Searcher:
         if self.saves is not None and self.rank == ROOT and now >= self.saves.cut.at:
             sends += self.saves.cut.begin()
         return sends
+
+    def _owned(self) -> list[Send]:
+        """What belongs to other ranks; SearchError for a rank that there isn't."""
+        sends = outgoing(self.problem)
+        for to, _ in sends:
+            if not 0 <= to < self.size or to == self.rank:
+                expected = f"expected another one of 0 to {self.size - 1}"
+                raise SearchError(f"outgoing() on rank {self.rank} names rank {to}: {expected}")
+        return [(to, Message(Kind.OWNED, self.rank, pid=self.rank, payload=payload)) for to, payload in sends]
 
     def _conclude(self, active: bool, now: float) -> list[Send]:
         """What the termination has to send at the end of a turn."""
@@ -311,7 +273,7 @@ class Searcher:
                 return self.ask_to_stop()
             if kind in cut.KINDS:
                 return self.saves.cut.receive(message)
-            if kind is Kind.WORK:
+            if kind in MOVES:
                 self.saves.cut.under_way -= 1  # whatever becomes of it
         if self._ending:
             return []
@@ -328,7 +290,7 @@ class Searcher:
         elif kind is Kind.ACK:
             self.termination.acknowledged()
             return []
-        elif kind is Kind.WORK:
+        elif kind in MOVES:
             acks = self.termination.received(message.pid)
         return acks + self.drafting.receive(message, now)
 

@@ -23,10 +23,11 @@ from lb_mpi.recording.events import Phase
 from lb_mpi.recording.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Send
-from lb_mpi.searching.guard import Guard, check_problem
+from lb_mpi.searching.guard import Guard, check_problem, check_route
+from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.saves import Store, share
-from lb_mpi.searching.searcher import Options, Reason, Searcher
+from lb_mpi.searching.searcher import Reason, Searcher
 
 HEADER_BYTES = 40  # of each message, as on MPI
 
@@ -122,6 +123,7 @@ class Simulation:
             bytes_per_s = number("bytes_per_s", bytes_per_s, above=0.0)
         for problem in problems:
             check_problem(problem)
+            options = check_route(problem, options)
         speeds = check_speeds([1.0] * size if speeds is None else speeds, size).tolist()
         self.ideal_s = unit_s / sum(speeds)  # for one unit, if all ranks do nothing but work
         ring = ring_order(size)

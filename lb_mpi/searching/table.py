@@ -47,6 +47,7 @@ TABLE = (
     Row("random", "BUSY", "own DRAFTING", "drop it", "BUSY"),
     Row("random", "any", "another's DRAFTING", "queue it until the end of the turn", "same"),
     Row("random", "any", "STAND", "keep it until it is served", "same"),
+    Row("random", "any", "OWNED", "take it in hand", "BUSY"),
     Row("random", "WALKING", "WORK", "absorb it", "BUSY"),
     Row("random", "ASLEEP", "WORK", "absorb it", "BUSY"),
     Row("random", "BUSY", "WORK", "keep it, to be absorbed when there is none in hand", "BUSY"),

@@ -20,6 +20,7 @@ The law
   one with its parent in the binomial tree only.  Until a message comes it is silent.
 - WORK may reach a BUSY rank, from a standing draft of earlier.  It is kept as it is, and absorbed when nothing else is in
   hand, or passed on whole to the next draft: `absorb` is only called with no work in hand, on the ring and here.
+- OWNED belongs to who gets it (see `Owning`), in any state; it answers no draft.
 - No order between messages is assumed.
 
 In the beginning every rank but those that hold work is ASLEEP, and its draft stands, unsent, with its parent in the binomial
@@ -104,6 +105,8 @@ class Walking:
         if ((self.state.name, event) in EXPECTED or ("any", event) in EXPECTED) and self._is_due(message):
             if kind is Kind.WORK:
                 return self._take_in(message)
+            if kind is Kind.OWNED:
+                return self._own(message.payload)
             if kind is Kind.STAND:
                 self.drafts.standing.append(Draft(source, 0))
                 return []
@@ -138,7 +141,7 @@ class Walking:
         if kind is Kind.STAND:
             return (source ^ self.rank).bit_count() == 1 and not self.drafts.stands(source)
         if source != self.rank:
-            return kind is Kind.DRAFTING
+            return kind in (Kind.DRAFTING, Kind.OWNED)
         if kind is Kind.WORK and seq == 0:
             return pid in self.stood
         return self.out and seq == self.seq
@@ -154,6 +157,11 @@ class Walking:
         else:
             self.problem.absorb(message.payload)
             self.state = State.BUSY
+        return []
+
+    def _own(self, payload: bytes) -> list[Send]:
+        self.problem.incoming(payload)  # type: ignore[attr-defined]
+        self.state = State.BUSY
         return []
 
     def _own_walk_is_home(self) -> list[Send]:

@@ -69,7 +69,7 @@ def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / sum(speeds))
 
 
-@pytest.mark.parametrize("extra", [[], ["--no-balance"], ["--split-rule", "half"], ["--quantum", "100"]])
+@pytest.mark.parametrize("extra", [[], ["--no-balance"], ["--split-rule", "half"], ["--quantum", "100"], ["--tile", "64"]])
 def test_all_reachable_cells_of_a_walled_maze_are_marked(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
     given = answer(maze, monkeypatch, "--dim", "700", "--free", "0.6", "--seed", "5", "--walled", *extra)
     labels, _ = ndimage.label(random_maze(700, 0.6, 5, walled=True) == FREE, structure=np.ones((3, 3)))
@@ -78,9 +78,10 @@ def test_all_reachable_cells_of_a_walled_maze_are_marked(monkeypatch: pytest.Mon
     assert given["visited_twice"] >= 0
 
 
-def test_paths_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("extra", [[], ["--tile", "50"]])
+def test_paths_are_found(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
     for seed in range(5):
-        given = answer(maze, monkeypatch, "--dim", "500", "--seed", str(seed))
+        given = answer(maze, monkeypatch, "--dim", "500", "--seed", str(seed), *extra)
         labels, _ = ndimage.label(random_maze(500, 0.7, seed) == FREE, structure=np.ones((3, 3)))
         assert given["found"] == (labels[1, 1] == labels[-2, -2])
         assert (given["path_length"] >= 500) == given["found"]
@@ -112,6 +113,8 @@ def test_the_maze_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
         (maze, ["--speeds", "fast"], "--speeds"),
         (maze, ["--pause", "1"], "--pause has 1 numbers"),
         (maze, ["--split-rule", "all"], "--split-rule"),
+        (maze, ["--tile", "3"], "--tile = 3: expected"),
+        (maze, ["--tile", "-1"], "--tile = -1: expected"),
         (uts, ["--tree", "T99"], "T99"),
         (uts, ["--type", "binomial", "--q", "0.5", "--m", "2"], "q * m"),
         (uts, ["--depth", "0"], "depth = 0"),
