@@ -89,7 +89,8 @@ class HaloPlan:
         record = recorder(self._news.comm)
         how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
         record.known.use("exchange", how)
-        self._halos = Halos(record)
+        counts = np.ones(comm.size) if allocation is None else allocation.counts  # in proportion to the ranks' speeds
+        self._halos = Halos(record, float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0)
         self.n_halo = int(self._news.comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks
         self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
 

@@ -9,8 +9,8 @@ from lb_mpi.recording.record import Record
 class Halos:
     """From the first exchange to the last, in one Step: exchanges may follow each other in some ten microseconds."""
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
+    def __init__(self, record: Record, speed: float = 1.0) -> None:
+        self._record, self._speed = record, speed  # of this rank, relative to the others
         self._first: float | None = None  # when the first exchange began; None: there was none
         self._last = 0.0  # when the last one ended
         self._own_s, self._n = 0.0, 0
@@ -32,6 +32,6 @@ class Halos:
         """There will be no more of them."""
         if self._first is not None:
             self._own_s += now - self._last
-            self._record.step(Step(Driver.EXCHANGE, self._first, now, self._own_s, self._n))
+            self._record.step(Step(Driver.EXCHANGE, self._first, now, self._own_s, self._n, self._speed))
             self._first = None
             self._record.enter(Phase.OUTSIDE, now)
