@@ -63,7 +63,7 @@ class Course:
         self.lent: dict[int, Rowset] = {}  # by borrower, as planned
         self.lenders: list[int] = []
         self._planned_rows = 0  # that this rank had when the plan was made
-        self._n_rounds = 0
+        self.n_rounds = 0
         self._row_s = 0.0  # time of a row at home in the last round; 0: not known
 
     @property
@@ -91,12 +91,13 @@ class Course:
             self.costs = RowCosts(self.rank, n)
             self.costs.ticks[:] = mean / self.ranks.worth[self.rank]
             self._pick()
-        self._n_rounds += 1
+        self.n_rounds += 1
         self.n_calls += 1
         return self._round(self._blocks(n, warm=warm))
 
     def failed(self) -> Round:
         """The next round, for a rank whose rows are no good: it fails from the start."""
+        self.n_rounds += 1
         round = self._round([])
         round.fail()
         return round
@@ -175,7 +176,7 @@ class Course:
             staying = np.ones(n, dtype=np.bool_)
             staying[np.concatenate(lent)] = False
             kept = np.flatnonzero(staying)
-        parts: list[Rowset] = list(blocks(count(kept), BLOCKS, self._n_rounds, least))
+        parts: list[Rowset] = list(blocks(count(kept), BLOCKS, self.n_rounds, least))
         if parts and count(parts[0]) >= 2 * first:
             parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
         return parts if isinstance(kept, slice) else [kept[part] for part in parts]

@@ -172,8 +172,9 @@ class Balancer:
             warm = self._watch.warm
             round = course.begin(mine.n_units, mine.spec.mark, warm=warm) if mine is not None else course.failed()
             lending = Lending(
-                comm, round, function, mine, self._watch, interrupts, self._loans, blame, meanwhile=self._meanwhile
-            )
+                comm, round, function, mine, self._watch, interrupts, self._loans, blame,
+                number=course.n_rounds, meanwhile=self._meanwhile,
+            )  # fmt: skip
             try:
                 lending.run()
                 told = self._finish(lending, mine, began_s)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES
 from lb_mpi.graph import Graph, parse
-from lb_mpi.mpi import clocks
+from lb_mpi.mpi import clocks, verdicts
 from lb_mpi.mpi.exchange import METHODS
 from lb_mpi.mpi.stopwatch import Stopwatch
 
@@ -549,6 +549,24 @@ def test_components_are_balanced_by_themselves() -> None:
     counts = COMM.allgather(len(owned))
     assert counts[:4] == [55, 55, 55, 55]
     assert all(count == 10 for count in counts[4:])
+
+
+def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(
+    balancer: lb_mpi.Balancer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 has all rows, and lends in the next call while the last rank has not yet heard the verdict on this one."""
+    rows = numbers(60 if RANK == 0 else 0, 2)
+    wait = verdicts.wait
+
+    def late(request: MPI.Request, longest_s: float, meanwhile: Callable[[], object]) -> None:
+        until = time.monotonic() + 0.03
+        while RANK == SIZE - 1 and time.monotonic() < until:
+            meanwhile()
+        wait(request, longest_s, meanwhile)
+
+    monkeypatch.setattr(verdicts, "wait", late)
+    for _ in range(8):
+        assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
 
 
 def test_traffic_of_the_user_is_not_disturbed(balancer: lb_mpi.Balancer) -> None:
