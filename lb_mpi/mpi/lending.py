@@ -35,7 +35,8 @@ from lb_mpi.mpi.waiting import Nap
 from lb_mpi.recording.events import Phase
 from lb_mpi.recording.loans import Loans
 
-TAGS = (1, 2)  # of one round, and of the next
+# Of one round, and of the next: a rank may begin that while another still waits for the verdict, and takes what is late.
+TAGS = (1, 2)
 LONGEST_NAP_S = 0.5e-3
 
 
@@ -61,10 +62,8 @@ class Lending:
         number: int = 0,
         meanwhile: Callable[[float], object] = lambda waited_s: None,
     ) -> None:
-        # A rank may begin its next round while another still waits for the verdict on this one, and takes what is late.
-        self._tag = TAGS[number % 2]
         self._round, self._function, self._rows, self._watch = round, function, rows, stopwatch
-        self._comm, self._parcels = comm, Parcels(comm, self._tag)
+        self._comm, self._parcels = comm, Parcels(comm, TAGS[number % 2])
         self._results = Results(rows) if rows is not None else None
         self._interrupts, self._meanwhile, self._loans = interrupts, meanwhile, loans
         self.blame = blame
@@ -152,7 +151,7 @@ class Lending:
                 waiting.extend(self._fail(caught, f"packing rows for rank {rank}", rank))
             else:
                 # Nobody answers DRY: that it was received has to be known before the next round.
-                self._parcels.send(rank, self._tag, buffer, synchronous=message.kind is Kind.DRY)
+                self._parcels.send(rank, self._parcels.tag, buffer, synchronous=message.kind is Kind.DRY)
                 if message.rows is not None and self._rows is not None:
                     n = count(self._rows.of_units(message.rows))
                     self._loans.lent(rank, time.perf_counter(), n, buffer.nbytes)

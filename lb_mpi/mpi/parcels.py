@@ -38,7 +38,7 @@ class Parcels:
 
     def __init__(self, comm: MPI.Intracomm, tag: int = MPI.ANY_TAG) -> None:
         """Receive what bears this tag; who else receives on `comm` at the same time has another."""
-        self._comm, self._tag = comm, tag
+        self._comm, self.tag = comm, tag
         self._going: list[tuple[MPI.Request, Buffer]] = []  # the buffers live until their sends are complete
         self._coming: list[_Coming] = []
         self._status = MPI.Status()
@@ -64,7 +64,7 @@ class Parcels:
     def take(self) -> list[tuple[int, int, Buffer]]:
         """Return what has arrived, as (source, tag, buffer), those of one source in their order; completes sends."""
         status = self._status
-        while (message := self._comm.Improbe(MPI.ANY_SOURCE, self._tag, status)) is not None:
+        while (message := self._comm.Improbe(MPI.ANY_SOURCE, self.tag, status)) is not None:
             buffer = np.empty(status.Get_count(unit()) * UNIT_BYTES, dtype=np.uint8)
             receive = message.Irecv([buffer, buffer.nbytes // UNIT_BYTES, unit()])
             self._coming.append(_Coming(status.Get_source(), status.Get_tag(), buffer, receive))
