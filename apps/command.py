@@ -111,7 +111,6 @@ def search(
     problem: lb_mpi.Problem,
     options: argparse.Namespace,
     unit: str,
-    on_turn: Callable[[], None] | None = None,
     bound: lb_mpi.Bound | None = None,
 ) -> lb_mpi.SearchResult:
     """Run `lb_mpi.search` as the command line asks, with progress on a terminal."""
@@ -133,7 +132,6 @@ def search(
             quantum=options.quantum,
             pause_s=pause(),
             on_report=show,
-            on_turn=on_turn,
             save=options.save,
             save_every_s=options.save_every,
         )

@@ -56,6 +56,11 @@ class MazeResult(NamedTuple):
     found_at: int  # flat index of the exit when it was reached, otherwise -1
     finder: int  # rank that reached it, otherwise -1
 
+    def plus(self, other: MazeResult) -> MazeResult:
+        """Add the cells visited; of two that found the exit the first counts."""
+        first = self if self.found_at != NOWHERE else other
+        return MazeResult(self.visited + other.visited, first.found_at, first.finder)
+
 
 class MazeSearch:
     """One rank's part of the search (a `lb_mpi.searching.problem.Problem`); one unit of work is one new cell marked.
@@ -178,9 +183,8 @@ class MazeSearch:
         return MazeResult(self._visited, *((self.exit, self.rank) if self.found else (NOWHERE, NOBODY)))
 
     def merge(self, one: MazeResult, other: MazeResult) -> MazeResult:
-        """Add the cells visited; of two that found the exit the first counts."""
-        first = one if one.found_at != NOWHERE else other
-        return MazeResult(one.visited + other.visited, first.found_at, first.finder)
+        """Put two ranks' results together."""
+        return one.plus(other)
 
     def save(self) -> bytes:
         """Pack what this rank did; if it is the keeper, with all marks of its machine."""

@@ -106,7 +106,7 @@ class TiledMazeSearch:
         self._begun: set[int] = set()
         self._pending: dict[int, list[Indices]] = {}  # ways into tiles of this rank
         self._to_tell: dict[int, list[Indices]] = {}  # by rank
-        self._hand = tile_kernel.hand(side)
+        self._hand = tile_kernel.Hand(side)
         self._run = 0
         self._visited, self._found, self._keeper = 0, False, bool(keeper)
         self._picture = min(checks.integer("picture", picture, 0), width - 2)
@@ -209,9 +209,8 @@ class TiledMazeSearch:
         return MazeResult(self._visited, *((self.exit, self.rank) if self.found else (NOWHERE, NOBODY)))
 
     def merge(self, one: MazeResult, other: MazeResult) -> MazeResult:
-        """Add the cells visited; of two that found the exit the first counts."""
-        first = one if one.found_at != NOWHERE else other
-        return MazeResult(one.visited + other.visited, first.found_at, first.finder)
+        """Put two ranks' results together."""
+        return one.plus(other)
 
     def save(self) -> bytes:
         """Pack what this rank did, as `MazeSearch.save` does: what one has saved the other goes on with."""

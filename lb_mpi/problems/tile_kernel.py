@@ -24,7 +24,7 @@ class Tiles(NamedTuple):
 
 
 class Hand:
-    """What a rank has in hand: a tile, the ways into it, and the path in it, depth first."""
+    """What a rank has in hand of tiles of `side` cells: one of them, the ways into it, and the path in it, depth first."""
 
     def __init__(self, side: int) -> None:
         self.tile = 0
@@ -43,11 +43,6 @@ class Hand:
         """Take the ways into a tile."""
         self.tile, self.ways = tile, ways
         self.ends[:] = 0
-
-
-def hand(side: int) -> Hand:
-    """Make an empty hand for tiles of so many cells a side."""
-    return Hand(side)
 
 
 def box(tiles: Tiles, tile: int) -> tuple[int, int, int, int]:
