@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.collective import agree
+from lb_mpi.searching.options import MOST_ON_RING
 from lb_mpi.searching.reporting import Report
 
 TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
@@ -67,6 +68,13 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
         default=[1e-4, 1e-2],
         metavar="S,S",
         help="shortest and longest pause in seconds before an idle rank drafts again (default: 1e-4,1e-2)",
+    )
+    group.add_argument(
+        "--route",
+        choices=("auto", "ring", "random"),
+        default="auto",
+        help="where a rank without work asks: along the ring, or at random ranks (default: auto, the ring on up to "
+        f"{MOST_ON_RING} ranks)",
     )
     add_search_saves(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
@@ -131,6 +139,7 @@ def search(
             emulated_speed=own_speed(comm, options.speeds),
             quantum=options.quantum,
             pause_s=pause(),
+            route=None if options.route == "auto" else options.route,
             on_report=show,
             save=options.save,
             save_every_s=options.save_every,
