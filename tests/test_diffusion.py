@@ -1,10 +1,7 @@
 """Diffusion: every fact of Jin & Wang on random graphs, the table of steps, one rank against the whole graph."""
 
 import math
-import threading
-import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import networkx as nx
@@ -24,53 +21,11 @@ from lb_mpi.diffusion.diffusion import (
     balance,
     prepare,
 )
-from lb_mpi.diffusion.flow import at_ends, cancel_cycles, outflow
-from lb_mpi.diffusion.schemes import colour_edges
+from lb_mpi.diffusion.flow import cancel_cycles, outflow
 from lb_mpi.graph import Floats, Graph, parse
+from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
 
 STEPPING = [scheme for scheme in SCHEMES if scheme != "direct"]
-
-
-def random_graph(seed: int, n: int, extra: int) -> nx.Graph:
-    graph = nx.random_labeled_tree(n, seed=seed) if n > 1 else nx.empty_graph(1)
-    rng = np.random.default_rng(seed)
-    graph.add_edges_from((int(a), int(b)) for a, b in rng.integers(0, n, (extra, 2)) if a != b)
-    return graph
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[Graph, Floats, Floats]:
-    """A connected graph, speeds over six orders of magnitude, loads."""
-    n = draw(st.integers(1, 20))
-    graph = Graph.from_networkx(random_graph(draw(st.integers(0, 10**6)), n, draw(st.integers(0, 30))))
-    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
-    speeds = 10 ** rng.uniform(-3, 3, n)
-    times = rng.uniform(0, 10, n) * (rng.random(n) < draw(st.sampled_from([0.3, 1.0])))
-    return graph, speeds, speeds * times
-
-
-def paper_case(name: str, seed: int) -> tuple[Graph, Floats, Floats]:
-    """Speeds uniform 4..16, drawn before times uniform 5..15."""
-    graph, rng = parse(name), np.random.default_rng(seed)
-    speeds = rng.uniform(4, 16, graph.n)
-    return graph, speeds, speeds * rng.uniform(5, 15, graph.n)
-
-
-def dense_m(graph: Graph, speeds: Floats, tau: Floats) -> Floats:
-    return np.eye(graph.n) - spectral.laplacian(graph, tau).toarray() / speeds[:, None]
-
-
-def eigenvalues_of_m(graph: Graph, speeds: Floats, tau: Floats) -> Floats:
-    root = np.sqrt(speeds)
-    return np.asarray(np.linalg.eigvalsh(root[:, None] * dense_m(graph, speeds, tau) / root), dtype=float)
-
-
-def acyclic(graph: Graph, flow: Floats) -> bool:
-    directed = nx.DiGraph()
-    for tail, head, amount in zip(*graph.edges(), flow, strict=True):
-        if amount:
-            directed.add_edge(*((tail, head) if amount > 0 else (head, tail)))
-    return bool(nx.is_directed_acyclic_graph(directed))
 
 
 # --- facts about M ---
@@ -270,56 +225,6 @@ def test_a_thousand_ranks() -> None:
 # --- one rank against the whole graph ---
 
 
-class Together:
-    """Ranks as threads: everybody's values for everybody, rank by rank."""
-
-    def __init__(self, size: int) -> None:
-        self.barrier = threading.Barrier(size, timeout=60)
-        self.slots: list[Floats] = [np.zeros(0)] * size
-
-    def gather(self, rank: int, value: Floats) -> Floats:
-        self.slots[rank] = value
-        self.barrier.wait()
-        everything = np.array(self.slots)
-        self.barrier.wait()
-        return everything
-
-
-def run_ranks(
-    graph: Graph, speeds: Floats, loads: Floats, scheme: str, tau: str | None, tolerance: float
-) -> tuple[int, Floats, Floats]:
-    """Steps, (P,) times and (E,) flow of one object per rank, each of which hears only its neighbours."""
-    setup = prepare(graph, speeds, scheme, tau)
-    mean = setup.mean_times(loads)
-    together = Together(graph.n)
-
-    def run(rank: int) -> tuple[int, float, Floats]:
-        local = setup.local(rank)
-        assert np.array_equal(local.neighbours, graph.neighbours(rank))
-        one = RankDiffusion(local, loads[rank], mean[rank], lambda parts: together.gather(rank, parts).sum(axis=0))
-        steps, value = 0, one.value
-        while not together.gather(rank, np.array(one.imbalance)).max() <= tolerance:
-            value = one.step(together.gather(rank, np.array(value))[local.neighbours])
-            steps += 1
-        return steps, one.time, one.flow(together.gather(rank, np.array(one.potential))[local.neighbours])
-
-    with ThreadPoolExecutor(graph.n) as pool:
-        results = list(pool.map(run, range(graph.n)))
-    assert len({steps for steps, *_ in results}) == 1
-    return results[0][0], np.array([time for _, time, _ in results]), merge(graph, [flow for *_, flow in results])
-
-
-def merge(graph: Graph, flows: list[Floats]) -> Floats:
-    """(E,) of each rank's (deg,), after a look that both ends of an edge agree."""
-    there = {
-        (rank, int(other)): float(amount)
-        for rank, flow in enumerate(flows)
-        for other, amount in zip(graph.neighbours(rank), flow, strict=True)
-    }
-    assert all(there[j, i] == -amount for (i, j), amount in there.items())
-    return np.array([there[ends] for ends in zip(*(end.tolist() for end in graph.edges()), strict=True)])
-
-
 @pytest.mark.parametrize("name", ["mesh:3x4", "complete:11", "ring:5", "hypercube:4"])
 @pytest.mark.parametrize("scheme", STEPPING)
 def test_one_rank_is_the_whole_graph(name: str, scheme: str) -> None:
@@ -410,94 +315,3 @@ def test_max_steps_is_said() -> None:
     result = balance(graph, loads, speeds, tolerance=1e-6, max_steps=10)
     assert isinstance(result, Balance)
     assert (result.steps, result.converged, len(result.imbalance)) == (10, False, 11)
-
-
-# --- spectra, orders, colours, cycles ---
-
-
-@pytest.mark.parametrize("name", ["mesh:9x30", "ring:400", "hypercube:9", "complete:40", "mesh:1x200"])
-def test_lanczos_agrees_with_all_eigenvalues(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, speeds, _ = paper_case(name, 0)
-    tau = spectral.paper_tau(graph, speeds)
-    exact = spectral.spectrum(graph, speeds, tau)
-    monkeypatch.setattr(spectral, "DENSE", 1)
-    found = spectral.spectrum(graph, speeds, tau)
-    assert found == pytest.approx(exact, rel=5e-3)
-    assert found == spectral.spectrum(graph, speeds, tau)  # the same in every run
-
-
-def test_lanczos_in_a_graph_of_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    tails, heads = parse("mesh:10x20").edges()
-    graph = Graph.from_edges(400, np.concatenate([tails, tails + 200]), np.concatenate([heads, heads + 200]))
-    speeds = np.random.default_rng(0).uniform(4, 16, 400)
-    tau = spectral.paper_tau(graph, speeds)
-    exact = spectral.spectrum(graph, speeds, tau)
-    monkeypatch.setattr(spectral, "DENSE", 1)
-    assert spectral.spectrum(graph, speeds, tau) == pytest.approx(exact, rel=5e-3)
-
-
-@pytest.mark.parametrize("name", ["mesh:12x12", "ring:64", "complete:20"])
-def test_leja_order_stays_small(name: str) -> None:
-    graph, speeds, _ = paper_case(name, 0)
-    values = spectral.eigenvalues(graph, speeds, spectral.paper_tau(graph, speeds))
-    order = spectral.leja_order(values)
-    assert order[0] == values[-1]
-    assert set(order.tolist()) <= set(values.tolist())
-    products = np.abs(np.cumprod(1 - values[:, None] / order, axis=1))
-    assert products.max() < 1e3
-    assert products[:, -1].max() < 1e-9
-    if name == "mesh:12x12":
-        assert np.abs(np.cumprod(1 - values[:, None] / values, axis=1)).max() > 1e30  # rising
-
-
-@given(cases())
-def test_colours(case: tuple[Graph, Floats, Floats]) -> None:
-    graph = case[0]
-    colours = colour_edges(graph)
-    tails, heads = graph.edges()
-    for vertex in range(graph.n):
-        mine = colours[(tails == vertex) | (heads == vertex)]
-        assert len(set(mine.tolist())) == len(mine)
-    if graph.n_edges:
-        assert colours.max() + 1 <= 2 * graph.degrees.max() - 1
-
-
-@pytest.mark.parametrize(("name", "count"), [("mesh:7x9", 4), ("torus:8x6", 4), ("hypercube:5", 5), ("complete:8", 7)])
-def test_colours_of_named_graphs_are_as_few_as_can_be(name: str, count: int) -> None:
-    assert colour_edges(parse(name)).max() + 1 == count
-
-
-@given(cases())
-def test_a_flow_as_each_vertex_sees_it(case: tuple[Graph, Floats, Floats]) -> None:
-    graph, flow = case[0], np.arange(1.0, case[0].n_edges + 1)
-    seen = np.split(at_ends(graph, flow), graph.indptr[1:-1])
-    for tail, head, amount in zip(*(ends.tolist() for ends in graph.edges()), flow, strict=True):
-        assert seen[tail][graph.neighbours(tail) == head] == amount
-        assert seen[head][graph.neighbours(head) == tail] == -amount
-
-
-@given(cases(), st.integers(0, 10**6))
-def test_cancel_cycles(case: tuple[Graph, Floats, Floats], seed: int) -> None:
-    graph = case[0]
-    rng = np.random.default_rng(seed)
-    flow = rng.integers(-3, 4, graph.n_edges) * rng.choice([1.0, 0.37])
-    left = cancel_cycles(graph, flow)
-    assert acyclic(graph, left)
-    assert np.allclose(outflow(graph, left), outflow(graph, flow), atol=1e-12)
-    assert (np.abs(left) <= np.abs(flow)).all()
-    assert (left * flow >= 0).all()
-    if acyclic(graph, flow):
-        assert np.array_equal(left, flow)
-
-
-# --- a million ranks ---
-
-
-def test_a_million_ranks_step_fast() -> None:
-    graph, speeds, loads = paper_case("mesh:1000x1000", 0)
-    begin = time.process_time()
-    result = balance(graph, loads, speeds, tolerance=0.2)
-    assert time.process_time() - begin < 60
-    assert result.converged
-    assert abs(result.loads.sum() / loads.sum() - 1) <= 1e-12
-    assert result.loads.min() >= 0
