@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.stopping import asked_to_stop
     from lb_mpi.partitioning.partition import partition
     from lb_mpi.partitioning.quality import MappingCost, PartitionMetrics, partition_metrics
+    from lb_mpi.problems.tree import TreeSearch
     from lb_mpi.searching.bound import Bound
 
 __version__ = "0.1.0"
@@ -86,6 +87,7 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "Pool": "mpi.pool",
     "RankStats": "mpi.search",
     "SearchResult": "mpi.search",
+    "TreeSearch": "problems.tree",
     "allocate": "distributing.allocation",
     "arrange": "arranging.arrange",
     "arranged": "mpi.arranged",
@@ -126,6 +128,7 @@ __all__ = [
     "SearchResult",
     "Stopped",
     "TaskError",
+    "TreeSearch",
     "allocate",
     "arrange",
     "arranged",

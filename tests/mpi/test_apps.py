@@ -69,7 +69,10 @@ def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given["lower_bound_seconds"] == pytest.approx(given["cpu_seconds"] / sum(speeds))
 
 
-@pytest.mark.parametrize("extra", [[], ["--no-balance"], ["--split-rule", "half"], ["--quantum", "100"], ["--tile", "64"], ["--route", "random"]])
+@pytest.mark.parametrize(
+    "extra",
+    [[], ["--no-balance"], ["--split-rule", "half"], ["--quantum", "100"], ["--tile", "64"], ["--route", "random"]],
+)
 def test_all_reachable_cells_of_a_walled_maze_are_marked(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
     given = answer(maze, monkeypatch, "--dim", "700", "--free", "0.6", "--seed", "5", "--walled", *extra)
     labels, _ = ndimage.label(random_maze(700, 0.6, 5, walled=True) == FREE, structure=np.ones((3, 3)))

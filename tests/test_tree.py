@@ -1,0 +1,103 @@
+"""The search of a tree given by a function: exact under any interleaving, on a virtual clock, and bad input."""
+
+import operator
+import random
+
+import pytest
+
+import lb_mpi
+from lb_mpi.problems.tree import TreeSearch
+from lb_mpi.searching import simulate
+from lb_mpi.searching.guard import check_problem
+from lb_mpi.searching.options import Options
+
+
+def queens(n):
+    """The function from a board of n x n to those with a queen more."""
+
+    def children(board):
+        row = len(board)
+        for column in range(n if row < n else 0):
+            if all(column != other and row - r != abs(column - other) for r, other in enumerate(board)):
+                yield (*board, column)
+
+    return children
+
+
+def all_boards(board=()):
+    """Every node, by recursion."""
+    return [board, *(each for child in queens(6)(board) for each in all_boards(child))]
+
+
+def solution(board):
+    return len(board) == 6
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_node_counts_once_under_any_interleaving(seed):
+    rng = random.Random(seed)
+    ranks = [TreeSearch((), queens(6), value=lambda board: [board]) for _ in range(3)]
+    ranks[0].start()
+    while any(rank.load() for rank in ranks):
+        one, other = rng.sample(ranks, 2)
+        one.work(rng.randint(1, 20))
+        if not other.load() and one.load() > 1:
+            before = one.load()
+            other.absorb(one.split())
+            assert one.load() + other.load() == before
+            assert abs(one.load() - other.load()) <= 1
+    boards = [board for rank in ranks for board in rank.result() or []]
+    assert sorted(boards) == sorted(all_boards())
+    assert sum(map(solution, boards)) == 4
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 7, 40])
+def test_finds_the_same_on_any_number_of_ranks(ranks):
+    trees = [TreeSearch((), queens(6), value=solution) for _ in range(ranks)]
+    assert simulate.search(trees, options=Options(threshold=1.0)).value == 4
+    best = [TreeSearch((), queens(6), value=lambda board: board or None, merge=max) for _ in range(ranks)]
+    assert simulate.search(best, options=Options(threshold=1.0)).value == max(all_boards())
+
+
+def test_counts_nodes_when_nothing_is_said():
+    assert simulate.search([TreeSearch((), queens(6))]).value == len(all_boards())
+
+
+def test_nothing_counts_where_value_is_none():
+    assert simulate.search([TreeSearch((), queens(6), value=lambda board: None) for _ in range(2)]).value is None
+
+
+def test_ends_when_until_is_true():
+    trees = [
+        TreeSearch((), queens(6), value=lambda board: [board] if solution(board) else [], until=bool) for _ in range(3)
+    ]
+    found = simulate.search(trees, options=Options(threshold=1.0))
+    assert 1 <= len(found.value) <= 3
+    assert all(map(solution, found.value))
+    assert any(tree.load() for tree in trees)  # it ended before all was done
+
+
+def test_a_single_node_is_not_split():
+    tree = TreeSearch(0, lambda node: [])
+    assert tree.split() is None
+    tree.start()
+    assert tree.split() is None
+    assert tree.load() == 1.0
+
+
+def test_is_a_problem():
+    assert lb_mpi.TreeSearch is TreeSearch
+    check_problem(TreeSearch(0, lambda node: []))
+    assert isinstance(TreeSearch(0, lambda node: []), lb_mpi.Problem)
+
+
+@pytest.mark.parametrize("name", ["children", "value", "merge", "until"])
+def test_what_is_no_function_is_refused(name):
+    arguments = {"children": lambda node: [], "merge": operator.add, name: 5}
+    with pytest.raises(TypeError, match=f"{name} = 5: expected a function"):
+        TreeSearch(0, **arguments)
+
+
+def test_children_that_are_none_are_told():
+    with pytest.raises(TypeError, match=r"children\(7\) returned None: expected a list of nodes, or a generator"):
+        simulate.search([TreeSearch(7, lambda node: None)])
