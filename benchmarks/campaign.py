@@ -11,8 +11,8 @@ to it, once or in the restarts, too:
     flipped   the same with a bit that is turned
 
 What may come of it: "exact", the result of a run without failure, from this one command; "named", a non-zero exit and a
-cause in words.  What may not: "wrong"; "silent", an end without a cause, or none within a minute; and "leftovers" of any
-run: a process, shared memory, a temporary file.
+cause in words.  What may not: "wrong"; "silent", an end without a cause, or no end and nothing saved for a minute; and
+"leftovers" of any run: a process, shared memory, a temporary file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lb_mpi.launching import leftovers, limit
 from tools.environment import FOLDERS, ROOT, Environment, wanted
 from tools.kills import ranks
 
-LIMIT_S = 60.0  # for what is left of a run after the last thing has happened to it
+LIMIT_S = 60.0  # without a new save, for a run that nothing happens to any more
 HANG_S = 4.0
 LATEST_S = 0.5  # after the first save of a start
 MISFORTUNES = ("kill", "kill", "kill", "kill", "stop", "full", "torn", "flipped")
@@ -173,20 +173,29 @@ def damage(misfortune: str, path: Path, chance: random.Random) -> None:
             file.write(bytes([byte]))
 
 
+def comes_to_its_end(start: Start) -> bool:
+    """Wait for the end; False when nothing has been saved for LIMIT_S seconds.  On a busy machine all takes longer."""
+    before, deadline = start.state(), time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            start.process.wait(1.0)
+            return True
+        if start.state() != before:
+            before, deadline = start.state(), time.monotonic() + LIMIT_S
+    return False
+
+
 def campaign(environment: Environment, chance: random.Random, answers: dict[str, Any], programs: Iterable[Program]) -> Run:
     """One run, and what came of it."""
     program, misfortune = chance.choice(list(programs)), chance.choice(MISFORTUNES)
     n, times = chance.randint(2, 4), chance.randint(1, 2)
     with tempfile.TemporaryDirectory(prefix="lb_mpi-") as folder:
         start = Start(environment, program, n, Path(folder))
-        happened, ended = 0, True
+        happened, ended = 0, False
         try:
             while happened < times and suffer(start, misfortune, n, chance):
                 happened += 1
-            try:
-                start.process.wait(LIMIT_S)
-            except subprocess.TimeoutExpired:
-                ended = False
+            ended = comes_to_its_end(start)
             left = ["a process"] * bool(limit.bearers(start.mark))
         finally:
             out, told = start.end()
