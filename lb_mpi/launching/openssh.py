@@ -114,9 +114,7 @@ def _make_key(path: Path) -> None:
 
 
 def _run(argv: list[str]) -> None:
-    done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         raise ClusterError(f"{' '.join(argv)}: {done.stderr.strip()}")
 

@@ -56,7 +56,7 @@ def act(name: str, command: str, arguments: Sequence[str]) -> int:
 
 def inside(keeper: int, arguments: Sequence[str]) -> list[str]:
     """Return a command line that runs launch/cluster with `arguments` in the keeper's namespaces, in this folder."""
-    enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--target", str(keeper)]
+    enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--net", "--target", str(keeper)]
     here = ["sh", "-c", 'cd "$0" && exec "$@"', os.getcwd()]  # mounts are others: the way there is gone again
     return [*enter, *here, *commands.argv(sys.executable, "cluster", *arguments)]
 
@@ -86,7 +86,7 @@ def start(name: str) -> int:
     """Start the keeper and return its process number; ClusterError, with what is missing, when it can't be."""
     own = commands.argv(sys.executable, "keeper", name)
     process = subprocess.Popen(
-        ["unshare", "--user", "--map-root-user", "--mount", *own],
+        ["unshare", "--user", "--map-root-user", "--mount", "--net", *own],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
