@@ -110,6 +110,7 @@ def test_a_signal_arrives_at_the_run(tmp_path: Path) -> None:
     (tmp_path / "program").write_text(program)
     done = as_a_user(
         f'"$@" up --hosts 1 && {{ "$@" run -- sh {tmp_path}/program & }}; run=$!; '
-        f'while kill -0 $run && [ ! -s {tmp_path}/program.pid ]; do sleep 0.05; done; kill $run; wait $run; echo $?; "$@" down'
+        f'while kill -0 $run && [ ! -s {tmp_path}/program.pid ]; do sleep 0.05; done; '
+        'kill $run; wait $run; echo $?; "$@" down'
     )
     assert done.stdout.splitlines()[-1] == "143", done.stderr
