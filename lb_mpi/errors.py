@@ -37,5 +37,9 @@ class Stopped(Error):
     """A signal has ended the work, and what was done is saved: the same call, in the same program, goes on from there."""
 
 
+class ClusterError(Error):
+    """An emulated cluster can't be made or used; the message says why."""
+
+
 class ProtocolError(Error):
     """A message that the protocol's table has no row for: a bug in the program, never the caller's fault."""

@@ -1,45 +1,24 @@
 """launch/cluster: three hosts on this machine, real names, addresses and TCP; programs on them with the MPI that is here."""
 
-import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lb_mpi.hosts import Host
+from lb_mpi.launching import cluster as cluster_commands
 from lb_mpi.launching import emulated
+from lb_mpi.launching.cluster import wanted_hosts
 from lb_mpi.launching.delay import Switch
-from lb_mpi.launching.emulated import Cluster, ClusterError, wanted_hosts
+from lb_mpi.launching.emulated import Cluster
+from tests.emulation import HERE, NAME, ROOT, cluster, kill_host, leftovers, needs_mpiexec, needs_root, status
+from tests.lab import until
 
-ROOT = Path(__file__).resolve().parent.parent
-HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-
-
-def missing() -> str:
-    """Why there can be no emulated cluster here."""
-    try:
-        emulated.check()
-    except ClusterError as error:
-        return str(error)
-    done = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
-    return "" if done.returncode == 0 else f"no network namespaces here: {done.stderr.strip()}"
-
-
-def no_mpiexec() -> str:
-    return "" if shutil.which("mpiexec", path=HERE["PATH"]) else "no mpiexec"
-
-
-needs_root = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
-needs_mpiexec = pytest.mark.skipif(bool(no_mpiexec()), reason=no_mpiexec() or "-")
-NAME = f"t{os.getpid()}"
 OTHER = f"u{os.getpid()}"  # made and removed within a test
 
 
@@ -73,32 +52,11 @@ def test_hosts_are_numbered() -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "A", "-x", "h" * 21])
 def test_names_that_will_not_do(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert emulated.main([f"--name={name}", "down"], "cluster") == 2
+    assert cluster_commands.main([f"--name={name}", "down"], "cluster") == 2
     assert "--name" in capsys.readouterr().err
 
 
-def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert emulated.main(["up", "--hosts", "2"], "cluster") == 1
-    assert "cluster: needs root" in capsys.readouterr().err
-
-
 # --- the cluster -----------------------------------------------------------------------------------------------------
-
-
-def cluster(*arguments: str, name: str = NAME) -> subprocess.CompletedProcess[str]:
-    """Run launch/cluster."""
-    command = [sys.executable, str(ROOT / "launch" / "cluster"), "--name", name, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=HERE, capture_output=True, text=True, timeout=120)
-
-
-def status(name: str = NAME) -> dict[str, Any]:
-    return {host["host"]: host for host in json.loads(cluster("status", "--json", name=name).stdout)}
-
-
-def leftovers(name: str = NAME) -> list[Path]:
-    folders = (emulated.NETNS, emulated.ETC_NETNS, emulated.RUN)
-    return [path for folder in folders for path in folder.glob(f"lbmpi-{name}*")]
 
 
 @pytest.fixture(scope="module", params=["0", "1"], ids=["no delay", "1 ms"])
@@ -187,14 +145,6 @@ def test_the_weather_is_that_of_one_host(delay_ms: float, checksum: str) -> None
     assert answer["checksum"] == checksum
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return value
-
-
 @needs_root
 @needs_mpiexec
 def test_a_host_that_dies_is_named_and_nothing_is_left(delay_ms: float, tmp_path: Path) -> None:
@@ -205,18 +155,14 @@ def test_a_host_that_dies_is_named_and_nothing_is_left(delay_ms: float, tmp_path
     command = [sys.executable, str(ROOT / "launch" / "cluster"), "--name", NAME, "run", "--", "python", "-c", script]
     with subprocess.Popen([*command, str(tmp_path)], cwd=ROOT, env=HERE, stderr=subprocess.PIPE, text=True) as process:
         until(lambda: len(list(tmp_path.iterdir())) == 3)
-        namespace = f"lbmpi-{NAME}-h2"
-        pids = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True).stdout
-        for pid in map(int, pids.split()):  # all at once, as when it loses its power
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
+        kill_host("h2")
         _, err = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "host h2 is gone" in err
     assert "host h1 is gone" not in err
     assert "host h3 is gone" not in err
     if "MPI library Open MPI" in err:  # its daemons are not ours to end: they do so when their mpiexec is gone
-        until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0], 2.0)
+        until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
     assert [host["processes"] for host in status().values()] == [0, 0, 0]
 
 
@@ -248,17 +194,13 @@ def test_a_run_whose_host_dies_goes_on(delay_ms: float, tmp_path: Path) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=ROOT, env=HERE, text=True, **pipes) as process:
         until(lambda: len(list(tmp_path.glob("1-*"))) == 3)
-        namespace = f"lbmpi-{NAME}-h3"
-        pids = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True).stdout
-        for pid in map(int, pids.split()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
+        kill_host("h3")
         out, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
     assert out.splitlines()[-1] == "start 2, 3 ranks"  # it answers again
     assert "host h3 is gone" in err
     assert re.search("^run: restart 1 of 1, after .* s, from save 1$", err, re.MULTILINE)
-    until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0], 2.0)  # Open MPI's daemons end themselves
+    until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])  # Open MPI's daemons end themselves
 
 
 @needs_root

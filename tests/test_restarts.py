@@ -152,7 +152,8 @@ def test_a_host_that_dies_is_left_out_until_it_answers_again(
     lines = err.splitlines()
     for said in (
         "run: host two is gone: the connection ended (exit code -9)",
-        "run: left out: host two: ssh: connect to host two port 22: No route to host (exit code 1)",
+        "run: left out: host two: ssh: connect to host two port 22: No route to host (exit code 1). "
+        "See whether it is on, and in reach: `ssh two`",
         "run: 1 rank instead of 2: there are no more slots",
         "run: one (1 rank)",
         f"run: rank 0 on host {HOST} was killed by signal 11 (Segmentation fault)",
@@ -163,10 +164,12 @@ def test_a_host_that_dies_is_left_out_until_it_answers_again(
     assert all(gone(int(path.read_text())) for path in lab.pids.iterdir())
 
 
-# What stands for launch/run in a batch job: it saves at SIGTERM, and ends with the exit code given.
+# What stands for launch/run in a batch job: notes what it's given, saves at SIGTERM, and ends with the exit code given.
 BATCH = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.1), sys.exit({code})))
+hosts = pathlib.Path(sys.argv[sys.argv.index("--hosts") + 1]).read_text()
+pathlib.Path("given").write_text(hosts + " ".join(sys.argv[-3:]))
 pathlib.Path("ready").touch()
 time.sleep(60)
 """
@@ -179,17 +182,19 @@ def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, r
     (tmp_path / ".venv" / "bin" / "activate").touch()
     script(tmp_path / "launch" / "run", BATCH.format(code=code))
     told = 'import sys\nwith open("told", "a") as out:\n    out.write(" ".join(sys.argv[1:]) + "\\n")'
-    script(tmp_path / "bin" / "scontrol", told)
+    script(tmp_path / "bin" / "scontrol", f"{told}\nif sys.argv[1] == 'show': print('n1', 'n2', sep='\\n')")
+    script(tmp_path / "bin" / "sinfo", "import sys\nprint('big,speed_0.4,gpu' if '--nodes=n2' in sys.argv else '(null)')")
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(tmp_path / "bin")}
     env |= {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "17"}
     env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS_PER_NODE": "8"}
-    with started(["bash", str(ROOT / "launch" / "slurm.sbatch")], env=env) as process:
+    with started(["bash", str(ROOT / "launch" / "slurm.sbatch"), "--", "my program", "x"], env=env) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGUSR1)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (code, "")
     assert (tmp_path / "told").read_text().splitlines() == ["show hostnames n[1-2]", *requeued]
-    assert [path.name for path in (tmp_path / "bin").iterdir()] == ["scontrol"]
+    assert (tmp_path / "given").read_text() == "n1 slots=8\nn2 slots=8 speed=0.4\n-- my program x"
+    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["scontrol", "sinfo"]  # the host list is gone
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,10 @@ def test_options_of_mpich() -> None:
 def test_options_of_open_mpi() -> None:
     exported = {"PATH": "p", "HOME": "h", "OMP_NUM_THREADS": "1", "LB_MPI_LAUNCH": "m", "SECRET_KEY": "k"}
     x = ["-x", "LB_MPI_LAUNCH", "-x", "OMP_NUM_THREADS", "-x", "PATH"]
-    in_order = ["/bin/mpiexec", "--host", "fast:2,mid:1,slow:1", "--map-by", "slot", *x, "-n", "4"]
+    ssh = ["--prtemca", "plm", "^slurm"]
+    in_order = ["/bin/mpiexec", *ssh, "--host", "fast:2,mid:1,slow:1", "--map-by", "slot", *x, "-n", "4"]
     assert command(OPEN_MPI, HOSTS, [0, 0, 1, 2], None, exported) == in_order
-    ssh = ["--prtemca", "plm_ssh_agent", "/my/ssh"]
+    ssh += ["--prtemca", "plm_ssh_agent", "/my/ssh"]
     permuted = ["/bin/mpiexec", *ssh, "--host", "slow,fast,slow,fast", "--map-by", "seq", "-n", "4"]
     assert command(OPEN_MPI, HOSTS, [2, 0, 2, 0], "/my/ssh", {}) == permuted
 

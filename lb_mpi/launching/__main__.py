@@ -11,4 +11,4 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.realp
 from lb_mpi.launching.commands import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:], f"python {sys.argv[0]} {sys.argv[1]}"))
+    sys.exit(main(sys.argv[1], sys.argv[2:], sys.argv[1]))

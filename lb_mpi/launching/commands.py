@@ -9,8 +9,8 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-FOR_PEOPLE = {"run": "start", "cluster": "emulated", "throttle": "slow"}  # the modules that have them
-INTERNAL = {"host": "host", "rank": "rank", "switch": "delay"}
+FOR_PEOPLE = {"run": "start", "cluster": "cluster", "throttle": "slow"}  # the modules that have them
+INTERNAL = {"host": "host", "rank": "rank", "switch": "delay", "keeper": "unprivileged"}
 
 
 def main(name: str, arguments: Sequence[str], prog: str) -> int:

@@ -69,7 +69,8 @@ def command(
     listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
     in_order = list(ranks) == sorted(ranks)
     if mpi.is_open_mpi:
-        argv = [mpi.path, *(["--prtemca", "plm_ssh_agent", launcher] if launcher else [])]
+        # In a job of Slurm's it would start its daemons with srun, which waits for ever when a node of the job has died.
+        argv = [mpi.path, "--prtemca", "plm", "^slurm", *(["--prtemca", "plm_ssh_agent", launcher] if launcher else [])]
         if in_order:
             argv += ["--host", listed, "--map-by", "slot"]
         else:

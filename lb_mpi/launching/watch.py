@@ -14,8 +14,10 @@ import shlex
 import socket
 import subprocess
 import time
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
+from lb_mpi.launching import refusals
 from lb_mpi.launching.commands import argv
 from lb_mpi.launching.heard import End, Stack, State
 
@@ -25,6 +27,7 @@ SOON_S = 5.0  # the same where that costs little, since the run goes on without 
 DOUBT_S = 1.0  # for a host that was given up, when all others have answered
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
+MOST_LINES = 40  # of what a host says before it answers: banners, warnings
 LOOK_S = 0.05  # between two looks at what the hosts have said
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
@@ -41,7 +44,7 @@ class Connection:
         self.states: dict[str, State] = {}  # of its ranks, as told last
         self.stacks: dict[str, str] = {}  # of ranks that were asked for theirs
         self.last_sign = time.monotonic()
-        self._said = ""  # by others than host.py, the last line: why there is no connection
+        self._said: deque[str] = deque(maxlen=MOST_LINES)  # by others than host.py: why there is no connection
         self._text = b""
         there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host', mark))}"
         self._socket, theirs = socket.socketpair()
@@ -67,10 +70,14 @@ class Connection:
         *lines, self._text = self._text.split(b"\n")
         for line in lines:
             if not line.startswith(b"lb_mpi "):
-                self._said = line.decode(errors="replace").strip() or self._said
+                self._hear_others(line)
                 continue
-            self._said = ""
+            self._said.clear()
             self._take(line.decode().removeprefix("lb_mpi "))
+
+    def _hear_others(self, line: bytes) -> None:
+        if said := line.decode(errors="replace").strip():
+            self._said.append(said)
 
     def _take(self, said: str) -> None:
         """Take in a line of host.py."""
@@ -99,8 +106,14 @@ class Connection:
         if code is None:
             return None
         self.listen()
-        last = self._text.decode(errors="replace").strip() or self._said
-        return (last or "the connection ended") + f" (exit code {code})"
+        self._hear_others(self._text)
+        self._text = b""
+        return (self._said[-1] if self._said else "the connection ended") + f" (exit code {code})"
+
+    def advice(self) -> str:
+        """What to do when it has ended without an answer, as a sentence that goes on; empty if nothing is known."""
+        words = refusals.advice(self._said, self.name, os.getcwd())
+        return f". {words}" if words else ""
 
     def hang_up(self) -> None:
         """Let the other side end what is left there."""
@@ -199,7 +212,8 @@ class Watch:
 
     def _problem(self, one: Connection, waited_s: float) -> str:
         if not one.facts:
-            return f"host {one.name}: " + (one.ended() or f"no answer within {waited_s:.0f} s")
+            why = one.ended()
+            return f"host {one.name}: " + (why + one.advice() if why else f"no answer within {waited_s:.0f} s")
         if "error" in one.facts:
             return f"host {one.name}: {one.facts['error']}"
         own = {**self.here.facts, "host": one.facts["host"]}
