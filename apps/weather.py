@@ -28,7 +28,9 @@ from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.exchange import METHODS
+from lb_mpi.mpi.recorder import running
 from lb_mpi.mpi.waiting import barrier, wait
+from lb_mpi.recording.events import Phase
 
 PROG = "python -m apps.weather"
 MOST_CELLS = 10**8  # rank 0 holds all of them in the end
@@ -177,7 +179,7 @@ def simulate(block: Block, steps: SavedSteps, speed: float, balancer: lb_mpi.Bal
             sun, storm = block.climate.sun(step), block.climate.storm(step)
         wind_s, slow.cpu_s = slow.cpu_s, 0.0
         if balancer is None:
-            with slow:
+            with running(steps.record, Phase.OWN), slow:
                 block.columns = timed_physics(block.columns, sun, storm)
             slow.cpu_s = 0.0
             done.append(Step(wind_s + cpu_s))

@@ -330,7 +330,7 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
         ("empty", "no record in it: expected files rank*.lbrec, or those of `profile -o`"),
         ("torn", "records of 3 of 4 ranks: expected all of them"),
         ("one rank", "records of 1 of 4 ranks: expected all of them"),
-        ("another version", "rank000000.lbrec: is a record of version 1: expected 2"),
+        ("another version", "rank000000.lbrec: is a record of version 1: expected 3"),
         ("nothing in it", "nothing in it can be played again"),
     ],
 )

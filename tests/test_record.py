@@ -232,7 +232,7 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
     [
         (b"", "expected the record of a rank"),
         (b"something else entirely", "expected the record of a rank"),
-        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "version 9: expected 2"),
+        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "version 9: expected 3"),
         (header(ABOUT)[:30], "torn or flipped"),
         (header(ABOUT), "no snapshot in it is whole"),
         (header(ABOUT._replace(rank=3)), "is of rank 3 of 3: expected 0 to 2"),

@@ -426,7 +426,7 @@ def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.Captu
     said = capsys.readouterr().out
     for words in (
         "rank000001.lbrec: no snapshot in it is whole",
-        "rank000002.lbrec: is a record of version 9: expected 2",
+        "rank000002.lbrec: is a record of version 9: expected 3",
         "no record of ranks 1, 2",
         "rank 3: the record breaks off",
     ):

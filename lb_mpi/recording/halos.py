@@ -26,6 +26,7 @@ class Halos:
     def end(self, now: float) -> None:
         """It has ended, well or not."""
         self._last, self._n = now, self._n + 1
+        self._record.known.doing(self._n)
         self._record.enter(Phase.OWN, now)
 
     def close(self, now: float) -> None:
