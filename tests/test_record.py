@@ -174,11 +174,11 @@ def test_drafts_on_their_way() -> None:
 def test_exchanges_and_what_is_computed_between_them() -> None:
     record = Record(0.0)
     halos = Halos(record, 0.5)
-    halos.close(0.5)  # there was none
+    halos.close(0.5, 0.1)  # there was none
     for at in (1.0, 2.0, 3.0):
-        halos.begin(at)
-        halos.end(at + 0.25)
-    halos.close(4.0)
+        halos.begin(at, at)
+        halos.end(at + 0.25, at + 0.25)
+    halos.close(4.0, 4.0)
     (step,) = record.steps.all
     assert (step["began"], step["ended"], step["useful_s"], step["units"], step["speed"]) == (1.0, 4.0, 2.25, 3.0, 0.5)
     record.enter(Phase.OUTSIDE, 5.0)
