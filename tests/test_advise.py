@@ -221,7 +221,7 @@ def test_a_distribution_takes_what_was_predicted() -> None:
 
 
 def test_a_busy_machine_does_not_show_in_what_a_quiet_one_would_take() -> None:
-    """Rank 0 lost half of its core in the record: nothing was seen of it in equal blocks, where it waits most of the time."""
+    """Rank 0 lost half of its core in the record, in equal blocks, where it waits most of the time."""
     run = exchanged([0.25] * 4, [0.5, 1.0, 1.0, 1.0])
     still = exchange.advise(run, quiet, quiet=True)
     assert predicted(still, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015, rel=1e-3)
