@@ -171,6 +171,15 @@ def test_drafts_on_their_way() -> None:
     ]
 
 
+def test_work_of_a_walk_names_who_gave_it() -> None:
+    record = Record(0.0)
+    drafts = Drafts(record, 2, [10, 11, 12])
+    drafts.turn(1.0, [], [(0, Message(Kind.DRAFTING, 2, 1, 3))])
+    drafts.turn(2.0, [Message(Kind.WORK, 2, 1, 0, payload=b"12345")], [])
+    drafts.turn(3.0, [Message(Kind.NOWORK, 2, 1)], [])  # from whom, nobody says
+    assert record.moves.kept.all["other"].tolist() == [10, -1]
+
+
 def test_exchanges_and_what_is_computed_between_them() -> None:
     record = Record(0.0)
     halos = Halos(record, 0.5)
