@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import pathlib
-import stat
 import sys
 import time
 import traceback
@@ -17,15 +14,19 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 import lb_mpi
+from apps.progress import add_progress, shown, terminal
 from lb_mpi.mpi.collective import agree
 from lb_mpi.searching.options import MOST_ON_RING
-from lb_mpi.searching.reporting import Report
 
 TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
 
 
 class Parser(argparse.ArgumentParser):
     """Every rank parses the same command line: a mistake is a ValueError on all, help is printed by rank 0."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        add_progress(self)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
@@ -118,35 +119,28 @@ def search(
     comm: MPI.Intracomm,
     problem: lb_mpi.Problem,
     options: argparse.Namespace,
-    unit: str,
     bound: lb_mpi.Bound | None = None,
 ) -> lb_mpi.SearchResult:
-    """Run `lb_mpi.search` as the command line asks, with progress on a terminal."""
+    """Run `lb_mpi.search` as the command line asks."""
 
     def pause() -> tuple[float, float]:
         if len(options.pause) != 2:
             raise ValueError(f"--pause has {len(options.pause)} numbers: expected 2, the shortest and the longest")
         return options.pause[0], options.pause[1]
 
-    show = Progress(unit) if comm.rank == 0 and on_terminal() else None
-    try:
-        return lb_mpi.search(
-            comm,
-            problem,
-            bound=bound,
-            threshold=options.threshold,
-            balance=not options.no_balance,
-            emulated_speed=own_speed(comm, options.speeds),
-            quantum=options.quantum,
-            pause_s=pause(),
-            route=None if options.route == "auto" else options.route,
-            on_report=show,
-            save=options.save,
-            save_every_s=options.save_every,
-        )
-    finally:
-        if show is not None:
-            show.clear()
+    return lb_mpi.search(
+        comm,
+        problem,
+        bound=bound,
+        threshold=options.threshold,
+        balance=not options.no_balance,
+        emulated_speed=own_speed(comm, options.speeds),
+        quantum=options.quantum,
+        pause_s=pause(),
+        route=None if options.route == "auto" else options.route,
+        save=options.save,
+        save_every_s=options.save_every,
+    )
 
 
 def lines(result: lb_mpi.SearchResult) -> list[str]:
@@ -177,7 +171,7 @@ def compile_once(comm: MPI.Intracomm, compile_kernels: Callable[[], None]) -> No
 
     Collective; what it raises on one rank (OSError: no room for the cache), all raise.
     """
-    shown = comm.rank == 0 and on_terminal()
+    shown = comm.rank == 0 and terminal() is not None
     if shown:
         words = "\rloading the kernels (the first time they are compiled, which takes some seconds) ..."
         print(words, end="", file=sys.stderr, flush=True)
@@ -190,41 +184,6 @@ def compile_once(comm: MPI.Intracomm, compile_kernels: Callable[[], None]) -> No
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-class Progress:
-    """One line on the terminal that is written anew."""
-
-    def __init__(self, unit: str) -> None:
-        self.unit = unit
-
-    def __call__(self, reports: dict[int, Report], seconds: float) -> None:
-        """Show what the ranks have reported."""
-        units = sum(report.units for report in reports.values())
-        balances = sum(report.balances for report in reports.values())
-        loads = " ".join(f"{report.load:.4g}" for _, report in sorted(reports.items()))
-        text = f"{seconds:6.1f} s  {units:,} {self.unit}  balances {balances}  load by rank: {loads}"
-        print(f"\r{text[:150]}\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Leave an empty line for what comes next."""
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def on_terminal() -> bool:
-    """Whether a person looks at stderr.  The ranks' own is a pipe (or a pseudo-terminal) to mpiexec, so where /proc is
-    there, mpiexec is looked up among the ancestors, and its stderr counts.
-    """
-    pid = os.getppid()
-    with contextlib.suppress(OSError, ValueError):
-        while pid > 1:
-            process = pathlib.Path("/proc") / str(pid)
-            name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
-            if name.startswith(("mpiexec", "mpirun", "prterun", "prun")):
-                mode = os.stat(process / "fd" / "2")
-                return stat.S_ISCHR(mode.st_mode) and mode.st_rdev != os.stat(os.devnull).st_rdev
-            pid = int(rest.split()[1])
-    return sys.stderr.isatty()
-
-
 def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog: str) -> NoReturn:
     """Run an app and exit: 0; 2 for a mistake of the user's; 1 when the work has failed; 75 when it was asked to stop, and
     has saved; 130 on Ctrl-C.
@@ -233,7 +192,8 @@ def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog:
     """
     comm = MPI.COMM_WORLD
     try:
-        for_machines, for_people = main(comm)
+        with shown(comm):
+            for_machines, for_people = main(comm)
         if comm.rank == 0:
             print(json.dumps(for_machines) if "--json" in sys.argv else "\n".join(for_people), flush=True)
     except (ValueError, TypeError, OSError) as error:

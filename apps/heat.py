@@ -34,6 +34,7 @@ from lb_mpi.mpi.distribute import METHODS
 from lb_mpi.mpi.halo import HaloPlan
 from lb_mpi.mpi.recorder import map_of, records
 from lb_mpi.mpi.waiting import barrier
+from lb_mpi.recording.layouts import SPECTRAL, placed
 from lb_mpi.recording.maps import shares
 from lb_mpi.saving.rows import Arrays
 
@@ -136,6 +137,19 @@ def rectangle(graph: str) -> tuple[int, int] | None:
     return None if found is None else (int(found[1]), int(found[2]))
 
 
+def draw(comm: MPI.Intracomm, name: str, graph: Graph | None, vertices: Ints) -> None:
+    """Collective: record a map of who computed what, where one can be drawn; the graph on the root."""
+    domain = rectangle(name)
+    if domain is not None:
+        map_of(shares(vertices // domain[1], vertices % domain[1], domain))
+        return
+    laid = comm.bcast(agree(comm, lambda: None if graph is None else placed(graph), patient=True))
+    if laid is not None:
+        places, shape = laid
+        all_of, mine = (np.bincount(one, minlength=shape[0] * shape[1]) for one in (places, places[vertices]))
+        map_of((mine / np.maximum(1, all_of)).reshape(shape), SPECTRAL)
+
+
 def time_step(comm: MPI.Comm, plan: HaloPlan) -> float:
     """The longest step that is stable for certain: half of 1 / the greatest sum of a vertex's conductances."""
     n = len(plan.vertices)
@@ -215,8 +229,8 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         seconds = time.perf_counter() - began
         total = checksum(own, plan.vertices, heat)
         everyone = own.gather((cpu_s, speed, len(plan.vertices)))
-        if (domain := rectangle(options.graph)) is not None and records():
-            map_of(shares(plan.vertices // domain[1], plan.vertices % domain[1], domain))
+        if records():
+            draw(own, options.graph, graph, plan.vertices)
     own.Free()
     if everyone is None:
         return {}, []

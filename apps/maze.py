@@ -95,7 +95,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
             return MazeSearch(cells, comm.rank, options.split_rule, keeper=keeper, picture=picture)
 
         problem = agree(comm, make)
-        result = search(comm, problem, options, "cells")
+        result = search(comm, problem, options)
         map_of(problem.visited())
         done: MazeResult = result.value
         barrier(comm)  # nobody marks any more

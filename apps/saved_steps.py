@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import on_terminal
 from lb_mpi.graph import Ints
+from lb_mpi.mpi.recorder import recorder
 from lb_mpi.saving.rows import Arrays
 
 EVERY = 10
-TOLD_EVERY_S = 0.25
 
 
 def add_save_options(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +52,7 @@ class SavedSteps:
         self._comm, self._folder, self._every = comm, folder, every
         self._how: dict[str, Any] = {"index": index, "options": options}
         found = lb_mpi.load(comm, folder, **self._how) if folder is not None else None
+        self.record = recorder(comm)  # of this process; one that does nothing when nobody records
         self.first, self.last = (found[0] if found is not None else 0), last
         self.arrays: Arrays | None = found[1] if found is not None else None
         if self.first > last:
@@ -62,19 +61,17 @@ class SavedSteps:
     def __call__(self, arrays: Callable[[], Arrays]) -> Iterator[int]:
         """Give the numbers of the steps, and save what `arrays` gives; raise lb_mpi.Stopped when it has been asked for.
 
-        A person at a terminal sees which step it is.
+        The record knows how far it is.
         """
-        shown = self._comm.rank == 0 and on_terminal()
-        told_s = time.monotonic()
-        try:
-            for step in self._steps(arrays):
-                if shown and time.monotonic() - told_s > TOLD_EVERY_S:
-                    told_s = time.monotonic()
-                    print(f"\rstep {step + 1} of {self.last}\x1b[K", end="", file=sys.stderr, flush=True)
-                yield step
-        finally:
-            if shown:
-                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        for step in self._steps(arrays):
+            self._tell(step)
+            yield step
+        self._tell(self.last)
+
+    def _tell(self, done: int) -> None:
+        now = time.perf_counter()
+        self.record.known.stepped(now, done, self.last)
+        self.record.enter(self.record.phase, now)  # a time to write it
 
     def _steps(self, arrays: Callable[[], Arrays]) -> Iterator[int]:
         if self._folder is None:

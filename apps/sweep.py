@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.integrate import solve_ivp
 
 import lb_mpi
-from apps.command import Parser, add_speeds, on_terminal, own_speed, run
+from apps.command import Parser, add_speeds, own_speed, run
 from lb_mpi import checks
 from lb_mpi.files import write_whole
 from lb_mpi.mpi.collective import agree, duplicate
@@ -116,9 +116,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     agree(own, lambda: check_output(options.output) if own.rank == 0 else None)
     pool = lb_mpi.Pool(own, emulated_speed=speed)
     with pool:
-        found = pool.map(
-            partial(solve, until=until), mu, costs=costs, log=options.log, progress=comm.rank == 0 and on_terminal()
-        )
+        found = pool.map(partial(solve, until=until), mu, costs=costs, log=options.log)
         report = pool.last
     motions = [Motion(*one) for one in found or ()]
     agree(own, lambda: write(options.output, mu, motions) if motions and options.output else None)

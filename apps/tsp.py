@@ -184,7 +184,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         nodes_alone = comm.bcast(agree(comm, partial(count_alone, cities) if comm.rank == 0 else nothing, patient=True))
     bound = lb_mpi.Bound("min")
     problem = Tours(cities, bound, options.split_rule)
-    result = search(comm, problem, options, "nodes", bound=None if options.private else bound)
+    result = search(comm, problem, options, bound=None if options.private else bound)
     best: Found = result.value
     check_tour(cities, best)
     answer = {

@@ -48,7 +48,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     tree = dataclasses.replace(TREES[name] if name else Tree(), **changes)
     problem = agree(comm, lambda: UnbalancedTreeSearch(tree, options.split_rule))
     compile_once(comm, compile_kernels)
-    result = search(comm, problem, options, "nodes")
+    result = search(comm, problem, options)
     count = result.value
     known = next((PUBLISHED[key] for key, published in TREES.items() if published == tree and key in PUBLISHED), None)
     if known is not None and known != count:

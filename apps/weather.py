@@ -28,7 +28,10 @@ from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.exchange import METHODS
+from lb_mpi.mpi.recorder import map_of, records, running
 from lb_mpi.mpi.waiting import barrier, wait
+from lb_mpi.recording.events import Phase
+from lb_mpi.recording.maps import parts, places, size
 
 PROG = "python -m apps.weather"
 MOST_CELLS = 10**8  # rank 0 holds all of them in the end
@@ -91,6 +94,7 @@ class Block:
         row, column = divmod(comm.rank, columns)
         lat, lon = row * self.n_lat, column * self.n_lon
         longitude, latitude = np.arange(lon, lon + self.n_lon), np.arange(lat, lat + self.n_lat)
+        self.places = places(np.tile(latitude, self.n_lon), np.repeat(longitude, self.n_lat), shape)  # on a map
         self.index: Ints = np.add.outer(longitude * latitudes, latitude).ravel()  # (lon * lat,) of columns, in the grid
         self.climate = Climate(shape, slice(lon, lon + self.n_lon), slice(lat, lat + self.n_lat))
         self.air = np.zeros((self.n_lon + 2, self.n_lat + 2, levels))
@@ -156,14 +160,22 @@ class Step(NamedTuple):
     balancer_s: float = 0.0
 
 
-def simulate(block: Block, steps: SavedSteps, speed: float, balancer: lb_mpi.Balancer | None) -> list[Step]:
-    """The weather: all there is to see of the balancing is the line with `balancer.map_blocks`."""
+def simulate(
+    block: Block, steps: SavedSteps, speed: float, balancer: lb_mpi.Balancer | None, drawn: Ints | None
+) -> list[Step]:
+    """The weather: all there is to see of the balancing is the line with `balancer.map_blocks`.
+
+    `drawn` : counts, place by place of a map, the columns whose physics this rank computes; None: nobody looks.
+    """
     slow = lb_mpi.throttle(speed)
     done = []
     cpu_s = 0.0
+    where = [] if drawn is None else [block.places]
 
-    def timed_physics(columns: Floats, sun: Floats, storm: Floats) -> Floats:
+    def timed_physics(columns: Floats, sun: Floats, storm: Floats, where: Ints | None = None) -> Floats:
         nonlocal cpu_s
+        if drawn is not None and where is not None:
+            np.add.at(drawn, where, 1)
         began = time.thread_time()
         after: Floats = physics(columns, sun, storm)
         cpu_s += time.thread_time() - began
@@ -177,12 +189,12 @@ def simulate(block: Block, steps: SavedSteps, speed: float, balancer: lb_mpi.Bal
             sun, storm = block.climate.sun(step), block.climate.storm(step)
         wind_s, slow.cpu_s = slow.cpu_s, 0.0
         if balancer is None:
-            with slow:
-                block.columns = timed_physics(block.columns, sun, storm)
+            with running(steps.record, Phase.OWN), slow:
+                block.columns = timed_physics(block.columns, sun, storm, *where)
             slow.cpu_s = 0.0
             done.append(Step(wind_s + cpu_s))
         else:
-            block.columns = balancer.map_blocks(timed_physics, block.columns, sun, storm)
+            block.columns = balancer.map_blocks(timed_physics, block.columns, sun, storm, *where)
             last = balancer.last
             assert last is not None
             done.append(Step(wind_s + cpu_s, last.rows_moved, last.bytes_moved, last.seconds))
@@ -208,11 +220,14 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         balancer = lb_mpi.Balancer(comm, when=BOUND, tolerance=BOUND, **how)
     barrier(own)
     began = time.perf_counter()
-    mine = simulate(block, steps, speed, balancer)
+    drawn = np.zeros(size(options.shape), dtype=np.int64) if records() else None
+    mine = simulate(block, steps, speed, balancer, drawn)
     barrier(own)
     seconds = time.perf_counter() - began
     if balancer is not None:
         balancer.close()
+    if drawn is not None:
+        map_of(parts(drawn / max(1, len(mine)), options.shape))
     checksum = block.checksum()
     everyone = own.gather((mine, speed))
     own.Free()

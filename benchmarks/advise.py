@@ -2,15 +2,18 @@
 
 Four ranks with emulated speeds run an app in one way, which is recorded; `advise` is asked what another way takes; that one
 is run, too.  All of it in turn, --runs times: medians of what was predicted and measured, the spread of each (greatest -
-least, in percent of the median), and their ratio.  `load` is the load average, the median of what it was after each run:
-the ranks themselves make 2 of it, and what is more makes the numbers say less.  Use it on a machine that does nothing else
-and has two cores at least: the ranks need 1.6 of them.
+least, in percent of the median), their ratio, and how much of the machine others took meanwhile.  Use it on a machine that
+does nothing else and has two cores at least: the ranks need 1.6 of them.
+
+The last column doesn't depend on others: advise predicts for a quiet machine (--quiet-machine), and is held against what it
+says of the other run's own record for a quiet machine, which is made of the CPU time that the work took there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
@@ -20,7 +23,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.noise import MARK, MUCH, Watch, known, percent
+
 WANTED = 0.10
+UNPLAYED = "weather none"  # without a Balancer there is nothing to play
 SPEEDS = "0.8,0.4,0.2,0.2"
 WEATHER, HEAT, UTS, SWEEP = ["--steps", "30"], ["--steps", "150"], ["--tree", "T1L"], ["--tasks", "2000"]
 WAYS = {
@@ -69,54 +75,69 @@ def run(mpiexec: list[str], way: str, speeds: str, folder: Path) -> float:
     return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
 
 
-def advice(folder: Path) -> dict[str, float | None]:
+def advice(folder: Path, *options: str) -> dict[str, float | None]:
     """What is predicted of each line, as the command says it; RuntimeError when it fails."""
-    argv = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json"]
+    argv = [sys.executable, "-m", "lb_mpi", "advise", str(folder), "--json", *options]
     done = subprocess.run(argv, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
     return {line["what"]: line["predicted_s"] for line in json.loads(done.stdout)}
 
 
-def measure(mpiexec: list[str], ways: list[str], speeds: str, runs: int) -> tuple[dict[str, list[float]], Any, Any]:
-    """(seconds by way, what records say by way and line, load averages by way), each a list of `runs` values."""
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    said: dict[str, dict[str, list[float]]] = {way: {} for way in ways}
-    loads: dict[str, list[float]] = {way: [] for way in ways}
+class Way(NamedTuple):
+    """What was seen of one way, run by run."""
+
+    seconds: list[float]
+    others: list[float]  # took so much of the machine
+    said: dict[str, list[float]]  # by line of advise
+    quiet: dict[str, list[float]]  # the same, for a quiet machine
+
+
+def measure(mpiexec: list[str], ways: list[str], speeds: str, runs: int) -> dict[str, Way]:
+    """Run all ways in turn, `runs` times."""
+    found = {way: Way([], [], {}, {}) for way in ways}
     for number in range(runs):
         for way in ways:
             print(f"run {number + 1} of {runs}: {way}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as name:
-                folder = Path(name)
-                seconds[way].append(run(mpiexec, way, speeds, folder))
-                loads[way].append(os.getloadavg()[0])
-                if not list(folder.iterdir()):  # without a Balancer there is nothing to record
+                one, watch = found[way], Watch()
+                one.seconds.append(run(mpiexec, way, speeds, Path(name)))
+                one.others.append(watch.others())
+                if way == UNPLAYED:
                     continue
-                for what, predicted_s in advice(folder).items():
-                    if predicted_s is not None:
-                        said[way].setdefault(what, []).append(predicted_s)
-    return seconds, said, loads
+                for told, options in ((one.said, ()), (one.quiet, ("--quiet-machine",))):
+                    for what, predicted_s in advice(Path(name), *options).items():
+                        if predicted_s is not None:
+                            told.setdefault(what, []).append(predicted_s)
+    return found
 
 
-def table(seconds: dict[str, list[float]], said: Any, loads: Any) -> list[dict[str, Any]]:
+def table(found: dict[str, Way]) -> list[dict[str, Any]]:
     """One entry for each claim of which both sides are known."""
     entries = []
     for claim in CLAIMS:
-        predicted, measured = said.get(claim.recorded, {}).get(claim.says, []), seconds.get(claim.of, [])
-        if predicted and measured:
-            middle = statistics.median(predicted), statistics.median(measured)
-            entries.append(
-                {
-                    "recorded": claim.recorded,
-                    "of": claim.of,
-                    "predicted_s": middle[0],
-                    "predicted_spread": (max(predicted) - min(predicted)) / middle[0],
-                    "measured_s": middle[1],
-                    "measured_spread": (max(measured) - min(measured)) / middle[1],
-                    "ratio": middle[0] / middle[1],
-                    "load": statistics.median(loads[claim.recorded] + loads[claim.of]),
-                }
-            )
+        if claim.recorded not in found or claim.of not in found:
+            continue
+        by, of = found[claim.recorded], found[claim.of]
+        predicted = by.said.get(claim.says, [])
+        if not predicted:
+            continue
+        middle = statistics.median(predicted), statistics.median(of.seconds)
+        own = next((seconds for what, seconds in of.quiet.items() if what.startswith("as recorded")), [])
+        still = statistics.median(by.quiet[claim.says]) / statistics.median(own) if own else math.nan
+        entries.append(
+            {
+                "recorded": claim.recorded,
+                "of": claim.of,
+                "predicted_s": middle[0],
+                "predicted_spread": (max(predicted) - min(predicted)) / middle[0],
+                "measured_s": middle[1],
+                "measured_spread": (max(of.seconds) - min(of.seconds)) / middle[1],
+                "ratio": middle[0] / middle[1],
+                "others": known(statistics.median(by.others + of.others)),
+                "ratio_quiet": known(still),
+            }
+        )
     return entries
 
 
@@ -137,18 +158,21 @@ def main() -> None:
     size = str(len(options.speeds.split(",")))
     ways = [way for way, (app, _) in WAYS.items() if options.app in (None, app)]
     argv = [mpiexec, *options.mpiexec_options.split(), "-n", size]
-    entries = table(*measure(argv, ways, options.speeds, options.runs))
+    entries = table(measure(argv, ways, options.speeds, options.runs))
     if options.json:
         print(json.dumps({"speeds": options.speeds, "runs": options.runs, "claims": entries}))
         return
     print(f"speeds {options.speeds}, {options.runs} runs of each way")
-    print("recorded         predicts         predicted   spread  measured   spread   ratio   load")
+    print("recorded         predicts         predicted   spread  measured   spread   ratio  others  as if quiet")
     for one in entries:
+        others, still = (math.nan if one[name] is None else one[name] for name in ("others", "ratio_quiet"))
+        quiet = "-" if math.isnan(still) else f"{still:.3f}"
         print(
             f"{one['recorded']:16} {one['of']:16} {one['predicted_s']:7.2f} s {one['predicted_spread']:8.1%} "
-            f"{one['measured_s']:7.2f} s {one['measured_spread']:8.1%} {one['ratio']:7.3f} {one['load']:6.1f}"
+            f"{one['measured_s']:7.2f} s {one['measured_spread']:8.1%} {one['ratio']:7.3f}  {percent(others)}  {quiet:>11}"
         )
     print(f"wanted: ratio within {1.0 - WANTED:.2f} to {1.0 + WANTED:.2f}")
+    print(f"{MARK}: others took more than {MUCH:.0%} of the machine, the ratio says less")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import time
 
 import numpy as np
 
+from benchmarks.noise import Watch, words
 from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, Arrangement, arrange
 from lb_mpi.arranging.secular import compile_kernels
 from lb_mpi.diffusion.diffusion import balance
@@ -107,8 +108,11 @@ def main() -> None:
     names = {"mesh:8x8": (args.seeds, FAST), "mesh:16x16": (3, FAST[:3])}
     if args.large:
         names["mesh:32x32"] = (1, FAST[:3])
+    watch = Watch()
     print("\n".join([*table_of_methods(names), ""]), flush=True)
+    others = words(watch.others())
     print("\n".join(table_of_steps(("mesh:3x3", "mesh:8x8", "mesh:16x16"))), flush=True)
+    print(f"\nseconds in table 1: {others}", flush=True)
 
 
 if __name__ == "__main__":

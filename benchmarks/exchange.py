@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
+from benchmarks.noise import Watch, known, of_ranks, ratio, words
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
 from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
 
@@ -70,22 +71,28 @@ def main() -> None:
     graph = mesh(rows, columns)
     exchanges = {method: NeighbourExchange(comm, graph, method=method) for method in METHODS}
     ways = {"by hand": by_hand(comm, graph), **{name: exchange.exchange for name, exchange in exchanges.items()}}
+    watch = Watch(of_ranks(comm))
     us = measure(comm, ways, options.rounds, options.exchanges)
+    others = watch.others()
     for exchange in exchanges.values():
         exchange.close()
     if comm.rank:
         return
     medians = {name: statistics.median(values) for name, values in us.items()}
-    ratios = {name: medians[name] / medians["by hand"] for name in METHODS}
+    ratios = {name: ratio(us[name], us["by hand"]) for name in ways}
     library = MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\0 ")
     if options.json:
-        print(json.dumps({"ranks": comm.size, "library": library, "microseconds": medians, "ratio": ratios}))
+        told = {"ranks": comm.size, "library": library, "microseconds": medians, "others": known(others)}
+        print(json.dumps({**told, "ratio": {name: ratios[name].median for name in METHODS}}))
         return
     print(f"{comm.size} ranks as {rows}x{columns}, {library}")
     for name, median in medians.items():
         low, high = min(us[name]), max(us[name])
         wanted = f"  <= {WANTED}" if name == METHODS[0] else ""
-        print(f"{name:15} {median:9.1f} us ({low:.1f} to {high:.1f})  {median / medians['by hand']:6.2f}{wanted}")
+        one = ratios[name]
+        of_it = f"{one.median:6.2f} ({one.low:.2f} to {one.high:.2f})"
+        print(f"{name:15} {median:9.1f} us ({low:.1f} to {high:.1f})  {of_it}{wanted}")
+    print(words(others))
 
 
 if __name__ == "__main__":

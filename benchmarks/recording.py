@@ -18,6 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.noise import Watch, known, percent, ratio, words
+
 WANTED = 1.01
 APPS = {
     "uts": ["--tree", "T1L"],
@@ -40,16 +42,19 @@ def seconds(mpiexec: str, ranks: int, app: str, folder: str | None) -> float:
 def measure(mpiexec: str, ranks: int, app: str, runs: int) -> dict[str, Any]:
     """Run an app `runs` times in each way, in turn, after one run of each that doesn't count."""
     taken: dict[str, list[float]] = {"off": [], "on": []}
+    watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
         for run in range(runs + 1):
             for way, where in (("off", None), ("on", folder)):
                 taken[way].append(seconds(mpiexec, ranks, app, where))
             if not run:
                 taken = {"off": [], "on": []}
+                watch.others()
         n_bytes = max(path.stat().st_size for path in Path(folder).iterdir())
     medians = {way: statistics.median(values) for way, values in taken.items()}
     spreads = {way: (max(values) - min(values)) / medians[way] for way, values in taken.items()}
-    return {"seconds": medians, "spread": spreads, "ratio": medians["on"] / medians["off"], "bytes": n_bytes}
+    found = {"seconds": medians, "spread": spreads, "ratio": ratio(taken["on"], taken["off"])._asdict(), "bytes": n_bytes}
+    return {**found, "others": watch.others()}
 
 
 def main() -> None:
@@ -66,16 +71,19 @@ def main() -> None:
         parser.error("expected --ranks and --runs >= 1, and mpiexec in PATH")
     told = {app: measure(mpiexec, options.ranks, app, options.runs) for app in APPS}
     if options.json:
+        told = {app: {**one, "others": known(one["others"])} for app, one in told.items()}
         print(json.dumps({"ranks": options.ranks, "runs": options.runs, **told}))
         return
     print(f"{options.ranks} ranks, {options.runs} runs in each way")
-    print("app         off s   spread     on s   spread   on / off  kB a rank")
+    print("app         off s   spread     on s   spread   on / off  (rounds)          kB a rank  others")
     for app, one in told.items():
         off, on = ((one["seconds"][way], one["spread"][way]) for way in ("off", "on"))
         print(
-            f"{app:8} {off[0]:8.3f} {off[1]:8.1%} {on[0]:8.3f} {on[1]:8.1%} {one['ratio']:10.4f} {one['bytes'] / 1e3:10.1f}"
+            f"{app:8} {off[0]:8.3f} {off[1]:8.1%} {on[0]:8.3f} {on[1]:8.1%} {one['ratio']['median']:10.4f}  "
+            f"({one['ratio']['low']:.3f} to {one['ratio']['high']:.3f}) {one['bytes'] / 1e3:10.1f}  {percent(one['others'])}"
         )
     print(f"wanted: on / off <= {WANTED}")
+    print(words(max(one["others"] for one in told.values())))
 
 
 if __name__ == "__main__":

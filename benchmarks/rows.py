@@ -22,6 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
+from benchmarks.noise import Watch, known, of_ranks, words
 from lb_mpi.balancing.simulate import ROWS, Cluster, Network, row_costs, simulate
 from lb_mpi.checks import comma_list
 from lb_mpi.graph import Floats, mesh, most_square_mesh
@@ -87,7 +88,9 @@ def main() -> None:
     sleeps = options.case == "sleep"
     speeds = np.ones(comm.size) if sleeps else np.array(comma_list("--speeds", options.speeds, comm.size))
     costs = draw(options.case, options.costs, options.rows, options.row_s, options.calls)
+    watch = Watch(of_ranks(comm))
     measured = real(comm, costs, float(speeds[comm.rank]), sleep if sleeps else compute)
+    others = watch.others()
     if comm.rank:
         return
     network = Network((LATENCY_S, LATENCY_S), 1.0 / BANDWIDTH)
@@ -106,6 +109,7 @@ def main() -> None:
                     "measured_s": totals[1],
                     "ratio": ratio,
                     "of_bound": of_bound,
+                    "others": known(others),
                 }
             )
         )
@@ -117,6 +121,8 @@ def main() -> None:
     alone = sum(call.alone_s for call in predicted)
     print(f"{options.calls} calls with a bound of {bound:.4f} s (median), without balancing {alone:.2f} s in all")
     print(f"predicted {totals[0]:.3f} s, measured {totals[1]:.3f} s: ratio {ratio:.3f} (wanted: within {WANTED:.0%})")
+    middle, low, high = statistics.median(of_bound), min(of_bound), max(of_bound)
+    print(f"measured / bound of a call: {middle:.3f} ({low:.3f} to {high:.3f}); {words(others)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How fast is the stealing?  python -m benchmarks.stealing
 
-Six ratios, each against a peer or a bound that runs in turn with it (A B A B ...), medians of --repeat rounds:
+Six ratios, each against a peer or a bound that runs in turn with it (A B A B ...): medians of --repeat rounds, the least and
+the greatest round, and how much of the machine others took meanwhile.
 
 kernel     UTS T1, one rank: the compiled kernel against plain Python and hashlib, nodes per CPU second
 two ranks  UTS T1L: lb_mpi.search on two ranks against two independent copies side by side, nodes per second
@@ -16,11 +17,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from benchmarks import noise
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels, plain_count
 from tools.environment import here
 
@@ -38,6 +41,9 @@ class Row(NamedTuple):
     ratio: float
     wanted: str
     unit: str
+    low: float  # least and greatest ratio of the rounds
+    high: float
+    others: float = math.nan  # took so much of the machine meanwhile
 
 
 def run(n: int, argv: Sequence[str]) -> dict[str, Any]:
@@ -60,16 +66,15 @@ def kernel(repeat: int) -> Row:
         began = time.process_time()
         count = plain_count(TREES["T1"], PLAIN_NODES)
         plain.append(count.nodes / (time.process_time() - began))
-    mine, peer = statistics.median(ours), statistics.median(plain)
-    return Row("kernel / plain Python", mine, peer, mine / peer, ">= 40", "nodes/CPU s")
+    return _row("kernel / plain Python", ours, plain, ">= 40", "nodes/CPU s")
 
 
 def two_ranks(repeat: int) -> Row:
     """Two ranks together against two copies, alternating within one mpiexec."""
     answer = run(2, ["-m", "benchmarks.stealing_ranks", "--repeat", str(repeat)])
     nodes = PUBLISHED["T1L"].nodes
-    mine, peer = nodes / answer["together"], 2 * nodes / answer["copies"]
-    return Row("2 ranks / 2 independent copies", mine, peer, mine / peer, ">= 0.93", "nodes/s")
+    ours, copies = ([n * nodes / seconds for seconds in answer[way]] for n, way in ((1, "together"), (2, "copies")))
+    return _row("2 ranks / 2 independent copies", ours, copies, ">= 0.93", "nodes/s")
 
 
 def pool(repeat: int) -> Row:
@@ -78,17 +83,19 @@ def pool(repeat: int) -> Row:
     for _ in range(repeat):
         ours.append(run(2, ["-m", "benchmarks.stealing_ranks", "--tasks"])["seconds"])
         theirs.append(run(3, ["-m", "mpi4py.futures", "-m", "benchmarks.stealing_pool"])["seconds"])
-    mine, peer = 690 / statistics.median(ours), 690 / statistics.median(theirs)
-    return Row("2 ranks / MPIPoolExecutor", mine, peer, mine / peer, ">= 1.5", "tasks/s")
+    mine, peers = ([690 / seconds for seconds in taken] for taken in (ours, theirs))
+    return _row("2 ranks / MPIPoolExecutor", mine, peers, ">= 1.5", "tasks/s")
 
 
 def unequal(repeat: int, name: str, argv: list[str]) -> Row:
     """Emulated speeds against the lower bound of the same run."""
     answers = [run(4, ["-m", *argv, "--speeds", SPEEDS, "--json"]) for _ in range(repeat)]
     answers.sort(key=lambda answer: answer["seconds"] / answer["lower_bound_seconds"])
+    ratios = [answer["seconds"] / answer["lower_bound_seconds"] for answer in answers]
     middle = answers[len(answers) // 2]
     seconds, bound = middle["seconds"], middle["lower_bound_seconds"]
-    return Row(f"{name}, speeds {SPEEDS}: time / bound", seconds, bound, seconds / bound, "<= 1.10", "s")
+    name = f"{name}, speeds {SPEEDS}: time / bound"
+    return Row(name, seconds, bound, seconds / bound, "<= 1.10", "s", ratios[0], ratios[-1])
 
 
 def bound(repeat: int) -> Row:
@@ -104,7 +111,16 @@ def bound(repeat: int) -> Row:
         middle["nodes_ratio"],
         "<= 1.15",
         "nodes",
+        answers[0]["nodes_ratio"],
+        answers[-1]["nodes_ratio"],
     )
+
+
+def _row(name: str, ours: Sequence[float], peers: Sequence[float], wanted: str, unit: str) -> Row:
+    """Of two ways that were measured in turn."""
+    found = noise.ratio(ours, peers)
+    mine, peer = statistics.median(ours), statistics.median(peers)
+    return Row(name, mine, peer, found.median, wanted, unit, found.low, found.high)
 
 
 def main() -> None:
@@ -126,15 +142,20 @@ def main() -> None:
         lambda repeat: unequal(repeat, "maze", ["apps.maze", "--dim", "12000", "--walled", "--seed", "1"]),
         bound,
     ):
+        watch = noise.Watch()
         row = measure(options.repeat)
+        row = row._replace(others=watch.others())
         rows.append(row)
         if not options.json:
             print(
-                f"{row.name:52} {row.ours:14,.4g} {row.peer:14,.4g} {row.unit:12} {row.ratio:7.3f}  {row.wanted}",
+                f"{row.name:52} {row.ours:14,.4g} {row.peer:14,.4g} {row.unit:12} {row.ratio:7.3f} "
+                f"({row.low:.3f} to {row.high:.3f})  {row.wanted:8} {noise.percent(row.others)}",
                 flush=True,
             )
     if options.json:
-        print(json.dumps([row._asdict() for row in rows]))
+        print(json.dumps([{**row._asdict(), "others": noise.known(row.others)} for row in rows]))
+        return
+    print(noise.words(max(row.others for row in rows)))
 
 
 if __name__ == "__main__":

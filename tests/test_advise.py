@@ -180,7 +180,7 @@ def test_a_model_that_follows_no_parts_is_wrong(monkeypatch: pytest.MonkeyPatch)
 def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = Pool([4], SPEEDS, records=records).map(np.full(200, 5e-3)).seconds
-    monkeypatch.setattr(tasks, "core_share", lambda ranks, tables: 1.0 / SPEEDS)
+    monkeypatch.setattr(tasks, "core_share", lambda ranks, tables, quiet: 1.0 / SPEEDS)
     advice = tasks.advise(run_of(records, took_s), quiet)
     assert advice is not None
     assert advice.lines[0].predicted_s < 0.5 * took_s
@@ -196,19 +196,19 @@ def test_first_parts_cannot_be_followed_when_drafts_are_missing() -> None:
     assert any("first parts can't be followed" in note for note in advice.notes)
 
 
-def exchanged(weights: Sequence[float]) -> Run:
-    """Four exchanges, with as much computed between them as each rank's part weighs."""
+def exchanged(weights: Sequence[float], cores: Sequence[float] = (1.0, 1.0, 1.0, 1.0)) -> Run:
+    """Four exchanges, with as much CPU time between them as each rank's part weighs, and so much of a core for each rank."""
     records, now = [Record(0.0) for _ in weights], 0.0
-    halos = [Halos(record) for record in records]
-    step_s = max(w / s for w, s in zip(weights, SPEEDS, strict=True))
+    took = np.array(weights) / SPEEDS / cores
     for rank, weight in enumerate(weights):
+        halos = Halos(records[rank], emulated_speed=float(SPEEDS[rank]))
         records[rank].known.use("exchange", {"vertices": 10, "weight": weight, "cut": 3.0})
         for k in range(4):
-            now = k * step_s
-            halos[rank].begin(now if k == 0 else now - step_s + weight / SPEEDS[rank])
-            halos[rank].end(now)
-        halos[rank].close(now + weight / SPEEDS[rank])
-    return run_of(records, now + step_s)
+            now = k * took.max()
+            halos.begin(now if k == 0 else now - took.max() + took[rank], k * weight)
+            halos.end(now, k * weight)
+        halos.close(now + took[rank], 4 * weight)
+    return run_of(records, now + took.max())
 
 
 def test_a_distribution_takes_what_was_predicted() -> None:
@@ -218,6 +218,21 @@ def test_a_distribution_takes_what_was_predicted() -> None:
     assert predicted(static, "equal blocks") == pytest.approx(4 * 0.25 / 0.2)
     assert predicted(block, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015)
     assert predicted(block, "dealt by speed, without rank 2") == pytest.approx(4 * 1.0 / 1.4 * 1.015)
+
+
+def test_a_busy_machine_does_not_show_in_what_a_quiet_one_would_take() -> None:
+    """Rank 0 lost half of its core in the record, in equal blocks, where it waits most of the time."""
+    run = exchanged([0.25] * 4, [0.5, 1.0, 1.0, 1.0])
+    still = exchange.advise(run, quiet, quiet=True)
+    assert predicted(still, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015, rel=1e-3)
+    busy = exchange.advise(run, quiet)
+    assert predicted(busy, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.2 * 1.015, rel=1e-3)
+    assert busy is not None
+    assert any("had a core for 50% of the time only" in note for note in busy.notes)
+    run = exchanged([0.5, 0.25, 0.125, 0.125], [0.5, 1.0, 1.0, 1.0])
+    assert predicted(exchange.advise(run, quiet), "as recorded") == pytest.approx(4 * 0.5 / 0.4, rel=1e-3)
+    still = exchange.advise(run, quiet, quiet=True)
+    assert predicted(still, "as recorded") == pytest.approx(4 * 1.0 / 1.6, rel=1e-3)
 
 
 def profile(useful_s: Sequence[float], calls: int = 20) -> Profile:
@@ -330,7 +345,7 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
         ("empty", "no record in it: expected files rank*.lbrec, or those of `profile -o`"),
         ("torn", "records of 3 of 4 ranks: expected all of them"),
         ("one rank", "records of 1 of 4 ranks: expected all of them"),
-        ("another version", "rank000000.lbrec: is a record of version 1: expected 2"),
+        ("another version", "rank000000.lbrec: is a record of version 1: expected 3"),
         ("nothing in it", "nothing in it can be played again"),
     ],
 )

@@ -1,6 +1,8 @@
 """What is shown of a run that is under way."""
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -8,12 +10,15 @@ import pytest
 
 from lb_mpi.__main__ import main
 from lb_mpi.commands import follow
+from lb_mpi.launching.diary import Diary
+from lb_mpi.launching.followed import SHOWN, followed
 from lb_mpi.recording.events import Driver, Move, Phase, Step, Way
 from lb_mpi.recording.live import look, view, words
 from lb_mpi.recording.record import Record
 from lb_mpi.recording.run import Run, assemble
 from lb_mpi.recording.store import About, header, place, snapshot
 
+ROOT = Path(__file__).resolve().parent.parent
 SIZE = 4
 
 
@@ -78,6 +83,50 @@ def test_of_a_search_nobody_knows_what_is_left() -> None:
     assert (shown.unit, shown.total.done) == ("units", 12.0)
     assert "left" not in words(shown)
     assert follow.table(shown).title == "2 s"
+
+
+def test_of_a_program_that_goes_by_steps_it_is_known() -> None:
+    found = []
+    for rank, done in enumerate((14, 12, 13, 14)):  # the one that is the farthest behind counts
+        record = Record(0.0)
+        record.known.use("exchange", {})
+        record.known.stepped(2.0, 10, 50)  # a run before had come so far
+        record.known.stepped(6.0, done, 50)
+        record.known.doing(done)
+        found.append(file_of(record, rank, 7.0, 1, ended=False))
+    shown = view(None, look(assemble(found)))
+    assert (shown.step, shown.of, shown.unit) == (12, 50, "exchanges")
+    assert shown.left_s == pytest.approx((50 - 12) * (6.0 - 2.0) / 2)
+    assert words(shown) == "7 s, 12 of 50 steps: 53 exchanges, 7.57 a second; 0 balances; about 76 s left"  # no work known
+    assert follow.table(shown).title == "7 s, 12 of 50 steps, about 76 s left"
+    assert view(None, look(assemble([*found[1:], file_of(Record(0.0), 0, 7.0, 1, ended=False)]))).of == 0
+
+
+def test_it_is_shown_by_a_process_of_its_own(tmp_path: Path) -> None:
+    for name, data in files(9.0, ended=True):
+        (tmp_path / name).write_bytes(data)
+    screen = tmp_path / "screen"
+    deadline = time.monotonic() + 120.0
+    with followed(str(tmp_path), terminal=str(screen)):
+        while not (screen.exists() and screen.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert screen.read_text().startswith("9 s: 1,300 tasks")
+
+
+def test_what_is_over_at_once_is_not_shown(tmp_path: Path) -> None:
+    with followed(str(tmp_path / "none"), after_s=1e6, terminal=str(tmp_path / "screen")):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_stops_when_who_started_it_is_gone(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "lb_mpi.commands.follow", str(tmp_path)]
+    assert subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=120, capture_output=True).returncode == 0
+
+
+def test_ranks_know_that_launch_run_shows_them(tmp_path: Path) -> None:
+    assert SHOWN in Diary(str(tmp_path), shown=True).variables()
+    assert SHOWN not in Diary(str(tmp_path)).variables()
 
 
 def test_following_ends_with_the_run_and_its_page(

@@ -171,14 +171,23 @@ def test_drafts_on_their_way() -> None:
     ]
 
 
+def test_work_of_a_walk_names_who_gave_it() -> None:
+    record = Record(0.0)
+    drafts = Drafts(record, 2, [10, 11, 12])
+    drafts.turn(1.0, [], [(0, Message(Kind.DRAFTING, 2, 1, 3))])
+    drafts.turn(2.0, [Message(Kind.WORK, 2, 1, 0, payload=b"12345")], [])
+    drafts.turn(3.0, [Message(Kind.NOWORK, 2, 1)], [])  # from whom, nobody says
+    assert record.moves.kept.all["other"].tolist() == [10, -1]
+
+
 def test_exchanges_and_what_is_computed_between_them() -> None:
     record = Record(0.0)
     halos = Halos(record, 0.5)
-    halos.close(0.5)  # there was none
+    halos.close(0.5, 0.1)  # there was none
     for at in (1.0, 2.0, 3.0):
-        halos.begin(at)
-        halos.end(at + 0.25)
-    halos.close(4.0)
+        halos.begin(at, at)
+        halos.end(at + 0.25, at + 0.25)
+    halos.close(4.0, 4.0)
     (step,) = record.steps.all
     assert (step["began"], step["ended"], step["useful_s"], step["units"], step["speed"]) == (1.0, 4.0, 2.25, 3.0, 0.5)
     record.enter(Phase.OUTSIDE, 5.0)
@@ -232,7 +241,7 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
     [
         (b"", "expected the record of a rank"),
         (b"something else entirely", "expected the record of a rank"),
-        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "version 9: expected 2"),
+        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "version 9: expected 3"),
         (header(ABOUT)[:30], "torn or flipped"),
         (header(ABOUT), "no snapshot in it is whole"),
         (header(ABOUT._replace(rank=3)), "is of rank 3 of 3: expected 0 to 2"),

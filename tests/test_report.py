@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
+from lb_mpi.graph import Graph
 from lb_mpi.graph import parse as parse_graph
 from lb_mpi.recording.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
 from lb_mpi.recording.flow_chart import flows, layout
 from lb_mpi.recording.known import MAP
 from lb_mpi.recording.launches import DEATH, END, FILE, RESTART, START, Happened, folder_of, line, parse
-from lb_mpi.recording.maps import owners, shares
+from lb_mpi.recording.layouts import SPECTRAL, placed, spectral
+from lb_mpi.recording.maps import owners, parts, places, shares, size
 from lb_mpi.recording.numbers import drafts, headline, matrix
 from lb_mpi.recording.page import page
 from lb_mpi.recording.pictures import COLOURS, NOTHING, RANK_COLOURS, encode, map_of, strip, strip_pixels, table
@@ -315,6 +317,50 @@ def test_shares_of_a_grid() -> None:
     assert shares(np.zeros(1, dtype=np.int64), np.arange(1), (1, 1000)).shape == (1, MAP)
 
 
+def test_what_was_computed_again_and_again_is_counted() -> None:
+    rows, columns = np.divmod(np.arange(300 * 30), 30)
+    where, counts = places(rows, columns, (300, 30)), np.zeros(size((300, 30)), dtype=np.int64)
+    np.add.at(counts, where[rows < 150], 1)
+    np.add.at(counts, where, 1)
+    half = shares(rows[rows < 150], columns[rows < 150], (300, 30))
+    assert parts(counts / 2, (300, 30)) == pytest.approx(0.5 + 0.5 * half)
+
+
+def test_vertices_without_coordinates_are_laid_out() -> None:
+    graph = parse_graph("mesh:12x40")
+    columns = np.arange(graph.n) % 40
+    order = np.random.default_rng(0).permutation(graph.n)  # the numbers tell nothing
+    tails, heads = (order[ends] for ends in graph.edges())
+    along = spectral(Graph.from_edges(graph.n, tails, heads, np.ones(graph.n_edges)))[order]
+    means = np.array([along[columns == column].mean(axis=0) for column in range(40)])
+    assert any((np.diff(mean) > 0).all() or (np.diff(mean) < 0).all() for mean in means.T)  # one axis is the long side
+    assert (along.min(), along.max()) == (0.0, 1.0)
+    found = placed(graph)
+    assert found is not None
+    where, (height, width) = found
+    assert (height, width) == (21, 21)
+    assert 0 <= where.min() <= where.max() < height * width
+
+
+@pytest.mark.parametrize("name", ["ring:2", "mesh:1x4"])
+def test_small_graphs_are_not_laid_out(name: str) -> None:
+    assert placed(parse_graph(name)) is None
+
+
+def test_graphs_in_pieces_are_laid_out() -> None:
+    tails = np.concatenate([np.arange(9), 10 + np.arange(9)])
+    assert np.isfinite(spectral(Graph.from_edges(20, tails, tails + 1, np.ones(18)))).all()
+    assert np.isfinite(spectral(Graph.from_edges(6, np.arange(2), np.arange(2) + 1, np.ones(2)))).all()
+
+
+def test_the_page_says_that_it_was_laid_out() -> None:
+    record = Record(100.0)
+    record.known.draw(np.ones((2, 2)))
+    assert "The domain in 2 x 2 places" in page(assemble([("0", whole(record, 101.0, about(0, 1)))]))
+    record.known.use("map", {"layout": SPECTRAL})
+    assert f"The graph, laid out {SPECTRAL}, in 2 x 2 places" in page(assemble([("0", whole(record, 101.0, about(0, 1)))]))
+
+
 @pytest.mark.parametrize(
     ("text", "places"),
     [
@@ -426,7 +472,7 @@ def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.Captu
     said = capsys.readouterr().out
     for words in (
         "rank000001.lbrec: no snapshot in it is whole",
-        "rank000002.lbrec: is a record of version 9: expected 2",
+        "rank000002.lbrec: is a record of version 9: expected 3",
         "no record of ranks 1, 2",
         "rank 3: the record breaks off",
     ):

@@ -95,12 +95,21 @@ class Worked:
         return sum(self.between(began, ended) for began, ended in steps[["began", "ended"]].tolist())
 
 
-def core_share(ranks: Sequence[Stored], tables: Sequence[Table]) -> Floats:
-    """(P,) useful time / time at work in the calls: below 1 where a rank had to wait for a core; NaN: it did nothing."""
+def core_share(ranks: Sequence[Stored], tables: Sequence[Table], *, quiet: bool = False) -> Floats:
+    """(P,) useful time / time at work in the calls: below 1 where a rank had to wait for a core; NaN: it did nothing.
+
+    `quiet` : as if nobody had had to.
+    """
     worked = np.array([Worked(one).within(table) for one, table in zip(ranks, tables, strict=True)])
     useful = np.array([float(table["useful_s"].sum()) for table in tables])
     busy = (worked > 0.0) & (useful > 0.0)
-    return np.where(busy, np.minimum(1.0, useful / np.where(busy, worked, 1.0)), np.nan)
+    share = np.ones(len(ranks)) if quiet else np.minimum(1.0, useful / np.where(busy, worked, 1.0))
+    return np.where(busy, share, np.nan)
+
+
+def beyond(measured_s: float, model_s: float, *, quiet: bool) -> float:
+    """Seconds that the model does not know of; of a quiet machine nobody knows them."""
+    return 0.0 if quiet or math.isnan(model_s) else max(0.0, measured_s - model_s)
 
 
 def busy_notes(share: Floats) -> list[str]:
@@ -135,8 +144,10 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[Change]:
     ]
 
 
-def model_note(predicted_s: float, measured_s: float, extra_s: float) -> str:
+def model_note(predicted_s: float, measured_s: float, extra_s: float, *, quiet: bool = False) -> str:
     """Say how well the model knows the recorded run."""
+    if quiet:
+        return "as if each rank had had a core whenever it worked, and messages had taken no longer than in the model"
     off = predicted_s / measured_s - 1.0 if measured_s else 0.0
     return (
         f"the model says {off:+.1%} of what was measured; {extra_s:.3f} s that it does not know of (messages, chance) are "

@@ -11,7 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.advising.advice import Advice, Floats, Line, Progress, calls, machines, model_note, ranked
+from lb_mpi.advising.advice import (
+    Advice,
+    Floats,
+    Line,
+    Progress,
+    beyond,
+    busy_notes,
+    calls,
+    core_share,
+    machines,
+    model_note,
+    ranked,
+)
 from lb_mpi.recording.events import Driver
 from lb_mpi.recording.run import Run
 from lb_mpi.recording.store import Stored
@@ -24,14 +36,15 @@ class Recorded(NamedTuple):
 
     weights: Floats  # (P,) of the ranks' parts
     speeds: Floats  # (P,) weight per second, in all exchanges together
+    core_share: Floats  # (P,) of a core that each had while at work
     talk_s: float  # beyond the slowest rank
     measured_s: float
 
 
-def advise(run: Run, progress: Progress) -> Advice | None:
-    """Advise on the distribution of a task graph; None where there was none."""
+def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
+    """Advise on the distribution of a task graph; None where there was none.  `quiet`: as on a quiet machine."""
     ranks = ranked(run)
-    recorded = _recorded(ranks)
+    recorded = _recorded(ranks, quiet=quiet)
     if recorded is None:
         return None
     progress("exchange")
@@ -48,7 +61,8 @@ def advise(run: Run, progress: Progress) -> Advice | None:
         speeds = recorded.speeds[change.ranks] * np.array(change.factors)
         lines.append(Line(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words))
     notes = [
-        model_note(own_s, recorded.measured_s, recorded.talk_s),
+        model_note(own_s, recorded.measured_s, recorded.talk_s, quiet=quiet),
+        *busy_notes(recorded.core_share),
         "messages take what they took, whatever another distribution cuts",
         f"dealt by speed: parts exceed their targets by half of the {IMBALANCE:.0%} that are allowed, give or take as much",
         "equal blocks: vertices that weigh the same",
@@ -62,7 +76,7 @@ def _by_speed(recorded: Recorded, speeds: Floats) -> tuple[float, float]:
     return best_s * (1.0 + IMBALANCE / 2.0) + recorded.talk_s, IMBALANCE * best_s
 
 
-def _recorded(ranks: list[Stored]) -> Recorded | None:
+def _recorded(ranks: list[Stored], *, quiet: bool) -> Recorded | None:
     tables = calls(ranks, Driver.EXCHANGE)
     if not len(tables[0]) or not all("exchange" in one.known.settings for one in ranks):
         return None
@@ -71,8 +85,10 @@ def _recorded(ranks: list[Stored]) -> Recorded | None:
     busy = (weights > 0.0) & (useful > 0.0)
     if not busy.any():
         raise ValueError("exchange: no rank computed between exchanges in the record: expected one at least")
-    speeds = np.where(busy, weights / np.where(useful > 0.0, useful, 1.0), math.nan)
+    share = core_share(ranks, tables, quiet=quiet)
+    took = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the machine was
+    speeds = weights / took
     speeds = np.where(busy, speeds, np.nanmean(speeds))
     took_s = np.max([table["ended"] for table in tables], axis=0) - np.min([table["began"] for table in tables], axis=0)
     measured_s = float(took_s.sum())
-    return Recorded(weights, speeds, max(0.0, measured_s - float(useful.max())), measured_s)
+    return Recorded(weights, speeds, share, beyond(measured_s, float(np.nanmax(took)), quiet=quiet), measured_s)

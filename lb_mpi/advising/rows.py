@@ -19,6 +19,7 @@ from lb_mpi.advising.advice import (
     Floats,
     Line,
     Progress,
+    beyond,
     calls,
     machines,
     model_note,
@@ -55,14 +56,17 @@ class Recorded(NamedTuple):
     how: dict[str, Any]  # scheme, tolerance, when, every
 
 
-def advise(run: Run, progress: Progress) -> Advice | None:
-    """Advise on the rows of a run; None where there were none.  ValueError for a record that doesn't hold enough."""
+def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
+    """Advise on the rows of a run; None where there were none.  ValueError for a record that doesn't hold enough.
+
+    `quiet` : as on a quiet machine; what ranks do outside is taken as it was.
+    """
     recorded = _recorded(ranked(run))
     if recorded is None:
         return None
     progress("map_blocks: as recorded")
     model_s, spread_s = over_seeds(lambda seed: _total(recorded, seed))
-    extra_s = max(0.0, recorded.seconds - model_s)
+    extra_s = beyond(recorded.seconds, model_s, quiet=quiet)
     scheme = str(recorded.how["scheme"])
 
     def line(what: str, change: str, **other: Any) -> Line:
@@ -91,7 +95,7 @@ def advise(run: Run, progress: Progress) -> Advice | None:
     for change in machines(ranks, recorded.speeds):
         lines.append(line(change.what, change.words, other_machine=change))
     notes = [
-        model_note(model_s, recorded.seconds, extra_s),
+        model_note(model_s, recorded.seconds, extra_s, quiet=quiet),
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call",
     ]
     return Advice("map_blocks", lines, notes)

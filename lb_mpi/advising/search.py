@@ -23,6 +23,7 @@ from lb_mpi.advising.advice import (
     Line,
     Progress,
     Worked,
+    beyond,
     busy_notes,
     calls,
     core_share,
@@ -65,10 +66,10 @@ class Recorded(NamedTuple):
         return bool(self.how.get("balance", True))
 
 
-def advise(run: Run, progress: Progress) -> Advice | None:
-    """Advise on the searches of a run; None where there were none."""
+def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
+    """Advise on the searches of a run; None where there were none.  `quiet`: as on a quiet machine."""
     ranks = ranked(run)
-    recorded = _recorded(run, ranks)
+    recorded = _recorded(run, ranks, quiet=quiet)
     if recorded is None:
         return None
     alone_s = math.nan if recorded.shares is None else float((recorded.shares / recorded.speeds).max())
@@ -77,7 +78,7 @@ def advise(run: Run, progress: Progress) -> Advice | None:
     balanced_s, spread_s = over_trees(recorded, recorded.speeds) if played else (math.nan, math.nan)
     bound_s = float(recorded.units.sum() / recorded.speeds.sum())
     model_s = balanced_s if recorded.balanced else alone_s
-    extra_s = 0.0 if math.isnan(model_s) else max(0.0, recorded.measured_s - model_s)
+    extra_s = beyond(recorded.measured_s, model_s, quiet=quiet)
     without = Line("no balancing", alone_s, math.nan, change="lb_mpi.search(comm, problem, balance=False)")
     with_it = Line("balancing", balanced_s, spread_s, change="lb_mpi.search(comm, problem)")
     first, second = (with_it, without) if recorded.balanced else (without, with_it)
@@ -91,7 +92,7 @@ def advise(run: Run, progress: Progress) -> Advice | None:
         predicted_s, spread_s = over_trees(recorded, recorded.speeds[change.ranks] * np.array(change.factors))
         lines.append(Line(f"balancing, {change.what}", predicted_s + extra_s, spread_s, change=change.words))
     notes = [
-        model_note(model_s, recorded.measured_s, extra_s),
+        model_note(model_s, recorded.measured_s, extra_s, quiet=quiet),
         *busy_notes(recorded.core_share),
         "balancing: three kinds of trees stand in for the one that was searched; the spread is that between them",
     ]
@@ -128,7 +129,7 @@ def _play(recorded: Recorded, speeds: Floats, kind: int) -> float:
     return found.virtual_seconds
 
 
-def _recorded(run: Run, ranks: list[Stored]) -> Recorded | None:
+def _recorded(run: Run, ranks: list[Stored], *, quiet: bool) -> Recorded | None:
     tables = calls(ranks, Driver.SEARCH)
     if not len(tables[0]):
         return None
@@ -138,7 +139,7 @@ def _recorded(run: Run, ranks: list[Stored]) -> Recorded | None:
     if not units.sum() > 0.0 or not useful.sum() > 0.0:
         raise ValueError("search: no unit of work was done in the record: expected some")
     typical = float(units.sum() / (useful * own).sum())
-    share = core_share(ranks, tables)
+    share = core_share(ranks, tables, quiet=quiet)
     busy = (units > 0.0) & np.isfinite(share)
     others = float(np.nanmean(share)) if busy.any() else 1.0
     speeds = np.where(busy, units / np.where(busy, useful, 1.0) * share, own * typical * others)

@@ -19,6 +19,7 @@ from lb_mpi.advising.advice import (
     Floats,
     Line,
     Progress,
+    beyond,
     busy_notes,
     calls,
     core_share,
@@ -48,10 +49,13 @@ class Recorded(NamedTuple):
     measured_s: float  # of all maps
 
 
-def advise(run: Run, progress: Progress) -> Advice | None:
-    """Advise on the maps of a run; None where there were none.  ValueError for a record that doesn't hold enough."""
+def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
+    """Advise on the maps of a run; None where there were none.  ValueError for a record that doesn't hold enough.
+
+    `quiet` : as on a quiet machine.
+    """
     ranks = ranked(run)
-    recorded = _recorded(ranks)
+    recorded = _recorded(ranks, quiet=quiet)
     if recorded is None:
         return None
     here, other = recorded.with_costs, not recorded.with_costs
@@ -59,7 +63,7 @@ def advise(run: Run, progress: Progress) -> Advice | None:
     changes = {False: "pool.map(function, items)", True: "pool.map(function, items, costs=...)"}
     progress("pool: as recorded")
     model_s, model_spread_s = over_seeds(lambda seed: _play(recorded, here, seed))
-    extra_s = max(0.0, recorded.measured_s - model_s)
+    extra_s = beyond(recorded.measured_s, model_s, quiet=quiet)
 
     def line(what: str, change: str, seconds: Callable[[int], float]) -> Line:
         progress(f"pool: {what}")
@@ -78,7 +82,7 @@ def advise(run: Run, progress: Progress) -> Advice | None:
     ]
     for change in machines(ranks, recorded.speeds):
         lines.append(line(change.what, change.words, partial(_play, recorded, here, change=change)))
-    return Advice("pool", lines, [model_note(model_s, recorded.measured_s, extra_s), *_notes(recorded)])
+    return Advice("pool", lines, [model_note(model_s, recorded.measured_s, extra_s, quiet=quiet), *_notes(recorded)])
 
 
 def _notes(recorded: Recorded) -> list[str]:
@@ -122,7 +126,7 @@ def _listed(recorded: Recorded, seed: int) -> Floats:
     return np.random.default_rng(seed).permutation(recorded.costs)
 
 
-def _recorded(ranks: list[Stored]) -> Recorded | None:
+def _recorded(ranks: list[Stored], *, quiet: bool) -> Recorded | None:
     tables = calls(ranks, Driver.TASKS)
     if not len(tables[0]):
         return None
@@ -133,7 +137,7 @@ def _recorded(ranks: list[Stored]) -> Recorded | None:
     if not len(costs) or not costs.sum() > 0.0:
         raise ValueError("pool: the last recorded map has no tasks that took time: expected some")
     work = sum(float((table["useful_s"] * table["speed"]).sum()) for table in tables)
-    core = core_share(ranks, tables)
+    core = core_share(ranks, tables, quiet=quiet)
     own = np.array([float(np.median(table["speed"])) for table in tables])
     speeds = own * np.where(np.isfinite(core), core, np.nanmean(core) if np.isfinite(core).any() else 1.0)
     took_s = np.max([table["ended"] for table in tables], axis=0) - np.min([table["began"] for table in tables], axis=0)

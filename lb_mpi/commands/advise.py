@@ -21,6 +21,11 @@ DRIVERS = {"map_blocks": rows, "exchange": exchange, "pool": tasks, "search": se
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("folder", metavar="FOLDER", help="of a record (--record, LB_MPI_RECORD), or of `profile -o`")
+    parser.add_argument(
+        "--quiet-machine",
+        action="store_true",
+        help="predict for a machine that does nothing else: as if each rank of the record had had a core whenever it worked",
+    )
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -32,7 +37,7 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     folder = Path(options.folder)
     progress = _Progress()
     try:
-        found = _advice(folder, progress)
+        found = _advice(folder, progress, quiet=options.quiet_machine)
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
     finally:
@@ -73,11 +78,12 @@ def summary(answer: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _advice(folder: Path, progress: _Progress) -> list[Advice]:
+def _advice(folder: Path, progress: _Progress, *, quiet: bool) -> list[Advice]:
     names = sorted(folder.iterdir())
     if any(path.suffix == ".lbrec" for path in names):
         found = assemble((path.name, path.read_bytes()) for path in names if path.suffix == ".lbrec")
-        advice = [one for driver in DRIVERS.values() if (one := driver.advise(found, progress)) is not None]
+        given = (driver.advise(found, progress, quiet=quiet) for driver in DRIVERS.values())
+        advice = [one for one in given if one is not None]
         if not advice:
             raise ValueError(
                 "nothing in it can be played again: expected a search, map_blocks, a map of a pool, or exchanges, ended on "

@@ -1,16 +1,24 @@
-"""Show how a run goes that is under way, from its records: a table on a terminal, elsewhere a line every ten seconds."""
+"""Show how a run goes that is under way, from its records: a table on a terminal, elsewhere a line every ten seconds.
+
+`report --follow` does it; `python -m lb_mpi.commands.follow FOLDER` does it for who starts it, until standard input ends.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from lb_mpi.recording.live import Look, View, look, view, words
+from lb_mpi.commands.records import gather
+from lb_mpi.recording.live import Look, View, look, step, view, words
 from lb_mpi.recording.run import Run
 
 LOOK_S = 1.0
@@ -19,8 +27,11 @@ SILENT_S = 60.0  # after which a run that writes nothing is taken for dead
 MOST_LINES = 30  # of a table
 
 
-def follow(read: Callable[[], Run]) -> None:
-    """Show it until the run is over, or has written nothing for `SILENT_S`; `read` raises ValueError before it begins."""
+def follow(read: Callable[[], Run], wait: Callable[[float], bool] | None = None) -> None:
+    """Show it until the run is over, or has written nothing for `SILENT_S`; `read` raises ValueError before it begins.
+
+    `wait` : waits so many seconds between two looks, and returns whether to stop; None: nothing stops it.
+    """
     console = Console(stderr=True)
     before: Look | None = None
     told = changed = time.monotonic()
@@ -45,13 +56,22 @@ def follow(read: Callable[[], Run]) -> None:
             if now > changed + SILENT_S:
                 console.print(f"no news for {SILENT_S:g} s: it has not begun to record, or has died")
                 return
-            time.sleep(LOOK_S)
+            if wait is None:
+                time.sleep(LOOK_S)
+            elif wait(LOOK_S):
+                return
+
+
+def wait_for_eof(seconds: float) -> bool:
+    """Wait until standard input ends, `seconds` at most; return whether it has."""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return bool(ready) and not os.read(sys.stdin.fileno(), 1024)
 
 
 def table(shown: View) -> Table:
     """Make a table of it."""
     left = f", about {shown.left_s:,.0f} s left" if shown.left_s == shown.left_s else ""
-    made = Table(title=f"{shown.seconds:,.0f} s{left}", title_justify="left", box=None)
+    made = Table(title=f"{shown.seconds:,.0f} s{step(shown)}{left}", title_justify="left", box=None)
     made.add_column("")
     for name in (shown.unit, "a second", "busy", "balances"):
         made.add_column(name, justify="right")
@@ -70,3 +90,8 @@ def _try(read: Callable[[], Run]) -> Run | None:
         return read()
     except (ValueError, FileNotFoundError):
         return None
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        follow(lambda: gather(Path(sys.argv[1])), wait_for_eof)

@@ -7,16 +7,20 @@ import os
 import time
 from pathlib import Path
 
+from lb_mpi.launching.followed import SHOWN
 from lb_mpi.recording.launches import FILE, RESTART, START, Happened, folder_of, line
 
 
 class Diary:
     """Of one run in `folder`, which is made; None: nothing is written.  OSError when it can't be.
 
+    `shown` : launch/run shows how the run goes, so that the program need not.
+
     Records of a run before, which this one would write over, are removed first: they would look like its own.
     """
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, *, shown: bool = False) -> None:
+        self._shown = {SHOWN: "1"} if shown else {}
         self._folder = None if folder is None else Path(folder).absolute()
         self._start = 0
         if self._folder is not None:
@@ -35,8 +39,9 @@ class Diary:
             file.write(line(Happened(what, time.time(), self._start, number, words)))
 
     def variables(self) -> dict[str, str]:
-        """Return the variable that tells this start's ranks where to record."""
-        return {} if self._folder is None else {"LB_MPI_RECORD": os.path.join(self._folder, folder_of(self._start))}
+        """Return the variables that tell this start's ranks where to record, and that it is shown."""
+        where = {} if self._folder is None else {"LB_MPI_RECORD": os.path.join(self._folder, folder_of(self._start))}
+        return where | self._shown
 
     def begin(self, words: str) -> None:
         """Write that a start begins."""

@@ -13,17 +13,17 @@ import os
 import shlex
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
 from lb_mpi.launching.diary import Diary
+from lb_mpi.launching.followed import followed
 from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
 from lb_mpi.launching.restarting import Outcome, decide, place
 from lb_mpi.launching.supervise import Patience, say, supervise
@@ -247,22 +247,8 @@ def make(options: argparse.Namespace, program: list[str], record: str | None) ->
         options.emulated,
         Patience(options.hang_s, options.grace_s),
         options.restarts,
-        Diary(record),
+        Diary(record, shown=options.progress),
     )
-
-
-@contextlib.contextmanager
-def followed(folder: str) -> Iterator[None]:
-    """Show how a run goes while the block runs: by a process of its own, that looks at its records."""
-    argv = [sys.executable, "-m", "lb_mpi", "report", "--follow", folder, "-o", os.devnull]
-    package = str(Path(__file__).resolve().parents[2])
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=env)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def repeat(job: Job) -> int:

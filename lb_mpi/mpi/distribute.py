@@ -73,7 +73,8 @@ def distribute(
     parts : (n,) the rank of each vertex; given that, nothing is measured or computed.
     aim : "cut", or "time", which needs `unit_s`: see `lb_mpi.partition`.  The plan tells the `cost_by_cut`, too.
     connected : every part is in one piece, see `lb_mpi.partition`.
-    emulated_speed : relative, above 0 and at most 1, of an emulated rank where speeds are measured; may differ by rank.
+    emulated_speed : relative, above 0 and at most 1, of an emulated rank where speeds are measured, and where its time is
+        recorded; may differ by rank.
 
     Returns this rank's `lb_mpi.mpi.halo.HaloPlan`; close it, or use it in a `with` statement.
 
@@ -97,7 +98,7 @@ def distribute(
         worth, allocation = own.bcast(decided and (decided.worth, decided.allocation), first)
         piece = _scatter(own, decided and decided.pieces, first)
         part = agree(own, lambda: part_of(piece, own.rank))
-        return HaloPlan(own, part, worth, allocation, decided and decided.owners)
+        return HaloPlan(own, part, worth, allocation, decided and decided.owners, emulated_speed)
     finally:
         own.Free()
 

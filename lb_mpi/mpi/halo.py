@@ -78,7 +78,13 @@ class HaloPlan:
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, part: Part, worth: Worth, allocation: Allocation | None = None, parts: Ints | None = None
+        self,
+        comm: MPI.Intracomm,
+        part: Part,
+        worth: Worth,
+        allocation: Allocation | None = None,
+        parts: Ints | None = None,
+        emulated_speed: float = 1.0,
     ) -> None:
         """Collective: everybody's own part; works on a duplicate of `comm`."""
         self.part = part
@@ -90,7 +96,7 @@ class HaloPlan:
         how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
         record.known.use("exchange", how)
         counts = np.ones(comm.size) if allocation is None else allocation.counts  # in proportion to the ranks' speeds
-        self._halos = Halos(record, float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0)
+        self._halos = Halos(record, float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0, emulated_speed)
         self.n_halo = int(self._news.comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks
         self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
 
@@ -145,14 +151,14 @@ class HaloPlan:
         `lb_mpi.Error` on the ranks that wait for it.  Afterwards the plan can only be closed.
         """
         self._news.check()
-        self._halos.begin(time.perf_counter())
+        self._halos.begin(time.perf_counter(), time.thread_time())
         try:
             return self._exchange(values)
         except BaseException as error:
             self._news.spread(error)
             raise
         finally:
-            self._halos.end(time.perf_counter())
+            self._halos.end(time.perf_counter(), time.thread_time())
 
     def _exchange(self, values: Any) -> NDArray[Any]:
         array = self._check(values)
@@ -221,7 +227,7 @@ class HaloPlan:
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
-        self._halos.close(time.perf_counter())
+        self._halos.close(time.perf_counter(), time.thread_time())
         self._news.close(self._free)
 
     def _free(self) -> None:

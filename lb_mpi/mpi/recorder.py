@@ -113,13 +113,16 @@ def records() -> bool:
     return bool(os.environ.get(VARIABLE))
 
 
-def map_of(shares: NDArray[np.float64]) -> None:
+def map_of(shares: NDArray[np.float64], layout: str = "") -> None:
     """Record which part of each place of the domain this rank computed, (h, w) from 0 to 1, the same shape on all ranks.
 
+    `layout` : in words, how a graph without coordinates was laid out.
     Not collective; nothing where nobody records, or no driver was called.
     """
     for file in _files:
         file.record.known.draw(shares)
+        if layout:
+            file.record.known.use("map", {"layout": layout})
 
 
 def mark_save(began: float, number: int) -> None:

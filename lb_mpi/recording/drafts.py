@@ -39,7 +39,9 @@ class Drafts:
             elif message.kind is Kind.WORK or message.kind is Kind.NOWORK:
                 self._n += message.kind is Kind.WORK
                 came, n_bytes = float(message.kind is Kind.WORK), float(len(message.payload))
-                self.record.move(Move(Way.DRAFT, self._worlds[self._volunteer], self._began, now, came, n_bytes))
+                giver = self._volunteer if message.pid == NOBODY else message.pid  # work of a walk names its sender
+                other = NOBODY if giver == NOBODY else self._worlds[giver]
+                self.record.move(Move(Way.DRAFT, other, self._began, now, came, n_bytes))
         for destination, message in sends:
             if message.source != self._rank:
                 continue

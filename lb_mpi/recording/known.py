@@ -7,6 +7,7 @@
     known.map        which places of the domain this rank computed
     known.edges      of the process graph, on the rank that knows it
     known.under_way  units of work that are done in the call that has not ended
+    known.steps      of the program's own steps: when it began with which, how far it is, and how many there are
 
 The bound is that of the record: loads beyond LOADS are added up by twos, then by fours; of tasks beyond TASKS, neighbours
 become one.  So sums are exact.
@@ -32,6 +33,16 @@ Table = NDArray[np.void]
 Settings = dict[str, dict[str, Any]]
 
 
+class Steps(NamedTuple):
+    """How far a program is that goes by steps; times are the rank's own."""
+
+    began: float = 0.0  # when it did its first one
+    first: int = 0  # steps that were done by then, as by a run before
+    at: float = 0.0  # when `done` was told
+    done: int = 0
+    of: int = 0  # 0: nobody knows
+
+
 class Known:
     """What is known of the work of one rank."""
 
@@ -45,6 +56,7 @@ class Known:
         self.map: NDArray[np.uint8] = np.zeros((0, 0), dtype=np.uint8)  # in 255ths
         self.edges: NDArray[np.int32] = np.zeros((0, 2), dtype=np.int32)
         self.under_way = self.of = 0.0
+        self.steps = Steps()
 
     def use(self, driver: str, settings: Mapping[str, Any]) -> None:
         """A driver is called so; `settings` are plain numbers, words, and lists of them."""
@@ -91,6 +103,11 @@ class Known:
         """In the call under way this rank has done so many units of work; the rank was dealt `of`, 0: nobody knows."""
         self.under_way, self.of = units, of
 
+    def stepped(self, at: float, done: int, of: int) -> None:
+        """The program has done so many of its own steps."""
+        began, first = (at, done) if not self.steps.of else (self.steps.began, self.steps.first)
+        self.steps = Steps(began, first, at, done, of)
+
     def draw(self, shares: NDArray[np.float64]) -> None:
         """Keep the part of each place of the domain, (h, w) from 0 to 1, that this rank computed; see `recording.maps`."""
         self.map = np.rint(255.0 * np.clip(shares, 0.0, 1.0)).astype(np.uint8)[:MAP, :MAP]
@@ -111,6 +128,7 @@ class Known:
             "map": [*self.map.shape, self.map.tobytes()],
             "edges": self.edges.tobytes(),
             "under_way": [self.under_way, self.of],
+            "steps": list(self.steps),
         }
 
 
@@ -125,6 +143,7 @@ class StoredWork(NamedTuple):
     edges: NDArray[np.int32]  # (E, 2) of the process graph, ranks of COMM_WORLD
     under_way: float  # units done in the call that has not ended
     of: float  # units that this rank was dealt in it; 0: nobody knows
+    steps: Steps  # the program's own
 
 
 def unpack(found: Mapping[str, Any]) -> StoredWork:
@@ -136,6 +155,7 @@ def unpack(found: Mapping[str, Any]) -> StoredWork:
     if not 0 <= height <= MAP or not 0 <= width <= MAP:
         raise ValueError(f"a map of {show(height)} x {show(width)}")
     under_way, of = found["under_way"]
+    began, first, at, done, n_steps = found["steps"]
     return StoredWork(
         settings,
         np.frombuffer(found["costs"], np.float32).astype(np.float64),
@@ -145,6 +165,7 @@ def unpack(found: Mapping[str, Any]) -> StoredWork:
         np.frombuffer(found["edges"], np.int32).reshape(-1, 2),
         float(under_way),
         float(of),
+        Steps(float(began), int(first), float(at), int(done), int(n_steps)),
     )
 
 
@@ -171,6 +192,9 @@ class Unknown(Known):
         """Do nothing."""
 
     def doing(self, units: float, of: float = 0.0) -> None:
+        """Do nothing."""
+
+    def stepped(self, at: float, done: int, of: int) -> None:
         """Do nothing."""
 
     def draw(self, shares: NDArray[np.float64]) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.recording.events import Driver, Way
+from lb_mpi.recording.known import Steps
 from lb_mpi.recording.record import Table
 from lb_mpi.recording.run import DRIVERS, USEFUL, Floats, Run
 
@@ -21,6 +22,7 @@ class Look(NamedTuple):
     left: float  # tasks of the map that is under way; NaN: nobody knows
     balances: Floats  # (P,) times that work came, or was lent
     unit: str
+    steps: Steps  # of the program, on the rank that is the farthest behind; of = 0: it has told of none
 
 
 class Line(NamedTuple):
@@ -30,7 +32,7 @@ class Line(NamedTuple):
     ranks: int
     done: float
     per_s: float  # units in a second, lately
-    busy: float  # part of the time lately, 0 to 1; NaN: there is no newer record
+    busy: float  # part of the time lately, 0 to 1; NaN: there is no newer record, or none of work
     balances: int
 
 
@@ -41,6 +43,8 @@ class View(NamedTuple):
     lines: list[Line]
     total: Line
     unit: str
+    step: int  # of the program, which are done
+    of: int  # 0: it has told of none
     left_s: float  # NaN: can't be known
 
 
@@ -48,8 +52,6 @@ def look(run: Run) -> Look:
     """Sum up the records as they are."""
     by_rank = len(run.hosts) == 1
     of = sum(one.known.of for one in run.ranks)
-    drivers = [int(one.steps["driver"][-1]) for one in run.ranks if len(one.steps)]
-    driver = Driver.TASKS if of else Driver(drivers[0]) if drivers else Driver.SEARCH
     return Look(
         names=[f"rank {one.about.rank}" if by_rank else one.about.host for one in run.ranks],
         until_s=np.array([one.until + offset for one, offset in zip(run.ranks, run.offsets_s, strict=True)]),
@@ -57,8 +59,20 @@ def look(run: Run) -> Look:
         done=np.array([float(one.steps["units"].sum()) + one.known.under_way for one in run.ranks]),
         left=of - sum(one.known.under_way for one in run.ranks) if of else float("nan"),
         balances=np.array([_balances(one.flows) for one in run.ranks]),
-        unit=DRIVERS[driver][1],
+        unit=_unit(run),
+        steps=min((one.known.steps for one in run.ranks), key=lambda steps: (steps.of > 0, steps.done)),
     )
+
+
+def _unit(run: Run) -> str:
+    """What is counted: that of the call under way, or of the last one; "units" before there is any."""
+    if any(one.known.of for one in run.ranks):
+        return DRIVERS[Driver.TASKS][1]
+    drivers = [int(one.steps["driver"][-1]) for one in run.ranks if len(one.steps)]
+    if drivers:
+        return DRIVERS[Driver(drivers[0])][1]
+    called = [name for one in run.ranks for name in one.known.settings]
+    return next((unit for name, unit, _ in DRIVERS.values() if name in called), "units")
 
 
 def view(before: Look | None, now: Look) -> View:
@@ -71,7 +85,10 @@ def view(before: Look | None, now: Look) -> View:
     ]
     total = _line("all", np.ones(len(now.names), dtype=bool), before, now)
     left_s = now.left / total.per_s if total.per_s > 0.0 else float("nan")
-    return View(float(now.until_s.max()), lines, total, now.unit, left_s)
+    steps = now.steps
+    if steps.done > steps.first:
+        left_s = (steps.of - steps.done) * (steps.at - steps.began) / (steps.done - steps.first)
+    return View(float(now.until_s.max()), lines, total, now.unit, steps.done, steps.of, left_s)
 
 
 def _line(name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool_]], before: Look, now: Look) -> Line:
@@ -79,7 +96,7 @@ def _line(name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool_]], before: L
     known = spans > 0.0
     per_s = ((now.done - before.done)[mine][known] / spans[known]).sum() if known.any() else 0.0
     useful = (now.useful_s - before.useful_s)[mine][known].sum()
-    busy = float(useful / spans[known].sum()) if known.any() else float("nan")
+    busy = float(useful / spans[known].sum()) if known.any() and now.useful_s.any() else float("nan")
     return Line(name, int(mine.sum()), float(now.done[mine].sum()), float(per_s), busy, int(now.balances[mine].sum()))
 
 
@@ -91,9 +108,14 @@ def _balances(flows: Table) -> float:
 def words(shown: View) -> str:
     """Say it in one line, for a log."""
     total = shown.total
-    text = f"{shown.seconds:,.0f} s: {total.done:,.0f} {shown.unit}, {total.per_s:,.3g} a second"
+    text = f"{shown.seconds:,.0f} s{step(shown)}: {total.done:,.0f} {shown.unit}, {total.per_s:,.3g} a second"
     if (known := [line for line in shown.lines if line.busy == line.busy]) and total.busy == total.busy:
         least = min(known, key=lambda line: line.busy)
         text += f"; busy {total.busy:.0%}, least on {least.name}: {least.busy:.0%}"
     text += f"; {total.balances:,} balances"
     return text + (f"; about {shown.left_s:,.0f} s left" if shown.left_s == shown.left_s else "")
+
+
+def step(shown: View) -> str:
+    """Say how far the program is; nothing when it has told of no steps."""
+    return f", {shown.step:,} of {shown.of:,} steps" if shown.of else ""

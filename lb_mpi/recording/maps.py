@@ -17,11 +17,32 @@ def shares(rows: Ints, columns: Ints, domain: tuple[int, int]) -> Floats:
 
     rows, columns : (n,) of the points; domain : rows and columns of the whole grid.  A map has MAP of either at most.
     """
+    return parts(np.bincount(places(rows, columns, domain), minlength=size(domain)), domain)
+
+
+def size(domain: tuple[int, int]) -> int:
+    """Count the places of the map of a grid."""
+    height, width = _shape(domain)
+    return height * width
+
+
+def places(rows: Ints, columns: Ints, domain: tuple[int, int]) -> Ints:
+    """(n,) the place of each point, counted row by row; see `shares`."""
+    height, width = _shape(domain)
+    return rows * height // domain[0] * width + columns * width // domain[1]
+
+
+def parts(counts: Ints | Floats, domain: tuple[int, int]) -> Floats:
+    """(h, w) the part of each place that is filled, from (h * w,) how many of its points are."""
+    height, width = _shape(domain)
+    whole = np.outer(_lengths(domain[0], height), _lengths(domain[1], width))
+    return np.asarray(counts.reshape(height, width) / whole)
+
+
+def _shape(domain: tuple[int, int]) -> tuple[int, int]:
     fraction = min(1.0, MAP / max(domain))
     height, width = (max(1, round(fraction * length)) for length in domain)
-    places = rows * height // domain[0] * width + columns * width // domain[1]
-    counts = np.bincount(places, minlength=height * width).reshape(height, width)
-    return counts / np.outer(_lengths(domain[0], height), _lengths(domain[1], width))
+    return height, width
 
 
 def owners(run: Run) -> Ints:
@@ -36,6 +57,12 @@ def owners(run: Run) -> Ints:
         more = one.known.map > most
         found[more], most[more] = one.about.rank, one.known.map[more]
     return found
+
+
+def layout_of(run: Run) -> str:
+    """In words, how vertices without coordinates were laid out; "" for a domain that has some."""
+    told = (one.known.settings.get("map", {}).get("layout", "") for one in run.ranks)
+    return next((str(words) for words in told if words), "")
 
 
 def _lengths(length: int, places: int) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lb_mpi.recording.events import Way
 from lb_mpi.recording.flow_chart import flows
-from lb_mpi.recording.maps import owners
+from lb_mpi.recording.maps import layout_of, owners
 from lb_mpi.recording.markup import figure, key, percent, seconds
 from lb_mpi.recording.numbers import WAYS, drafts, matrix
 from lb_mpi.recording.pictures import RANK_COLOURS, map_of
@@ -58,7 +58,9 @@ def map_of_ranks(run: Run) -> str:
     if not ranks:
         return ""
     height, width = owned.shape
-    words = f"The domain in {height} x {width} places, each in the colour of the rank that computed most of it."
+    layout = layout_of(run)
+    domain = f"The graph, laid out {layout}," if layout else "The domain"
+    words = f"{domain} in {height} x {width} places, each in the colour of the rank that computed most of it."
     if few := run.size <= len(RANK_COLOURS):
         parts = [float((owned == rank).sum() / (owned >= 0).sum()) for rank in ranks]
         names = [f"rank {rank}: {percent(part)}" for rank, part in zip(ranks, parts, strict=True)]

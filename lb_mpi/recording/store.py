@@ -24,7 +24,7 @@ from lb_mpi.recording.events import FLOW, MARK, MOVE, STEP, Clock
 from lb_mpi.recording.known import StoredWork, unpack
 from lb_mpi.recording.record import N_PHASES, Record, Table
 
-MAGIC, VERSION = b"lb_rec", 2
+MAGIC, VERSION = b"lb_rec", 3
 HEADER_BYTES = 4096
 SLOT_BYTES, RANK_BYTES = 160 << 10, 128
 _START = struct.Struct("<6sH")  # magic, version

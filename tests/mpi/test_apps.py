@@ -3,9 +3,11 @@
 import contextlib
 import io
 import json
+import os
 import pathlib
 import sys
 import types
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from mpi4py import MPI
 from scipy import ndimage
 
 import lb_mpi
-from apps import command, maze, uts
+from apps import command, maze, progress, uts
+from lb_mpi.mpi import recorder
 from lb_mpi.problems.maze import FREE, random_maze
 
 COMM = MPI.COMM_WORLD
@@ -47,6 +50,32 @@ def answer(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dic
 def test_published_trees(monkeypatch: pytest.MonkeyPatch, tree: str, counts: tuple[int, int, int]) -> None:
     given = answer(uts, monkeypatch, "--tree", tree)
     assert (given["nodes"], given["leaves"], given["depth"]) == counts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "after_s"),
+    [
+        (["--progress", "--json"], 0.0),
+        ([], progress.PATIENCE_S),
+        (["--json"], None),
+        (["--no-progress"], None),
+    ],
+)
+def test_how_it_goes_is_shown(monkeypatch: pytest.MonkeyPatch, arguments: list[str], after_s: float | None) -> None:
+    shown: list[tuple[float, str]] = []
+
+    @contextlib.contextmanager
+    def followed(folder: str, *, after_s: float, terminal: str | None) -> Iterator[None]:
+        yield
+        shown.append((after_s, next(pathlib.Path(folder).glob("*")).suffix))
+
+    monkeypatch.delenv(progress.SHOWN, raising=False)
+    monkeypatch.setattr(progress, "followed", followed)
+    monkeypatch.setattr(recorder, "_files", [])  # a process has one record, and that of another test is elsewhere
+    monkeypatch.setattr(progress, "on_one_machine", lambda comm: True)
+    assert run(uts, monkeypatch, "--type", "geometric", "--depth", "3", *arguments)[0] == 0
+    assert shown == ([] if after_s is None or COMM.rank else [(after_s, ".lbrec")])
+    assert recorder.VARIABLE not in os.environ
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""How an app shows how it goes: --progress, the same as that of launch/run and of report --follow."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mpi4py import MPI
+
+from lb_mpi.launching.followed import SHOWN, followed
+from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.recorder import VARIABLE
+
+PATIENCE_S = 3.0  # before there is something to see, unless it was asked for
+
+
+def add_progress(parser: argparse.ArgumentParser) -> None:
+    """Add --progress and --no-progress."""
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="show how it goes: a line a rank or host on a terminal, elsewhere one every ten seconds (default: after "
+        f"{PATIENCE_S:g} s on one machine, unless --json is given)",
+    )
+
+
+@contextlib.contextmanager
+def shown(comm: MPI.Intracomm) -> Iterator[None]:
+    """Collective: show how the run goes while the block runs, if the command line asks for it.
+
+    It is read from records.  Where nobody wants to keep them they go to a folder that is removed afterwards: one of
+    temporary files on one machine, of several the folder from which it was started.
+    OSError on all ranks when that can't be made.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    add_progress(parser)
+    parser.add_argument("--json", action="store_true")
+    asked, _ = parser.parse_known_args()
+    one_machine = on_one_machine(comm)
+    usual = one_machine and not asked.json and SHOWN not in os.environ
+    if not (usual if asked.progress is None else asked.progress):
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+
+        def folder() -> str | None:
+            if comm.rank or os.environ.get(VARIABLE):
+                return os.environ.get(VARIABLE)
+            where = None if one_machine else os.getcwd()
+            return stack.enter_context(tempfile.TemporaryDirectory(prefix=".lb_mpi-progress-", dir=where))
+
+        found = comm.bcast(agree(comm, folder))
+        if not os.environ.get(VARIABLE):
+            os.environ[VARIABLE] = found
+            stack.callback(os.environ.pop, VARIABLE)
+        if comm.rank == 0:
+            stack.enter_context(followed(found, after_s=0.0 if asked.progress else PATIENCE_S, terminal=terminal()))
+        yield
+
+
+def on_one_machine(comm: MPI.Intracomm) -> bool:
+    """Collective: whether all ranks share memory."""
+    machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    size = machine.size
+    machine.Free()
+    return bool(comm.allreduce(size == comm.size, MPI.LAND))
+
+
+def terminal() -> str | None:
+    """The path of the terminal that a person looks at, None when there is none.
+
+    A rank's stderr is a pipe (or a pseudo-terminal) to mpiexec, so where /proc is there, mpiexec is looked up among the
+    ancestors, and its stderr counts.
+    """
+    pid = os.getppid()
+    with contextlib.suppress(OSError, ValueError):
+        while pid > 1:
+            process = Path("/proc") / str(pid)
+            name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
+            if name.startswith(("mpiexec", "mpirun", "prterun", "prun")):
+                mode = os.stat(process / "fd" / "2")
+                is_one = stat.S_ISCHR(mode.st_mode) and mode.st_rdev != os.stat(os.devnull).st_rdev
+                return os.readlink(process / "fd" / "2") if is_one else None
+            pid = int(rest.split()[1])
+    return os.ttyname(sys.stderr.fileno()) if sys.stderr.isatty() else None
