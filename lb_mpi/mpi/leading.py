@@ -21,6 +21,7 @@ from lb_mpi.mpi.progress import ProgressLine
 from lb_mpi.mpi.shift import Call, Shift
 from lb_mpi.mpi.task_log import TaskLog, digest
 from lb_mpi.pooling.deal import Deal, Speeds, deal
+from lb_mpi.pooling.log import check_returns
 from lb_mpi.recording.events import Phase
 
 Progress = Callable[[int, int], None]
@@ -77,6 +78,7 @@ def make_job(
     )
     if log is None:
         return job
+    check_returns(call.function)
     opened = TaskLog(log, digest(call.function, checked), checked.n)
     left = np.array([number for number in range(checked.n) if number not in opened.done], dtype=np.int64)
     return job._replace(numbers=left, log=opened)
