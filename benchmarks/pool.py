@@ -6,7 +6,8 @@ peers     seconds of a list of tasks by other means / by lb_mpi.Pool, in each ro
 grain     METG(50 %): the smallest task of which two ranks spend half of the time on tasks; CPU of a task and of a map
 model     a function with 50 MB of data
 results   results of 2 MB
-speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on
+speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on; with tasks that spin, whose ranks rest
+          afterwards, and with tasks that wait for longer on slow ranks, so that four ranks need no four cores
 sleep     tasks that sleep: time / lower bound, in the pool and in Balancer.map_blocks, from the second call on
 
 Medians of the rounds' ratios, with the least and the greatest.  A * tells that other programs took more than 5 % of the
@@ -192,6 +193,8 @@ def speeds(options: argparse.Namespace) -> Rows:
             what = f"speeds {SPEEDS}, {tasks} x {task_s * 1e3:.0f} ms heavy{', costs known' if known else ''}"
             reached = [1.0 / ratio for ratio in answer["ratios"]]
             yield Row(f"{what}: bound / time", reached, "", ">= 0.97" if known else wanted)
+            answer = alone(4, "pool_bound", options, "--work", "nap", *of, *(["--costs"] if known else []))
+            yield Row(f"{what}, tasks that wait: bound / time", [1.0 / ratio for ratio in answer["ratios"]])
 
 
 def sleep(options: argparse.Namespace) -> Rows:

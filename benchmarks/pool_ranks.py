@@ -91,17 +91,30 @@ def model_bytes(options: argparse.Namespace) -> Answer:
 
 
 def pool_bound(options: argparse.Namespace) -> Answer:
-    """Time of a map / its lower bound, on ranks that emulate speeds; from the second map of a pool on."""
+    """Time of a map / its lower bound, on ranks that emulate speeds; from the second map of a pool on.
+
+    A task that waits takes longer on a slow rank by itself: no core is needed for it, and no rest afterwards.  What counts
+    is how long it took: a busy system wakes it late.
+    """
     speeds = comma_list("--speeds", options.speeds, COMM.size)
-    function = PLAIN[options.work]
+    mine, waits = speeds[COMM.rank], options.work == "nap"
     ratios = []
-    pool = lb_mpi.Pool(COMM, emulated_speed=speeds[COMM.rank])
+
+    def slow_nap(seconds: float) -> float:
+        return mine * pool_tasks.nap(seconds / mine)
+
+    function = slow_nap if waits else PLAIN[options.work]
+    pool = lb_mpi.Pool(COMM, emulated_speed=1.0 if waits else mine)
     with pool:
         for k in range(options.repeat + 1):
             items = pool_tasks.costs(options.kind, options.tasks, options.task_s, options.seed + k)
-            pool.map(function, items, costs=items if options.costs else None)
+            results = pool.map(function, items, costs=items if options.costs else None)
             if pool.last is not None:
-                bound_s = max(sum(items) / sum(speeds), max(items) / max(speeds))
+                assert results is not None
+                assert np.allclose(results, items, rtol=1e-12, atol=0.0)
+                done = pool.last.ranks
+                work_s = sum(rank.busy_s * speed for rank, speed in zip(done, speeds, strict=True)) if waits else sum(items)
+                bound_s = max(work_s / sum(speeds), max(items) / max(speeds))
                 ratios.append(pool.last.seconds / bound_s)
     return {"ratios": ratios[1:]}
 

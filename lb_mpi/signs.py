@@ -22,7 +22,7 @@ import mmap
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from types import TracebackType
 from typing import NamedTuple
 
 SAVED = os.EX_TEMPFAIL  # 75: the exit code of a program that has saved and stopped, since it was told to
@@ -64,17 +64,22 @@ def turn() -> None:
     _page.words[_TURNS] += 1
 
 
-@contextlib.contextmanager
-def phase(name: str) -> Iterator[None]:
+class phase:
     """Say that the program is in `name` (at most 64 bytes): there, `turn` is called every now and then, or it computes."""
-    _open()
-    before = bytes(_page.bytes[_PHASE])
-    _page.bytes[_PHASE] = _padded(name)
-    try:
-        yield
-    finally:
+
+    def __init__(self, name: str) -> None:
+        self._name = _padded(name)
+
+    def __enter__(self) -> None:
+        _open()
+        self._before = bytes(_page.bytes[_PHASE])
+        _page.bytes[_PHASE] = self._name
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         _page.words[_TURNS] += 1
-        _page.bytes[_PHASE] = before
+        _page.bytes[_PHASE] = self._before
 
 
 def saved(number: int) -> None:

@@ -27,7 +27,7 @@ def check_law(
     `done` are tasks that are run and not yet counted; not `complete`: a task has raised, and others are dropped.
     """
     epoch = number % EPOCHS
-    places = collector._done.astype(np.int64)
+    places = np.frombuffer(bytes(collector._done), np.uint8).astype(np.int64)
     messages = list(under_way)
     messages += [(worker.rank, rank, mail) for worker in workers for rank, mail in worker._sends]
     owned = [unpack(word) for word in words] + [worker.chunk for worker in workers] + list(done)
@@ -124,7 +124,7 @@ class State(NamedTuple):
         )  # fmt: skip
         wires = tuple(sorted((ends, wire) for ends, wire in self.wires.items() if wire))
         return (
-            ranks, self.words, self.swaps, self.looping, wires, self.number, self.collector._done.tobytes(), self.maps_left,
+            ranks, self.words, self.swaps, self.looping, wires, self.number, bytes(self.collector._done), self.maps_left,
             self.abandons,
         )  # fmt: skip
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import struct
 import zlib
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lb_mpi.pooling.log import DEPTH, Log, header, read, record
+from lb_mpi.pooling.log import DEPTH, Log, check_returns, header, read, record
 
 DIGEST = bytes(range(32))
 
@@ -89,6 +90,35 @@ class Mine(dict):
 def test_what_a_log_cannot_keep_is_named(value: Any, name: str) -> None:
     with pytest.raises(TypeError, match=f"^result of type .*{name}.* can't be written to a log: expected None, bool"):
         record([0], [value])
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+@dataclass
+class Point:
+    x: int = 0
+
+
+def pair(k: int) -> Pair:
+    return Pair(k, k)
+
+
+def unknown(k: int) -> Nowhere:  # type: ignore[name-defined]  # noqa: F821
+    return k
+
+
+def test_classes_of_the_user_are_refused_with_what_to_return_instead() -> None:
+    for value, instead in ((pair(1), r"tuple\(result\)"), (Point(), r"dataclasses\.asdict\(result\)")):
+        with pytest.raises(TypeError, match=instead):
+            record([0], [value])
+    with pytest.raises(TypeError, match=r"Pair can't be written to a log: .*tuple\(result\)"):
+        check_returns(pair)
+    for function in (unknown, print, Point, lambda k: pair(k), alike):
+        check_returns(function)  # says nothing of the kind
+    assert alike(read(header(DIGEST, 1) + record([0], [tuple(pair(1))]), DIGEST, 1).done[0], (1, 1))
 
 
 def test_other_mistakes_in_results() -> None:

@@ -88,9 +88,18 @@ def test_speeds_are_measured_and_given_ones_are_kept() -> None:
     for _ in range(6):
         for speeds in (measured, given):
             speeds.observe(1000 * true, 1000 * true, np.ones(4))
-            speeds.observe(np.zeros(4), np.zeros(4), np.zeros(4))
+            speeds.observe(np.zeros(4), None, np.zeros(4))
     assert given.values.tolist() == UNEQUAL
     assert measured.values / measured.values[0] == pytest.approx(true / 0.8, rel=0.1)
+
+
+def test_a_few_tasks_of_known_cost_tell_the_speeds() -> None:
+    known, unknown = Speeds(4), Speeds(4)
+    true, n, seconds = np.array(UNEQUAL), np.array([10.0, 5.0, 2.0, 2.0]), np.ones(4)
+    known.observe(n, 30.0 * true * seconds, seconds)
+    unknown.observe(n, None, seconds)
+    assert known.values / known.values.sum() == pytest.approx(true / true.sum(), rel=0.25)
+    assert np.ptp(unknown.values) < 0.7 * np.ptp(known.values)  # large tasks may have met a slow rank by chance
 
 
 def runs(hosts: Sequence[int], n: int, task_s: float, *, maps: int = 1, seeds: int = 12, **known: bool) -> list[MapRun]:

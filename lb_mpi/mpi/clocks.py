@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import NamedTuple
 
@@ -34,9 +35,14 @@ class Clocks:
 
     def __init__(self) -> None:
         self._queue: int | None = None  # descriptor of what Linux tells of this thread's queueing
+        self._thread = 0  # whose it is
 
     def begin(self) -> None:
-        """From now on, in this thread."""
+        """From now on, in this thread; again and again costs little."""
+        if self._thread == threading.get_ident():
+            return
+        self.end()
+        self._thread = threading.get_ident()
         try:
             self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -63,7 +69,7 @@ class Clocks:
         """Look no more."""
         if self._queue is not None:
             os.close(self._queue)
-            self._queue = None
+        self._queue, self._thread = None, 0
 
 
 def own_s(before: Look, after: Look) -> float:

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from lb_mpi import signs
 from lb_mpi.emulate import throttle
+from lb_mpi.mpi.clocks import Clocks
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.functions import Functions
 from lb_mpi.mpi.news import News
@@ -33,8 +34,8 @@ from lb_mpi.recording.steals import Steals
 
 MAP = "a map of lb_mpi.Pool"
 INLINE_BYTES = 64 << 10  # what is larger goes over the shelf
-LONGEST_NAP_S = 0.5e-3
-QUICK_S = 0.3e-3  # without a nap, since maps may follow each other; others may have the core
+SHORTEST_NAP_S, LONGEST_NAP_S = 50e-6, 0.5e-3  # looking around costs some 30 us of CPU
+QUICK_S = 0.3e-3  # without a nap between maps, since they may follow each other; others may have the core
 NEWS_AFTER_S = 5e-3
 
 
@@ -49,7 +50,7 @@ class Post:
         )  # (source, tag, buffer) from the root; on the root, results
         self.returned: deque[tuple[int, Buffer]] = deque()  # on the root: results of submitted tasks
         self._comm, self._news = comm, news
-        self._nap, self._idle_since = Nap(LONGEST_NAP_S), 0.0
+        self._nap, self._idle_since = Nap(LONGEST_NAP_S, SHORTEST_NAP_S), 0.0
 
     def active(self) -> None:
         """Something has happened: the next nap is short."""
@@ -62,12 +63,12 @@ class Post:
         """For how long nothing has happened."""
         return time.perf_counter() - self._idle_since if self._idle_since else 0.0
 
-    def nap(self, at_most: float = float("inf")) -> None:
+    def nap(self, at_most: float = float("inf"), *, between_maps: bool = False) -> None:
         """Sleep, a little longer each time; Error when meanwhile another rank has told that it can't go on."""
         now = time.perf_counter()
         self.record.enter(Phase.WAITING, now)
         self._idle_since = self._idle_since or now
-        if now < self._idle_since + QUICK_S:
+        if between_maps and now < self._idle_since + QUICK_S:
             os.sched_yield()
             return
         self._nap.take(at_most)
@@ -105,13 +106,13 @@ class Crew:
         self, comm: MPI.Intracomm, root: int, *, emulated_speed: float = 1.0, host: MPI.Intracomm | None = None
     ) -> None:
         record = recorder(comm)
-        self.comm = comm
         self.root = root
         self.epoch = 0  # of the last map, on the root
         self.news = News(comm, "pool")
         self.slow = throttle(emulated_speed)
         self.emulated_speeds: list[float] = comm.allgather(emulated_speed)
         self.functions = Functions()
+        self.clocks = Clocks()
         self.number: int = comm.bcast(
             secrets.randbits(63) if comm.rank == root else None, root
         )  # whose the handles are
@@ -128,6 +129,11 @@ class Crew:
         for rank, first in enumerate(comm.allgather(min(mine))):
             hosts.setdefault(first, []).append(rank)
         self.worker = Worker(comm.rank, mine, [ranks for ranks in hosts.values() if comm.rank not in ranks])
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """All ranks."""
+        return self.news.comm
 
     @property
     def rank(self) -> int:
@@ -185,5 +191,6 @@ class Crew:
             self.post.close()
             self.host.close()
 
+        self.clocks.end()
         self.news.close(free)
         self.post.record.enter(Phase.OUTSIDE, time.perf_counter())

@@ -48,7 +48,7 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
         outbox.fail(failure_of(error, crew.rank), error)
         crew.worker.end()
     call = Call(function, bool(start.flags & Flag.STAR), bool(start.flags & Flag.KEEP_EXCEPTIONS))
-    shift = Shift(crew.worker, crew.host.words, crew.post.parcels, call, some, outbox, crew.steals)
+    shift = Shift(crew.worker, crew.host.words, crew.post.parcels, call, some, outbox, crew.steals, crew.clocks)
     try:
         with crew.news.roll.call(MAP):
             end = _work(crew, shift)
@@ -71,7 +71,7 @@ def _next_order(crew: Crew) -> tuple[int, Buffer]:
             if crew.receive():
                 crew.post.active()
             else:
-                crew.post.nap()
+                crew.post.nap(between_maps=True)
     _, tag, buffer = crew.post.inbox.popleft()
     return tag, buffer
 

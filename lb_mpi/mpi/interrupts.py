@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 
@@ -47,20 +45,24 @@ class Interrupts:
         self.pending = True
 
 
-@contextmanager
-def held() -> Iterator[Interrupts]:
+class held:
     """Hold Ctrl-C back in this block.  What is still pending at its end, unless an error is on its way, is raised then.
 
     Where SIGINT isn't Python's own (ignored, a handler of the user's, another thread), nothing changes.
     """
-    interrupts = Interrupts()
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield interrupts
-        return
-    signal.signal(signal.SIGINT, interrupts._note)
-    try:
-        yield interrupts
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupts.check()
+
+    def __enter__(self) -> Interrupts:  # not a generator: a pool comes here in each map, which may be a short one
+        self._interrupts = Interrupts()
+        main = threading.current_thread() is threading.main_thread()
+        self._holds = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._holds:
+            signal.signal(signal.SIGINT, self._interrupts._note)
+        return self._interrupts
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._holds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if kind is None:
+                self._interrupts.check()

@@ -21,6 +21,7 @@ from lb_mpi.mpi.progress import ProgressLine
 from lb_mpi.mpi.shift import Call, Shift
 from lb_mpi.mpi.task_log import TaskLog, digest
 from lb_mpi.pooling.deal import Deal, Speeds, deal
+from lb_mpi.pooling.log import check_returns
 from lb_mpi.recording.events import Phase
 
 Progress = Callable[[int, int], None]
@@ -77,6 +78,7 @@ def make_job(
     )
     if log is None:
         return job
+    check_returns(call.function)
     opened = TaskLog(log, digest(call.function, checked), checked.n)
     left = np.array([number for number in range(checked.n) if number not in opened.done], dtype=np.int64)
     return job._replace(numbers=left, log=opened)
@@ -113,6 +115,7 @@ class Lead:
         self._shift = Shift(
             crew.worker, crew.host.words, crew.post.parcels, job.call,
             lambda lo, hi: job.items.some(self._order[lo:hi].tolist()), self.ledger, crew.steals,
+            crew.clocks,
         )  # fmt: skip
         self._tell(encoded.parts, sent, bounds)
         crew.host.words.tell_speed(crew.rank, float(speeds.values[crew.rank]))
@@ -226,10 +229,10 @@ class Lead:
 
     def _learn(self) -> None:
         self._seconds = time.perf_counter() - self._began
-        n, cost = np.zeros(self._crew.size), np.zeros(self._crew.size)
-        costs = self._job.costs
-        for rank, places in enumerate(self.ledger.places):
-            for lo, hi in places:
-                n[rank] += hi - lo
-                cost[rank] += hi - lo if costs is None else costs[self._order[lo:hi]].sum()
-        self._speeds.observe(n, cost, np.array([rank.busy_s for rank in self.ledger.done]))
+        places, costs, done = self.ledger.places, self._job.costs, self.ledger.done
+        n, seconds = np.array([(rank.tasks, rank.busy_s) for rank in done]).T
+        cost = None
+        if costs is not None:
+            dealt = costs[self._order]
+            cost = np.array([sum(dealt[lo:hi].sum() for lo, hi in of_rank) for of_rank in places])
+        self._speeds.observe(n, cost, seconds)

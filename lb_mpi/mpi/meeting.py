@@ -24,6 +24,9 @@ class Op(IntEnum):
     CLOSE = 3
 
 
+LEAST = -max(Op) - 1  # below the negative of any
+
+
 class Met(NamedTuple):
     """What ranks know of each other when they have come together."""
 
@@ -43,14 +46,14 @@ def meet(crew: Crew, op: Op, make: Callable[[], Any] = lambda: None) -> Met:
     except BaseException as caught:
         error = caught
     serves = op == Op.SERVE
-    least = -max(Op) - 1
-    mine = np.array([error is not None, serves, op, least if serves else -op], dtype=np.int32)
-    found = np.zeros_like(mine)
+    mine = np.array([error is not None, serves, op, LEAST if serves else -op], dtype=np.int32)
+    result = np.zeros_like(mine)
     with running(crew.post.record, Phase.WAITING):
-        crew.news.wait(crew.comm.Iallreduce(mine, found, MPI.MAX).Test, keep=(mine, found))
-    if found[0]:
+        crew.news.wait(crew.comm.Iallreduce(mine, result, MPI.MAX).Test, keep=(mine, result))
+    failed, some_serve, last, first = result.tolist()
+    if failed:
         raise_together(crew.comm, error)
-    if found[2] != -found[3]:
-        names = [Op(one).name.lower() for one in (-found[3], found[2])]
+    if last != -first:
+        names = [Op(one).name.lower() for one in (-first, last)]
         raise ValueError(f"{names[0]} is called on one rank of the pool, {names[1]} on another: expected the same on all")
-    return Met(value, bool(found[1]), Op(found[2]))
+    return Met(value, bool(some_serve), op if last == op else Op(last))

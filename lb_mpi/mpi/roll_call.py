@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from enum import IntEnum
+from types import TracebackType
 
 import numpy as np
 from mpi4py import MPI
@@ -39,9 +40,11 @@ class _Kind(IntEnum):
 
 def hang_s() -> float:
     """Seconds of waiting after which to warn, as the environment says; 0: never.  ValueError for what is no such number."""
-    text = os.environ.get(VARIABLE, "")
+    text = os.environ.get(VARIABLE)
+    if not text or not text.strip():
+        return HANG_S
     try:
-        seconds = float(text) if text.strip() else HANG_S
+        seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0.0 <= seconds < float("inf"):
@@ -65,15 +68,14 @@ class RollCall:
         self._sent = np.zeros(comm.size, dtype=np.int64)  # messages, to each rank
         self._received = 0
 
-    @contextmanager
-    def call(self, name: str) -> Iterator[None]:
+    def call(self, name: str) -> AbstractContextManager[None]:
         """Be in the call `name`, which others have to come to, too: there, who waits for long asks and warns."""
-        self._call, self._hang_s, self._warned, self._asked_at = name, hang_s(), False, None
-        try:
-            with signs.phase(name):
-                yield
-        finally:
-            self._call = ""
+        return _Within(self, name)
+
+    def begin(self, name: str) -> None:
+        """Be in the call `name` from now on; "": in none."""
+        self._hang_s = hang_s() if name else 0.0
+        self._call, self._warned, self._asked_at = name, False, None
 
     def look(self, waited_s: float = 0.0) -> None:
         """Answer, now and then; ask and warn when this rank has waited for long.  To be called in loops: costs 0.1 us."""
@@ -127,6 +129,24 @@ class RollCall:
         buffer = np.array([kind, number], dtype=np.int64)
         self._sent[rank] += 1
         self._going.append((self._comm.Isend(buffer, rank, TAG), buffer))
+
+
+class _Within(signs.phase):
+    """A block that is a call; not a generator, since a map comes here twice, and may be a short one."""
+
+    def __init__(self, roll: RollCall, name: str) -> None:
+        super().__init__(name)
+        self._roll, self._call = roll, name
+
+    def __enter__(self) -> None:
+        self._roll.begin(self._call)
+        super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._roll.begin("")
 
 
 def awaited(rank: int, size: int, call: str, waited_s: float, answers: dict[int, int]) -> str:

@@ -67,26 +67,27 @@ class Shift:
         some: Callable[[int, int], list[Any]],
         sink: Sink,
         steals: Steals,
+        clocks: Clocks,
     ) -> None:
         self._worker, self._words, self._parcels, self._sink = worker, words, parcels, sink
         self._steals = steals
         self._call, self._some = call, some
-        self._done = RankTasks()
-        self._clocks = Clocks()
-        self._clocks.begin()
-        self._sent_before, self._steals_before = parcels.sent_bytes, worker.steals
+        self._tasks, self._busy_s, self._work_s = 0, 0.0, 0.0  # see `RankTasks`
+        self._clocks = clocks
+        clocks.begin()
+        self._before = worker.steals, parcels.sent_bytes  # which count over all maps
 
     @property
     def done(self) -> RankTasks:
         """What this rank has done so far in this map."""
-        return self._done._replace(
-            steals=self._worker.steals - self._steals_before, sent_bytes=self._parcels.sent_bytes - self._sent_before
+        steals, sent_bytes = self._before
+        return RankTasks(
+            self._tasks, self._busy_s, self._work_s, self._worker.steals - steals, self._parcels.sent_bytes - sent_bytes
         )
 
     def end(self) -> None:
         """The map is over."""
         self._worker.end()
-        self._clocks.end()
 
     def turn(self, slow: throttle, interrupts: Interrupts) -> bool:
         """Answer, begin, and run one chunk; False when there was none to run."""
@@ -95,7 +96,7 @@ class Shift:
             began = time.perf_counter()
             self._steals.record.enter(Phase.RESTING, began)
             time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
-            self._done = self._done._replace(busy_s=self._done.busy_s + time.perf_counter() - began)
+            self._busy_s += time.perf_counter() - began
             return True
         if self._parcels.unsent_bytes > UNSENT_BYTES:
             return False
@@ -135,11 +136,12 @@ class Shift:
         slow.charge(after.cpu_s - before.cpu_s)
         self._steals.record.enter(Phase.PACKING, after.wall_s)
         wall = after.wall_s - before.wall_s
-        n, busy_s, work_s, *_ = self._done
         took_s = own_s(before, after)
-        self._done = self._done._replace(tasks=n + len(values), busy_s=busy_s + wall, work_s=work_s + took_s)
+        self._tasks += len(values)
+        self._busy_s += wall
+        self._work_s += took_s
         self._steals.ran(lo, len(values), took_s)
-        self._steals.done(self._done.tasks)
+        self._steals.done(self._tasks)
         self._worker.done(wall)
         if values:
             self._sink.put(lo, lo + len(values), values)

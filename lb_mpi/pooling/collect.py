@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lb_mpi.errors import ProtocolError
 
 
@@ -30,15 +27,14 @@ class Collector:
     def __init__(self, epoch: int, n: int) -> None:
         self.epoch = epoch
         self.missing = n
-        self._done: NDArray[np.bool_] = np.zeros(n, dtype=np.bool_)
+        self._done = bytearray(n)  # 1: done
 
     def take(self, epoch: int, lo: int, hi: int) -> bool:
         """Results of the tasks lo..hi-1 have come; False when they are of another map, and not wanted."""
         if epoch != self.epoch:
             return False
-        part = self._done[lo:hi]
-        if not 0 <= lo < hi <= len(self._done) or part.any():
+        if not 0 <= lo < hi <= len(self._done) or self._done.find(1, lo, hi) >= 0:
             raise ProtocolError(f"results of tasks {lo}..{hi - 1} of {len(self._done)}: expected each once")
-        part[:] = True
+        self._done[lo:hi] = b"\1" * (hi - lo)
         self.missing -= hi - lo
         return True

@@ -7,7 +7,9 @@ lie together in the order of a map, the largest first, so that what is stolen fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 PRIOR_TASKS = 16.0  # so many tasks of average speed is every rank believed to have done before it is measured
+KNOWN = 16.0  # so many tasks of unknown cost say as much as one whose cost is known
 MEMORY = 0.5  # what a map counts for after the next one
 
 
@@ -28,9 +31,9 @@ class Deal(NamedTuple):
 
 def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.float64] | None = None) -> Deal:
     """Deal task numbers to ranks of these speeds; `costs` are those of the tasks, in their order."""
-    if costs is None:
-        ends = np.cumsum(speeds) / np.sum(speeds) * len(tasks)
-        return Deal(tasks, np.concatenate([[0], np.rint(ends)]).astype(np.int64))
+    if costs is None:  # in plain Python: a map of a few tasks on a few ranks should cost next to nothing
+        a_task = len(tasks) / math.fsum(speeds)
+        return Deal(tasks, np.array([0, *(round(a_task * speed) for speed in accumulate(speeds))], dtype=np.int64))
     owned: list[list[int]] = [[] for _ in speeds]
     speed, free_at = np.asarray(speeds, dtype=np.float64), np.zeros(len(speeds))
     for place in np.argsort(-costs, kind="stable").tolist():
@@ -45,8 +48,8 @@ def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.fl
 class Speeds:
     """Relative speeds of ranks: cost done per second spent on tasks, over the maps so far, the last ones counting more.
 
-    What the user has `given` is not measured.  A few tasks say little of a rank: each is believed to have done some at
-    average speed.
+    What the user has `given` is not measured.  A few tasks of costs that nobody knows say little of a rank: each is believed
+    to have done some at average speed.  Where costs are known, a task tells all but the noise of its clock.
     """
 
     def __init__(self, size: int, given: Sequence[float] | None = None) -> None:
@@ -56,8 +59,9 @@ class Speeds:
         self._work_s = np.zeros(size)  # what the average rank would have needed
         self._seconds = np.zeros(size)
 
-    def observe(self, n: Floats, cost: Floats, seconds: Floats) -> None:
-        """In a map, each rank has done n tasks of this cost in all (their number, where unknown), in so many seconds."""
+    def observe(self, n: Floats, cost: Floats | None, seconds: Floats) -> None:
+        """In a map, each rank has done n tasks, in so many seconds; `cost`: theirs in all, None: unknown."""
+        n, cost = (n, n) if cost is None else (KNOWN * n, cost)
         if self._given or not cost.sum() > 0.0 or not seconds.sum() > 0.0:
             return
         work_s = cost * (seconds.sum() / cost.sum())  # costs of different maps have different units

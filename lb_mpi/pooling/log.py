@@ -15,6 +15,7 @@ and bits of what was written.  A type that has none is a TypeError at once, not 
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import struct
 from collections.abc import Callable, Sequence
@@ -162,9 +163,30 @@ def _plain(value: Any, depth: int) -> Any:
         return msgpack.ExtType(_COMPLEX, struct.pack("<dd", value.real, value.imag))
     if (kind is np.ndarray or isinstance(value, np.generic)) and not value.dtype.hasobject:
         return msgpack.ExtType(_ARRAY if kind is np.ndarray else _NUMBER, _array(np.asarray(value)))
+    raise TypeError(_refusal(kind, " of objects" if isinstance(value, np.ndarray | np.generic) else ""))
+
+
+def check_returns(function: Callable[..., Any]) -> None:
+    """TypeError when a function says of itself that it returns a named tuple or a dataclass, which a log can't keep."""
+    if isinstance(kind := getattr(function, "__annotations__", {}).get("return"), str):
+        kind = getattr(function, "__globals__", {}).get(kind)
+    if isinstance(kind, type) and _instead(kind):
+        raise TypeError(_refusal(kind))
+
+
+def _refusal(kind: type, what: str = "") -> str:
     name = f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
-    objects = " of objects" if isinstance(value, np.ndarray | np.generic) else ""
-    raise TypeError(f"result of type {name}{objects} can't be written to a log: expected {TYPES}")
+    return f"result of type {name}{what} can't be written to a log: expected {TYPES}{_instead(kind)}"
+
+
+def _instead(kind: type) -> str:
+    """Say what to return, where that is easily told.
+
+    To read a class of the user's, one would have to import what the file names: as bad as to unpickle it.
+    """
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return " (such as tuple(result), or result._asdict())"
+    return " (such as dataclasses.asdict(result))" if dataclasses.is_dataclass(kind) else ""
 
 
 def _big(value: int) -> bytes:

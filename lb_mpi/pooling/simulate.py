@@ -107,7 +107,7 @@ class Pool:
         world.end()
         n = np.array([slot.tasks for slot in world.slots], dtype=np.float64)
         busy_s = np.array([slot.busy_s for slot in world.slots])
-        work = busy_s * world.speeds if costs_known else n
+        work = busy_s * world.speeds if costs_known else None
         if not world.raised:
             self.learned.observe(n, work, busy_s)
         return MapRun(
