@@ -29,6 +29,9 @@ from lb_mpi.balancing.rowsets import Rowset, count, cut
 from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is so small a part of what is left; none is much shorter than BLOCK_S
+FEWEST = 8  # and where blocks are dear, so large a part
+HANDLING = 0.03  # of the time of rows at home may go into handling their blocks
+LEAST_HANDLINGS = 8  # a block takes at least so many times as long as it takes to handle it
 _NONE: Rowset = slice(0, 0)
 
 
@@ -64,7 +67,7 @@ class Course:
         self.lenders: list[int] = []
         self._planned_rows = 0  # that this rank had when the plan was made
         self.n_rounds = 0
-        self._row_s = 0.0  # time of a row at home in the last round; 0: not known
+        self._row_s = self._handling_s = 0.0  # of a row at home, and to handle a block, in the last round; 0: not known
 
     @property
     def work(self) -> float:
@@ -102,10 +105,11 @@ class Course:
         round.fail()
         return round
 
-    def learn(self, learned: Learned, busy_s: float, ticks: float) -> Told:
+    def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> Told:
         """Take in what was measured in a round that has not failed.
 
-        This rank computed for `busy_s` seconds, in which it counted `ticks`.
+        This rank was occupied with rows for `busy_s` seconds, in which it counted `ticks`; of these, `handling_s` went
+        with each block beside its being computed.
         """
         assert self.costs is not None
         seen = self.costs.observe([timed[:3] for timed in learned.timed], self.ranks.worth)
@@ -116,6 +120,7 @@ class Course:
         took = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known)
         n_own = sum(count(timed.rows) for timed in own)
         self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
+        self._handling_s = handling_s
         self.costs.fill()
         helped_work = given - learned.help_ticks * float(self.ranks.worth[self.rank])
         whole = took * len(self.costs) / n_known if n_known else math.nan
@@ -166,17 +171,27 @@ class Course:
         """Divide the rows that stay at home into blocks; the first one is short, so that who is dry is soon heard."""
         if len(self.ranks.worth) == 1:
             return [slice(0, n)] if n else []
-        least = min(LEAST, max(1, n // BLOCKS))
-        first = LEAST
-        if warm and self._row_s > 0.0:
-            first = least = max(1, int(BLOCK_S / self._row_s))
         kept: Rowset = slice(0, n)
         lent = [rows for rows in self.lent.values() if not isinstance(rows, slice) and len(rows)]
         if lent:
             staying = np.ones(n, dtype=np.bool_)
             staying[np.concatenate(lent)] = False
             kept = np.flatnonzero(staying)
-        parts: list[Rowset] = list(blocks(count(kept), BLOCKS, self.n_rounds, least))
+        least, divisor = min(LEAST, max(1, n // BLOCKS)), BLOCKS
+        first = LEAST
+        if warm and self._row_s > 0.0:
+            first = least = max(1, int(max(BLOCK_S, LEAST_HANDLINGS * self._handling_s) / self._row_s))
+            divisor = _divisor(count(kept) * self._row_s, self._handling_s)
+        parts: list[Rowset] = list(blocks(count(kept), divisor, self.n_rounds, least))
         if parts and count(parts[0]) >= 2 * first:
             parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
         return parts if isinstance(kept, slice) else [kept[part] for part in parts]
+
+
+def _divisor(seconds: float, handling_s: float) -> int:
+    """A block at home is which part of what is left: rows that take `seconds`, blocks `handling_s` each to handle.
+
+    With 1/k of what is left in each, there are some 4 k blocks.
+    """
+    most = HANDLING * seconds / (4.0 * handling_s) if handling_s > 0.0 else math.inf
+    return int(min(max(most, FEWEST), BLOCKS))

@@ -51,7 +51,7 @@ class Report(NamedTuple):
     failed: bool  # the user's function or rows are no good on this rank
     mark: int  # of what the rows look like
     work: float  # of its rows at home, units of work; NaN: not known
-    busy_s: float  # seconds that it computed (rests of an emulated slow rank included)
+    busy_s: float  # seconds that it was occupied with rows: computing, resting (emulated), copying, serving messages
     ticks: float  # it measured meanwhile
     spent_s: float  # seconds for packing, sending, putting together
     rows: int  # lent

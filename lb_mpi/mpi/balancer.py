@@ -271,12 +271,12 @@ class Balancer:
         told = Told()
         watch.end()
         if lending.blame is None:
-            told = course.learn(lending.learned, watch.busy_s, watch.ticks)
+            told = course.learn(lending.learned, watch.occupied_s, watch.ticks, watch.handling_s)
         report = Report(
             failed=lending.blame is not None,
             mark=mine.spec.mark if mine is not None else 0,
             work=told.work,
-            busy_s=watch.busy_s,
+            busy_s=watch.occupied_s,
             ticks=watch.ticks,
             spent_s=lending.spent_s,
             rows=lending.learned.rows_lent,

@@ -94,8 +94,12 @@ class Lending:
         round, nap = self._round, Nap(LONGEST_NAP_S)
         all_settled: MPI.Request | None = None
         answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
+        began, idle = time.perf_counter(), True
         while not round.over or self._parcels.under_way:
-            began = time.perf_counter()
+            before, began = began, time.perf_counter()
+            if not idle:
+                self._watch.occupied_s += began - before
+            idle = False
             self._loans.record.enter(Phase.PROTOCOL, began)
             arrived = [self._open(*parcel) for parcel in self._parcels.take()]
             sends = round.turn(began, arrived)
@@ -116,8 +120,9 @@ class Lending:
             if self._watch.rest():
                 self._loans.record.enter(Phase.RESTING, looked)
                 continue
-            self._post(answer)
-            answer.clear()
+            if answer:
+                self._post(answer)
+                answer = []
             job = round.job
             if job is not None:
                 answer = self._compute(job)
@@ -125,6 +130,7 @@ class Lending:
             elif not arrived:
                 self._loans.record.enter(Phase.WAITING, time.perf_counter())
                 nap.take()
+                idle = True
 
     def _open(self, source: int, _tag: int, buffer: Buffer) -> Arrival:
         """Read a parcel; results that it brings are put where they belong."""
@@ -142,6 +148,8 @@ class Lending:
         return source, message
 
     def _post(self, sends: Iterable[Send]) -> None:
+        if not sends:
+            return
         waiting = deque(sends)
         while waiting:
             rank, message = waiting.popleft()
@@ -213,6 +221,7 @@ class Lending:
         assert self._rows is not None
         spec, results, total = self._rows.spec, [], 0.0
         self._watch.rows += len(block[0])
+        self._watch.blocks += 1
         for part in in_blocks(block, spec.block_rows):
             with self._interrupts.allowed():
                 result, ticks = self._watch.call(self._function, (in_form(spec, part), *part[spec.n_home :]))

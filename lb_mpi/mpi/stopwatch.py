@@ -25,13 +25,14 @@ class Stopwatch:
         self.warm = False  # the first call of a function may compile it, and tells nothing about rows
         self.busy_s = self.ticks = 0.0
         self.computing_s = 0.0  # of this round: busy, and what the first call took
-        self.rows = 0  # computed in this round
+        self.occupied_s = 0.0  # with rows in this round: busy, and all that goes with it (copying, sending, messages)
+        self.rows = self.blocks = 0  # computed in this round
         self._clocks = Clocks()
 
     def begin(self) -> None:
         """Begin a new round, in this thread."""
-        self.busy_s = self.ticks = self.computing_s = 0.0
-        self.rows = 0
+        self.busy_s = self.ticks = self.computing_s = self.occupied_s = 0.0
+        self.rows = self.blocks = 0
         self._clocks.begin()
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, float]:
@@ -43,11 +44,17 @@ class Stopwatch:
         self.computing_s += after.wall_s - before.wall_s
         if not self.warm:
             self.warm = True
+            self.occupied_s -= after.wall_s - before.wall_s
             return result, np.nan
         ticks = own_s(before, after)
         self.busy_s += after.wall_s - before.wall_s
         self.ticks += ticks
         return result, ticks
+
+    @property
+    def handling_s(self) -> float:
+        """Seconds that a block took in this round beside being computed."""
+        return max(0.0, self.occupied_s - self.busy_s) / max(1, self.blocks)
 
     def rest(self) -> bool:
         """Rest for a short part of the time that an emulated slow rank needs; False when it may compute."""
