@@ -60,7 +60,7 @@ def test_costs_that_move_are_followed() -> None:
 
 
 def test_rows_that_can_not_be_divided_are_no_reason_to_go_on() -> None:
-    cluster = ranks(3, np.ones(3), network=Network((2.0, 2.0)))  # to decide takes seconds
+    cluster = ranks(3, np.ones(3), scheme="fos", network=Network((2.0, 2.0)))  # to decide takes seconds
     calls = simulate(cluster, lambda _call: [np.array([100.0]), np.ones(10), np.ones(10)], 30)
     assert sum(call.acted for call in calls[15:]) <= 4
 

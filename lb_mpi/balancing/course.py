@@ -4,7 +4,7 @@ The caller's loop, on MPI (`lb_mpi.mpi.balancer`) and on a virtual clock (`lb_mp
 
     round = course.begin(n, mark)
     the round's own loop (see `lb_mpi.balancing.round`)
-    told = course.learn(round.learned, ...)             # goes to the root with the rest of a Report
+      in it, once: told = course.learn(round.tell(), ...)   # goes to the root with the rest of a Report
     course.hear(verdict of the root)
     if verdict.decision.act:
         course.follow(plan)                             # None: all rows stay at home from now on
@@ -22,16 +22,16 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.estimate import Observation, RowCosts, blocks
+from lb_mpi.balancing.helping import shortest_s
 from lb_mpi.balancing.migrate import Plan, pick
 from lb_mpi.balancing.reports import Verdict
-from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round
+from lb_mpi.balancing.round import LEAST, Learned, Round
 from lb_mpi.balancing.rowsets import Rowset, count, cut
 from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is so small a part of what is left; none is much shorter than BLOCK_S
 FEWEST = 8  # and where blocks are dear, so large a part
 HANDLING = 0.03  # of the time of rows at home may go into handling their blocks
-LEAST_HANDLINGS = 8  # a block takes at least so many times as long as it takes to handle it
 _NONE: Rowset = slice(0, 0)
 
 
@@ -67,6 +67,7 @@ class Course:
         self.lenders: list[int] = []
         self._planned_rows = 0  # that this rank had when the plan was made
         self.n_rounds = 0
+        self._last: Round | None = None
         self._row_s = self._handling_s = 0.0  # of a row at home, and to handle a block, in the last round; 0: not known
 
     @property
@@ -147,9 +148,11 @@ class Course:
             self.costs.ticks[:] = work / self.ranks.worth[self.rank]
 
     def _round(self, home: list[Rowset]) -> Round:
-        return Round(
-            self.rank, home, lent=self.lent, lenders=self.lenders, neighbours=self.neighbours, speeds=self.ranks.speeds
-        )
+        self._last = Round(
+            self.rank, home, lent=self.lent, lenders=self.lenders, neighbours=self.neighbours, speeds=self.ranks.speeds,
+            help_ticks=self._last.late_ticks if self._last is not None else 0.0, handling_s=self._handling_s,
+        )  # fmt: skip
+        return self._last
 
     def _pick(self) -> None:
         """Choose the rows that are lent by the plan."""
@@ -180,7 +183,7 @@ class Course:
         least, divisor = min(LEAST, max(1, n // BLOCKS)), BLOCKS
         first = LEAST
         if warm and self._row_s > 0.0:
-            first = least = max(1, int(max(BLOCK_S, LEAST_HANDLINGS * self._handling_s) / self._row_s))
+            first = least = max(1, int(shortest_s(self._handling_s) / self._row_s))
             divisor = _divisor(count(kept) * self._row_s, self._handling_s)
         parts: list[Rowset] = list(blocks(count(kept), divisor, self.n_rounds, least))
         if parts and count(parts[0]) >= 2 * first:
