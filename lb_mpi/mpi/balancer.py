@@ -22,6 +22,7 @@ from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import AUTO, prepare
+from lb_mpi.emulate import Varying
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.blame import Blame, blame_argument, raise_everywhere
@@ -88,7 +89,7 @@ class Balancer:
         tolerance: float = 0.05,
         when: When = "auto",
         every: int = 1,
-        emulated_speed: float = 1.0,
+        emulated_speed: float | Varying = 1.0,
     ) -> None:
         own = self._comm = duplicate(comm)
         try:

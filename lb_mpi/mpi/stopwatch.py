@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.checks import emulated_speed as check_speed
-from lb_mpi.emulate import throttle
+from lb_mpi.emulate import Varying, throttle
 from lb_mpi.mpi.clocks import Clocks, own_s
 
 
@@ -34,8 +33,8 @@ class Stopwatch:
     `lb_mpi.balancing.estimate`.
     """
 
-    def __init__(self, emulated_speed: float) -> None:
-        self.slow = throttle(check_speed(emulated_speed))
+    def __init__(self, emulated_speed: float | Varying) -> None:
+        self.slow = throttle(emulated_speed, "emulated_speed")
         self.warm = False  # the first call of a function may compile it, and tells nothing about rows
         self.computing_s = 0.0  # of this round, with what the first call took
         self.rows = 0  # computed in this round
