@@ -89,7 +89,7 @@ def check_end(rounds: Sequence[Round], n_rows: Sequence[int]) -> None:
     if not any(one.failed for one in rounds):
         assert not any(one.learned.failed for one in rounds)
         given = sum(timed.ticks for round in rounds for timed in round.learned.timed if timed.helped)
-        taken = sum(round.learned.help_ticks + round.late_ticks for round in rounds)
+        taken = sum(round.learned.help_ticks + round.learned.late_ticks for round in rounds)
         assert given == pytest.approx(taken), f"helped for {given} ticks as the owners know, {taken} as the helpers do"
 
 
@@ -107,7 +107,7 @@ class State(NamedTuple):
                 tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
                 tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
                 tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.telling.begun, r.telling.at,
-                r.telling.next, r.failed, r.told, r.over, r.late_ticks, r.learned.failed,
+                r.telling.next, r.failed, r.told, r.over, r.learned.late_ticks, r.learned.failed,
                 tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.n_home,
             )
             for r in self.rounds

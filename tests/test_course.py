@@ -7,8 +7,8 @@ import pytest
 
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.judge import Judge
+from lb_mpi.balancing.learned import Timed
 from lb_mpi.balancing.reports import REPORT, Problem, Records, Report, Verdict, verdict_of
-from lb_mpi.balancing.round import Timed
 from lb_mpi.balancing.rowsets import count, numbers
 from lb_mpi.balancing.simulate import Cluster, Network, row_costs, simulate
 from lb_mpi.balancing.trigger import Decision, Reason, Trigger

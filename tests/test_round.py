@@ -164,10 +164,10 @@ MUTANTS = [
     ("return self.settled and not (self.borrowed or self.told)", "return not (self.borrowed or self.told)"),
     ("return self.settled and not (self.borrowed or self.told)",
      "return not (self.home or self.away or self.borrowed or self.told)"),
-    ("        self.told = True\n", ""),
-    ("            self.late_ticks += ticks\n", "            pass\n"),
-    ("            self.late_ticks += ticks\n",
-     "            self.late_ticks += ticks\n            self.learned.help_ticks += ticks\n"),
+    ("        self.learned.told = True\n", ""),
+    ("            self.learned.late_ticks += ticks\n", "            pass\n"),
+    ("            self.learned.late_ticks += ticks\n",
+     "            self.learned.late_ticks += ticks\n            self.learned.help_ticks += ticks\n"),
     ("                self.learned.failed = True\n", "                pass\n"),
     ("self.learned.failed = self.learned.failed or not self.told", "pass"),
     # failures
@@ -186,7 +186,7 @@ def mutant(before: str, after: str) -> type[Round]:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = round_module.__name__  # for its dataclass
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    for name in ("Kind", "Message", "Job", "Timed", "Loan", "Learned"):  # not Telling: it may be the one that is changed
+    for name in ("Kind", "Message", "Job"):  # not Telling: it may be the one that is changed
         setattr(changed, name, getattr(round_module, name))
     mutated: type[Round] = changed.Round
     return mutated

@@ -23,9 +23,10 @@ import numpy as np
 
 from lb_mpi.balancing.estimate import Observation, RowCosts, blocks
 from lb_mpi.balancing.helping import shortest_s
+from lb_mpi.balancing.learned import Learned
 from lb_mpi.balancing.migrate import Plan, pick
 from lb_mpi.balancing.reports import Verdict
-from lb_mpi.balancing.round import LEAST, Learned, Round
+from lb_mpi.balancing.round import LEAST, Round
 from lb_mpi.balancing.rowsets import Rowset, count, cut
 from lb_mpi.graph import Floats, Ints
 
@@ -42,6 +43,13 @@ class Told(NamedTuple):
     helped: float = 0.0  # work of its rows that others did beyond the plan, less what it did so for others
     seen: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks
     took: float = math.nan  # units of work that its rows took in this very round, nothing smoothed; NaN: not known
+
+
+class Pace(NamedTuple):
+    """What blocks at home took in the last round; 0: not known."""
+
+    row_s: float = 0.0  # a row, with all that goes with it
+    handling_s: float = 0.0  # a block, beside being computed
 
 
 class Ranks(NamedTuple):
@@ -62,13 +70,17 @@ class Course:
         self.n_calls = 0  # rounds since rows have changed their owner
         self.costs: RowCosts | None = None
         self.mark: int | None = None  # of the rows that the costs are of
-        self.plan: Plan | None = None
+        self._planned: tuple[Plan | None, int] = None, 0  # and the rows that this rank had when the plan was made
         self.lent: dict[int, Rowset] = {}  # by borrower, as planned
         self.lenders: list[int] = []
-        self._planned_rows = 0  # that this rank had when the plan was made
         self.n_rounds = 0
         self._last: Round | None = None
-        self._row_s = self._handling_s = 0.0  # of a row at home, and to handle a block, in the last round; 0: not known
+        self._pace = Pace()
+
+    @property
+    def plan(self) -> Plan | None:
+        """By which rows are lent; None: they stay at home."""
+        return self._planned[0]
 
     @property
     def work(self) -> float:
@@ -88,7 +100,7 @@ class Course:
     def begin(self, n: int, mark: int, *, warm: bool = True) -> Round:
         """The next round, of n rows that look like `mark`; not `warm`: what the first block takes tells nothing."""
         if not self.knows(mark) or self.costs is None:
-            self.costs, self.mark, self._row_s = RowCosts(self.rank, n), mark, 0.0
+            self.costs, self.mark, self._pace = RowCosts(self.rank, n), mark, Pace()
             self.lent = dict.fromkeys(self.lent, _NONE)
         elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
             mean = float(np.mean(self.costs.work(self.ranks.worth))) if len(self.costs) else np.nan
@@ -120,8 +132,8 @@ class Course:
         n_known = sum(count(timed.rows) for timed in known)
         took = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known)
         n_own = sum(count(timed.rows) for timed in own)
-        self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
-        self._handling_s = handling_s
+        row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
+        self._pace = Pace(row_s, handling_s)
         self.costs.fill()
         helped_work = given - learned.help_ticks * float(self.ranks.worth[self.rank])
         whole = took * len(self.costs) / n_known if n_known else math.nan
@@ -135,8 +147,7 @@ class Course:
 
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, rows are lent by this plan, which all ranks have; None: they stay at home."""
-        self.plan = plan
-        self._planned_rows = len(self.costs) if self.costs is not None else 0
+        self._planned = plan, len(self.costs) if self.costs is not None else 0
         self._pick()
 
     def own(self, work: Floats | None) -> None:
@@ -150,7 +161,7 @@ class Course:
     def _round(self, home: list[Rowset]) -> Round:
         self._last = Round(
             self.rank, home, lent=self.lent, lenders=self.lenders, neighbours=self.neighbours, speeds=self.ranks.speeds,
-            help_ticks=self._last.late_ticks if self._last is not None else 0.0, handling_s=self._handling_s,
+            help_ticks=self._last.learned.late_ticks if self._last is not None else 0.0, handling_s=self._pace.handling_s,
         )  # fmt: skip
         return self._last
 
@@ -159,12 +170,13 @@ class Course:
         self.lent, self.lenders = {}, []
         if self.plan is None or self.costs is None:
             return
+        n_planned = self._planned[1]
         mine = self.plan.of(self.rank)
         self.lenders = self.plan.to(self.rank)
         if not len(mine.amounts):
             return
-        if self._planned_rows and len(self.costs) != self._planned_rows:  # as large a part of these rows as of those
-            mine = replace(mine, amounts=mine.amounts * (len(self.costs) / self._planned_rows))
+        if n_planned and len(self.costs) != n_planned:  # as large a part of these rows as of those
+            mine = replace(mine, amounts=mine.amounts * (len(self.costs) / n_planned))
         items: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(mine.amounts)
         if self.costs.known:
             items = pick(self.costs.work(self.ranks.worth), mine).items
@@ -182,9 +194,9 @@ class Course:
             kept = np.flatnonzero(staying)
         least, divisor = min(LEAST, max(1, n // BLOCKS)), BLOCKS
         first = LEAST
-        if warm and self._row_s > 0.0:
-            first = least = max(1, int(shortest_s(self._handling_s) / self._row_s))
-            divisor = _divisor(count(kept) * self._row_s, self._handling_s)
+        if warm and self._pace.row_s > 0.0:
+            first = least = max(1, int(shortest_s(self._pace.handling_s) / self._pace.row_s))
+            divisor = _divisor(count(kept) * self._pace.row_s, self._pace.handling_s)
         parts: list[Rowset] = list(blocks(count(kept), divisor, self.n_rounds, least))
         if parts and count(parts[0]) >= 2 * first:
             parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]

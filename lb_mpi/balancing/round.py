@@ -46,12 +46,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from lb_mpi.balancing.helping import part, shortest_s
+from lb_mpi.balancing.learned import Learned, Loan, Timed
 from lb_mpi.balancing.rowsets import Rowset, count, cut, join
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats
@@ -91,34 +91,6 @@ class Job(NamedTuple):
     rows: Rowset  # of the owner
     helps: bool = False  # borrowed beyond the plan
     payload: Any = None  # of the message that brought them
-
-
-class Timed(NamedTuple):
-    """Rows of this rank that were computed together."""
-
-    rows: Rowset
-    by: int  # rank
-    ticks: float  # on the clock of work of that rank; NaN: not to be relied upon
-    helped: bool  # lent beyond the plan
-
-
-class Loan(NamedTuple):
-    """Rows of this rank that another has."""
-
-    rows: Rowset
-    helps: bool  # beyond the plan
-
-
-@dataclass
-class Learned:
-    """What a round has told one rank; see `lb_mpi.balancing.course`."""
-
-    timed: list[Timed] = field(default_factory=list)
-    help_ticks: float = 0.0  # that this rank took for rows borrowed beyond the plan
-    rows_lent: int = 0
-    failed: bool = False  # this rank, before it told, or a borrower, so that rows of this rank are lost
-    home_s: float = 0.0  # seconds for rows at home
-    n_home: int = 0  # and how many these were
 
 
 class Telling:
@@ -182,7 +154,7 @@ class Round:
         help_ticks: float = 0.0,
         handling_s: float = 0.0,
     ) -> None:
-        self.rank, self.speeds, self.handling_s = rank, speeds, handling_s
+        self.rank, self.speeds = rank, speeds
         self.home = list(reversed(home))  # blocks not begun, the next one last
         self.borrowed: deque[Job] = deque()  # not begun
         self.away: dict[int, Loan] = {}  # by borrower
@@ -191,15 +163,18 @@ class Round:
         self.dry: dict[int, None] = {}  # other ranks that have said so, one after the other
         self.telling = Telling(rank, len(speeds), neighbours)
         self.failed = False
-        self.told = False
         self.over = False
-        self.learned = Learned(help_ticks=help_ticks)
-        self.late_ticks = 0.0  # of help after it had told
+        self.learned = Learned(help_ticks=help_ticks, handling_s=handling_s)
 
     @property
     def settled(self) -> bool:
         """Its rows are back, or lost, and all planned loans have come: so it stays."""
         return self.to_lend is None and not (self.home or self.away or self.lenders)
+
+    @property
+    def told(self) -> bool:
+        """It has told what it has learned."""
+        return self.learned.told
 
     @property
     def ready(self) -> bool:
@@ -210,7 +185,7 @@ class Round:
         """What it has learned, once, when it is ready."""
         if not self.ready:
             raise ProtocolError(f"rank {self.rank} is to tell what it has learned, and is not ready, or has told")
-        self.told = True
+        self.learned.told = True
         return self.learned
 
     def end(self) -> None:
@@ -255,7 +230,7 @@ class Round:
             return []
         self.borrowed.popleft()
         if job.helps and not math.isnan(ticks) and self.told:
-            self.late_ticks += ticks
+            self.learned.late_ticks += ticks
         elif job.helps and not math.isnan(ticks):
             self.learned.help_ticks += ticks
         return [(job.owner, Message(Kind.DONE, ticks=ticks, payload=payload))]
@@ -319,7 +294,7 @@ class Round:
         row_s = self._row_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
         # Of all ranks: more of them may soon be dry, above all where one rank has all rows.
         share = float(self.speeds[rank]) / self._all_speeds
-        n = part(sizes, row_s, share, float(self.speeds[rank] / self.speeds[self.rank]), self.handling_s)
+        n = part(sizes, row_s, share, float(self.speeds[rank] / self.speeds[self.rank]), self.learned.handling_s)
         if not n:
             return []
         rows = join(self.home[-n:])
@@ -339,7 +314,7 @@ class Round:
 
     def _shorten(self) -> None:
         """Cut the next block, so that who is dry need not wait long for an answer."""
-        rows = max(1, int(shortest_s(self.handling_s) / self._row_s)) if self._row_s else LEAST
+        rows = max(1, int(shortest_s(self.learned.handling_s) / self._row_s)) if self._row_s else LEAST
         block = self.home[-1]
         if count(block) >= 2 * rows:
             self.home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]

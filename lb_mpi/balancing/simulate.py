@@ -25,6 +25,7 @@ from lb_mpi.balancing.migrate import plan
 from lb_mpi.balancing.reports import REPORT, Report, Verdict
 from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Send
 from lb_mpi.balancing.rowsets import Rowset, count
+from lb_mpi.balancing.times import Call, Times
 from lb_mpi.balancing.trigger import Reason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
@@ -41,11 +42,12 @@ HEADER_BYTES = 64  # of a message
 
 
 class Network(NamedTuple):
-    """What messages cost."""
+    """What messages cost, and handling blocks."""
 
     latency_s: tuple[float, float] = (5e-6, 5e-6)  # the least and the most; log-uniform between them
     s_per_byte: float = 0.0
     row_bytes: int = 8  # of a row, and of its result
+    handling: float = 0.0  # of a block beside its rows, units of work
 
     def delay_s(self, message: Message, rng: random.Random) -> float:
         """Draw the time that a message takes."""
@@ -75,13 +77,10 @@ class World:
     def __init__(self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random) -> None:
         self.rounds, self.network, self.rng = rounds, network, rng
         self.now = 0.0
-        self.busy_s, self.ticks = np.zeros((2, len(rounds)))  # with jobs; of that, their own
-        self.handling_s = np.zeros(len(rounds))  # of a job on each rank, beside its own
-        self.blocks = np.zeros(len(rounds), dtype=np.int64)  # jobs
+        self.times = Times(*np.zeros((4, len(rounds))))
         self.jobs: list[tuple[Job, float] | None] = [None] * len(rounds)  # in hand, with the seconds that they take
         self.inbox: list[list[Arrival]] = [[] for _ in rounds]  # of ranks in the middle of a job
         self.n_messages = 0
-        self.on_ready: Callable[[int], object] = lambda rank: self.rounds[rank].tell()
         self._seconds = seconds
         self._events: list[tuple[float, int, int, _What, Arrival | None]] = []  # time, number, rank, ...
         self._n_events = 0
@@ -94,7 +93,17 @@ class World:
         waiting = [(source, rank, message) for rank, inbox in enumerate(self.inbox) for source, message in inbox]
         return flying + waiting
 
-    def run(self, begin_s: Iterable[float], on_step: Callable[[World], None] | None = None) -> Floats:
+    @property
+    def busy_s(self) -> Floats:
+        """(P,) seconds of each rank with jobs."""
+        return self.times.busy_s
+
+    def run(
+        self,
+        begin_s: Iterable[float],
+        on_step: Callable[[World], None] | None = None,
+        on_ready: Callable[[int], object] | None = None,
+    ) -> Floats:
         """Play the round to its end; (P,) when each rank is through.  ProtocolError if that never comes.
 
         Rank r begins at begin_s[r].  `on_step` is called after each event.
@@ -111,7 +120,7 @@ class World:
             elif not round.over:
                 self._serve(rank, what, arrival)
             if round.ready:
-                self.on_ready(rank)
+                (on_ready or (lambda rank: self.rounds[rank].tell()))(rank)
                 n_told += 1
                 if n_told == len(self.rounds):
                     self._end()
@@ -147,10 +156,8 @@ class World:
         if job is not None:
             seconds = self._seconds(rank, job)
             self.jobs[rank] = job, seconds
-            self.busy_s[rank] += seconds + self.handling_s[rank]
-            self.ticks[rank] += seconds
-            self.blocks[rank] += 1
-            self._schedule(self.now + seconds + self.handling_s[rank], rank, _What.DONE)
+            self.times.add(rank, seconds)
+            self._schedule(self.now + seconds + self.times.handling_s[rank], rank, _What.DONE)
         elif self._arrives.get((rank, rank), -math.inf) < wake_at < math.inf:  # it never wants to look earlier than it said
             self._arrives[rank, rank] = wake_at
             self._schedule(wake_at, rank, _What.LOOK)
@@ -178,25 +185,11 @@ class World:
 Worlds = Callable[[Sequence[Round], Seconds, Network, random.Random], World]
 
 
-class Call(NamedTuple):
-    """What one call took; seconds are virtual."""
-
-    seconds: float  # until all ranks are through, and have agreed on what comes next
-    bound_s: float  # work / sum of the speeds, or later where ranks come late
-    alone_s: float  # without balancing
-    rows_moved: int
-    bytes_moved: int
-    acted: bool  # the distribution was changed for the calls after this one
-    reason: str  # in words
-    messages: int
-
-
 class Cluster:
     """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
 
     `scheme` as for `diffusion.setup.prepare`; what the root itself computes takes no time here, in any scheme.  Ticks of a
-    rank are seconds of its own time.  `noise`: the standard deviation of the logarithm of a job's time.  `handling_s`: what
-    a block takes beside its rows, in units of work.
+    rank are seconds of its own time.  `noise`: the standard deviation of the logarithm of a job's time.
     """
 
     def __init__(
@@ -210,22 +203,25 @@ class Cluster:
         every: int = 1,
         network: Network | None = None,
         noise: float = 0.0,
-        handling_s: float = 0.0,
         seed: int = 0,
         world_class: Worlds = World,
     ) -> None:
         self.world_class = world_class
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
-        self.scheme, self.tolerance = chosen_scheme(graph, scheme), number("tolerance", tolerance, above=0.0)
+        self.tolerance, chosen = number("tolerance", tolerance, above=0.0), chosen_scheme(graph, scheme)
         self.network, self.noise = network or Network(), number("noise", noise, least=0.0)
         self.courses = [Course(rank, graph.n, graph.neighbours(rank).tolist()) for rank in range(graph.n)]
-        planner = Direct(graph).plan if self.scheme == "direct" else None
+        planner = Direct(graph).plan if chosen == "direct" else None
         self.judge = Judge(graph.n, Trigger(when, every, tolerance), planner)
-        self.setup: Setup = prepare(graph, np.ones(graph.n), self.scheme)
-        self.handling_s = number("handling_s", handling_s, least=0.0)
+        self.setup: Setup = prepare(graph, np.ones(graph.n), chosen)
         self._carried_s = np.zeros((2, graph.n))  # busy, and ticks of it, after it had told: for the next call's report
         self.rng = random.Random(check_seed(seed))
         self.told = [Told()] * graph.n  # what each rank has learned from the last call
+
+    @property
+    def scheme(self) -> str:
+        """The scheme that was chosen."""
+        return self.setup.scheme
 
     def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
         """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r.
@@ -235,17 +231,16 @@ class Cluster:
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
         world = self.world_class(rounds, _Clock(costs, self.speeds, self.noise, self.rng).seconds, self.network, self.rng)
-        world.handling_s = self.handling_s / self.speeds
+        world.times.handling_s[:] = self.network.handling / self.speeds
         reports = np.empty(self.graph.n, dtype=REPORT)
         told_s = np.zeros((2, self.graph.n))
 
         def tell(rank: int) -> None:
-            told_s[:, rank] = world.busy_s[rank], world.ticks[rank]
+            told_s[:, rank] = world.times.busy_s[rank], world.times.ticks[rank]
             reports[rank] = self._report(rank, world, self._carried_s[:, rank] + told_s[:, rank], float(late_s[rank]))
 
-        world.on_ready = tell
-        ends_s = world.run(late_s)
-        self._carried_s = np.array([world.busy_s, world.ticks]) - told_s
+        ends_s = world.run(late_s, on_ready=tell)
+        self._carried_s = np.array(world.times[:2]) - told_s
         verdict = self.judge.hear(reports)
         for course in self.courses:
             course.hear(verdict)
@@ -269,7 +264,7 @@ class Cluster:
     def _report(self, rank: int, world: World, busy: Floats, began_s: float) -> tuple[Any, ...]:
         """What a rank tells; `busy`: seconds, ticks."""
         learned, (busy_s, ticks) = world.rounds[rank].tell(), busy.tolist()
-        handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.blocks[rank]))
+        handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.times.blocks[rank]))
         told = self.told[rank] = self.courses[rank].learn(learned, busy_s, ticks, handling_s)
         rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.network.row_bytes
         return Report(False, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen).fields()
@@ -279,7 +274,7 @@ class Cluster:
         made, steps = verdict.plan, 0
         if made is None and verdict.decision.reason is not Reason.HOME:
             if float(np.abs(self.judge.speeds / self.setup.speeds - 1.0).max()) > STALE:
-                self.setup = prepare(self.graph, self.judge.speeds, self.scheme)
+                self.setup = prepare(self.graph, self.judge.speeds, self.setup.scheme)
             loads = [course.work for course in self.courses]
             diffusion = Diffusion(self.setup, loads)
             while diffusion.steps < MAX_STEPS and not (diffusion.steps and diffusion.converged(self.tolerance)):
@@ -291,7 +286,7 @@ class Cluster:
         if not steps:
             return 0.0
         collective_s = self.network.collective_s(self.graph.n)  # a gather, a broadcast; in cg also a sum in each step
-        return 2 * collective_s + steps * (self.network.latency_s[1] + collective_s * (self.scheme == "cg"))
+        return 2 * collective_s + steps * (self.network.latency_s[1] + collective_s * (self.setup.scheme == "cg"))
 
 
 class _Clock:

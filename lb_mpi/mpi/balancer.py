@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike
 from lb_mpi import signs
 from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import Judge
+from lb_mpi.balancing.learned import Learned
 from lb_mpi.balancing.record import Balanced, History
 from lb_mpi.balancing.reports import Report, Verdict
-from lb_mpi.balancing.round import Learned
 from lb_mpi.balancing.tally import Shares, Tally
 from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
@@ -111,7 +111,6 @@ class Balancer:
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
         self._tally = Tally()
-        self._raised: BaseException | None = None  # the error that all ranks have raised together
         self.history = History()
 
     @property
@@ -216,7 +215,7 @@ class Balancer:
             try:
                 moved = self._owners.move(mine, given, work, course.ranks.speeds, max(1, course.n_calls))
             except BaseException as error:
-                self._raised = error
+                self._news.raised = error
                 raise
         self.history.append(moved.last)
         self._loans.called(Driver.MIGRATE, began, time.perf_counter(), moved.last, course)
@@ -252,7 +251,7 @@ class Balancer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or error is self._raised:
+        if error is None or error is self._news.raised:
             self.close()
         else:  # this rank may be the only one that leaves: who waits for it in map_blocks hears of it
             self._news.spread(error)
@@ -299,7 +298,7 @@ class Balancer:
             try:
                 raise_everywhere(comm, lending.blame, mine.spec.words if mine is not None else None)
             except BaseException as error:
-                self._raised = error
+                self._news.raised = error
                 raise
         steps = 0
         if verdict.decision.act:

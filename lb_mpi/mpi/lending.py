@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lb_mpi.balancing.round import Arrival, Job, Kind, Learned, Message, Round, Send
+from lb_mpi.balancing.learned import Learned
+from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Send
 from lb_mpi.balancing.rowsets import count, numbers
 from lb_mpi.mpi.blame import Blame, blame_user
 from lb_mpi.mpi.interrupts import Interrupts
