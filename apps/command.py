@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.progress import add_progress, shown, terminal
+from lb_mpi.emulate import Change, Varying, change_of, seconds_for
 from lb_mpi.mpi.collective import agree
 from lb_mpi.searching.options import MOST_ON_RING
 
@@ -50,6 +52,7 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
         "--no-balance", action="store_true", help="deal every rank one share, move nothing afterwards (for comparison)"
     )
     add_speeds(group)
+    add_changes(group)
     group.add_argument(
         "--threshold",
         type=float,
@@ -104,6 +107,40 @@ def add_speeds(group: Any) -> None:
     )
 
 
+
+
+def add_changes(group: Any) -> None:
+    """Add --speed-changes."""
+    group.add_argument(
+        "--speed-changes",
+        type=changes,
+        default=[],
+        metavar="RANK:FROM_S:TO_S:FACTOR,...",
+        help="from FROM_S to TO_S seconds after the start, that rank has FACTOR of its speed, as when a colleague logs in",
+    )
+
+
+def changes(text: str) -> list[Change]:
+    """Parse "1:10:20:0.33,0:5:8:0.5"."""
+    try:
+        return [change_of(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def all_speeds(comm: MPI.Intracomm, options: argparse.Namespace) -> list[Varying]:
+    """The speed of each rank over time; ValueError on all ranks alike for speeds and changes that won't do."""
+    own_speed(comm, options.speeds)
+    for change in options.speed_changes:
+        if change.rank >= comm.size:
+            raise ValueError(f"--speed-changes: rank {change.rank}: expected 0 to {comm.size - 1}")
+    usual = options.speeds or [1.0] * comm.size
+    return [
+        Varying(speed, [change for change in options.speed_changes if change.rank == rank])
+        for rank, speed in enumerate(usual)
+    ]
+
+
 def own_speed(comm: MPI.Intracomm, speeds: list[float] | None) -> float:
     """This rank's speed; ValueError on all ranks alike for speeds that won't do."""
     speeds = speeds or [1.0] * comm.size
@@ -128,19 +165,22 @@ def search(
             raise ValueError(f"--pause has {len(options.pause)} numbers: expected 2, the shortest and the longest")
         return options.pause[0], options.pause[1]
 
-    return lb_mpi.search(
+    speeds = all_speeds(comm, options)
+    speeds[comm.rank].start()
+    result = lb_mpi.search(
         comm,
         problem,
         bound=bound,
         threshold=options.threshold,
         balance=not options.no_balance,
-        emulated_speed=own_speed(comm, options.speeds),
+        emulated_speed=speeds[comm.rank],
         quantum=options.quantum,
         pause_s=pause(),
         route=None if options.route == "auto" else options.route,
         save=options.save,
         save_every_s=options.save_every,
     )
+    return dataclasses.replace(result, lower_bound_s=seconds_for(result.cpu_s, speeds))
 
 
 def lines(result: lb_mpi.SearchResult) -> list[str]:

@@ -4,6 +4,7 @@ mpiexec -n 4 python -m apps.weather --speeds 0.8,0.4,0.2,0.2
 mpiexec -n 4 python -m apps.weather --speeds 0.8,0.4,0.2,0.2 --balance none
 mpiexec -n 8 python -m apps.weather --shape 64x128 --steps 10 --balance sos --json
 mpiexec -n 4 python -m apps.weather --balance fos --exchange paper
+mpiexec -n 4 python -m apps.weather --speeds 0.8,0.4,0.2,0.2 --speed-changes 1:3:6:0.33
 mpiexec -n 4 python -m apps.weather --save saves --save-every 10
 
 Wind couples neighbouring columns of air, so every rank keeps its block of the grid, and swaps margins with four neighbours.
@@ -14,16 +15,19 @@ columns are lent to where they are computed soonest.  The last field is the same
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import Parser, add_speeds, compile_once, own_speed, run
+from apps.command import Parser, add_changes, add_speeds, all_speeds, compile_once, run
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
+from lb_mpi.emulate import Varying, seconds_for
 from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.collective import agree
@@ -36,6 +40,7 @@ from lb_mpi.recording.maps import parts, places, size
 PROG = "python -m apps.weather"
 MOST_CELLS = 10**8  # rank 0 holds all of them in the end
 BOUND = 0.03  # imbalance that is good enough
+SETTLED = 0.15  # imbalance at which a step counts as balanced, when it's asked how soon
 SCHEMES = ("none", "auto", "fos", "sos", "chebyshev", "cg", "direct", "dimension_exchange")
 
 
@@ -50,6 +55,7 @@ def parser() -> Parser:
     parser.add_argument("--levels", type=int, default=32, help="of the air (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=50, help="of time (default: %(default)s)")
     add_speeds(parser)
+    add_changes(parser)
     parser.add_argument(
         "--balance", choices=SCHEMES, default="auto", help="scheme of diffusion, or none (default: %(default)s)"
     )
@@ -154,14 +160,15 @@ class Block:
 class Step(NamedTuple):
     """What one step took on one rank."""
 
-    cpu_s: float  # of wind and physics
+    began: float  # time.perf_counter()
+    cpu_s: float  # of wind, sun and storms, and of the physics that this rank computed for all
     rows_moved: int = 0  # on all ranks
     bytes_moved: int = 0  # on all ranks
     balancer_s: float = 0.0
 
 
 def simulate(
-    block: Block, steps: SavedSteps, speed: float, balancer: lb_mpi.Balancer | None, drawn: Ints | None
+    block: Block, steps: SavedSteps, speed: Varying, balancer: lb_mpi.Balancer | None, drawn: Ints | None
 ) -> list[Step]:
     """The weather: all there is to see of the balancing is the line with `balancer.map_blocks`.
 
@@ -182,29 +189,37 @@ def simulate(
         return after
 
     for step in steps(lambda: {"air": block.columns}):
-        cpu_s = 0.0
+        cpu_s, began = 0.0, time.perf_counter()
         block.fill_margins()
         with slow:
             block.blow()
-            sun, storm = block.climate.sun(step), block.climate.storm(step)
-        wind_s, slow.cpu_s = slow.cpu_s, 0.0
+            sun, storm, columns = block.climate.sun(step), block.climate.storm(step), block.columns
+        dynamics_s, slow.cpu_s = slow.cpu_s, 0.0
         if balancer is None:
             with running(steps.record, Phase.OWN), slow:
-                block.columns = timed_physics(block.columns, sun, storm, *where)
+                block.columns = timed_physics(columns, sun, storm, *where)
             slow.cpu_s = 0.0
-            done.append(Step(wind_s + cpu_s))
+            done.append(Step(began, dynamics_s + cpu_s))
         else:
-            block.columns = balancer.map_blocks(timed_physics, block.columns, sun, storm, *where)
+            block.columns = balancer.map_blocks(timed_physics, columns, sun, storm, *where)
             last = balancer.last
             assert last is not None
-            done.append(Step(wind_s + cpu_s, last.rows_moved, last.bytes_moved, last.seconds))
+            done.append(Step(began, dynamics_s + cpu_s, last.rows_moved, last.bytes_moved, last.seconds))
     return done
+
+
+def steps_to_settle(imbalances: Sequence[float], begins_s: Sequence[float], moment_s: float) -> int | None:
+    """Count the steps that began after `moment_s` until two in a row are balanced; None: that never comes."""
+    after = [one for one, begin in zip(imbalances, begins_s, strict=True) if begin >= moment_s]
+    pairs = enumerate(itertools.pairwise(after))
+    return next((n for n, (one, other) in pairs if max(one, other) <= SETTLED), None)
 
 
 def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     """Simulate, and say how the time was spent."""
     options = parser().parse_args()
-    speed = own_speed(comm, options.speeds)
+    speeds = all_speeds(comm, options)
+    speed = speeds[comm.rank]
     if options.steps < 1:
         raise ValueError(f"steps = {options.steps}: expected at least 1")
     own = comm.Dup()
@@ -219,6 +234,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         how: dict[str, Any] = {"scheme": options.balance, "exchange": options.exchange, "emulated_speed": speed}
         balancer = lb_mpi.Balancer(comm, when=BOUND, tolerance=BOUND, **how)
     barrier(own)
+    speed.start()
     began = time.perf_counter()
     drawn = np.zeros(size(options.shape), dtype=np.int64) if records() else None
     mine = simulate(block, steps, speed, balancer, drawn)
@@ -229,12 +245,19 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     if drawn is not None:
         map_of(parts(drawn / max(1, len(mine)), options.shape))
     checksum = block.checksum()
-    everyone = own.gather((mine, speed))
+    everyone = own.gather(mine)
     own.Free()
     if everyone is None:
         return {}, []
-    cpu_s = np.array([[step.cpu_s for step in theirs] for theirs, _ in everyone])  # (P, steps)
-    speeds = [speed for _, speed in everyone]
+    cpu_s = np.array([[step.cpu_s for step in theirs] for theirs in everyone])  # (P, steps)
+    begins = [step.began - began for step in mine]
+    imbalances = [
+        imbalance(work, [one.at(0.5 * (begin + end)) for one in speeds])
+        for work, begin, end in zip(cpu_s.T, begins, [*begins[1:], seconds][: len(begins)], strict=True)
+    ]
+    bound_s = seconds_for(float(cpu_s.sum()), speeds)
+    moments = sorted({0.0, *(moment for change in options.speed_changes for moment in change[1:3] if moment < seconds)})
+    settling = [(moment, steps_to_settle(imbalances, begins, moment)) for moment in moments]
     answer = {
         "shape": list(options.shape),
         "levels": options.levels,
@@ -244,18 +267,25 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "exchange": options.exchange,
         "ranks": comm.size,
         "seconds": seconds,
-        "lower_bound_seconds": cpu_s.sum() / sum(speeds),
+        "lower_bound_seconds": bound_s,
         "cpu_seconds": cpu_s.sum(),
-        "imbalance": [imbalance(work, speeds) for work in cpu_s.T],
+        "imbalance": imbalances,
+        "steps_to_settle": [{"after_seconds": moment, "steps": n} for moment, n in settling],
         "rows_moved": sum(step.rows_moved for step in mine),
         "bytes_moved": sum(step.bytes_moved for step in mine),
-        "balancer_seconds": max(sum(step.balancer_s for step in theirs) for theirs, _ in everyone),
+        "balancer_seconds": max(sum(step.balancer_s for step in theirs) for theirs in everyone),
         "checksum": checksum,
     }
-    imbalances = answer["imbalance"] or [0.0]  # it may have been at the end already
+    imbalances = imbalances or [0.0]  # it may have been at the end already
     return answer, [
         *steps.words,
-        f"{seconds:.3f} s; lower bound {answer['lower_bound_seconds']:.3f} s (CPU seconds of work / sum of speeds)",
+        f"{seconds:.3f} s; lower bound {bound_s:.3f} s (CPU seconds of wind and physics at the speeds of all ranks as they "
+        "were; no margins, waiting, balancing)",
+        *(
+            f"speeds as from {moment:g} s on: "
+            + ("not settled" if n is None else f"settled after {n} steps (imbalance at most {SETTLED:.0%}, twice)")
+            for moment, n in settling
+        ),
         f"imbalance: {imbalances[0]:.1%} in the first step, {np.median(imbalances):.1%} in the median",
         f"{answer['rows_moved']:,} columns moved, {answer['bytes_moved'] / 1e6:,.1f} MB; "
         f"{answer['balancer_seconds']:.3f} s for balancing on the busiest rank",

@@ -1,14 +1,88 @@
-"""Emulate a slower machine: a program that rests between its computations, in proportion to the CPU time it used."""
+"""Emulate a slower machine: a program that rests between its computations, in proportion to the CPU time it used.
+
+Its speed may be another for a while, as when a colleague logs in: `Varying`.
+"""
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Sequence
 from types import TracebackType
+from typing import NamedTuple
 
-from lb_mpi.checks import emulated_speed
+from lb_mpi.checks import emulated_speed, integer, number
 
 SLICE_S = 0.5e-3  # longest single rest, so that a resting program can still serve its messages
 CREDIT_S = 5e-3  # how far a late wake-up or a lost time slice may be made good
+
+
+class Change(NamedTuple):
+    """For a while, a rank has another speed."""
+
+    rank: int
+    from_s: float  # since the start
+    to_s: float
+    factor: float  # of its usual speed, above 0 and at most 1
+
+
+def change_of(text: str) -> Change:
+    """Parse "RANK:FROM_S:TO_S:FACTOR"; ValueError unless 0 <= FROM_S < TO_S and 0 < FACTOR <= 1."""
+    parts = text.split(":")
+    if len(parts) != 4:
+        raise ValueError(f"a change of speed {text!r}: expected RANK:FROM_S:TO_S:FACTOR, as in 1:10:20:0.33")
+    try:
+        rank, from_s, to_s, factor = int(parts[0]), *map(float, parts[1:])
+    except ValueError:
+        raise ValueError(f"a change of speed {text!r}: expected four numbers, as in 1:10:20:0.33") from None
+    begin = number("FROM_S", from_s, least=0.0)
+    return Change(
+        integer("RANK", rank, 0), begin, number("TO_S", to_s, above=begin), number("FACTOR", factor, above=0.0, most=1.0)
+    )
+
+
+class Varying:
+    """The relative speed of one rank over time: `usual` (0 < usual <= 1), and another one during `changes`.
+
+    `throttle` takes it in place of a number, and so do `emulated_speed=` of the Balancer and of `search`.  Its time begins
+    with `start`.
+    """
+
+    def __init__(self, usual: float, changes: Sequence[Change] = ()) -> None:
+        self.usual, self.changes = emulated_speed(usual, "usual"), tuple(changes)
+        self._began: float | None = None
+
+    def start(self) -> None:
+        """The time of the changes begins now."""
+        self._began = time.perf_counter()
+
+    @property
+    def now(self) -> float:
+        """The speed at this moment."""
+        return self.usual if self._began is None else self.at(time.perf_counter() - self._began)
+
+    def at(self, seconds: float) -> float:
+        """The speed so many seconds after the start."""
+        speed = self.usual
+        for change in self.changes:
+            if change.from_s <= seconds < change.to_s:
+                speed *= change.factor
+        return speed
+
+    def __repr__(self) -> str:
+        """Show it in an error."""
+        return f"Varying({self.usual}, {list(self.changes)})"
+
+
+def seconds_for(work: float, speeds: Sequence[Varying]) -> float:
+    """The time after which `work` >= 0 is done, if it can be divided at will: no run can end sooner."""
+    moments = sorted({0.0, *(moment for one in speeds for change in one.changes for moment in change[1:3])})
+    for begin, end in itertools.pairwise(moments):
+        power = sum(one.at(begin) for one in speeds)
+        if work <= power * (end - begin):
+            return begin + work / power
+        work -= power * (end - begin)
+    return moments[-1] + work / sum(one.at(moments[-1]) for one in speeds)
 
 
 class throttle:
@@ -27,11 +101,16 @@ class throttle:
     emulated speed stays what was asked for; at most 5 ms of lateness are made good.
     """
 
-    def __init__(self, speed: float) -> None:
-        self.speed = emulated_speed(speed, "speed")
+    def __init__(self, speed: float | Varying, name: str = "speed") -> None:
+        self._speed = speed if isinstance(speed, Varying) else Varying(emulated_speed(speed, name))
         self.cpu_s = 0.0  # CPU time charged so far
         self._ready_at = time.perf_counter()
         self._entered = 0.0
+
+    @property
+    def speed(self) -> float:
+        """The relative speed now."""
+        return self._speed.now
 
     def charge(self, cpu_s: float) -> None:
         """The program has just computed for `cpu_s` seconds of CPU time."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from lb_mpi.balancing.round import Kind, Message, Round
 from lb_mpi.balancing.rowsets import count, numbers
@@ -69,7 +70,11 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
         assert not (said and round.home), f"rank {rank} is dry, but has rows not begun"
         assert not (round.failed and (round.home or round.borrowed)), f"rank {rank} has failed, and goes on"
         if round.over:
-            assert all(one.settled for one in rounds), f"rank {rank} is at its end, others are not"
+            assert all(one.told for one in rounds), f"rank {rank} is at its end, others are not"
+        if round.told:
+            assert round.settled, f"rank {rank} has told too soon"
+            known = sum(count(timed.rows) for timed in round.learned.timed)
+            assert known == n_rows[rank] or round.learned.failed, f"rank {rank} has told of {known} of its rows"
         if round.settled:
             assert not any(job.owner == rank for one in rounds for job in one.borrowed), f"rank {rank} is settled too soon"
 
@@ -81,6 +86,11 @@ def check_end(rounds: Sequence[Round], n_rows: Sequence[int]) -> None:
         if not any(one.failed for one in rounds):
             done = sorted(int(row) for timed in round.learned.timed for row in numbers(timed.rows))
             assert done == list(range(n_rows[rank])), f"rank {rank}: {done}"
+    if not any(one.failed for one in rounds):
+        assert not any(one.learned.failed for one in rounds)
+        given = sum(timed.ticks for round in rounds for timed in round.learned.timed if timed.helped)
+        taken = sum(round.learned.help_ticks + round.learned.late_ticks for round in rounds)
+        assert given == pytest.approx(taken), f"helped for {given} ticks as the owners know, {taken} as the helpers do"
 
 
 class State(NamedTuple):
@@ -97,7 +107,7 @@ class State(NamedTuple):
                 tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
                 tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
                 tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.telling.begun, r.telling.at,
-                r.telling.next, r.failed, r.over,
+                r.telling.next, r.failed, r.told, r.over, r.learned.late_ticks, r.learned.failed,
                 tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.n_home,
             )
             for r in self.rounds
@@ -154,7 +164,7 @@ def first_state(
 
 
 def successors(state: State) -> list[State]:
-    """One delivery, one turn without any (now, or after a long time), one job done or failed, one that hears of the end."""
+    """One delivery, one turn without any (now, or after a long time), one job done or failed, one that tells, or ends."""
     states = []
 
     def step(rank: int, arrived: Sequence[tuple[int, Message]], wires: dict, failures: int, how: str) -> None:  # type: ignore[type-arg]
@@ -163,6 +173,8 @@ def successors(state: State) -> list[State]:
         sends: list[tuple[int, Message]] = []
         if how in ("turn", "late"):
             sends = round.turn(0.0 if how == "turn" else math.inf, arrived)
+        elif how == "tell":
+            round.tell()
         elif how == "end":
             round.end()
         else:
@@ -173,9 +185,9 @@ def successors(state: State) -> list[State]:
             new[rank, destination] = (*new.get((rank, destination), ()), message)
         states.append(State(rounds, new, failures))
 
-    all_settled = all(round.settled for round in state.rounds)
+    all_told = all(round.told for round in state.rounds)
     for (source, rank), wire in state.wires.items():
-        if wire and not all_settled:  # what comes later means nothing, see check_law
+        if wire and not all_told:  # what comes later means nothing, see check_law
             step(rank, [(source, wire[0])], {**state.wires, (source, rank): wire[1:]}, state.failures, "turn")
     for rank, round in enumerate(state.rounds):
         if round.over:
@@ -183,7 +195,9 @@ def successors(state: State) -> list[State]:
         step(rank, [], state.wires, state.failures, "turn")
         if round.telling.at == math.inf:
             step(rank, [], state.wires, state.failures, "late")
-        if all_settled:
+        if round.ready:
+            step(rank, [], state.wires, state.failures, "tell")
+        if all_told:
             step(rank, [], state.wires, state.failures, "end")
         if round.job is not None and round.to_lend is None:
             step(rank, [], state.wires, state.failures, "done")

@@ -7,6 +7,7 @@ import pytest
 
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.judge import Judge
+from lb_mpi.balancing.learned import Timed
 from lb_mpi.balancing.reports import REPORT, Problem, Records, Report, Verdict, verdict_of
 from lb_mpi.balancing.rowsets import count, numbers
 from lb_mpi.balancing.simulate import Cluster, Network, row_costs, simulate
@@ -59,7 +60,7 @@ def test_costs_that_move_are_followed() -> None:
 
 
 def test_rows_that_can_not_be_divided_are_no_reason_to_go_on() -> None:
-    cluster = ranks(3, np.ones(3), network=Network((2.0, 2.0)))  # to decide takes seconds
+    cluster = ranks(3, np.ones(3), scheme="fos", network=Network((2.0, 2.0)))  # to decide takes seconds
     calls = simulate(cluster, lambda _call: [np.array([100.0]), np.ones(10), np.ones(10)], 30)
     assert sum(call.acted for call in calls[15:]) <= 4
 
@@ -160,3 +161,21 @@ def test_bad_parameters_of_a_simulation(options: dict[str, object], name: str) -
         Cluster(parse("ring:4"), np.ones(3))
     with pytest.raises(ValueError, match="costs = 'odd': expected one of constant, lognormal, hotspot"):
         row_costs("odd", 3, 3)
+
+
+def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
+    """A slow machine takes as long to copy a block as a fast one to compute it: 3 % of the time may go into that."""
+    n, row_s, counts = 10_000, 25e-6, []
+    for handling_s in (0.0, 10e-6, 100e-6, 1e-3, 10e-3):
+        course = Course(0, 2, [1])
+        learned = course.begin(n, 0).learned
+        learned.timed.append(Timed(slice(0, n), 0, n * row_s, helped=False))
+        course.learn(learned, n * row_s, n * row_s, handling_s)
+        home = course.begin(n, 0).home
+        assert sum(map(count, home)) == n
+        assert min(map(count, home)) * row_s >= 0.5 * min(8 * handling_s, 0.1 * n * row_s)
+        counts.append(len(home))
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > 60
+    assert counts[3] * 1e-3 < 0.11 * n * row_s
+    assert 2 <= counts[4] <= 5

@@ -7,6 +7,7 @@ import time
 import pytest
 
 import lb_mpi
+from lb_mpi.emulate import Change, Varying, change_of, seconds_for
 from lb_mpi.searching.quantum import Quantum
 
 
@@ -108,3 +109,35 @@ def test_fixed_quantum() -> None:
     quantum = Quantum(7)
     quantum.observe(7, work_s=1.0, poll_s=1.0)
     assert quantum.units == 7
+
+
+def test_a_speed_that_falls_and_comes_back(clock: Clock) -> None:
+    speed = Varying(0.6, [Change(0, 2.0, 4.0, 0.5)])
+    slow = lb_mpi.throttle(speed)
+    assert slow.speed == 0.6  # its time has not begun
+    clock.wall = 100.0
+    speed.start()
+    cpu_s = []
+    for until in (102.0, 104.0, 106.0):
+        before = clock.cpu
+        while clock.wall < until:
+            with slow:
+                clock.compute(1e-3)
+        cpu_s.append(clock.cpu - before)
+    assert cpu_s == pytest.approx([1.2, 0.6, 1.2], rel=0.02)
+    assert slow.speed == 0.6
+    assert seconds_for(sum(cpu_s), [speed]) == pytest.approx(6.0, rel=0.02)
+
+
+def test_the_bound_takes_the_speeds_as_they_were() -> None:
+    speeds = [Varying(1.0), Varying(0.6, [Change(1, 1.0, 3.0, 0.5), Change(1, 2.0, 5.0, 1.0)])]
+    for work, seconds in ((0.0, 0.0), (0.8, 0.5), (1.6, 1.0), (2.9, 2.0), (4.2, 3.0), (5.8, 4.0), (16.0 + 4.2, 13.0)):
+        assert seconds_for(work, speeds) == pytest.approx(seconds)
+    assert seconds_for(3.2, [Varying(0.8), Varying(0.8)]) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("text", ["", "1:2:3", "1:a:3:0.5", "-1:0:1:0.5", "0:-1:1:0.5", "0:2:2:0.5", "0:1:2:0", "0:1:2:1.5"])
+def test_changes_that_will_not_do(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        change_of(text)
+    assert change_of("1:2:3.5:0.33") == Change(1, 2.0, 3.5, 0.33)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing import round as round_module
+from lb_mpi.balancing.helping import BLOCK_S, LATENCY_S, PART, part
 from lb_mpi.balancing.judge import end_s
-from lb_mpi.balancing.round import BLOCK_S, LATENCY_S, PART, PAUSE_S, Job, Kind, Message, Round, part
+from lb_mpi.balancing.round import PAUSE_S, Job, Kind, Message, Round
 from lb_mpi.balancing.rowsets import join, numbers
 from lb_mpi.balancing.simulate import Network, World, _Clock
 from lb_mpi.errors import ProtocolError
@@ -159,6 +160,16 @@ MUTANTS = [
     ("        self.borrowed.popleft()\n        if job.helps", "        if job.helps"),
     ("[(job.owner, Message(Kind.DONE, ticks=ticks, payload=payload))]", "[]"),
     ("self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))", "pass"),
+    # what is told
+    ("return self.settled and not (self.borrowed or self.told)", "return not (self.borrowed or self.told)"),
+    ("return self.settled and not (self.borrowed or self.told)",
+     "return not (self.home or self.away or self.borrowed or self.told)"),
+    ("        self.learned.told = True\n", ""),
+    ("            self.learned.late_ticks += ticks\n", "            pass\n"),
+    ("            self.learned.late_ticks += ticks\n",
+     "            self.learned.late_ticks += ticks\n            self.learned.help_ticks += ticks\n"),
+    ("                self.learned.failed = True\n", "                pass\n"),
+    ("self.learned.failed = self.learned.failed or not self.told", "pass"),
     # failures
     ("        self.home.clear()\n", ""),
     ("        self.borrowed.clear()\n", ""),
@@ -175,7 +186,7 @@ def mutant(before: str, after: str) -> type[Round]:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = round_module.__name__  # for its dataclass
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    for name in ("Kind", "Message", "Job", "Timed", "Loan", "Learned"):  # not Telling: it may be the one that is changed
+    for name in ("Kind", "Message", "Job"):  # not Telling: it may be the one that is changed
         setattr(changed, name, getattr(round_module, name))
     mutated: type[Round] = changed.Round
     return mutated
@@ -213,6 +224,8 @@ def test_what_the_table_rules_out() -> None:
         round.turn(0.0, [(1, Message(Kind.DRY))])
     with pytest.raises(ProtocolError, match="rank 0 is told that the round is over, and has rows"):
         round.end()
+    with pytest.raises(ProtocolError, match="rank 0 is to tell"):
+        round.tell()
 
 
 def test_rows_that_could_not_be_packed_have_not_left() -> None:

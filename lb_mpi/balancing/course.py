@@ -4,7 +4,7 @@ The caller's loop, on MPI (`lb_mpi.mpi.balancer`) and on a virtual clock (`lb_mp
 
     round = course.begin(n, mark)
     the round's own loop (see `lb_mpi.balancing.round`)
-    told = course.learn(round.learned, ...)             # goes to the root with the rest of a Report
+      in it, once: told = course.learn(round.tell(), ...)   # goes to the root with the rest of a Report
     course.hear(verdict of the root)
     if verdict.decision.act:
         course.follow(plan)                             # None: all rows stay at home from now on
@@ -22,13 +22,17 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.estimate import Observation, RowCosts, blocks
+from lb_mpi.balancing.helping import shortest_s
+from lb_mpi.balancing.learned import Learned
 from lb_mpi.balancing.migrate import Plan, pick
 from lb_mpi.balancing.reports import Verdict
-from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round
+from lb_mpi.balancing.round import LEAST, Round
 from lb_mpi.balancing.rowsets import Rowset, count, cut
 from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is so small a part of what is left; none is much shorter than BLOCK_S
+FEWEST = 8  # and where blocks are dear, so large a part
+HANDLING = 0.03  # of the time of rows at home may go into handling their blocks
 _NONE: Rowset = slice(0, 0)
 
 
@@ -39,6 +43,13 @@ class Told(NamedTuple):
     helped: float = 0.0  # work of its rows that others did beyond the plan, less what it did so for others
     seen: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks
     took: float = math.nan  # units of work that its rows took in this very round, nothing smoothed; NaN: not known
+
+
+class Pace(NamedTuple):
+    """What blocks at home took in the last round; 0: not known."""
+
+    row_s: float = 0.0  # a row, with all that goes with it
+    handling_s: float = 0.0  # a block, beside being computed
 
 
 class Ranks(NamedTuple):
@@ -59,12 +70,17 @@ class Course:
         self.n_calls = 0  # rounds since rows have changed their owner
         self.costs: RowCosts | None = None
         self.mark: int | None = None  # of the rows that the costs are of
-        self.plan: Plan | None = None
+        self._planned: tuple[Plan | None, int] = None, 0  # and the rows that this rank had when the plan was made
         self.lent: dict[int, Rowset] = {}  # by borrower, as planned
         self.lenders: list[int] = []
-        self._planned_rows = 0  # that this rank had when the plan was made
         self.n_rounds = 0
-        self._row_s = 0.0  # time of a row at home in the last round; 0: not known
+        self._last: Round | None = None
+        self._pace = Pace()
+
+    @property
+    def plan(self) -> Plan | None:
+        """By which rows are lent; None: they stay at home."""
+        return self._planned[0]
 
     @property
     def work(self) -> float:
@@ -84,7 +100,7 @@ class Course:
     def begin(self, n: int, mark: int, *, warm: bool = True) -> Round:
         """The next round, of n rows that look like `mark`; not `warm`: what the first block takes tells nothing."""
         if not self.knows(mark) or self.costs is None:
-            self.costs, self.mark, self._row_s = RowCosts(self.rank, n), mark, 0.0
+            self.costs, self.mark, self._pace = RowCosts(self.rank, n), mark, Pace()
             self.lent = dict.fromkeys(self.lent, _NONE)
         elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
             mean = float(np.mean(self.costs.work(self.ranks.worth))) if len(self.costs) else np.nan
@@ -102,10 +118,11 @@ class Course:
         round.fail()
         return round
 
-    def learn(self, learned: Learned, busy_s: float, ticks: float) -> Told:
+    def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> Told:
         """Take in what was measured in a round that has not failed.
 
-        This rank computed for `busy_s` seconds, in which it counted `ticks`.
+        This rank was occupied with rows for `busy_s` seconds, in which it counted `ticks`; of these, `handling_s` went
+        with each block beside its being computed.
         """
         assert self.costs is not None
         seen = self.costs.observe([timed[:3] for timed in learned.timed], self.ranks.worth)
@@ -115,7 +132,8 @@ class Course:
         n_known = sum(count(timed.rows) for timed in known)
         took = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known)
         n_own = sum(count(timed.rows) for timed in own)
-        self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
+        row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
+        self._pace = Pace(row_s, handling_s)
         self.costs.fill()
         helped_work = given - learned.help_ticks * float(self.ranks.worth[self.rank])
         whole = took * len(self.costs) / n_known if n_known else math.nan
@@ -129,8 +147,7 @@ class Course:
 
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, rows are lent by this plan, which all ranks have; None: they stay at home."""
-        self.plan = plan
-        self._planned_rows = len(self.costs) if self.costs is not None else 0
+        self._planned = plan, len(self.costs) if self.costs is not None else 0
         self._pick()
 
     def own(self, work: Floats | None) -> None:
@@ -142,21 +159,24 @@ class Course:
             self.costs.ticks[:] = work / self.ranks.worth[self.rank]
 
     def _round(self, home: list[Rowset]) -> Round:
-        return Round(
-            self.rank, home, lent=self.lent, lenders=self.lenders, neighbours=self.neighbours, speeds=self.ranks.speeds
-        )
+        self._last = Round(
+            self.rank, home, lent=self.lent, lenders=self.lenders, neighbours=self.neighbours, speeds=self.ranks.speeds,
+            help_ticks=self._last.learned.late_ticks if self._last is not None else 0.0, handling_s=self._pace.handling_s,
+        )  # fmt: skip
+        return self._last
 
     def _pick(self) -> None:
         """Choose the rows that are lent by the plan."""
         self.lent, self.lenders = {}, []
         if self.plan is None or self.costs is None:
             return
+        n_planned = self._planned[1]
         mine = self.plan.of(self.rank)
         self.lenders = self.plan.to(self.rank)
         if not len(mine.amounts):
             return
-        if self._planned_rows and len(self.costs) != self._planned_rows:  # as large a part of these rows as of those
-            mine = replace(mine, amounts=mine.amounts * (len(self.costs) / self._planned_rows))
+        if n_planned and len(self.costs) != n_planned:  # as large a part of these rows as of those
+            mine = replace(mine, amounts=mine.amounts * (len(self.costs) / n_planned))
         items: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(mine.amounts)
         if self.costs.known:
             items = pick(self.costs.work(self.ranks.worth), mine).items
@@ -166,17 +186,27 @@ class Course:
         """Divide the rows that stay at home into blocks; the first one is short, so that who is dry is soon heard."""
         if len(self.ranks.worth) == 1:
             return [slice(0, n)] if n else []
-        least = min(LEAST, max(1, n // BLOCKS))
-        first = LEAST
-        if warm and self._row_s > 0.0:
-            first = least = max(1, int(BLOCK_S / self._row_s))
         kept: Rowset = slice(0, n)
         lent = [rows for rows in self.lent.values() if not isinstance(rows, slice) and len(rows)]
         if lent:
             staying = np.ones(n, dtype=np.bool_)
             staying[np.concatenate(lent)] = False
             kept = np.flatnonzero(staying)
-        parts: list[Rowset] = list(blocks(count(kept), BLOCKS, self.n_rounds, least))
+        least, divisor = min(LEAST, max(1, n // BLOCKS)), BLOCKS
+        first = LEAST
+        if warm and self._pace.row_s > 0.0:
+            first = least = max(1, int(shortest_s(self._pace.handling_s) / self._pace.row_s))
+            divisor = _divisor(count(kept) * self._pace.row_s, self._pace.handling_s)
+        parts: list[Rowset] = list(blocks(count(kept), divisor, self.n_rounds, least))
         if parts and count(parts[0]) >= 2 * first:
             parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
         return parts if isinstance(kept, slice) else [kept[part] for part in parts]
+
+
+def _divisor(seconds: float, handling_s: float) -> int:
+    """A block at home is which part of what is left: rows that take `seconds`, blocks `handling_s` each to handle.
+
+    With 1/k of what is left in each, there are some 4 k blocks.
+    """
+    most = HANDLING * seconds / (4.0 * handling_s) if handling_s > 0.0 else math.inf
+    return int(min(max(most, FEWEST), BLOCKS))

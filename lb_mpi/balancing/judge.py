@@ -13,23 +13,29 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
 from lb_mpi.balancing.estimate import Worths, smooth
+from lb_mpi.balancing.migrate import Plan
 from lb_mpi.balancing.reports import Problem, Records, Verdict
 from lb_mpi.balancing.trigger import Decision, Reason, Trigger
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import imbalance
 
+Planner = Callable[[Floats, Floats], Plan]  # from the (P,) loads, at (P,) speeds
 USUAL = 5  # rounds of which the median seconds per tick is taken
 
 
 class Judge:
-    """Knows what was reported before; lives on the root."""
+    """Knows what was reported before; lives on the root.
 
-    def __init__(self, size: int, trigger: Trigger) -> None:
-        self.trigger = trigger
+    `planner` makes the plans where the root alone can; None: the ranks do so together.
+    """
+
+    def __init__(self, size: int, trigger: Trigger, planner: Planner | None = None) -> None:
+        self.trigger, self.planner = trigger, planner
         self.speeds = np.ones(size)
         self.late = np.zeros(size)  # work that a rank could have done before it came
         self.lending = False
@@ -65,6 +71,7 @@ class Judge:
             self.forget()
             self._rounds = 0
             return Verdict(problem, Decision(Reason.UNMEASURED), 0.0, 0.0, 0, 0, self.worth, self.speeds, self.late)
+        worth_before = self.worth
         self._learn(reports)
         done = np.maximum(reports["ticks"] * self.worth + reports["helped"], 0.0)  # as planned
         self._wait_for(reports["began_s"], float(done.sum()))
@@ -72,7 +79,11 @@ class Judge:
         after = _imbalance(reports["busy_s"] * self.speeds + self.late, self.speeds)
         decision = self._decide(reports["work"], done, float(reports["spent_s"].max()))
         moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
-        return Verdict(problem, decision, before, after, *moved, self.worth, self.speeds, self.late)
+        plan = None
+        if self.planner is not None and decision.act and decision.reason is not Reason.HOME:
+            # A rank's work was told in units of before, most of it by what its own ticks were worth then.
+            plan = self.planner(reports["work"] * (self.worth / worth_before) + self.late, self.speeds)
+        return Verdict(problem, decision, before, after, *moved, self.worth, self.speeds, self.late, plan)
 
     def _learn(self, reports: Records) -> None:
         self._worths.tell(reports["told"], reports["n_told"])

@@ -55,10 +55,20 @@ class Plan:
         begin, end = np.searchsorted(destinations, (rank, rank + 1)).tolist()
         return sorted(self.sources[order[begin:end]].tolist())
 
+    def table(self) -> Floats:
+        """(5, R) the plan as it travels; see `plan_of`."""
+        return np.array([self.sources, self.destinations, self.amounts, self.margins, self.shares], dtype=float)
+
     @cached_property
     def _by_destination(self) -> tuple[Ints, Ints]:
         order = np.argsort(self.destinations, kind="stable")
         return order, self.destinations[order]
+
+
+def plan_of(table: Floats) -> Plan:
+    """Read what `Plan.table` has made."""
+    sources, destinations, amounts, margins, shares = table
+    return Plan(sources.astype(np.int64), destinations.astype(np.int64), amounts, margins, shares)
 
 
 class Picked(NamedTuple):

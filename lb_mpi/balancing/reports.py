@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.balancing.estimate import Observation
+from lb_mpi.balancing.migrate import Plan, plan_of
 from lb_mpi.balancing.trigger import Decision, Reason
 from lb_mpi.graph import Floats
 
@@ -51,7 +52,7 @@ class Report(NamedTuple):
     failed: bool  # the user's function or rows are no good on this rank
     mark: int  # of what the rows look like
     work: float  # of its rows at home, units of work; NaN: not known
-    busy_s: float  # seconds that it computed (rests of an emulated slow rank included)
+    busy_s: float  # seconds that it was occupied with rows: computing, resting (emulated), copying, serving messages
     ticks: float  # it measured meanwhile
     spent_s: float  # seconds for packing, sending, putting together
     rows: int  # lent
@@ -90,6 +91,7 @@ class Verdict(NamedTuple):
     worth: Floats  # (P,) of a tick of each rank, in units of work
     speeds: Floats  # (P,) units of work per second
     late: Floats  # (P,) work that each rank could have done before it came
+    plan: Plan | None = None  # for the calls to come, where the root alone has made one
 
     @property
     def words(self) -> str:
@@ -97,24 +99,37 @@ class Verdict(NamedTuple):
         lent = f"; {self.rows:,} rows were lent in this call" if self.rows else ""
         return self.decision.words + lent
 
-    def record(self) -> Records:
-        """(1,) of the dtype that `verdict_dtype` gives."""
-        answer = np.zeros(1, dtype=verdict_dtype(len(self.worth)))
+    def record(self, room: int = 0) -> Records:
+        """(1,) of the dtype that `verdict_dtype` gives; a plan of more than `room` transfers is left out."""
+        answer = np.zeros(1, dtype=verdict_dtype(len(self.worth), room))
         numbers = (self.imbalance_before, self.imbalance_after, self.rows, self.bytes)
         answer["verdict"] = [(self.problem, *self.decision, *numbers)]
         for name in ("worth", "speeds", "late"):
             answer[name] = getattr(self, name)
+        answer["n_transfers"] = 0 if self.plan is None else 1 + len(self.plan.amounts)
+        if self.plan is not None and len(self.plan.amounts) <= room:
+            answer["transfers"][0, :, : len(self.plan.amounts)] = self.plan.table()
         return answer
 
 
-def verdict_dtype(size: int) -> np.dtype[Any]:
-    """Make the dtype of a Verdict for `size` ranks."""
+def verdict_dtype(size: int, room: int = 0) -> np.dtype[Any]:
+    """Make the dtype of a Verdict for `size` ranks, and a plan of at most `room` transfers."""
     each: Sequence[Any] = [(name, "<f8", (size,)) for name in ("worth", "speeds", "late")]
-    return np.dtype([("verdict", _VERDICT), *each])
+    # Of transfers one more than there are: 0 is no plan.
+    return np.dtype([("verdict", _VERDICT), *each, ("n_transfers", "<i8"), ("transfers", "<f8", (5, room))])
+
+
+def left_out(record: Records) -> int:
+    """Count the transfers of a plan for which there was no room: it travels by itself.  0: there is none such."""
+    n, room = int(record["n_transfers"][0]) - 1, record["transfers"].shape[2]
+    return n if n > room else 0
 
 
 def verdict_of(record: Records) -> Verdict:
-    """Read what `Verdict.record` has made."""
+    """Read what `Verdict.record` has made, without a plan that was left out."""
     problem, reason, gain_s, *rest = record["verdict"][0].tolist()
     vectors = (np.array(record[name][0]) for name in ("worth", "speeds", "late"))
-    return Verdict(Problem(problem), Decision(Reason(reason), gain_s), *rest, *vectors)
+    n = int(record["n_transfers"][0]) - 1
+    plan = None if n < 0 or left_out(record) else plan_of(record["transfers"][0, :, :n].copy())
+    verdict = Verdict(Problem(problem), Decision(Reason(reason), gain_s), *rest, *vectors)
+    return verdict._replace(plan=plan)

@@ -4,7 +4,8 @@ The caller's loop, on MPI (`lb_mpi.mpi.lending`) and on a virtual clock (`lb_mpi
 
     while not round.over:
         post(round.turn(now, messages that have arrived))
-        if round.settled: tell all ranks; when all have told: round.end()      # a non-blocking barrier
+        if round.ready: tell the root what round.tell() gives       # a non-blocking gather
+        if the root has answered: round.end()                       # it does when all have told: a non-blocking broadcast
         if round.job:
             post(round.done(round.job, *compute(round.job)))      # round.fail() if that has raised
         else:
@@ -12,8 +13,7 @@ The caller's loop, on MPI (`lb_mpi.mpi.lending`) and on a virtual clock (`lb_mpi
 
 Rows are index sets, what travels with a message is opaque.  A rank computes what others wait for first: rows of others
 before its own.  Who has nothing left to begin with is dry, and says so: to its neighbours at once, and to one rank more
-whenever it has been idle for a while.  Who hears that lends it some rows not begun, and some more when these are done:
-each time a part of what is left, so that what is lent gets smaller towards the end.
+whenever it has been idle for a while.  Who hears that lends it a part of its rows not begun, and then of what is left.
 
 The law
 -------
@@ -22,10 +22,11 @@ The law
 - Planned loans leave with the first turn, one for each planned borrower, be it an empty one.
 - A rank that is dry has said so at most once to each other rank.  It never has rows to lend again.
 - To a rank that is dry, and has no rows of ours, some of our rows may be lent.
-- Each loan with rows is answered exactly once, by DONE or FAILED.
-- Messages from one rank to another arrive in order.
+- Each loan with rows is answered exactly once, by DONE or FAILED.  Messages from one rank to another arrive in order.
 - A rank whose rows are all back, and which has had all planned loans, is settled, and stays so.  When all ranks are, no loan
   and no answer is under way anywhere: the round is over.  Of its messages only DRY may come later, and means nothing.
+- A rank that is settled tells once, with nothing borrowed in its hands, what it has learned.  That changes no more.  It may
+  still help others: what that took it counts in its next round, while the owner of the rows has it in this one.
 - Nobody waits for ever: a rank waits only for ranks that compute; who says that it is dry expects no answer.
 - A rank that has failed stays in the round: it begins nothing more, and answers each loan with FAILED.
 
@@ -45,21 +46,19 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from lb_mpi.balancing.helping import part, shortest_s
+from lb_mpi.balancing.learned import Learned, Loan, Timed
 from lb_mpi.balancing.rowsets import Rowset, count, cut, join
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats
 
-LATENCY_S = 0.5e-3  # at least as much has to be saved by a loan
 USUAL_BLOCK_S = 5e-3  # of a block at home, where nothing is known yet
-BLOCK_S = 2.5e-3  # of a block at home: short enough for who waits, and so long that timing it costs nothing
 LEAST = 2  # rows of a block, where nothing is known: of one alone, a product of matrices is computed in another way
 PAUSE_S = 1e-3  # of being idle, before one rank more is told
-PART = 0.5  # of a rank's share in what is left is lent at a time
 
 
 class Kind(IntEnum):
@@ -92,33 +91,6 @@ class Job(NamedTuple):
     rows: Rowset  # of the owner
     helps: bool = False  # borrowed beyond the plan
     payload: Any = None  # of the message that brought them
-
-
-class Timed(NamedTuple):
-    """Rows of this rank that were computed together."""
-
-    rows: Rowset
-    by: int  # rank
-    ticks: float  # on the clock of work of that rank; NaN: not to be relied upon
-    helped: bool  # lent beyond the plan
-
-
-class Loan(NamedTuple):
-    """Rows of this rank that another has."""
-
-    rows: Rowset
-    helps: bool  # beyond the plan
-
-
-@dataclass
-class Learned:
-    """What a round has told one rank; see `lb_mpi.balancing.course`."""
-
-    timed: list[Timed] = field(default_factory=list)
-    help_ticks: float = 0.0  # that this rank took for rows borrowed beyond the plan
-    rows_lent: int = 0
-    home_s: float = 0.0  # seconds for rows at home
-    n_home: int = 0  # and how many these were
 
 
 class Telling:
@@ -166,7 +138,8 @@ class Round:
     """One rank's part of one round.
 
     `home`: its rows in blocks, without those that it lends by plan: `lent`, by borrower.  `lenders` lend to it by plan.
-    `neighbours` are told first when it is dry.  `speeds` (P,) of all ranks, in any unit.
+    `neighbours` are told first when it is dry.  `speeds` (P,) of all ranks, in any unit.  `help_ticks`: of the round before.
+    `handling_s`: of a block, beside computing it.
     """
 
     def __init__(
@@ -178,6 +151,8 @@ class Round:
         lenders: Iterable[int],
         neighbours: Iterable[int],
         speeds: Floats,
+        help_ticks: float = 0.0,
+        handling_s: float = 0.0,
     ) -> None:
         self.rank, self.speeds = rank, speeds
         self.home = list(reversed(home))  # blocks not begun, the next one last
@@ -189,16 +164,33 @@ class Round:
         self.telling = Telling(rank, len(speeds), neighbours)
         self.failed = False
         self.over = False
-        self.learned = Learned()
+        self.learned = Learned(help_ticks=help_ticks, handling_s=handling_s)
 
     @property
     def settled(self) -> bool:
         """Its rows are back, or lost, and all planned loans have come: so it stays."""
         return self.to_lend is None and not (self.home or self.away or self.lenders)
 
+    @property
+    def told(self) -> bool:
+        """It has told what it has learned."""
+        return self.learned.told
+
+    @property
+    def ready(self) -> bool:
+        """It is to tell now."""
+        return self.settled and not (self.borrowed or self.told)
+
+    def tell(self) -> Learned:
+        """What it has learned, once, when it is ready."""
+        if not self.ready:
+            raise ProtocolError(f"rank {self.rank} is to tell what it has learned, and is not ready, or has told")
+        self.learned.told = True
+        return self.learned
+
     def end(self) -> None:
-        """All ranks are settled."""
-        if not self.settled or self.borrowed:
+        """All ranks have told."""
+        if not self.told or self.borrowed:
             raise ProtocolError(f"rank {self.rank} is told that the round is over, and has rows")
         self.over = True
 
@@ -237,13 +229,16 @@ class Round:
             self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))
             return []
         self.borrowed.popleft()
-        if job.helps and not math.isnan(ticks):
+        if job.helps and not math.isnan(ticks) and self.told:
+            self.learned.late_ticks += ticks
+        elif job.helps and not math.isnan(ticks):
             self.learned.help_ticks += ticks
         return [(job.owner, Message(Kind.DONE, ticks=ticks, payload=payload))]
 
     def fail(self, *unsent: int) -> list[Send]:
         """The round has failed on this rank; rows that were to be lent to the `unsent` ranks have not left."""
         self.failed = True
+        self.learned.failed = self.learned.failed or not self.told
         self.home.clear()
         if self.to_lend is not None:
             self.to_lend = dict.fromkeys(self.to_lend, slice(0, 0))
@@ -279,6 +274,8 @@ class Round:
             loan = self.away.pop(source)
             if kind is Kind.DONE:
                 self.learned.timed.append(Timed(loan.rows, source, message.ticks, loan.helps))
+            else:
+                self.learned.failed = True
             return []
         raise ProtocolError(f"rank {self.rank} got {kind.name} from rank {source}, which may not send it now")
 
@@ -297,7 +294,7 @@ class Round:
         row_s = self._row_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
         # Of all ranks: more of them may soon be dry, above all where one rank has all rows.
         share = float(self.speeds[rank]) / self._all_speeds
-        n = part(sizes, row_s, share, float(self.speeds[rank] / self.speeds[self.rank]))
+        n = part(sizes, row_s, share, float(self.speeds[rank] / self.speeds[self.rank]), self.learned.handling_s)
         if not n:
             return []
         rows = join(self.home[-n:])
@@ -317,7 +314,7 @@ class Round:
 
     def _shorten(self) -> None:
         """Cut the next block, so that who is dry need not wait long for an answer."""
-        rows = max(1, int(BLOCK_S / self._row_s)) if self._row_s else LEAST
+        rows = max(1, int(shortest_s(self.learned.handling_s) / self._row_s)) if self._row_s else LEAST
         block = self.home[-1]
         if count(block) >= 2 * rows:
             self.home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]
@@ -326,20 +323,3 @@ class Round:
         if count(loan.rows):
             self.away[borrower] = loan
             self.learned.rows_lent += count(loan.rows)
-
-
-def part(sizes: Sequence[int], row_s: float, share: float, faster: float) -> int:
-    """How many blocks, of so many rows each, the next one first, a helper is given of what is left at home.
-
-    A row takes `row_s` seconds at home.  The helper makes up `share` of the speed of all ranks, and is `faster` times as
-    fast as this one.  It gets PART of its share, or all of it if that takes less than BLOCK_S, and one block at least;
-    nothing that would not come back LATENCY_S before this rank alone would be through.
-    """
-    left = sum(sizes)
-    wanted = max(PART * share * left, min(share * left, BLOCK_S / row_s if row_s else 0.0))
-    rows, n = sizes[0], 1
-    while n < len(sizes) and rows + 0.5 * sizes[n] <= wanted:
-        rows += sizes[n]
-        n += 1
-    back_s = rows * row_s / faster + LATENCY_S
-    return n if back_s + LATENCY_S <= left * row_s else 0

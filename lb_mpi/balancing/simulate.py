@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course, Told
+from lb_mpi.balancing.direct import STALE, Direct
 from lb_mpi.balancing.judge import Judge, end_s
-from lb_mpi.balancing.migrate import Plan, plan
-from lb_mpi.balancing.reports import REPORT, Records, Report
+from lb_mpi.balancing.migrate import plan
+from lb_mpi.balancing.reports import REPORT, Report, Verdict
 from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Send
 from lb_mpi.balancing.rowsets import Rowset, count
+from lb_mpi.balancing.times import Call, Times
 from lb_mpi.balancing.trigger import Reason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
@@ -36,16 +38,16 @@ from lb_mpi.metrics import check_speeds
 Costs = Callable[[int], Sequence[Floats]]  # call -> for each rank, (n,) units of work of its rows
 Seconds = Callable[[int, Job], float]  # rank, job -> how long it takes there
 ROWS = ("constant", "lognormal", "hotspot")  # kinds of costs
-STALE = 0.01  # relative change of a speed after which the scheme is prepared anew
 HEADER_BYTES = 64  # of a message
 
 
 class Network(NamedTuple):
-    """What messages cost."""
+    """What messages cost, and handling blocks."""
 
     latency_s: tuple[float, float] = (5e-6, 5e-6)  # the least and the most; log-uniform between them
     s_per_byte: float = 0.0
     row_bytes: int = 8  # of a row, and of its result
+    handling: float = 0.0  # of a block beside its rows, units of work
 
     def delay_s(self, message: Message, rng: random.Random) -> float:
         """Draw the time that a message takes."""
@@ -55,7 +57,7 @@ class Network(NamedTuple):
         return delay + self.s_per_byte * (HEADER_BYTES + n * self.row_bytes)
 
     def collective_s(self, size: int) -> float:
-        """Seconds of a barrier, on a tree."""
+        """Seconds of a gather or a broadcast, on a tree."""
         return (size - 1).bit_length() * self.latency_s[1]
 
 
@@ -66,7 +68,7 @@ class _What(Enum):
     DONE = auto()  # it has computed its job
     MESSAGE = auto()  # one arrives
     LOOK = auto()  # it has waited for as long as it wanted to
-    END = auto()  # it hears that all ranks are settled
+    END = auto()  # it hears the root's answer to what all have told
 
 
 class World:
@@ -75,7 +77,7 @@ class World:
     def __init__(self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random) -> None:
         self.rounds, self.network, self.rng = rounds, network, rng
         self.now = 0.0
-        self.busy_s = np.zeros(len(rounds))
+        self.times = Times(*np.zeros((4, len(rounds))))
         self.jobs: list[tuple[Job, float] | None] = [None] * len(rounds)  # in hand, with the seconds that they take
         self.inbox: list[list[Arrival]] = [[] for _ in rounds]  # of ranks in the middle of a job
         self.n_messages = 0
@@ -91,12 +93,22 @@ class World:
         waiting = [(source, rank, message) for rank, inbox in enumerate(self.inbox) for source, message in inbox]
         return flying + waiting
 
-    def run(self, begin_s: Iterable[float], on_step: Callable[[World], None] | None = None) -> Floats:
+    @property
+    def busy_s(self) -> Floats:
+        """(P,) seconds of each rank with jobs."""
+        return self.times.busy_s
+
+    def run(
+        self,
+        begin_s: Iterable[float],
+        on_step: Callable[[World], None] | None = None,
+        on_ready: Callable[[int], object] | None = None,
+    ) -> Floats:
         """Play the round to its end; (P,) when each rank is through.  ProtocolError if that never comes.
 
         Rank r begins at begin_s[r].  `on_step` is called after each event.
         """
-        ends_s, settled = np.full(len(self.rounds), np.nan), set[int]()
+        ends_s, n_told = np.full(len(self.rounds), np.nan), 0
         for rank, at in enumerate(begin_s):
             self._schedule(at, rank, _What.BEGIN)
         while self._events:
@@ -107,9 +119,10 @@ class World:
                 ends_s[rank] = self.now
             elif not round.over:
                 self._serve(rank, what, arrival)
-            if round.settled and rank not in settled:
-                settled.add(rank)
-                if len(settled) == len(self.rounds):
+            if round.ready:
+                (on_ready or (lambda rank: self.rounds[rank].tell()))(rank)
+                n_told += 1
+                if n_told == len(self.rounds):
                     self._end()
             if on_step is not None:
                 on_step(self)
@@ -136,15 +149,15 @@ class World:
 
     def _end(self) -> None:
         for rank in range(len(self.rounds)):
-            self._schedule(self.now + self.network.collective_s(len(self.rounds)), rank, _What.END)
+            self._schedule(self.now + 2 * self.network.collective_s(len(self.rounds)), rank, _What.END)
 
     def _begin(self, rank: int) -> None:
         job, wake_at = self.rounds[rank].job, self.rounds[rank].wake_at
         if job is not None:
             seconds = self._seconds(rank, job)
             self.jobs[rank] = job, seconds
-            self.busy_s[rank] += seconds
-            self._schedule(self.now + seconds, rank, _What.DONE)
+            self.times.add(rank, seconds)
+            self._schedule(self.now + seconds + self.times.handling_s[rank], rank, _What.DONE)
         elif self._arrives.get((rank, rank), -math.inf) < wake_at < math.inf:  # it never wants to look earlier than it said
             self._arrives[rank, rank] = wake_at
             self._schedule(wake_at, rank, _What.LOOK)
@@ -172,19 +185,6 @@ class World:
 Worlds = Callable[[Sequence[Round], Seconds, Network, random.Random], World]
 
 
-class Call(NamedTuple):
-    """What one call took; seconds are virtual."""
-
-    seconds: float  # until all ranks are through, and have agreed on what comes next
-    bound_s: float  # work / sum of the speeds, or later where ranks come late
-    alone_s: float  # without balancing
-    rows_moved: int
-    bytes_moved: int
-    acted: bool  # the distribution was changed for the calls after this one
-    reason: str  # in words
-    messages: int
-
-
 class Cluster:
     """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
 
@@ -208,18 +208,20 @@ class Cluster:
     ) -> None:
         self.world_class = world_class
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
-        self.scheme, self.tolerance = chosen_scheme(graph, scheme), number("tolerance", tolerance, above=0.0)
+        self.tolerance, chosen = number("tolerance", tolerance, above=0.0), chosen_scheme(graph, scheme)
         self.network, self.noise = network or Network(), number("noise", noise, least=0.0)
         self.courses = [Course(rank, graph.n, graph.neighbours(rank).tolist()) for rank in range(graph.n)]
-        self.judge = Judge(graph.n, Trigger(when, every, tolerance))
-        self.setup: Setup = prepare(graph, np.ones(graph.n), self.scheme)
+        planner = Direct(graph).plan if chosen == "direct" else None
+        self.judge = Judge(graph.n, Trigger(when, every, tolerance), planner)
+        self.setup: Setup = prepare(graph, np.ones(graph.n), chosen)
+        self._carried_s = np.zeros((2, graph.n))  # busy, and ticks of it, after it had told: for the next call's report
         self.rng = random.Random(check_seed(seed))
         self.told = [Told()] * graph.n  # what each rank has learned from the last call
 
     @property
-    def _collective_s(self) -> float:
-        """Seconds of a barrier, there and back."""
-        return 2 * self.network.collective_s(self.graph.n)
+    def scheme(self) -> str:
+        """The scheme that was chosen."""
+        return self.setup.scheme
 
     def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
         """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r.
@@ -229,14 +231,22 @@ class Cluster:
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
         world = self.world_class(rounds, _Clock(costs, self.speeds, self.noise, self.rng).seconds, self.network, self.rng)
-        ends_s = world.run(late_s)
-        reports = self._reports(rounds, world, late_s)
+        world.times.handling_s[:] = self.network.handling / self.speeds
+        reports = np.empty(self.graph.n, dtype=REPORT)
+        told_s = np.zeros((2, self.graph.n))
+
+        def tell(rank: int) -> None:
+            told_s[:, rank] = world.times.busy_s[rank], world.times.ticks[rank]
+            reports[rank] = self._report(rank, world, self._carried_s[:, rank] + told_s[:, rank], float(late_s[rank]))
+
+        ends_s = world.run(late_s, on_ready=tell)
+        self._carried_s = np.array(world.times[:2]) - told_s
         verdict = self.judge.hear(reports)
         for course in self.courses:
             course.hear(verdict)
-        seconds = float(ends_s.max()) + self._collective_s
+        seconds = float(ends_s.max())
         if verdict.decision.act:
-            spent_s = self._rebalance(home=verdict.decision.reason is Reason.HOME)
+            spent_s = self._rebalance(verdict)
             self.judge.changed(lending=self.courses[0].is_lending, seconds=spent_s)
             seconds += spent_s
         work = np.array([mine.sum() for mine in costs])
@@ -251,25 +261,20 @@ class Cluster:
             world.n_messages,
         )
 
-    def _reports(self, rounds: Sequence[Round], world: World, late_s: Floats) -> Records:
-        reports = np.empty(len(rounds), dtype=REPORT)
-        for rank, (course, round) in enumerate(zip(self.courses, rounds, strict=True)):
-            busy_s = float(world.busy_s[rank])
-            told = self.told[rank] = course.learn(round.learned, busy_s, busy_s)
-            rows = round.learned.rows_lent
-            n_bytes = 2 * rows * self.network.row_bytes
-            began_s = float(late_s[rank])
-            report = Report(False, 0, told.work, busy_s, busy_s, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
-            reports[rank] = report.fields()
-        return reports
+    def _report(self, rank: int, world: World, busy: Floats, began_s: float) -> tuple[Any, ...]:
+        """What a rank tells; `busy`: seconds, ticks."""
+        learned, (busy_s, ticks) = world.rounds[rank].tell(), busy.tolist()
+        handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.times.blocks[rank]))
+        told = self.told[rank] = self.courses[rank].learn(learned, busy_s, ticks, handling_s)
+        rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.network.row_bytes
+        return Report(False, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen).fields()
 
-    def _rebalance(self, *, home: bool) -> float:
-        """Another distribution for the calls to come; the seconds that finding it takes."""
-        made: Plan | None = None
-        steps = 0
-        if not home:
+    def _rebalance(self, verdict: Verdict) -> float:
+        """Another distribution for the calls to come; the seconds that finding it takes, beside what a call ends with."""
+        made, steps = verdict.plan, 0
+        if made is None and verdict.decision.reason is not Reason.HOME:
             if float(np.abs(self.judge.speeds / self.setup.speeds - 1.0).max()) > STALE:
-                self.setup = prepare(self.graph, self.judge.speeds, self.scheme)
+                self.setup = prepare(self.graph, self.judge.speeds, self.setup.scheme)
             loads = [course.work for course in self.courses]
             diffusion = Diffusion(self.setup, loads)
             while diffusion.steps < MAX_STEPS and not (diffusion.steps and diffusion.converged(self.tolerance)):
@@ -278,8 +283,10 @@ class Cluster:
             steps = diffusion.steps
         for course in self.courses:
             course.follow(made)
-        sums_s = self.network.collective_s(self.graph.n) if self.scheme == "cg" else 0.0  # of each step
-        return self._collective_s + steps * (self.network.latency_s[1] + sums_s)
+        if not steps:
+            return 0.0
+        collective_s = self.network.collective_s(self.graph.n)  # a gather, a broadcast; in cg also a sum in each step
+        return 2 * collective_s + steps * (self.network.latency_s[1] + collective_s * (self.setup.scheme == "cg"))
 
 
 class _Clock:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lb_mpi.balancing.simulate import ROWS, Call, Cluster, Network, World, row_costs, simulate
+from lb_mpi.balancing.simulate import ROWS, Cluster, Network, World, row_costs, simulate
+from lb_mpi.balancing.times import Call
 from lb_mpi.checks import integer
 from lb_mpi.commands.arguments import GRAPH, add_record, draw, pair, write_record
 from lb_mpi.diffusion.setup import AUTO, SCHEMES

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from lb_mpi import signs
 from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import Judge
+from lb_mpi.balancing.learned import Learned
 from lb_mpi.balancing.record import Balanced, History
 from lb_mpi.balancing.reports import Report, Verdict
 from lb_mpi.balancing.tally import Shares, Tally
@@ -21,6 +22,7 @@ from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import AUTO, prepare
+from lb_mpi.emulate import Varying
 from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.blame import Blame, blame_argument, raise_everywhere
@@ -36,14 +38,12 @@ from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.roll_call import hang_s
 from lb_mpi.mpi.rows import Pack, Rows, Unpack
 from lb_mpi.mpi.stopwatch import Stopwatch
-from lb_mpi.mpi.verdicts import hear_verdict
+from lb_mpi.mpi.verdicts import Hearing
+from lb_mpi.mpi.wire import Wire
 from lb_mpi.recording.events import Driver, Phase
 from lb_mpi.recording.loans import Loans
 
 LONGEST_WAIT_S = 0.5e-3  # between two looks whether the others are done
-
-
-VERDICT_S = 1.0
 
 
 class Balancer:
@@ -89,7 +89,7 @@ class Balancer:
         tolerance: float = 0.05,
         when: When = "auto",
         every: int = 1,
-        emulated_speed: float = 1.0,
+        emulated_speed: float | Varying = 1.0,
     ) -> None:
         own = self._comm = duplicate(comm)
         try:
@@ -100,16 +100,17 @@ class Balancer:
             agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
             self._loans = Loans(recorder(own), worlds(own))
             self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
+            self._wire = Wire(own)
             self._news = News(duplicate(own), "Balancer")
         except BaseException:
             own.Free()
             raise
         self._loans.use(self.graph, own.rank, same)
-        self._judge = Judge(own.size, Trigger(policy, calls, bound)) if own.rank == 0 else None
+        trigger = Trigger(policy, calls, bound)
+        self._judge = Judge(own.size, trigger, self._flows.planner) if own.rank == 0 else None
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
         self._tally = Tally()
-        self._raised: BaseException | None = None  # the error that all ranks have raised together
         self.history = History()
 
     @property
@@ -169,23 +170,25 @@ class Balancer:
         called = self._news.roll.call("lb_mpi.Balancer.map_blocks")
         with called, held() as interrupts, running(self._loans.record):
             self._watch.begin()
+            self._wire.begin()
             warm = self._watch.warm
             round = course.begin(mine.n_units, mine.spec.mark, warm=warm) if mine is not None else course.failed()
             lending = Lending(
-                comm, round, function, mine, self._watch, interrupts, self._loans, blame,
-                number=course.n_rounds, meanwhile=self._meanwhile,
+                self._wire, comm.rank, round, function, mine, self._watch, interrupts, self._loans, blame,
+                meanwhile=self._meanwhile,
             )  # fmt: skip
+            hearing = Hearing(comm, self._judge)
             try:
-                lending.run()
-                told = self._finish(lending, mine, began_s)
+                told = self._run(lending, hearing, mine, began_s)
+                self._finish(lending, hearing, mine)
             except Error:
                 if self._news.failed:
-                    self._news.abandon(lending)
+                    self._news.abandon(lending, hearing)
                 raise
             ended = time.perf_counter()
             n_rows = mine.n if mine is not None else 0, self._watch.rows
             self._tally.called(began, ended, n_rows, self._watch.computing_s, self.history[-1])
-            self._loans.called(Driver.ROWS, began, ended, self.history[-1], course, self._watch.busy_s)
+            self._loans.called(Driver.ROWS, began, ended, self.history[-1], course, self._watch.computing_s)
             self._loans.load(told.took, began_s, course)
         return lending.value
 
@@ -207,11 +210,12 @@ class Balancer:
         known = course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
         work = known.work(course.ranks.worth) if known is not None else None
         began = time.perf_counter()
+        self._wire.drain()
         with held(), running(self._loans.record):
             try:
                 moved = self._owners.move(mine, given, work, course.ranks.speeds, max(1, course.n_calls))
             except BaseException as error:
-                self._raised = error
+                self._news.raised = error
                 raise
         self.history.append(moved.last)
         self._loans.called(Driver.MIGRATE, began, time.perf_counter(), moved.last, course)
@@ -236,6 +240,7 @@ class Balancer:
             self._comm = MPI.COMM_NULL  # type: ignore[assignment]
             return
         align(self._comm, self._loans.record)
+        self._wire.drain()
         self._news.close()
         self._flows.close()
         self._comm.Free()
@@ -246,7 +251,7 @@ class Balancer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or error is self._raised:
+        if error is None or error is self._news.raised:
             self.close()
         else:  # this rank may be the only one that leaves: who waits for it in map_blocks hears of it
             self._news.spread(error)
@@ -264,43 +269,36 @@ class Balancer:
         if waited_s > NEWS_AFTER_S:
             self._news.hear()
 
-    def _finish(self, lending: Lending, mine: Rows | None, began_s: float) -> Told:
-        """After a round: learn (it's returned), report, hear the verdict, and change the distribution if it says so."""
-        comm, course, watch = self._comm, self._course, self._watch
-        began = time.perf_counter()
+    def _run(self, lending: Lending, hearing: Hearing, mine: Rows | None, began_s: float) -> Told:
+        """Carry the round to its end; what this rank has learned and told meanwhile."""
         told = Told()
-        watch.end()
-        if lending.blame is None:
-            told = course.learn(lending.learned, watch.busy_s, watch.ticks)
-        report = Report(
-            failed=lending.blame is not None,
-            mark=mine.spec.mark if mine is not None else 0,
-            work=told.work,
-            busy_s=watch.busy_s,
-            ticks=watch.ticks,
-            spent_s=lending.spent_s,
-            rows=lending.learned.rows_lent,
-            bytes=lending.bytes_moved,
-            helped=told.helped,
-            began_s=began_s,
-            told=told.seen,
-        )
-        spent_s = lending.spent_s + time.perf_counter() - began
-        waits_since = time.perf_counter()
-        self._loans.record.enter(Phase.WAITING, waits_since)
 
-        def look() -> None:
-            lending.take_late()  # what others still send: who has reported has nothing under way
-            # Who has left the block has had the verdict: it is on its way, and only if it doesn't come that matters.
-            self._meanwhile(time.perf_counter() - waits_since - VERDICT_S)
+        def tell(learned: Learned) -> None:
+            nonlocal told
+            measured = self._watch.tell()
+            if not learned.failed:
+                told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
+            mark, n_bytes = mine.spec.mark if mine is not None else 0, lending.bytes_moved
+            report = Report(
+                learned.failed, mark, told.work, measured.occupied_s, measured.ticks, lending.spent_s, learned.rows_lent,
+                n_bytes, told.helped, began_s, told.seen,
+            )  # fmt: skip
+            hearing.tell(report)
 
-        verdict, judging_s = hear_verdict(comm, self._judge, report, look)
+        lending.run(tell, hearing.heard)
+        self._watch.end()
+        return told
+
+    def _finish(self, lending: Lending, hearing: Hearing, mine: Rows | None) -> None:
+        """After a round: hear the verdict, and change the distribution if it says so."""
+        comm, course = self._comm, self._course
+        verdict, judging_s = hearing.verdict(), hearing.judging_s
         course.hear(verdict)
         if verdict.problem:
             try:
                 raise_everywhere(comm, lending.blame, mine.spec.words if mine is not None else None)
             except BaseException as error:
-                self._raised = error
+                self._news.raised = error
                 raise
         steps = 0
         if verdict.decision.act:
@@ -319,18 +317,19 @@ class Balancer:
                 rows_moved=verdict.rows,
                 bytes_moved=verdict.bytes,
                 steps=steps,
-                seconds=spent_s + judging_s,
+                seconds=lending.spent_s + judging_s,
                 predicted_gain_s=verdict.decision.gain_s,
             )
         )
-        return told
 
     def _rebalance(self, verdict: Verdict) -> int:
         """Another distribution for the calls to come; the number of steps."""
         if verdict.decision.reason is Reason.HOME:
             self._course.follow(None)
             return 0
-        plan, steps = self._flows.plan(self._course.work, verdict.speeds)
+        plan, steps = verdict.plan, 1  # the root alone has made it; or, by the other schemes, all make it together
+        if plan is None:
+            plan, steps = self._flows.plan(self._course.work, verdict.speeds)
         self._course.follow(plan)
         return steps
 

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.balancing.migrate import Plan, plan
+from lb_mpi.balancing.direct import STALE, Direct
+from lb_mpi.balancing.judge import Planner
+from lb_mpi.balancing.migrate import Plan, plan, plan_of
 from lb_mpi.diffusion.diffusion import MAX_STEPS
 from lb_mpi.diffusion.setup import chosen_scheme
 from lb_mpi.graph import Floats, Graph
@@ -17,7 +19,6 @@ from lb_mpi.mpi.diffuse import Diffuser, solve
 from lb_mpi.mpi.exchange import METHODS
 from lb_mpi.mpi.waiting import wait
 
-STALE = 0.01  # relative change of a speed after which the scheme is prepared anew
 _FAILED = -1.0
 
 
@@ -46,12 +47,17 @@ class Flows:
         *,
         exchange: str = METHODS[0],
     ) -> None:
-        self._comm, self._graph, self._direct = comm, graph, chosen_scheme(graph, scheme) == "direct"
+        self._comm, self._graph, self._tau, self._direct = comm, graph, tau, chosen_scheme(graph, scheme) == "direct"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that the graph is not connected has been told before
             self._diffuser = Diffuser(
                 comm, graph, scheme=scheme, tau=tau, exchange=exchange, tolerance=tolerance, max_steps=MAX_STEPS
             )
+
+    @property
+    def planner(self) -> Planner | None:
+        """Makes plans on one rank alone, in scheme direct; otherwise None."""
+        return Direct(self._graph, self._tau).plan if self._direct else None
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective."""
@@ -80,7 +86,7 @@ class Flows:
         comm, room = self._comm, self._comm.size
         table = np.zeros((5, 0))
         if made is not None:
-            table = np.array([made.sources, made.destinations, made.amounts, made.margins, made.shares])
+            table = made.table()
         first = np.zeros(1 + 5 * room)
         first[0] = _FAILED if error is not None else table.shape[1]
         if table.shape[1] <= room:
@@ -94,5 +100,4 @@ class Flows:
         else:
             table = table if comm.rank == 0 else np.empty((5, n))
             wait(comm.Ibcast(table, 0))
-        sources, destinations, amounts, margins, shares = table
-        return Plan(sources.astype(np.int64), destinations.astype(np.int64), amounts, margins, shares)
+        return plan_of(table)

@@ -11,13 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from mpi4py import MPI
-
-from lb_mpi.balancing.round import Arrival, Job, Kind, Learned, Message, Round, Send
+from lb_mpi.balancing.learned import Learned
+from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Send
 from lb_mpi.balancing.rowsets import count, numbers
 from lb_mpi.mpi.blame import Blame, blame_user
 from lb_mpi.mpi.interrupts import Interrupts
-from lb_mpi.mpi.parcels import Buffer, Parcels
+from lb_mpi.mpi.parcels import Buffer
 from lb_mpi.mpi.rows import (
     Results,
     Rows,
@@ -31,26 +30,26 @@ from lb_mpi.mpi.rows import (
     parcel_of,
 )
 from lb_mpi.mpi.stopwatch import Stopwatch
-from lb_mpi.mpi.waiting import Nap
+from lb_mpi.mpi.waiting import PATIENCE_S, Nap
+from lb_mpi.mpi.wire import Wire
 from lb_mpi.recording.events import Phase
 from lb_mpi.recording.loans import Loans
 
-# Of one round, and of the next: a rank may begin that while another still waits for the verdict, and takes what is late.
-TAGS = (1, 2)
 LONGEST_NAP_S = 0.5e-3
+VERDICT_S = 1.0  # who has left the block has had the verdict: it is on its way, and only if it doesn't come that matters
 
 
 class Lending:
-    """Carries `round` on `comm` (not the user's: a duplicate); `rows` is None when they are no good, `blame` says why.
+    """Carries `round` of `rank` on `wire`; `rows` is None when they are no good, `blame` says why.
 
     `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.interrupts`).  `loans` hears of phases, and what is lent.
-    `number` is that of the round, the same on all ranks.  `meanwhile`, called at each turn with the seconds since something
-    has happened, may raise: then the round is left as it is.
+    `meanwhile`, called at each turn with the seconds since something has happened, may raise: the round is left as it is.
     """
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
+        wire: Wire,
+        rank: int,
         round: Round,
         function: Callable[..., Any],
         rows: Rows | None,
@@ -59,11 +58,10 @@ class Lending:
         loans: Loans,
         blame: Blame | None = None,
         *,
-        number: int = 0,
         meanwhile: Callable[[float], object] = lambda waited_s: None,
     ) -> None:
         self._round, self._function, self._rows, self._watch = round, function, rows, stopwatch
-        self._comm, self._parcels = comm, Parcels(comm, TAGS[number % 2])
+        self._wire, self._rank = wire, rank
         self._results = Results(rows) if rows is not None else None
         self._interrupts, self._meanwhile, self._loans = interrupts, meanwhile, loans
         self.blame = blame
@@ -83,41 +81,43 @@ class Lending:
     @property
     def bytes_moved(self) -> int:
         """Bytes that this rank has sent."""
-        return self._parcels.sent_bytes
+        return self._wire.sent_bytes
 
-    def take_late(self) -> None:
-        """Receive, after the end, what means nothing any more: until all ranks' sends are known to be complete."""
-        self._parcels.take()
+    def run(self, tell: Callable[[Learned], object], heard: Callable[[], bool]) -> None:
+        """Carry the round to its end; it comes on all ranks, whatever the user's functions do.
 
-    def run(self) -> None:
-        """Carry the round to its end; it comes on all ranks, whatever the user's functions do."""
+        `tell` sends what the round has taught this rank to the root, once; `heard` says whether the root has answered.
+        """
         round, nap = self._round, Nap(LONGEST_NAP_S)
-        all_settled: MPI.Request | None = None
         answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
-        while not round.over or self._parcels.under_way:
-            began = time.perf_counter()
+        began, idle = time.perf_counter(), True
+        while not round.over:
+            before, began = began, time.perf_counter()
+            if not idle:
+                self._watch.occupy(began - before)
+            idle = False
             self._loans.record.enter(Phase.PROTOCOL, began)
-            arrived = [self._open(*parcel) for parcel in self._parcels.take()]
+            arrived = [self._open(*parcel) for parcel in self._wire.take()]
             sends = round.turn(began, arrived)
             self._post(sends)
             if arrived or sends:
                 nap.reset()
                 self.spent_s += time.perf_counter() - began
-            self._meanwhile(nap.waited_s)
+            self._meanwhile(nap.waited_s - VERDICT_S * round.told)
             if self._interrupts.pending:
-                self._post(self._interrupted())
-            if round.settled and not round.over:
-                if all_settled is None:
-                    all_settled = self._comm.Ibarrier()
-                if all_settled.Test():
-                    round.end()
-                    continue
+                self._post(self._interrupted(nap.waited_s))
+            if round.ready and not answer:
+                tell(round.tell())
+            if round.told and heard():
+                round.end()
+                continue
             looked = time.perf_counter()
             if self._watch.rest():
                 self._loans.record.enter(Phase.RESTING, looked)
                 continue
-            self._post(answer)
-            answer.clear()
+            if answer:
+                self._post(answer)
+                answer = []
             job = round.job
             if job is not None:
                 answer = self._compute(job)
@@ -125,8 +125,9 @@ class Lending:
             elif not arrived:
                 self._loans.record.enter(Phase.WAITING, time.perf_counter())
                 nap.take()
+                idle = True
 
-    def _open(self, source: int, _tag: int, buffer: Buffer) -> Arrival:
+    def _open(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; results that it brings are put where they belong."""
         about = head(buffer)
         message = Message(Kind(about.kind), slice(0, about.n), about.ticks, buffer)
@@ -142,6 +143,8 @@ class Lending:
         return source, message
 
     def _post(self, sends: Iterable[Send]) -> None:
+        if not sends:
+            return
         waiting = deque(sends)
         while waiting:
             rank, message = waiting.popleft()
@@ -150,8 +153,7 @@ class Lending:
             except BaseException as caught:  # of the user's pack
                 waiting.extend(self._fail(caught, f"packing rows for rank {rank}", rank))
             else:
-                # Nobody answers DRY: that it was received has to be known before the next round.
-                self._parcels.send(rank, self._parcels.tag, buffer, synchronous=message.kind is Kind.DRY)
+                self._wire.send(rank, buffer)
                 if message.rows is not None and self._rows is not None:
                     n = count(self._rows.of_units(message.rows))
                     self._loans.lent(rank, time.perf_counter(), n, buffer.nbytes)
@@ -166,7 +168,7 @@ class Lending:
 
     def _compute(self, job: Job) -> list[Send]:
         """Compute a job; what is to be sent then."""
-        foreign = job.owner != self._comm.rank
+        foreign = job.owner != self._rank
         try:
             return self._compute_foreign(job) if foreign else self._compute_home(job)
         except BaseException as caught:
@@ -212,7 +214,7 @@ class Lending:
         """Call the user's function; its result as columns, and the ticks it took."""
         assert self._rows is not None
         spec, results, total = self._rows.spec, [], 0.0
-        self._watch.rows += len(block[0])
+        self._watch.block(len(block[0]))
         for part in in_blocks(block, spec.block_rows):
             with self._interrupts.allowed():
                 result, ticks = self._watch.call(self._function, (in_form(spec, part), *part[spec.n_home :]))
@@ -220,7 +222,12 @@ class Lending:
             total += ticks
         return results[0] if len(results) == 1 else tuple(concatenate(spec, results)), total
 
-    def _interrupted(self) -> list[Send]:
+    def _interrupted(self, waited_s: float) -> list[Send]:
+        """Ctrl-C fails the round; who has told already waits a while for the verdict, and raises it then."""
+        if self._round.told:
+            if waited_s > PATIENCE_S:
+                self._interrupts.check()
+            return []
         try:
             self._interrupts.check()
         except KeyboardInterrupt as caught:
@@ -229,5 +236,5 @@ class Lending:
 
     def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
         if self.blame is None:
-            self.blame = blame_user(error, self._comm.rank, what)
+            self.blame = blame_user(error, self._rank, what)
         return self._round.fail(*unsent)

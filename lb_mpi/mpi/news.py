@@ -46,6 +46,7 @@ class News:
         self.name = name
         self.roll = RollCall(comm)
         self._failure: str | None = None
+        self.raised: BaseException | None = None  # that all ranks have raised together: it is no news
 
     @property
     def failed(self) -> bool:

@@ -52,11 +52,10 @@ class Parcels:
         """Something that was begun to be sent or received is not complete."""
         return bool(self._going or self._coming)
 
-    def send(self, rank: int, tag: int, buffer: Buffer, *, synchronous: bool = False) -> None:
-        """Start to send; returns at once.  `synchronous`: it is under way until it is received."""
+    def send(self, rank: int, tag: int, buffer: Buffer) -> None:
+        """Start to send; returns at once."""
         message = [buffer, buffer.nbytes // UNIT_BYTES, unit()]
-        send = self._comm.Issend if synchronous else self._comm.Isend
-        self._going.append((send(message, rank, tag), buffer))
+        self._going.append((self._comm.Isend(message, rank, tag), buffer))
         self.sent_bytes += buffer.nbytes
         self.unsent_bytes += buffer.nbytes
         self._sent[rank] += 1

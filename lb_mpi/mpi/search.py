@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from lb_mpi import checks, signs
-from lb_mpi.emulate import throttle
+from lb_mpi.emulate import Varying, throttle
 from lb_mpi.graph import ring_order
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.interrupts import Interrupts, held
@@ -44,7 +44,7 @@ def search(
     save_every_s: float = 30.0,
     threshold: float = 0.125,
     balance: bool = True,
-    emulated_speed: float = 1.0,
+    emulated_speed: float | Varying = 1.0,
     quantum: int | None = None,
     pause_s: tuple[float, float] = (1e-4, 1e-2),
     longest_nap_s: float = 0.5e-3,
@@ -137,7 +137,7 @@ def _settings(problem: object, options: Options, others: tuple[Any, ...]) -> _Se
     return _Settings(
         check_route(problem, options.checked()),
         check_bound(bound),
-        throttle(checks.emulated_speed(emulated_speed)),
+        throttle(emulated_speed, "emulated_speed"),
         Quantum(quantum),
         Nap(checks.number("longest_nap_s", longest_nap_s, above=0.0, most=1.0, unit="seconds")),
         checks.function("on_report", on_report, optional=True),

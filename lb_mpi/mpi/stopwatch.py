@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.checks import emulated_speed as check_speed
-from lb_mpi.emulate import throttle
+from lb_mpi.emulate import Varying, throttle
 from lb_mpi.mpi.clocks import Clocks, own_s
+
+
+class Measured(NamedTuple):
+    """What a rank did with rows."""
+
+    occupied_s: float = 0.0  # computing, resting (emulated), and all that goes with it: copying, sending, messages
+    computing_s: float = 0.0  # of it, computing and resting
+    ticks: float = 0.0
+    blocks: int = 0
+
+    @property
+    def handling_s(self) -> float:
+        """Seconds that a block took beside being computed."""
+        return max(0.0, self.occupied_s - self.computing_s) / max(1, self.blocks)
 
 
 class Stopwatch:
@@ -20,18 +33,17 @@ class Stopwatch:
     `lb_mpi.balancing.estimate`.
     """
 
-    def __init__(self, emulated_speed: float) -> None:
-        self.slow = throttle(check_speed(emulated_speed))
+    def __init__(self, emulated_speed: float | Varying) -> None:
+        self.slow = throttle(emulated_speed, "emulated_speed")
         self.warm = False  # the first call of a function may compile it, and tells nothing about rows
-        self.busy_s = self.ticks = 0.0
-        self.computing_s = 0.0  # of this round: busy, and what the first call took
+        self.computing_s = 0.0  # of this round, with what the first call took
         self.rows = 0  # computed in this round
+        self._measured = Measured()
         self._clocks = Clocks()
 
     def begin(self) -> None:
         """Begin a new round, in this thread."""
-        self.busy_s = self.ticks = self.computing_s = 0.0
-        self.rows = 0
+        self.computing_s, self.rows = 0.0, 0
         self._clocks.begin()
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, float]:
@@ -43,11 +55,31 @@ class Stopwatch:
         self.computing_s += after.wall_s - before.wall_s
         if not self.warm:
             self.warm = True
+            self.occupy(before.wall_s - after.wall_s)
             return result, np.nan
         ticks = own_s(before, after)
-        self.busy_s += after.wall_s - before.wall_s
-        self.ticks += ticks
+        self._add(computing_s=after.wall_s - before.wall_s, ticks=ticks)
         return result, ticks
+
+    def occupy(self, seconds: float) -> None:
+        """The rank was occupied with rows for so long, with computing and with all else that it takes."""
+        self._add(occupied_s=seconds)
+
+    def block(self, rows: int) -> None:
+        """A block of rows is about to be computed."""
+        self.rows += rows
+        self._add(blocks=1)
+
+    def tell(self) -> Measured:
+        """What was measured since this was asked the last time."""
+        measured, self._measured = self._measured, Measured()
+        return measured
+
+    def _add(self, occupied_s: float = 0.0, computing_s: float = 0.0, ticks: float = 0.0, blocks: int = 0) -> None:
+        one = self._measured
+        self._measured = Measured(
+            one.occupied_s + occupied_s, one.computing_s + computing_s, one.ticks + ticks, one.blocks + blocks
+        )
 
     def rest(self) -> bool:
         """Rest for a short part of the time that an emulated slow rank needs; False when it may compute."""
@@ -57,7 +89,7 @@ class Stopwatch:
         began = time.perf_counter()
         time.sleep(seconds)
         rested = time.perf_counter() - began
-        self.busy_s += rested
+        self._add(computing_s=rested)
         self.computing_s += rested
         return True
 

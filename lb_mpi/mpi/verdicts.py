@@ -1,42 +1,72 @@
-"""The end of a call of `map_blocks`: the root hears all ranks' reports, and all hear its verdict."""
+"""The end of a call of `map_blocks`: the root hears all ranks' reports, and all hear its verdict.
+
+That is one gather and one broadcast, which nobody waits in: ranks go on serving each other meanwhile.  As each rank reports
+when its rows are back, the verdict tells at the same time that the round is over.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.judge import Judge
-from lb_mpi.balancing.reports import REPORT, Problem, Report, Verdict, verdict_dtype, verdict_of
+from lb_mpi.balancing.migrate import plan_of
+from lb_mpi.balancing.reports import REPORT, Problem, Report, Verdict, left_out, verdict_dtype, verdict_of
 from lb_mpi.mpi.collective import raise_together
 from lb_mpi.mpi.waiting import wait
 
-LONGEST_WAIT_S = 1e-4  # the wait for the others, at the end of a call
 
+class Hearing:
+    """One call's; `judge` is on the root only.  Collective: `tell`, once, and then `heard` until it says so."""
 
-def hear_verdict(
-    comm: MPI.Intracomm, judge: Judge | None, report: Report, meanwhile: Callable[[], object]
-) -> tuple[Verdict, float]:
-    """Collective: what the root decides when it has heard everybody, and the seconds that deciding took.
+    def __init__(self, comm: MPI.Intracomm, judge: Judge | None) -> None:
+        self._comm, self._judge = comm, judge
+        self._reports = np.empty(comm.size if judge is not None else 0, dtype=REPORT)
+        self._room = comm.size  # transfers for which the verdict has room
+        self._answer = np.zeros(1, dtype=verdict_dtype(comm.size, self._room))
+        self._gathered: MPI.Request | None = None
+        self._spread: MPI.Request | None = None
+        self._verdict: Verdict | None = None  # on the root
+        self._error: Exception | None = None
+        self.judging_s = 0.0  # on the root
 
-    `judge` is on the root only.  `meanwhile` is called between naps, and may raise.
-    """
-    reports, answer = np.empty(comm.size, dtype=REPORT), np.zeros(1, dtype=verdict_dtype(comm.size))
-    mine = np.array([report.fields()], dtype=REPORT)
-    wait(comm.Igather(mine.view(np.uint8), reports.view(np.uint8), 0), LONGEST_WAIT_S, meanwhile)
-    began = time.perf_counter()
-    error: Exception | None = None
-    if judge is not None:
+    def tell(self, report: Report) -> None:
+        """Send this rank's report on its way."""
+        self._mine = np.array([report.fields()], dtype=REPORT)
+        self._gathered = self._comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
+        if self._judge is None:
+            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
+
+    def heard(self) -> bool:
+        """See whether the verdict has come; the root gives it when it has heard everybody."""
+        assert self._gathered is not None
+        gathered = self._gathered.Test()
+        if self._spread is None and gathered:
+            began = time.perf_counter()
+            self._decide()
+            self.judging_s = time.perf_counter() - began
+            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
+        return self._spread is not None and self._spread.Test() and gathered
+
+    def verdict(self) -> Verdict:
+        """Collective, when it has come: what was decided.  What was raised on the root, all raise."""
+        verdict = self._verdict or verdict_of(self._answer)
+        if verdict.problem is Problem.JUDGE:
+            raise_together(self._comm, self._error)
+        if n := left_out(self._answer):
+            table = verdict.plan.table() if verdict.plan is not None else np.empty((5, n))
+            wait(self._comm.Ibcast(table, 0))
+            verdict = verdict._replace(plan=plan_of(table))
+        return verdict
+
+    def _decide(self) -> None:
+        assert self._judge is not None
         try:
-            answer = judge.hear(reports).record()
+            self._verdict = self._judge.hear(self._reports)
+            self._answer = self._verdict.record(self._room)
         except Exception as caught:  # the others wait for a verdict
-            error = caught
-            answer["verdict"]["problem"] = Problem.JUDGE
-    judging_s = time.perf_counter() - began
-    wait(comm.Ibcast(answer.view(np.uint8), 0), LONGEST_WAIT_S, meanwhile)
-    verdict = verdict_of(answer)
-    if verdict.problem is Problem.JUDGE:
-        raise_together(comm, error)
-    return verdict, judging_s
+            self._error = caught
+            self._answer["verdict"]["problem"] = Problem.JUDGE
+            self._verdict = verdict_of(self._answer)

@@ -8,7 +8,8 @@ from typing import Any
 
 from lb_mpi.balancing.round import Arrival, Kind, Round, Send
 from lb_mpi.balancing.rowsets import count
-from lb_mpi.balancing.simulate import Call, Cluster, Network, Seconds, World
+from lb_mpi.balancing.simulate import Cluster, Network, Seconds, World
+from lb_mpi.balancing.times import Call
 from lb_mpi.recording.events import Driver, Phase, Step
 from lb_mpi.recording.loans import Loans
 from lb_mpi.recording.record import Record

@@ -96,6 +96,24 @@ def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(given["imbalance"]) == 12
 
 
+def test_a_change_of_speed_is_in_the_bound_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = []
+    for more in ([], ["--speed-changes", "0:0:1000:0.5"]):
+        code, out, _ = run(weather, monkeypatch, *SMALL, *more, "--json")
+        assert code == 0
+        answers.append(json.loads(out))
+    assert answers[0]["checksum"] == answers[1]["checksum"]
+    for answer, power in zip(answers, (COMM.size, COMM.size - 0.5), strict=True):
+        assert answer["lower_bound_seconds"] == pytest.approx(answer["cpu_seconds"] / power)
+    assert [one["after_seconds"] for one in answers[1]["steps_to_settle"]] == [0.0]
+
+
+def test_steps_until_it_has_settled() -> None:
+    imbalances, begins = [0.9, 0.1, 0.1, 0.8, 0.3, 0.1, 0.2, 0.1, 0.1], np.arange(9.0)
+    found = [weather.steps_to_settle(imbalances, begins, moment) for moment in (0.0, 1.0, 3.0, 2.5, 8.0)]
+    assert found == [1, 0, 4, 4, None]
+
+
 def test_margins_are_the_neighbours_cells() -> None:
     block = weather.Block(COMM, (24, 48), 3)
     whole = Climate((24, 48), slice(0, 48), slice(0, 24)).begin(3)
@@ -145,6 +163,8 @@ def test_kernels_against_plain_python() -> None:
         (["--speeds", ",".join(["2"] * COMM.size)], "--speeds: 2.0 for rank 0"),
         (["--speeds", ",".join(["1"] * (COMM.size + 1))], f"--speeds has {COMM.size + 1} numbers"),
         (["--shape", "100000000x100000000"], "shape"),
+        (["--speed-changes", "0:1"], "--speed-changes: a change of speed '0:1': expected RANK:FROM_S:TO_S:FACTOR"),
+        (["--speed-changes", f"{COMM.size}:0:1:0.5"], f"--speed-changes: rank {COMM.size}: expected 0 to {COMM.size - 1}"),
         (["--unknown"], "--unknown"),
     ],
 )

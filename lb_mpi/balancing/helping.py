@@ -1,0 +1,32 @@
+"""How much a rank that has nothing left to do is given.   (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LATENCY_S = 0.5e-3  # at least as much has to be saved by a loan
+BLOCK_S = 2.5e-3  # of a block at home: short enough for who waits, and so long that timing it costs nothing
+LEAST_HANDLINGS = 8  # a block takes at least so many times as long as it takes to handle it
+PART = 0.5  # of a rank's share in what is left is lent at a time
+
+
+def shortest_s(handling_s: float) -> float:
+    """Seconds of a short block at home, where to handle one takes `handling_s` beside its rows."""
+    return max(BLOCK_S, LEAST_HANDLINGS * handling_s)
+
+
+def part(sizes: Sequence[int], row_s: float, share: float, faster: float, handling_s: float = 0.0) -> int:
+    """How many blocks, of so many rows each, the next one first, a helper is given of what is left at home.
+
+    A row takes `row_s` seconds at home.  The helper makes up `share` of the speed of all ranks, and is `faster` times as
+    fast as this one.  It gets PART of its share, or all of it if that takes less than a short block, and one block at least;
+    nothing that would not come back LATENCY_S before this rank alone would be through, if that takes it `handling_s` more.
+    """
+    left = sum(sizes)
+    wanted = max(PART * share * left, min(share * left, shortest_s(handling_s) / row_s if row_s else 0.0))
+    rows, n = sizes[0], 1
+    while n < len(sizes) and rows + 0.5 * sizes[n] <= wanted:
+        rows += sizes[n]
+        n += 1
+    back_s = rows * row_s / faster + LATENCY_S + handling_s
+    return n if back_s + LATENCY_S <= left * row_s else 0
