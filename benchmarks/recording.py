@@ -45,6 +45,7 @@ def measure(mpiexec: str, ranks: int, app: str, runs: int) -> dict[str, Any]:
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
         for run in range(runs + 1):
+            print(f"{app}: round {run} of {runs}{'' if run else ', which does not count'}", file=sys.stderr, flush=True)
             for way, where in (("off", None), ("on", folder)):
                 taken[way].append(seconds(mpiexec, ranks, app, where))
             if not run:
@@ -64,12 +65,13 @@ def main() -> None:
     )
     parser.add_argument("--ranks", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--runs", type=int, default=9, help="in each way (default: %(default)s)")
+    parser.add_argument("--only", choices=APPS, help="one program only")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     mpiexec = shutil.which("mpiexec")
     if min(options.ranks, options.runs) < 1 or mpiexec is None:
         parser.error("expected --ranks and --runs >= 1, and mpiexec in PATH")
-    told = {app: measure(mpiexec, options.ranks, app, options.runs) for app in APPS}
+    told = {app: measure(mpiexec, options.ranks, app, options.runs) for app in APPS if options.only in (None, app)}
     if options.json:
         told = {app: {**one, "others": known(one["others"])} for app, one in told.items()}
         print(json.dumps({"ranks": options.ranks, "runs": options.runs, **told}))

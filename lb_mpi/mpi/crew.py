@@ -34,8 +34,8 @@ from lb_mpi.recording.steals import Steals
 
 MAP = "a map of lb_mpi.Pool"
 INLINE_BYTES = 64 << 10  # what is larger goes over the shelf
-SHORTEST_NAP_S, LONGEST_NAP_S = 50e-6, 0.5e-3  # looking around costs some 30 us of CPU
-QUICK_S = 0.3e-3  # without a nap between maps, since they may follow each other; others may have the core
+LONGEST_NAP_S = 0.5e-3
+QUICK_S = 0.3e-3  # without a nap, since maps may follow each other; others may have the core
 NEWS_AFTER_S = 5e-3
 
 
@@ -50,7 +50,7 @@ class Post:
         )  # (source, tag, buffer) from the root; on the root, results
         self.returned: deque[tuple[int, Buffer]] = deque()  # on the root: results of submitted tasks
         self._comm, self._news = comm, news
-        self._nap, self._idle_since = Nap(LONGEST_NAP_S, SHORTEST_NAP_S), 0.0
+        self._nap, self._idle_since = Nap(LONGEST_NAP_S), 0.0
 
     def active(self) -> None:
         """Something has happened: the next nap is short."""
@@ -63,12 +63,12 @@ class Post:
         """For how long nothing has happened."""
         return time.perf_counter() - self._idle_since if self._idle_since else 0.0
 
-    def nap(self, at_most: float = float("inf"), *, between_maps: bool = False) -> None:
+    def nap(self, at_most: float = float("inf")) -> None:
         """Sleep, a little longer each time; Error when meanwhile another rank has told that it can't go on."""
         now = time.perf_counter()
         self.record.enter(Phase.WAITING, now)
         self._idle_since = self._idle_since or now
-        if between_maps and now < self._idle_since + QUICK_S:
+        if now < self._idle_since + QUICK_S:
             os.sched_yield()
             return
         self._nap.take(at_most)

@@ -71,7 +71,7 @@ def _next_order(crew: Crew) -> tuple[int, Buffer]:
             if crew.receive():
                 crew.post.active()
             else:
-                crew.post.nap(between_maps=True)
+                crew.post.nap()
     _, tag, buffer = crew.post.inbox.popleft()
     return tag, buffer
 

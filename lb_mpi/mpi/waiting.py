@@ -17,16 +17,16 @@ _abandoned: list[object] = []  # the MPI may still write to their buffers: they 
 
 
 class Nap:
-    """A sleep that grows from `shortest_s` to `longest_s` while nothing happens."""
+    """A sleep that grows from 10 us to `longest_s` while nothing happens."""
 
-    def __init__(self, longest_s: float, shortest_s: float = SHORTEST_S) -> None:
-        self.longest_s, self._shortest_s = longest_s, shortest_s
-        self._length = shortest_s
+    def __init__(self, longest_s: float) -> None:
+        self.longest_s = longest_s
+        self._length = SHORTEST_S
         self._since = 0.0  # when the first nap began after something had happened; 0: none has
 
     def reset(self) -> None:
         """Something has happened: the next nap is short."""
-        self._length = self._shortest_s
+        self._length = SHORTEST_S
         self._since = 0.0
 
     @property
