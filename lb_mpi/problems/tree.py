@@ -27,17 +27,19 @@ from lb_mpi.checks import show
 class TreeSearch:
     """A search through all nodes of a tree, one rank's part of it (a `lb_mpi.Problem`).
 
-    root      the node to begin with; a node is any object that can be pickled
-    children  a function from a node to its children: any number of them, in a list or as a generator
-    value     a function from a node to what it counts; None: 1, so that the nodes are counted.  Where it returns None, the
-              node adds nothing
-    merge     a function that puts two such values together, in any order (+, max, ...)
-    until     a function of what this rank has put together so far: once it is true on any rank, the search ends on all
+    Parameters
+    ----------
+    root : the node to begin with; a node is any object that can be pickled.
+    children : a function from a node to its children, any number of them, in a list or as a generator.
+    value : a function from a node to what it counts; None: 1, so that the nodes are counted.  A node for which it returns
+        None adds nothing.
+    merge : a function that puts two such values together, in any order (+, max, ...).
+    until : a function of what this rank has put together so far: once it is true on any rank, the search ends on all.
 
     Every rank makes it alike.  The search's value is what all nodes together count, None when none has counted.
 
-    The last node in hand is the next one, so that few are in hand; every other one is given away, since old ones have most
-    below them, and have them on both ranks.  The load is the number of nodes in hand.  Nodes travel as pickles, and ranks
+    The last node in hand is the next one, so that few are in hand.  Every other one is given away, so that both ranks have
+    old ones, with most below them.  The load is the number of nodes in hand.  Nodes travel as pickles, and ranks
     trust each other.  Nothing read from a disk is unpickled: a search that is to be saved needs a `lb_mpi.Savable`.
 
     TypeError when an argument is no function.
