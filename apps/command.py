@@ -16,9 +16,9 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.progress import add_progress, shown, terminal
+from lb_mpi.commands.arguments import add_route, route_of
 from lb_mpi.emulate import Change, Varying, change_of, seconds_for
 from lb_mpi.mpi.collective import agree
-from lb_mpi.searching.options import MOST_ON_RING
 
 TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
 
@@ -73,13 +73,7 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
         metavar="S,S",
         help="shortest and longest pause in seconds before an idle rank drafts again (default: 1e-4,1e-2)",
     )
-    group.add_argument(
-        "--route",
-        choices=("auto", "ring", "random"),
-        default="auto",
-        help="where a rank without work asks: along the ring, or at random ranks (default: auto, the ring on up to "
-        f"{MOST_ON_RING} ranks)",
-    )
+    add_route(group)
     add_search_saves(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
 
@@ -105,8 +99,6 @@ def add_speeds(group: Any) -> None:
         metavar="F,F,...",
         help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank",
     )
-
-
 
 
 def add_changes(group: Any) -> None:
@@ -176,7 +168,7 @@ def search(
         emulated_speed=speeds[comm.rank],
         quantum=options.quantum,
         pause_s=pause(),
-        route=None if options.route == "auto" else options.route,
+        route=route_of(options),
         save=options.save,
         save_every_s=options.save_every,
     )

@@ -12,6 +12,7 @@ from lb_mpi.checks import comma_list, number, show
 from lb_mpi.graph import Floats
 from lb_mpi.recording.record import Record
 from lb_mpi.recording.virtual import files
+from lb_mpi.searching.options import MOST_ON_RING
 
 GRAPH = (
     "mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N; the neighbours of vertices 1, 2, ... with slashes between: "
@@ -52,3 +53,20 @@ def write_record(folder: str, records: Sequence[Record], now: float, hosts: Sequ
     Path(folder).mkdir(parents=True, exist_ok=True)
     for name, data in files(records, now, hosts, program):
         (Path(folder) / name).write_bytes(data)
+
+
+def add_route(group: argparse._ActionsContainer) -> None:
+    """Add --route of a search."""
+    group.add_argument(
+        "--route",
+        choices=("auto", "ring", "random"),
+        default="auto",
+        help="where a rank without work asks: round the ring, as in the paper, or at random ranks; auto: the ring on up to "
+        f"{MOST_ON_RING} ranks (default: auto)",
+    )
+
+
+def route_of(options: argparse.Namespace) -> str | None:
+    """Return what --route says, as `lb_mpi.search` takes it."""
+    route: str = options.route
+    return None if route == "auto" else route

@@ -8,11 +8,11 @@ import time
 from typing import Any
 
 from lb_mpi.checks import comma_list
-from lb_mpi.commands.arguments import add_record, pair, write_record
+from lb_mpi.commands.arguments import add_record, add_route, pair, route_of, write_record
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.recording.record import Record
 from lb_mpi.searching import room, simulate
-from lb_mpi.searching.options import MOST_ON_RING, Options
+from lb_mpi.searching.options import Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S[,S]",
         help="seconds that a message takes; two: log-uniform between them (5e-6)",
     )
-    parser.add_argument(
-        "--route",
-        choices=("auto", "ring", "random"),
-        default="auto",
-        help="how drafts travel: round the ring, as in the paper, or over random ranks; auto: the ring on up to "
-        f"{MOST_ON_RING} ranks",
-    )
+    add_route(parser)
     parser.add_argument("--seed", type=int, default=0, help="of delays, pauses and random routes (%(default)s)")
     parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds a node takes (%(default)s)")
     parser.add_argument(
@@ -96,7 +90,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     speeds = [given[rank % len(given)] for rank in range(options.ranks)]
     low, high = simulate.check_latency(options.latency)
     problems = [UnbalancedTreeSearch(TREES[options.tree], options.split_rule) for _ in range(options.ranks)]
-    route = None if options.route == "auto" else options.route
+    route = route_of(options)
     pause = options.pause or simulate.pause_for(options.ranks, high)
     records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None
     result = simulate.search(

@@ -43,8 +43,6 @@ from lb_mpi.mpi.wire import Wire
 from lb_mpi.recording.events import Driver, Phase
 from lb_mpi.recording.loans import Loans
 
-LONGEST_WAIT_S = 0.5e-3  # between two looks whether the others are done
-
 
 class Balancer:
     """Levels the work on rows of data between the ranks of `comm`, however unequal the ranks are.

@@ -79,7 +79,8 @@ class TreeSearch:
                     f"children({show(node)}) returned {show(new)}: expected a list of nodes, or a generator"
                 )
             self._nodes.extend(new)
-            self._add(1 if self._value_of is None else self._value_of(node))
+            self._value = self.merge(self._value, 1 if self._value_of is None else self._value_of(node))
+            self.found = self._until is not None and self._value is not None and bool(self._until(self._value))
         return units
 
     def load(self) -> float:
@@ -102,13 +103,7 @@ class TreeSearch:
         return self._value
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Put two ranks' results together."""
+        """Put two results together, of which None adds nothing."""
         if one is None or other is None:
             return other if one is None else one
         return self._merge(one, other)
-
-    def _add(self, value: Any) -> None:
-        if value is None:
-            return
-        self._value = value if self._value is None else self._merge(self._value, value)
-        self.found = self._until is not None and bool(self._until(self._value))
