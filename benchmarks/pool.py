@@ -9,6 +9,7 @@ results   results of 2 MB
 speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on; with tasks that spin, whose ranks rest
           afterwards, and with tasks that wait for longer on slow ranks, so that four ranks need no four cores
 sleep     tasks that sleep: time / lower bound, in the pool and in Balancer.map_blocks, from the second call on
+hosts     three emulated hosts of speeds 0.8,0.4,0.2, 1 ms between them (launch/cluster; needs root): time / lower bound
 
 Medians of the rounds' ratios, with the least and the greatest.  A * tells that other programs took more than 5 % of the
 machine meanwhile, so that the row says little.
@@ -20,18 +21,20 @@ import argparse
 import importlib.util
 import json
 import math
-import os
+import shlex
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import pool_tasks
-from benchmarks.stealing import run
+from benchmarks.noise import MARK, MUCH, Watch
+from benchmarks.stealing import LIMIT_S, run
+from tools.environment import ROOT, here
 
-HEAVY_LOAD = 0.05  # of the machine, taken by others
-SPEEDS = "0.8,0.4,0.2,0.2"
+SPEEDS, HOSTS = "0.8,0.4,0.2,0.2", "0.8,0.4,0.2"
 GRAINS = (2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6)  # seconds of a task
 MODEL_TASKS = 4
 JOB_S = 0.2  # no job is shorter
@@ -64,7 +67,7 @@ class Row(NamedTuple):
         """Write a line: what was seen, its spread, what is wanted."""
         spread = f"{min(self.values):.3g} .. {max(self.values):.3g}" if len(self.values) > 1 else ""
         met = {None: "", True: "yes", False: "no"}[self.met]
-        mark = "*" if self.others > HEAVY_LOAD else ""
+        mark = MARK if self.others > MUCH else ""
         return f"{self.name:72} {self.seen:9.4g}{mark:1} {self.unit:5} {spread:17} {self.wanted:8} {met}"
 
 
@@ -205,39 +208,31 @@ def sleep(options: argparse.Namespace) -> Rows:
         yield Row(f"4 ranks, 400 sleeps of 5 ms heavy, {name}: time / bound", answer["ratios"], "", "<= 1.10")
 
 
+def hosts(options: argparse.Namespace) -> Rows:
+    """Three emulated hosts, a rank on each.  RuntimeError where they can't be had."""
+
+    def cluster(*argv: str) -> str:
+        words = [sys.executable, "launch/cluster", "--name", "benchmark", *argv]
+        done = subprocess.run(words, capture_output=True, text=True, env=here().variables(), cwd=ROOT, timeout=LIMIT_S)
+        if done.returncode:
+            raise RuntimeError(f"launch/cluster {shlex.join(argv)}: {done.stderr.strip()}")
+        return done.stdout
+
+    case = ["run", "--", sys.executable, "-m", "benchmarks.pool_ranks", "pool_bound", "--speeds", HOSTS, "--hosts-are-slow"]
+    case += ["--repeat", str(options.repeat), "--seed", str(options.seed), "--kind", "heavy", "--task-s", "1e-2"]
+    cluster("up", "--hosts", "3", "--speeds", HOSTS, "--delay-ms", "1")
+    try:
+        for work, words in (("spin", ""), ("nap", ", tasks that wait")):
+            for tasks in (300, 1000):
+                answer = json.loads(cluster(*case, "--tasks", str(tasks), "--work", work).splitlines()[-1])
+                yield Row(f"hosts {HOSTS}, {tasks} x 10 ms heavy{words}: time / bound", answer["ratios"], "", "<= 1.10")
+    finally:
+        cluster("down")
+
+
 SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
-    section.__name__: section for section in (peers, grain, model, results, speeds, sleep)
+    section.__name__: section for section in (peers, grain, model, results, speeds, sleep, hosts)
 }
-
-
-class Others:
-    """CPU time that other programs take, from /proc/stat."""
-
-    def __init__(self) -> None:
-        """Begin now."""
-        self._last = self._read()
-        self._share = 0.0
-
-    def share(self) -> float:
-        """Share of the machine since the last call, again the same when that was just now; 0.0 where it can't be known."""
-        busy, own, at = self._last
-        now_busy, now_own, now = self._read()
-        if now - at > JOB_S:  # rows of one job have one share
-            taken_s = (now_busy - busy) - (now_own - own)
-            self._share = max(0.0, taken_s) / ((os.cpu_count() or 1) * (now - at))
-            self._last = now_busy, now_own, now
-        return self._share
-
-    @staticmethod
-    def _read() -> tuple[float, float, float]:
-        times = os.times()
-        own = times.user + times.system + times.children_user + times.children_system
-        try:
-            line = Path("/proc/stat").read_text().split("\n", 1)[0]
-        except OSError:
-            return own, own, time.perf_counter()
-        user, nice, system, _, _, irq, softirq, *_ = map(int, line.split()[1:])
-        return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), own, time.perf_counter()
 
 
 def main() -> None:
@@ -252,12 +247,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.repeat < 1:
         parser.error(f"--repeat {options.repeat}: expected at least 1")
-    rows, others = [], Others()
+    rows, watch, looked_at, others = [], Watch(), time.perf_counter(), 0.0
     for name in options.only:
         if not options.json:
             print(f"{name}:", flush=True)
         for row in SECTIONS[name](options):
-            measured = row._replace(others=others.share())
+            if time.perf_counter() - looked_at > JOB_S:  # rows of one job have one share
+                looked_at, others = time.perf_counter(), watch.others()
+            measured = row._replace(others=others)
             rows.append(measured)
             if not options.json:
                 print(f"  {measured}", flush=True)

@@ -94,7 +94,7 @@ def pool_bound(options: argparse.Namespace) -> Answer:
     """Time of a map / its lower bound, on ranks that emulate speeds; from the second map of a pool on.
 
     A task that waits takes longer on a slow rank by itself: no core is needed for it, and no rest afterwards.  What counts
-    is how long it took: a busy system wakes it late.
+    is how long it took: a busy system wakes it late.  Where the hosts are slow, tasks that compute are so by themselves.
     """
     speeds = comma_list("--speeds", options.speeds, COMM.size)
     mine, waits = speeds[COMM.rank], options.work == "nap"
@@ -104,7 +104,7 @@ def pool_bound(options: argparse.Namespace) -> Answer:
         return mine * pool_tasks.nap(seconds / mine)
 
     function = slow_nap if waits else PLAIN[options.work]
-    pool = lb_mpi.Pool(COMM, emulated_speed=1.0 if waits else mine)
+    pool = lb_mpi.Pool(COMM, emulated_speed=1.0 if waits or options.hosts_are_slow else mine)
     with pool:
         for k in range(options.repeat + 1):
             items = pool_tasks.costs(options.kind, options.tasks, options.task_s, options.seed + k)
@@ -154,6 +154,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", type=int, default=1000)
     parser.add_argument("--costs", action="store_true", help="are known")
     parser.add_argument("--speeds", default=",".join(["1"] * COMM.size))
+    parser.add_argument("--hosts-are-slow", action="store_true", help="--speeds are theirs: nothing is emulated")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--contestants", nargs="+", default=["pool"])

@@ -214,6 +214,20 @@ def test_mistakes(lab: Lab, hosts: str, more: list[str], says: str) -> None:
     assert list(lab.pids.iterdir()) == []  # nobody was asked
 
 
+def test_an_mpiexec_beside_the_interpreter_is_found_without_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, other = tmp_path / "bin", tmp_path / "other"
+    for folder in (beside, other):
+        folder.mkdir()
+    (beside / "mpiexec").touch(0o755)
+    monkeypatch.setattr("sys.executable", str(beside / "python"))
+    monkeypatch.setenv("PATH", str(other))
+    assert start.find("mpiexec") == str(beside / "mpiexec")
+    (other / "mpiexec").touch(0o755)
+    assert start.find("mpiexec") == str(other / "mpiexec")  # what the user has chosen
+    with pytest.raises(ValueError, match="nosuch: not found"):
+        start.find("nosuch")
+
+
 # Two ranks, which note their pids and compute; each has a child in a session of its own.
 BUSY = (
     "import os, sys, time\nif os.fork() == 0: os.setsid()\n"

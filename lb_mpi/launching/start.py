@@ -53,8 +53,11 @@ def interpreter(program: Sequence[str]) -> str:
 
 
 def find(what: str) -> str:
-    """The full path of a command; ValueError when there is none."""
-    found = shutil.which(what)
+    """The full path of a command, in PATH or beside this interpreter; ValueError when there is none.
+
+    An mpiexec from a wheel lies beside the interpreter, and `python -m lb_mpi run` needs no activated environment.
+    """
+    found = shutil.which(what) or shutil.which(what, path=os.path.dirname(sys.executable))
     if found is None:
         raise ValueError(f"{what}: not found: expected a command")
     return os.path.abspath(found)
