@@ -17,7 +17,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps.progress import add_progress, shown, terminal
 from lb_mpi.commands.arguments import add_route, route_of
-from lb_mpi.emulate import Change, Varying, change_of, seconds_for
+from lb_mpi.emulate import Change, Varying, change_of, seconds_for, throttled
 from lb_mpi.mpi.collective import agree
 
 TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
@@ -133,6 +133,12 @@ def all_speeds(comm: MPI.Intracomm, options: argparse.Namespace) -> list[Varying
     ]
 
 
+def as_slow(comm: MPI.Intracomm, speeds: list[Varying]) -> list[Varying]:
+    """The speeds, with that of launch/throttle (or of an emulated host) for each rank: what lower bounds are made of."""
+    slow = comm.allgather(throttled())
+    return [Varying(one.usual * factor, one.changes) for one, factor in zip(speeds, slow, strict=True)]
+
+
 def own_speed(comm: MPI.Intracomm, speeds: list[float] | None) -> float:
     """This rank's speed; ValueError on all ranks alike for speeds that won't do."""
     speeds = speeds or [1.0] * comm.size
@@ -172,7 +178,7 @@ def search(
         save=options.save,
         save_every_s=options.save_every,
     )
-    return dataclasses.replace(result, lower_bound_s=seconds_for(result.cpu_s, speeds))
+    return dataclasses.replace(result, lower_bound_s=seconds_for(result.cpu_s, as_slow(comm, speeds)))
 
 
 def lines(result: lb_mpi.SearchResult) -> list[str]:

@@ -25,6 +25,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps.command import Parser, add_speeds, compile_once, own_speed, run
 from apps.saved_steps import SavedSteps, add_save_options
+from lb_mpi.emulate import throttled
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import read_machine
@@ -228,7 +229,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         barrier(own)
         seconds = time.perf_counter() - began
         total = checksum(own, plan.vertices, heat)
-        everyone = own.gather((cpu_s, speed, len(plan.vertices)))
+        everyone = own.gather((cpu_s, speed * throttled(), len(plan.vertices)))
         if records():
             draw(own, options.graph, graph, plan.vertices)
     own.Free()

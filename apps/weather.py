@@ -24,7 +24,7 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from apps.command import Parser, add_changes, add_speeds, all_speeds, compile_once, run
+from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
 from lb_mpi.emulate import Varying, seconds_for
@@ -246,6 +246,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         map_of(parts(drawn / max(1, len(mine)), options.shape))
     checksum = block.checksum()
     everyone = own.gather(mine)
+    speeds = as_slow(own, speeds)
     own.Free()
     if everyone is None:
         return {}, []

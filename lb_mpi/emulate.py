@@ -6,6 +6,7 @@ Its speed may be another for a while, as when a colleague logs in: `Varying`.
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,6 +16,15 @@ from lb_mpi.checks import emulated_speed, integer, number
 
 SLICE_S = 0.5e-3  # longest single rest, so that a resting program can still serve its messages
 CREDIT_S = 5e-3  # how far a late wake-up or a lost time slice may be made good
+THROTTLED = "LB_MPI_THROTTLED"  # the relative speed of a program under launch/throttle, which sets it
+
+
+def throttled() -> float:
+    """The relative speed at which launch/throttle, or an emulated host, runs this program; 1.0: neither does.
+
+    For telling lower bounds, and for reading clocks (who is stopped seems to wait); no balancing depends on it.
+    """
+    return float(os.environ.get(THROTTLED, "1"))
 
 
 class Change(NamedTuple):

@@ -1,5 +1,6 @@
 """launch/throttle: the account on times that the test makes, and real programs: how they end, and that nothing is left."""
 
+import json
 import os
 import signal
 import subprocess
@@ -308,3 +309,38 @@ def test_nothing_is_left_when_the_program_ends(tmp_path: Path, start: Any) -> No
     process = start("--speed", "0.2", *python(stays), str(tmp_path))
     assert process.wait(60) == 0
     assert all(state(pid) in "ZX" for pid in numbers(tmp_path, 4))
+
+
+# What a call takes by itself, as the Balancer measures it: it computes for 3 ms, or sleeps for 30 ms, again and again.
+MEASURED = """
+import json, time
+from lb_mpi.emulate import throttled
+from lb_mpi.mpi.clocks import Clocks, own_s
+clocks, told = Clocks(), {"speed": throttled()}
+clocks.begin()
+def spin():
+    until = time.thread_time() + 3e-3
+    while time.thread_time() < until: pass
+for what in (spin, lambda: time.sleep(0.03)):
+    sums = [0.0, 0.0]
+    for _ in range(30):
+        before = clocks.before()
+        what()
+        after = clocks.after()
+        sums[0] += own_s(before, after)
+        sums[1] += after.cpu_s - before.cpu_s
+    told[what.__name__] = sums
+print(json.dumps(told))
+"""
+
+
+def test_to_be_stopped_is_not_taken_for_waiting() -> None:
+    pytest.importorskip("mpi4py", reason="lb_mpi.mpi needs it")
+    argv = [sys.executable, THROTTLE, "--speed", "0.2", "--", sys.executable, "-c", MEASURED]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    told = json.loads(done.stdout)
+    assert told["speed"] == 0.2
+    own_s, cpu_s = told["spin"]
+    assert own_s < 1.5 * cpu_s  # with the time in which it was stopped: 5
+    own_s, cpu_s = told["<lambda>"]
+    assert own_s >= 30 * 0.03

@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
+from lb_mpi.emulate import THROTTLED, throttled
 from lb_mpi.launching.program import FORWARDED, Program, end_as
 from lb_mpi.launching.rank import NUMBER
 
@@ -144,7 +145,7 @@ def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
     """Run `argv` at relative `speed` and end as it ended: with its exit code, or by the same signal."""
     began = time.monotonic()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGTSTP})
-    program = Program(argv, os.environ, mask)
+    program = Program(argv, {**os.environ, THROTTLED: f"{speed * throttled():g}"}, mask)
     try:
         hold_back(program, speed)
     finally:

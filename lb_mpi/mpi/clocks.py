@@ -8,6 +8,7 @@ import time
 from typing import NamedTuple
 
 from lb_mpi.balancing.estimate import own_time_s
+from lb_mpi.emulate import throttled
 
 try:
     from resource import RUSAGE_THREAD, getrusage
@@ -19,6 +20,9 @@ else:
 
     def _gave_up() -> int | None:
         return getrusage(RUSAGE_THREAD).ru_nvcsw
+
+
+THROTTLED = throttled()
 
 
 class Look(NamedTuple):
@@ -79,6 +83,7 @@ def own_s(before: Look, after: Look) -> float:
         after.cpu_s - before.cpu_s,
         _difference(before.gave_up, after.gave_up),
         _difference(before.queued_s, after.queued_s),
+        THROTTLED,
     )
 
 

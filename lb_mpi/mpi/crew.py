@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from mpi4py import MPI
 
 from lb_mpi import signs
-from lb_mpi.emulate import throttle
+from lb_mpi.emulate import throttle, throttled
 from lb_mpi.mpi.clocks import Clocks
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.functions import Functions
@@ -110,7 +110,7 @@ class Crew:
         self.epoch = 0  # of the last map, on the root
         self.news = News(comm, "pool")
         self.slow = throttle(emulated_speed)
-        self.emulated_speeds: list[float] = comm.allgather(emulated_speed)
+        self.emulated_speeds: list[float] = comm.allgather(emulated_speed * throttled())  # for the lower bound
         self.functions = Functions()
         self.clocks = Clocks()
         self.number: int = comm.bcast(

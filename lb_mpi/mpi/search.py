@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from lb_mpi import checks, signs
-from lb_mpi.emulate import Varying, throttle
+from lb_mpi.emulate import Varying, throttle, throttled
 from lb_mpi.graph import ring_order
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.interrupts import Interrupts, held
@@ -211,7 +211,7 @@ def _run(
         elif not searcher.over and not arrived and not searcher.saving:
             record.enter(Phase.WAITING, turned + aside_s)
             nap.take(searcher.wake_at - (time.perf_counter() - start))
-    seconds = (ended := time.perf_counter()) - start
+    seconds, speed = (ended := time.perf_counter()) - start, slow.speed * throttled()
     record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     mailbox.drain()
     roll.drain()
@@ -221,7 +221,7 @@ def _run(
     align(comm, record)
     share = poll_s / (poll_s + work_s) if work_s else 0.0
     stats = RankStats(
-        searcher.units, searcher.drafting.received, searcher.drafting.seq, mailbox.sent, seconds, slow.speed, cpu_s,
-        cpu_s / slow.speed / seconds, share,
+        searcher.units, searcher.drafting.received, searcher.drafting.seq, mailbox.sent, seconds, speed, cpu_s,
+        cpu_s / speed / seconds, share,
     )  # fmt: skip
     return collect(mailbox, searcher, stats, None if saving is None else saving.stopped)
