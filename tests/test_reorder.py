@@ -204,3 +204,7 @@ def test_known_wrong_variants_are_caught(number: int) -> None:
     module = mutant(*MUTANTS[number])
     with pytest.raises((AssertionError, ValueError, IndexError, TypeError)):
         check_small(module)
+
+
+def test_the_unchanged_module_is_none_of_them() -> None:
+    check_random(mutant("np.empty", "np.empty"), range(20))
