@@ -1,5 +1,6 @@
 """Signs that a program gives to who has started it (launch/run): it goes on, something was saved, it can save at a signal.
 
+    signs.begin()                       # it has come to a call of lb_mpi: MPI has begun
     with signs.phase("search"):         # from here on it's a hang if nothing happens for long
         while working:
             signs.turn()                # it goes on
@@ -44,6 +45,11 @@ class Seen(NamedTuple):
     saves_pid: int  # the process that saves at SAVE_SIGNAL and ends; 0: none
     phase: str  # what it is in, where it must go on; "": nowhere of the kind
 
+    @property
+    def spoke(self) -> bool:
+        """The program has said something."""
+        return any(self)
+
 
 class _Page:
     """The page of this process: its own, until one has been found."""
@@ -57,6 +63,12 @@ class _Page:
 
 
 _page = _Page()
+
+
+def begin() -> None:
+    """Say that the program has come to lb_mpi."""
+    _open()
+    turn()
 
 
 def turn() -> None:

@@ -33,6 +33,8 @@ class State(NamedTuple):
     n_saved: int = 0  # how often it has told that something was saved
     saved: int = 0  # the number of the last save
     saves: bool = False  # at a signal it saves and ends
+    spoke: bool = False  # it has said something
+    idle_s: float = 0.0  # until it has: for so long it has not computed
 
     def __str__(self) -> str:
         """Say that it hangs."""

@@ -88,6 +88,8 @@ class Side:
         state = one.look()
         if state.quiet_s < QUIET_S:
             state = state._replace(quiet_s=0.0, stopped=False, phase="")
+        if state.idle_s < QUIET_S:
+            state = state._replace(idle_s=0.0)
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
             say(f"state {told(state)}")

@@ -24,7 +24,7 @@ from lb_mpi.launching.heard import End
 from lb_mpi.launching.program import FORWARDED, become, end_as
 
 NUMBER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
-SEND_S = 5.0  # host.py hears many ranks that start at once
+SEND_S = 5.0  # for host.py to hear of an end
 
 
 def address(mark: str) -> str:
@@ -37,12 +37,12 @@ def number(variables: Mapping[str, str]) -> str:
     return next((variables[name] for name in NUMBER if variables.get(name)), "?")
 
 
-def tell(what: dict[str, Any], variables: Mapping[str, str], *files: int) -> bool:
-    """Tell host.py, and give it `files`; False when it isn't there."""
+def tell(what: dict[str, Any], variables: Mapping[str, str], *files: int, wait_s: float | None = SEND_S) -> bool:
+    """Tell host.py, and give it `files`; False when it isn't there, or doesn't hear within `wait_s` (None: for ever)."""
     mark = variables.get(limit.MARK, "").rpartition(":")[2]
     given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
-        out.settimeout(SEND_S)
+        out.settimeout(wait_s)
         out.connect(address(mark))
         out.sendmsg([json.dumps(what).encode()], given)
         return True
@@ -55,7 +55,8 @@ def page(variables: Mapping[str, str]) -> dict[str, str]:
         "lb_mpi-signs"
     )  # leaves nothing behind, and stays known to host.py when this process is gone
     os.ftruncate(file, signs.BYTES)
-    if not tell({"rank": number(variables), "pid": os.getpid()}, variables, file):
+    # Many ranks start at once, and one that has not told would look as if it hung; a host.py that hangs ends the run.
+    if not tell({"rank": number(variables), "pid": os.getpid()}, variables, file, wait_s=None):
         return {}
     return {signs.VARIABLE: f"/proc/{os.getpid()}/fd/{file}"}
 

@@ -51,15 +51,18 @@ class Rank:
     def __init__(self, number: str, pid: int, file: int) -> None:
         self.number, self._pid, self._file = number, pid, file
         self._progress = Progress(time.monotonic())
+        self._start = Progress(time.monotonic())
         self._host = socket.gethostname()
 
     def look(self) -> State:
         """How it does; what it has said stays known when it's gone."""
         seen, used = self._seen(), _used(self._pid)
-        quiet_s = self._progress.quiet_s(time.monotonic(), seen, used)
+        now = time.monotonic()
+        quiet_s = self._progress.quiet_s(now, seen, used)
+        idle_s = 0.0 if seen.spoke else self._start.quiet_s(now, seen._replace(phase="start"), used)
         return State(
             self.number, self._host, round(quiet_s, 1), used.stopped,
-            seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid),
+            seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke, round(idle_s, 1),
         )  # fmt: skip
 
     def save(self) -> None:

@@ -5,7 +5,8 @@ The law
 - A program that fails by itself would do so again: it isn't started again.  A rank or a host that dies may be chance.
 - Who came first is the cause: mpiexec ends the other ranks.  But where a rank dies, others may fail of it before its
   death is told: within `SETTLE_S`, a death counts before a failure.
-- Without a save since the start, starting again would be the same once more.
+- Without a save since the start, starting again would be the same once more; but not where a restart hangs before the
+  program has said anything (starting.py): that is not its doing, and all that was saved is still there.
 - What people have ended stays ended.
 - Where no rank has told how it ended, the code of mpiexec does: a signal (Open MPI: 128 and more, MPICH: 9), or a failure.
 
@@ -19,6 +20,7 @@ FAILED   a rank with another exit code                 over: that of mpiexec    
 DIED     a rank by a signal                            again                        over: that of mpiexec
 GONE     a host                                        again                        over: that of mpiexec
 HUNG     a rank neither computes nor answers           again                        over: 124
+         the same, in a restart that has said nothing  again, without a save        over: 124
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ class Outcome(NamedTuple):
     ends: Sequence[tuple[float, End]] = ()  # of ranks, with the seconds after the start when they were told
     gone: Sequence[str] = ()  # hosts that are
     hung: bool = False  # some rank does
+    lost_nothing: bool = False  # it was a restart, and ended before the program said anything
+    first_word_s: float | None = None  # when it did, here or in the start before
     n_saved: int = 0  # saves since the start
     saved: int = 0  # the number of the last one
     seconds: float = 0.0  # that it ran
@@ -107,6 +111,10 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> Decision:
     if n_restarts == allowed:
         return Decision(
             False, code, f"no restart: {'the one' if allowed == 1 else f'all {allowed}'} allowed had been made"
+        )
+    if found is How.HUNG and outcome.lost_nothing:
+        return Decision(
+            True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s: the program had not begun"
         )
     if not outcome.n_saved:
         return Decision(False, code, "no restart: nothing was saved since the last start")

@@ -26,6 +26,7 @@ from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.followed import followed
 from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
 from lb_mpi.launching.restarting import Outcome, decide, place
+from lb_mpi.launching.starting import Start
 from lb_mpi.launching.supervise import Patience, say, supervise
 from lb_mpi.launching.watch import SOON_S, Watch, is_here, launcher
 from lb_mpi.recording.launches import END, RESTART
@@ -113,8 +114,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
         type=float,
         default=60.0,
         metavar="S",
-        help="a rank hangs that neither computes nor answers for S seconds, in a call of lb_mpi or stopped: it is named, "
-        "with its Python stack, and the run is ended or restarted; 0: never (default: %(default)g)",
+        help="a rank hangs that neither computes nor answers for S seconds, in a call of lb_mpi or stopped, or, at "
+        "least 30 s long, in a restart that says nothing, or before its program begins: it is named, with its Python stack, "
+        "and the run is ended or restarted; 0: never (default: %(default)g)",
     )
     top.add_argument(
         "--grace-s",
@@ -164,12 +166,13 @@ class Job(NamedTuple):
     restarts: int  # at most
     diary: Diary
 
-    def start(self, gone: Collection[str], *, again: bool) -> Outcome | int:
+    def start(self, before: Outcome | None) -> Outcome | int:
         """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
 
-        A host that won't do is an error the first time.  `again`: it's left out, and all others of the list are used; those
-        that were `gone` in the last start, too, if they answer about as soon.
+        A host that won't do is an error the first time.  After a start `before`: it's left out, and all others of the list
+        are used; those that were gone then, too, if they answer about as soon.
         """
+        again, gone = before is not None, tuple(before.gone) if before else ()
         mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.diary.variables()}, emulated=self.emulated))
         python = interpreter(self.program)
         names = [self.hosts[index].name for index in (range(len(self.hosts)) if again else sorted(set(self.ranks)))]
@@ -193,7 +196,9 @@ class Job(NamedTuple):
             if not again:
                 say(shlex.join(argv))
             self.diary.begin(f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {', '.join(counts)}")
-            return supervise(argv, env, mark, watch, self.patience, self.diary)
+            names = [self.hosts[index].name for index in ranks]
+            begun = Start(names, self.patience.hang_s, before.first_word_s if before else None)
+            return supervise(argv, env, mark, watch, self.patience, self.diary, begun)
 
     def argv(self, ranks: Sequence[int], python: str, env: Mapping[str, str]) -> list[str]:
         """Return the command line up to the program."""
@@ -256,15 +261,15 @@ def make(options: argparse.Namespace, program: list[str], record: str | None) ->
 
 def repeat(job: Job) -> int:
     """Start it, and start again what has died, at most so often; the exit code."""
-    n_restarts, gone = 0, tuple[str, ...]()
-    while not isinstance(outcome := job.start(gone, again=n_restarts > 0), int):
+    n_restarts, before = 0, None  # the start before
+    while not isinstance(outcome := job.start(before), int):
         decision = decide(outcome, n_restarts, job.restarts)
         if decision.why:
             say(decision.why)
         job.diary.tell(RESTART if decision.again else END, decision.why or f"exit code {decision.code}")
         if not decision.again:
             return decision.code
-        n_restarts, gone = n_restarts + 1, tuple(outcome.gone)
+        n_restarts, before = n_restarts + 1, outcome
     return outcome
 
 

@@ -12,6 +12,7 @@ from lb_mpi.launching import limit
 from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.heard import End, State
 from lb_mpi.launching.restarting import How, Outcome, how
+from lb_mpi.launching.starting import Start
 from lb_mpi.launching.watch import LOOK_S, Watch
 from lb_mpi.recording.launches import DEATH
 from lb_mpi.signs import SAVED
@@ -36,9 +37,15 @@ def say(*lines: object) -> None:
 
 
 def supervise(
-    argv: Sequence[str], env: Mapping[str, str], mark: str, watch: Watch, patience: Patience, diary: Diary
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    mark: str,
+    watch: Watch,
+    patience: Patience,
+    diary: Diary,
+    start: Start,
 ) -> Outcome:
-    """Run mpiexec until it ends, or a host is gone, or a rank hangs; say what has died.
+    """Run mpiexec until it ends, or a host is gone, or a rank hangs, in its `start` or later; say what has died.
 
     Ctrl-C and its kin end the run: SystemExit or KeyboardInterrupt, unless the program has saved by then.
     """
@@ -46,7 +53,7 @@ def supervise(
     try:
         with limit.held() as came:
             process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-            run = _Run(process, watch, patience, diary, came)
+            run = _Run(process, watch, patience, diary, start, came)
             while run.goes_on():
                 time.sleep(LOOK_S)
             outcome = run.outcome()
@@ -61,9 +68,16 @@ class _Run:
     """What is known of a run; `came` are the signals that people have sent."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], watch: Watch, patience: Patience, diary: Diary, came: list[int]
+        self,
+        process: subprocess.Popen[bytes],
+        watch: Watch,
+        patience: Patience,
+        diary: Diary,
+        start: Start,
+        came: list[int],
     ) -> None:
-        self._process, self._watch, self._patience, self._diary, self._came = process, watch, patience, diary, came
+        self._process, self._watch, self._patience, self._diary = process, watch, patience, diary
+        self._start, self._came = start, came
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
@@ -81,7 +95,9 @@ class _Run:
             return False
         if any(end.code < 0 and now > at_s + DEATH_S for at_s, end in self._ends):
             return False
-        self._hung = [state for state in self._watch.states() if 0 < self._patience.hang_s <= state.quiet_s]
+        states = self._watch.states()
+        stuck = self._start.stuck(now, states)
+        self._hung = [state for state in states if 0 < self._patience.hang_s <= state.quiet_s] or stuck
         return not self._hung
 
     def outcome(self) -> Outcome:
@@ -110,6 +126,8 @@ class _Run:
             ends=self._ends,
             gone=self._watch.gone if self._gone else (),
             hung=bool(self._hung),
+            lost_nothing=self._start.lost_nothing,
+            first_word_s=self._start.first_word_s,
             n_saved=sum(state.n_saved for state in states),
             saved=max((state.saved for state in states), default=0),
             seconds=seconds,

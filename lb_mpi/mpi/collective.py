@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi import last_words
@@ -50,6 +51,7 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
         raise TypeError(f"comm = {show(comm)}: expected an mpi4py intracommunicator")
     if comm == MPI.COMM_NULL:
         raise ValueError("comm = COMM_NULL: expected a communicator that has not been freed")
+    signs.begin()
     if comm.Get_topology() == MPI.UNDEFINED:
         return MPI.Intracomm(comm.Dup())
     # A duplicate would have the topology, too, and Open MPI dies when it's asked to make another one from that.

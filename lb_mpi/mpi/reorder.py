@@ -1,7 +1,8 @@
-"""Rows go from the ranks that hold them to blocks in global order, and back: rank r has rows bounds[r]..bounds[r+1]-1."""
+"""Rows go from the ranks that hold them to blocks in global order, and back (what is exchanged: `saving.reorder`)."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.waiting import SHORTEST_S, wait
+from lb_mpi.saving import reorder
+from lb_mpi.saving.reorder import Exchange, Exchanges
 from lb_mpi.saving.rows import Arrays
 
 
@@ -20,63 +23,43 @@ def to_blocks(comm: MPI.Intracomm, index: Ints, bounds: Ints, arrays: Arrays) ->
     `index`: (n,) the global number of each row that this rank has, within bounds.  ValueError on all ranks unless each row
     of all is there once.
     """
-    order, sent = _by_owner(index, bounds)
-    came = _told(comm, sent)
-    local = _exchange(comm, index[order], sent, came) - bounds[comm.rank]
-    n = int(bounds[comm.rank + 1] - bounds[comm.rank])
-
-    def check() -> None:
-        times = np.bincount(local, minlength=n)
-        if len(wrong := np.flatnonzero(times != 1)):
-            number, times_there = int(wrong[0] + bounds[comm.rank]), int(times[wrong[0]])
-            raise ValueError(f"index: row {number} is there {times_there} times on all ranks together: expected once")
-
-    agree(comm, check)
-    blocks = {}
-    for name, array in arrays.items():
-        block = np.empty((n, *array.shape[1:]), array.dtype)
-        block[local] = _exchange(comm, array[order], sent, came)
-        blocks[name] = block
-    return blocks
+    return _carry(comm, reorder.to_blocks(comm.rank, index, bounds, arrays))
 
 
 def from_blocks(comm: MPI.Intracomm, index: Ints, bounds: Ints, blocks: Arrays) -> Arrays:
     """Collective: the rows `index` (n,), which may be wanted by several ranks, from the blocks that all have."""
-    order, wanted = _by_owner(index, bounds)
-    asked = _told(comm, wanted)
-    local = _exchange(comm, index[order], wanted, asked) - bounds[comm.rank]
-    arrays = {}
-    for name, block in blocks.items():
-        array = np.empty((len(index), *block.shape[1:]), block.dtype)
-        array[order] = _exchange(comm, block[local], asked, wanted)
-        arrays[name] = array
-    return arrays
+    return _carry(comm, reorder.from_blocks(comm.rank, index, bounds, blocks))
 
 
-def _by_owner(index: Ints, bounds: Ints) -> tuple[Ints, Ints]:
-    """An order of the rows in which each rank's stand together, and how many it has."""
-    owner = np.searchsorted(bounds, index, side="right") - 1
-    return np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(bounds) - 1)
+def _carry(comm: MPI.Intracomm, exchanges: Exchanges) -> Arrays:
+    """Collective: make the exchanges; where one rank can't go on (memory may be short), all ranks raise."""
+    came = None
+    while isinstance(todo := agree(comm, partial(_next, exchanges, came)), Exchange):
+        came = _exchange(comm, todo)
+    return todo
 
 
-def _told(comm: MPI.Intracomm, counts: Ints) -> Ints:
-    theirs = np.empty_like(counts)
-    wait(comm.Ialltoall(counts, theirs))
-    return theirs
+def _next(exchanges: Exchanges, came: NDArray[Any] | None) -> Exchange | Arrays:
+    try:
+        return next(exchanges) if came is None else exchanges.send(came)
+    except StopIteration as end:
+        arrays: Arrays = end.value
+        return arrays
 
 
-def _exchange(comm: MPI.Intracomm, rows: NDArray[Any], sent: Ints, came: Ints) -> NDArray[Any]:
+def _exchange(comm: MPI.Intracomm, todo: Exchange) -> NDArray[Any]:
     """Send the first sent[0] rows to rank 0, and so on; what came from rank 0 is first."""
-    rows = np.ascontiguousarray(rows)
-    arrived = np.empty((int(came.sum()), *rows.shape[1:]), rows.dtype)
+    rows = np.ascontiguousarray(todo.rows)
+    arrived = np.empty((int(todo.came.sum()), *rows.shape[1:]), rows.dtype)
     row_bytes = int(np.prod(rows.shape[1:], dtype=np.int64)) * rows.dtype.itemsize
     if row_bytes == 0:
         return arrived
     row = MPI.BYTE.Create_contiguous(row_bytes).Commit()
     try:
-        out, into = ([_bytes(array), (n, np.cumsum(n) - n), row] for array, n in ((rows, sent), (arrived, came)))
-        # All ranks are here, they have just told their counts: what is awaited is the copying, and MPICH copies a piece at a
-        # look.  With naps of half a millisecond 4 MB took 0.4 s.
+        pairs = ((rows, todo.sent), (arrived, todo.came))
+        out, into = ([_bytes(array), (n, reorder.starts(n)), row] for array, n in pairs)
+        # All ranks are here, they have just agreed: what is awaited is the copying, and MPICH copies a piece at a look.
+        # With naps of half a millisecond 4 MB took 0.4 s.
         wait(comm.Ialltoallv(out, into), SHORTEST_S)
     finally:
         row.Free()
