@@ -51,9 +51,7 @@ def tell(what: dict[str, Any], variables: Mapping[str, str], *files: int, wait_s
 
 def page(variables: Mapping[str, str]) -> dict[str, str]:
     """Make the page for the program's signs, and return the variable that tells where it is; none when nobody listens."""
-    file = os.memfd_create(
-        "lb_mpi-signs"
-    )  # leaves nothing behind, and stays known to host.py when this process is gone
+    file = os.memfd_create("lb_mpi-signs")  # leaves nothing behind; host.py still has it when this process is gone
     os.ftruncate(file, signs.BYTES)
     # Many ranks start at once, and one that has not told would look as if it hung; a host.py that hangs ends the run.
     if not tell({"rank": number(variables), "pid": os.getpid()}, variables, file, wait_s=None):

@@ -54,9 +54,7 @@ class Start:
             self._word_s = now
         came = {state.rank for state in states}
         numbers = [str(rank) for rank in range(len(self._hosts))]
-        if self._word_s is not None or not came.issubset(
-            numbers
-        ):  # an mpiexec that doesn't number its ranks as we know
+        if self._word_s is not None or not came <= set(numbers):  # an mpiexec that numbers its ranks in another way
             return []
         missing_s = now - self._came_s
         if len(came) < len(numbers):
