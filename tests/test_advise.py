@@ -169,6 +169,13 @@ def test_searches_take_what_was_predicted(balance: bool) -> None:
     assert machines[0].predicted_s > machines[1].predicted_s
 
 
+def test_the_spread_without_balancing_is_that_of_other_deals() -> None:
+    shares, speeds = np.array([8.0, 4.0, 2.0, 1.0]), np.array([4.0, 2.0, 1.0, 1.0])
+    assert search.alone(shares, speeds) == (2.0, 2.0)  # at best as it was; at worst 4 units on a rank of speed 1
+    assert search.alone(shares[::-1], speeds) == pytest.approx((8.0, 4.0))  # rank 0 keeps its part
+    assert search.alone(shares[:1], speeds[:1]) == (2.0, 0.0)
+
+
 def test_a_model_that_follows_no_parts_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(True, records)

@@ -6,8 +6,8 @@ The tree isn't recorded: which nodes hang on which would be as large as the sear
   recorded speeds, through `lb_mpi.searching.simulate`.  The spread between the kinds says how much the shape matters.
 - Without balancing: each rank keeps the first part that it was dealt.  A rank drafts when it has nothing left, so all that
   it has at a time comes from one part.  The record tells when each part came from whom, and how long each rank worked
-  between.  So the work of each first part, wherever it was done, adds up.  Another run deals other first parts: this is one
-  sample, and has no spread.
+  between.  So the work of each first part, wherever it was done, adds up.  Another run deals other first parts: the spread
+  is that between these parts on other ranks (not the first rank's, which keeps what nobody has asked for).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from lb_mpi.searching.options import Options
 from lb_mpi.searching.simulate import search
 
 QUANTUM_S, QUANTA = 50e-6, 4_000  # between two looks at messages; of a rank, at most
+DEALS = 100  # of first parts, by chance
 MOST_RANKS = 256  # that are played: each has a tree of its own
 TREES = (
     Tree("geometric", "fixed", depth=8, branching=4, seed=19),
@@ -72,14 +73,14 @@ def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | Non
     recorded = _recorded(run, ranks, quiet=quiet)
     if recorded is None:
         return None
-    alone_s = math.nan if recorded.shares is None else float((recorded.shares / recorded.speeds).max())
+    alone_s, chance_s = (math.nan, math.nan) if recorded.shares is None else alone(recorded.shares, recorded.speeds)
     played = len(ranks) <= MOST_RANKS
     progress("search: balancing")
     balanced_s, spread_s = over_trees(recorded, recorded.speeds) if played else (math.nan, math.nan)
     bound_s = float(recorded.units.sum() / recorded.speeds.sum())
     model_s = balanced_s if recorded.balanced else alone_s
     extra_s = beyond(recorded.measured_s, model_s, quiet=quiet)
-    without = Line("no balancing", alone_s, math.nan, change="lb_mpi.search(comm, problem, balance=False)")
+    without = Line("no balancing", alone_s, chance_s if recorded.balanced else math.nan, change="lb_mpi.search(comm, problem, balance=False)")
     with_it = Line("balancing", balanced_s, spread_s, change="lb_mpi.search(comm, problem)")
     first, second = (with_it, without) if recorded.balanced else (without, with_it)
     lines = [
@@ -102,11 +103,21 @@ def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | Non
         )
     elif recorded.balanced:
         notes.append(
-            "no balancing: the first parts as they were dealt in this run; another run deals others, a few times off"
+            "no balancing: the first parts as they were dealt in this run; another run deals others, the spread is that between "
+            "deals of these"
         )
     if not played:
         notes.append(f"more than {MOST_RANKS} ranks: balancing isn't played, {bound_s:.3f} s is the least")
     return Advice("search", lines, notes)
+
+
+def alone(shares: Floats, speeds: Floats) -> tuple[float, float]:
+    """(seconds, greatest - least) when each rank does its share of units, and when all but rank 0 are dealt theirs anew."""
+    first, others = shares[:1], shares[1:]
+    rng = np.random.default_rng(0)
+    deals = [others] + [rng.permutation(others) for _ in range(DEALS)]
+    seconds = [float((np.concatenate([first, dealt]) / speeds).max()) for dealt in deals]
+    return seconds[0], max(seconds) - min(seconds)
 
 
 def over_trees(recorded: Recorded, speeds: Floats) -> tuple[float, float]:
