@@ -88,6 +88,14 @@ def check_end(rounds: Sequence[Round], n_rows: Sequence[int]) -> None:
             assert done == list(range(n_rows[rank])), f"rank {rank}: {done}"
     if not any(one.failed for one in rounds):
         assert not any(one.learned.failed for one in rounds)
+        by_plan = [
+            timed.ticks
+            for owner, round in enumerate(rounds)
+            for timed in round.learned.timed
+            if timed.by != owner and not timed.helped
+        ]
+        planned = sum(round.learned.planned_ticks for round in rounds)
+        assert sum(by_plan) == pytest.approx(planned), f"by plan {sum(by_plan)} ticks, {planned} as the borrowers know"
         given = sum(timed.ticks for round in rounds for timed in round.learned.timed if timed.helped)
         taken = sum(round.learned.help_ticks + round.learned.late_ticks for round in rounds)
         assert given == pytest.approx(taken), f"helped for {given} ticks as the owners know, {taken} as the helpers do"

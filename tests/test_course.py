@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.helping import KEPT_S, kept
 from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.learned import Timed
 from lb_mpi.balancing.reports import REPORT, Problem, Records, Report, Verdict, verdict_of
@@ -71,8 +72,30 @@ def test_rows_that_wait_are_shared_from_the_first_call_on() -> None:
         drawn = np.random.default_rng(seed).lognormal(0.0, 1.0, 2000)
         waits = [drawn * 8.0 / drawn.sum(), *[np.zeros(0)] * 3]
         calls = simulate(ranks(4, np.ones(4)), lambda _call, waits=waits: waits, 6)  # type: ignore[misc]
-        assert max(call.seconds for call in calls) < 1.25 * 2.0, seed
-        assert np.median([call.seconds for call in calls[1:]]) < 1.10 * 2.0, seed
+        assert max(call.seconds for call in calls) < 1.10 * 2.0, seed
+        assert np.median([call.seconds for call in calls[1:]]) < 1.03 * 2.0, seed
+
+
+def test_the_first_plan_of_wrong_speeds_does_little_harm() -> None:
+    """All rows on one rank, heavy-tailed, and the speeds not yet known for certain when the first plan is made."""
+    for seed in range(4):
+        drawn = np.random.default_rng(seed).lognormal(0.0, 1.0, 2000)
+        rows = [drawn * 8.0 / drawn.sum(), *[np.zeros(0)] * 3]
+        cluster = ranks(4, [0.8, 0.4, 0.2, 0.2], noise=0.05, seed=seed)
+        assert max(ratios(cluster, rows, 8)) < 1.9, seed  # where all that is planned leaves at once, up to 3.0
+
+
+def test_what_is_kept_of_planned_loans_counts_as_planned() -> None:
+    """So the plan stays, though a part of what it lends is computed elsewhere."""
+    cluster = ranks(4, 100.0 * np.array([4.0, 1.0, 2.0, 1.0]))
+    calls = simulate(cluster, lambda _call: [np.ones(200)] * 4, 12)
+    assert cluster.courses[0].is_lending
+    assert not any(call.acted for call in calls[8:])
+
+
+def test_less_and_less_is_kept_of_planned_loans_and_nothing_of_short_ones() -> None:
+    assert [kept(n, 10.0) for n in range(5)] == [0.5, 0.25, 0.125, 0.125, 0.125]
+    assert [kept(0, KEPT_S), kept(0, 2 * KEPT_S), kept(1, 2 * KEPT_S), kept(0, 0.0)] == [0.0, 0.5, 0.0, 0.0]
 
 
 def test_numbers_of_rows_that_change() -> None:

@@ -104,7 +104,7 @@ def test_bad_arguments() -> None:
 def one_transfer(*amounts: float) -> Plan:
     """From rank 0 to ranks 1, 2, ... of the same speed, which are all planned to end together."""
     n = len(amounts)
-    return Plan(np.zeros(n, dtype=np.int64), np.arange(n) + 1, np.array(amounts), np.zeros(n), np.ones(n))
+    return Plan(np.zeros(n, dtype=np.int64), np.arange(n) + 1, np.array(amounts), np.zeros(n), np.ones(n), np.array(amounts))
 
 
 def picks(costs: list[float], *amounts: float) -> list[list[int]]:
@@ -135,7 +135,7 @@ def test_rounding_is_carried_to_the_next_transfer() -> None:
 
 def test_a_slow_receiver_gets_no_more_than_planned() -> None:
     """Half an item too much would take a receiver of a tenth of the speed ten times as long."""
-    transfers = Plan(np.array([0]), np.array([1]), np.array([2.6]), np.array([0.0]), np.array([10.0]))
+    transfers = Plan(np.array([0]), np.array([1]), np.array([2.6]), np.array([0.0]), np.array([10.0]), np.array([26.0]))
     assert [items.tolist() for items in pick(np.ones(5), transfers).items] == [[0, 1]]
 
 

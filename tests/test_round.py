@@ -168,6 +168,8 @@ MUTANTS = [
     ("            self.learned.late_ticks += ticks\n", "            pass\n"),
     ("            self.learned.late_ticks += ticks\n",
      "            self.learned.late_ticks += ticks\n            self.learned.help_ticks += ticks\n"),
+    ("            self.learned.planned_ticks += ticks\n", "            pass\n"),
+    ("elif known:\n            self.learned.planned_ticks", "if known:\n            self.learned.planned_ticks"),
     ("                self.learned.failed = True\n", "                pass\n"),
     ("self.learned.failed = self.learned.failed or not self.told", "pass"),
     # failures

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.estimate import Observation, RowCosts, blocks
-from lb_mpi.balancing.helping import shortest_s
+from lb_mpi.balancing.helping import kept, shortest_s
 from lb_mpi.balancing.learned import Learned
 from lb_mpi.balancing.migrate import Plan, pick
 from lb_mpi.balancing.reports import Verdict
@@ -60,6 +60,15 @@ class Ranks(NamedTuple):
     late: Floats  # (P,) work that each could have done before it came
 
 
+class Planned(NamedTuple):
+    """By which rows are lent."""
+
+    plan: Plan | None = None  # None: they stay at home
+    n_rows: int = 0  # that this rank had when the plan was made
+    n_rounds: int = 0  # with loans by this plan or an earlier one, of rows that look like these
+    kept: float = 0.0  # part of the planned loans that stays at home in this round, for whoever is dry
+
+
 class Course:
     """One rank of `size`, from round to round; `neighbours` are those on the process graph."""
 
@@ -70,7 +79,7 @@ class Course:
         self.n_calls = 0  # rounds since rows have changed their owner
         self.costs: RowCosts | None = None
         self.mark: int | None = None  # of the rows that the costs are of
-        self._planned: tuple[Plan | None, int] = None, 0  # and the rows that this rank had when the plan was made
+        self._planned = Planned()
         self.lent: dict[int, Rowset] = {}  # by borrower, as planned
         self.lenders: list[int] = []
         self.n_rounds = 0
@@ -80,7 +89,7 @@ class Course:
     @property
     def plan(self) -> Plan | None:
         """By which rows are lent; None: they stay at home."""
-        return self._planned[0]
+        return self._planned.plan
 
     @property
     def work(self) -> float:
@@ -101,12 +110,14 @@ class Course:
         """The next round, of n rows that look like `mark`; not `warm`: what the first block takes tells nothing."""
         if not self.knows(mark) or self.costs is None:
             self.costs, self.mark, self._pace = RowCosts(self.rank, n), mark, Pace()
+            self._planned = self._planned._replace(n_rounds=0)
             self.lent = dict.fromkeys(self.lent, _NONE)
         elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
             mean = float(np.mean(self.costs.work(self.ranks.worth))) if len(self.costs) else np.nan
             self.costs = RowCosts(self.rank, n)
             self.costs.ticks[:] = mean / self.ranks.worth[self.rank]
             self._pick()
+        self._keep()
         self.n_rounds += 1
         self.n_calls += 1
         return self._round(self._blocks(n, warm=warm))
@@ -135,7 +146,11 @@ class Course:
         row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
         self._pace = Pace(row_s, handling_s)
         self.costs.fill()
-        helped_work = given - learned.help_ticks * float(self.ranks.worth[self.rank])
+        own_worth = float(self.ranks.worth[self.rank])
+        helped_work = given - learned.help_ticks * own_worth
+        # What was kept of planned loans was planned to be done by the borrowers, whoever has done it.
+        lent = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known if timed.by != self.rank) - given
+        helped_work += (learned.planned_ticks * own_worth - lent) * self._planned.kept / (1.0 - self._planned.kept)
         whole = took * len(self.costs) / n_known if n_known else math.nan
         return Told(float(self.costs.work(self.ranks.worth).sum()), helped_work, tuple(seen), whole)
 
@@ -147,13 +162,14 @@ class Course:
 
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, rows are lent by this plan, which all ranks have; None: they stay at home."""
-        self._planned = plan, len(self.costs) if self.costs is not None else 0
+        n_rows = len(self.costs) if self.costs is not None else 0
+        self._planned = self._planned._replace(plan=plan, n_rows=n_rows)
         self._pick()
 
     def own(self, work: Floats | None) -> None:
         """Rows have changed their owner: this rank's new ones cost (n,) `work`, if that is known; none is lent."""
         self.follow(None)
-        self.costs, self.n_calls = None, 0
+        self.costs, self.n_calls, self._planned = None, 0, Planned()
         if work is not None:
             self.costs = RowCosts(self.rank, len(work))
             self.costs.ticks[:] = work / self.ranks.worth[self.rank]
@@ -165,18 +181,29 @@ class Course:
         )  # fmt: skip
         return self._last
 
+    def _keep(self) -> None:
+        """Choose the part of planned loans that stays at home in this round: the same on all ranks, so that they agree."""
+        plan, _, n_rounds, before = self._planned
+        if plan is None or not self.is_lending:
+            return
+        now = kept(n_rounds, plan.longest_s)
+        self._planned = self._planned._replace(n_rounds=n_rounds + 1, kept=now)
+        if now != before:
+            self._pick()
+
     def _pick(self) -> None:
         """Choose the rows that are lent by the plan."""
         self.lent, self.lenders = {}, []
         if self.plan is None or self.costs is None:
             return
-        n_planned = self._planned[1]
+        n_planned = self._planned.n_rows
         mine = self.plan.of(self.rank)
         self.lenders = self.plan.to(self.rank)
         if not len(mine.amounts):
             return
         if n_planned and len(self.costs) != n_planned:  # as large a part of these rows as of those
             mine = replace(mine, amounts=mine.amounts * (len(self.costs) / n_planned))
+        mine = replace(mine, amounts=mine.amounts * (1.0 - self._planned.kept))
         items: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(mine.amounts)
         if self.costs.known:
             items = pick(self.costs.work(self.ranks.worth), mine).items

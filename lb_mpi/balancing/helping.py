@@ -1,4 +1,4 @@
-"""How much a rank that has nothing left to do is given.   (pure)"""
+"""How much is lent: what leaves of a planned loan, and what a rank that has nothing left to do is given.   (pure)"""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ LATENCY_S = 0.5e-3  # at least as much has to be saved by a loan
 BLOCK_S = 2.5e-3  # of a block at home: short enough for who waits, and so long that timing it costs nothing
 LEAST_HANDLINGS = 8  # a block takes at least so many times as long as it takes to handle it
 PART = 0.5  # of a rank's share in what is left is lent at a time
+HALVINGS = 3  # what is kept of planned loans is halved so often: 1/2, 1/4, 1/8
+KEPT_S = 4 * BLOCK_S  # what is kept takes the borrower at least so long
 
 
 def shortest_s(handling_s: float) -> float:
     """Seconds of a short block at home, where to handle one takes `handling_s` beside its rows."""
     return max(BLOCK_S, LEAST_HANDLINGS * handling_s)
+
+
+def kept(n_before: int, loan_s: float) -> float:
+    """Which part of a planned loan stays at home for whoever is dry first, after `n_before` rounds with planned loans.
+
+    Plans rest on estimates, and a loan that has left is not divided any more.  So half is kept at first, and less in each
+    round, as the estimates get better.  The borrower of the longest loan needs `loan_s` seconds for it: nothing is kept
+    where asking for that part would take about as long as computing it.
+    """
+    rest: float = 0.5 ** min(1 + n_before, HALVINGS)
+    return rest if rest * loan_s >= KEPT_S else 0.0
 
 
 def part(sizes: Sequence[int], row_s: float, share: float, faster: float, handling_s: float = 0.0) -> int:

@@ -5,6 +5,7 @@ time that it needs for that: the usual seconds per tick, so that who was held up
 speed is the work that it did; so the balanced time follows without any estimate of the costs of rows.
 - What a rank did for others at the end of the round, because it was dry and they weren't, was not planned: it is counted
   where it was planned to be done.
+- So is what was kept of planned loans (`helping.kept`): with whom it was planned to be, whoever has computed it.
 - Who comes late to a round, because what it does in between takes it longer, has so much less time for rows: as if it had
   had rows for as long.  Who comes later than all could be done counts as if it came just then.
 """

@@ -29,7 +29,8 @@ class Learned:
     """What a round has told one rank; see `lb_mpi.balancing.course`."""
 
     timed: list[Timed] = field(default_factory=list)
-    help_ticks: float = 0.0  # that this rank took for rows borrowed beyond the plan
+    planned_ticks: float = 0.0  # that this rank took for rows borrowed by plan
+    help_ticks: float = 0.0  # likewise, beyond the plan
     late_ticks: float = 0.0  # likewise, after it had told: they are counted in its next round
     handling_s: float = 0.0  # of a block beside computing it, in the round before
     rows_lent: int = 0

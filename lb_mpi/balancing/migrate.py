@@ -30,6 +30,8 @@ from lb_mpi.diffusion.flow import cancel_cycles, outflow
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import check_loads, check_speeds
 
+ROWS = 6  # numbers of a transfer
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -40,13 +42,15 @@ class Plan:
     amounts: Floats  # (R,) > 0, units of work
     margins: Floats  # (R,) work by which the source is planned to end after the destination (< 0: before)
     shares: Floats  # (R,) number of transfers to the destination * speed of source / speed of destination
+    seconds: Floats  # (R,) that the destination takes for the amount
 
     def of(self, rank: int) -> Plan:
         """The transfers from one rank."""
         begin, end = np.searchsorted(self.sources, (rank, rank + 1)).tolist()
         mine = slice(begin, end)
         return Plan(
-            self.sources[mine], self.destinations[mine], self.amounts[mine], self.margins[mine], self.shares[mine]
+            self.sources[mine], self.destinations[mine], self.amounts[mine], self.margins[mine], self.shares[mine],
+            self.seconds[mine],
         )
 
     def to(self, rank: int) -> list[int]:
@@ -56,8 +60,14 @@ class Plan:
         return sorted(self.sources[order[begin:end]].tolist())
 
     def table(self) -> Floats:
-        """(5, R) the plan as it travels; see `plan_of`."""
-        return np.array([self.sources, self.destinations, self.amounts, self.margins, self.shares], dtype=float)
+        """(ROWS, R) the plan as it travels; see `plan_of`."""
+        ends = self.sources, self.destinations
+        return np.array([*ends, self.amounts, self.margins, self.shares, self.seconds], dtype=float)
+
+    @cached_property
+    def longest_s(self) -> float:
+        """Seconds that the longest of the transfers takes its destination; 0: there is none."""
+        return float(self.seconds.max(initial=0.0))
 
     @cached_property
     def _by_destination(self) -> tuple[Ints, Ints]:
@@ -67,8 +77,8 @@ class Plan:
 
 def plan_of(table: Floats) -> Plan:
     """Read what `Plan.table` has made."""
-    sources, destinations, amounts, margins, shares = table
-    return Plan(sources.astype(np.int64), destinations.astype(np.int64), amounts, margins, shares)
+    sources, destinations, *rest = table
+    return Plan(sources.astype(np.int64), destinations.astype(np.int64), *rest)
 
 
 class Picked(NamedTuple):
@@ -92,12 +102,14 @@ def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Pla
     keys = sorted(amounts, key=lambda ends: (ends[0], -amounts[ends], ends[1]))
     source, destination = np.array(keys, dtype=np.int64).reshape(-1, 2).T
     planned = (work - outflow(graph, flow)) / speeds
+    moved = np.array([amounts[ends] for ends in keys])
     return Plan(
         source,
         destination,
-        np.array([amounts[ends] for ends in keys]),
+        moved,
         margins=speeds[source] * (planned[source] - planned[destination]),
         shares=np.bincount(destination, minlength=graph.n)[destination] * speeds[source] / speeds[destination],
+        seconds=moved / speeds[destination],
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.balancing.estimate import Observation
-from lb_mpi.balancing.migrate import Plan, plan_of
+from lb_mpi.balancing.migrate import ROWS, Plan, plan_of
 from lb_mpi.balancing.trigger import Decision, Reason
 from lb_mpi.graph import Floats
 
@@ -116,7 +116,7 @@ def verdict_dtype(size: int, room: int = 0) -> np.dtype[Any]:
     """Make the dtype of a Verdict for `size` ranks, and a plan of at most `room` transfers."""
     each: Sequence[Any] = [(name, "<f8", (size,)) for name in ("worth", "speeds", "late")]
     # Of transfers one more than there are: 0 is no plan.
-    return np.dtype([("verdict", _VERDICT), *each, ("n_transfers", "<i8"), ("transfers", "<f8", (5, room))])
+    return np.dtype([("verdict", _VERDICT), *each, ("n_transfers", "<i8"), ("transfers", "<f8", (ROWS, room))])
 
 
 def left_out(record: Records) -> int:

@@ -228,11 +228,14 @@ class Round:
                 self.learned.n_home += count(job.rows)
             self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))
             return []
+        known = not math.isnan(ticks)
         self.borrowed.popleft()
-        if job.helps and not math.isnan(ticks) and self.told:
+        if job.helps and known and self.told:
             self.learned.late_ticks += ticks
-        elif job.helps and not math.isnan(ticks):
+        elif job.helps and known:
             self.learned.help_ticks += ticks
+        elif known:
+            self.learned.planned_ticks += ticks
         return [(job.owner, Message(Kind.DONE, ticks=ticks, payload=payload))]
 
     def fail(self, *unsent: int) -> list[Send]:

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from lb_mpi.balancing.direct import STALE, Direct
 from lb_mpi.balancing.judge import Planner
-from lb_mpi.balancing.migrate import Plan, plan, plan_of
+from lb_mpi.balancing.migrate import ROWS, Plan, plan, plan_of
 from lb_mpi.diffusion.diffusion import MAX_STEPS
 from lb_mpi.diffusion.setup import chosen_scheme
 from lb_mpi.graph import Floats, Graph
@@ -84,10 +84,10 @@ class Flows:
     def _tell(self, made: Plan | None, error: BaseException | None) -> Plan:
         """The root's plan, or what was raised there, on all ranks: in one message, unless the plan is very long."""
         comm, room = self._comm, self._comm.size
-        table = np.zeros((5, 0))
+        table = np.zeros((ROWS, 0))
         if made is not None:
             table = made.table()
-        first = np.zeros(1 + 5 * room)
+        first = np.zeros(1 + ROWS * room)
         first[0] = _FAILED if error is not None else table.shape[1]
         if table.shape[1] <= room:
             first[1 : 1 + table.size] = table.ravel()
@@ -96,8 +96,8 @@ class Flows:
             raise_together(comm, error)
         n = int(first[0])
         if n <= room:
-            table = first[1 : 1 + 5 * n].reshape(5, n)
+            table = first[1 : 1 + ROWS * n].reshape(ROWS, n)
         else:
-            table = table if comm.rank == 0 else np.empty((5, n))
+            table = table if comm.rank == 0 else np.empty((ROWS, n))
             wait(comm.Ibcast(table, 0))
         return plan_of(table)

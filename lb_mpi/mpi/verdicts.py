@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.judge import Judge
-from lb_mpi.balancing.migrate import plan_of
+from lb_mpi.balancing.migrate import ROWS, plan_of
 from lb_mpi.balancing.reports import REPORT, Problem, Report, Verdict, left_out, verdict_dtype, verdict_of
 from lb_mpi.mpi.collective import raise_together
 from lb_mpi.mpi.waiting import wait
@@ -56,7 +56,7 @@ class Hearing:
         if verdict.problem is Problem.JUDGE:
             raise_together(self._comm, self._error)
         if n := left_out(self._answer):
-            table = verdict.plan.table() if verdict.plan is not None else np.empty((5, n))
+            table = verdict.plan.table() if verdict.plan is not None else np.empty((ROWS, n))
             wait(self._comm.Ibcast(table, 0))
             verdict = verdict._replace(plan=plan_of(table))
         return verdict

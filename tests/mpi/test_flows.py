@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.balancing.migrate import Plan, plan
+from lb_mpi.balancing.migrate import ROWS, Plan, plan
 from lb_mpi.diffusion import setup as schemes_module
 from lb_mpi.diffusion.diffusion import SCHEMES, balance
 from lb_mpi.diffusion.setup import usual_scheme
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.mpi
 
 
 def columns(of: Plan) -> list[list[float]]:
-    return [column.tolist() for column in (of.sources, of.destinations, of.amounts, of.margins, of.shares)]
+    return [column.tolist() for column in (of.sources, of.destinations, of.amounts, of.margins, of.shares, of.seconds)]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -77,9 +77,9 @@ def test_sums_of_many_ranks_are_one_reduction(monkeypatch: pytest.MonkeyPatch) -
 def test_a_long_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more transfers than ranks: it takes a second message."""
     many = np.arange(3.0 * SIZE)
-    monkeypatch.setattr(flows_module, "plan", lambda *_: Plan(many, many + 1, many + 2, many + 3, many + 4))
+    monkeypatch.setattr(flows_module, "plan", lambda *_: Plan(many, many + 1, many + 2, many + 3, many + 4, many + 5))
     flows = Flows(COMM, parse(f"ring:{SIZE}") if SIZE > 2 else parse(f"mesh:1x{SIZE}"), "direct", None, 0.05)
-    assert columns(flows.plan(1.0, np.ones(SIZE)).plan) == [(many + k).tolist() for k in range(5)]
+    assert columns(flows.plan(1.0, np.ones(SIZE)).plan) == [(many + k).tolist() for k in range(ROWS)]
     flows.close()
 
 
