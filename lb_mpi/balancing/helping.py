@@ -9,7 +9,7 @@ BLOCK_S = 2.5e-3  # of a block at home: short enough for who waits, and so long 
 LEAST_HANDLINGS = 8  # a block takes at least so many times as long as it takes to handle it
 PART = 0.5  # of a rank's share in what is left is lent at a time
 HALVINGS = 3  # what is kept of planned loans is halved so often: 1/2, 1/4, 1/8
-KEPT_S = 4 * BLOCK_S  # what is kept takes the borrower at least so long
+KEPT_S = 16 * BLOCK_S  # what is kept takes the borrower at least so long; its owner may be slow, with long blocks
 
 
 def shortest_s(handling_s: float) -> float:
