@@ -90,12 +90,14 @@ class Lending:
         """
         round, nap = self._round, Nap(LONGEST_NAP_S)
         answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
-        began, idle = time.perf_counter(), True
+        began, idle, rests = time.perf_counter(), True, False
         while not round.over:
             before, began = began, time.perf_counter()
-            if not idle:
+            if rests:
+                self._watch.rested(began - before)
+            elif not idle:
                 self._watch.occupy(began - before)
-            idle = False
+            idle = rests = False
             self._loans.record.enter(Phase.PROTOCOL, began)
             arrived = [self._open(*parcel) for parcel in self._wire.take()]
             sends = round.turn(began, arrived)
@@ -112,7 +114,7 @@ class Lending:
                 round.end()
                 continue
             looked = time.perf_counter()
-            if self._watch.rest():
+            if rests := self._watch.rest():
                 self._loans.record.enter(Phase.RESTING, looked)
                 continue
             if answer:

@@ -86,12 +86,13 @@ class Stopwatch:
         seconds = self.slow.due()
         if seconds <= 0.0:
             return False
-        began = time.perf_counter()
         time.sleep(seconds)
-        rested = time.perf_counter() - began
-        self._add(computing_s=rested)
-        self.computing_s += rested
         return True
+
+    def rested(self, seconds: float) -> None:
+        """The rank has rested for so long, in which it has looked at its messages: all that is emulated computing."""
+        self._add(occupied_s=seconds, computing_s=seconds)
+        self.computing_s += seconds
 
     def end(self) -> None:
         """End the round."""
