@@ -329,7 +329,7 @@ def test_who_was_waited_for(recorder: Recorder) -> None:
         if late != RANK and not (call == "Gather" and RANK > 0):
             assert found[call].waited_s[late] > 0.08, (call, found[call])
         elif late == RANK and call in found:
-            assert found[call].waiting_s < 0.05, (call, found[call])
+            assert found[call].waiting_s < 0.1, (call, found[call])  # what the others waited
     graph.Free()
     row.Free()
 
