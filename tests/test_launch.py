@@ -245,7 +245,7 @@ SHARES = [f"serial tests, {k} of 4" for k in (1, 2, 3, 4)]
     ("arguments", "names"),
     [
         (["--ranks", "2,4"], ["tools.kernels", "ruff", "mypy", *SHARES, "mpi tests, 2 ranks", "mpi tests, 4 ranks"]),
-        (["--other-mpi", "--ranks=2"], ["tools.kernels", "serial tests", "mpi tests, 2 ranks"]),
+        (["--other-mpi", "--ranks=2"], ["tools.kernels", *SHARES, "mpi tests, 2 ranks"]),
         (["--serial-only"], ["tools.kernels", "ruff", "mypy", *SHARES]),
         (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
         (["-k", "some", "--ranks=1"], ["serial tests", "mpi tests, 1 rank"]),

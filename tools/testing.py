@@ -71,7 +71,7 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
         if rest:
             shares = [serial_places or ["tests"]] if serial_places or not places else []
         else:
-            shares = shared(serial_files(touching_mpi=options.other_mpi), 1 if options.other_mpi else N_SHARES)
+            shares = shared(serial_files(touching_mpi=options.other_mpi), N_SHARES)
         for number, files in enumerate(shares, start=1):
             share = f", {number} of {len(shares)}" if len(shares) > 1 else ""
             arguments = [*files, "--ignore=tests/mpi", *others]
