@@ -78,7 +78,7 @@ def grid_shape(text: str) -> tuple[int, int]:
 
 
 class Block:
-    """This rank's part of the grid: (lon + 2, lat + 2, levels) temperatures with a margin of the neighbours' cells.
+    """This rank's part of the grid: its cells, and the same with a margin of the neighbours'.
 
     Longitude comes first, so that neighbours in memory have the same hour, and cost about the same.
     """
@@ -103,9 +103,8 @@ class Block:
         self.places = places(np.tile(latitude, self.n_lon), np.repeat(longitude, self.n_lat), shape)  # on a map
         self.index: Ints = np.add.outer(longitude * latitudes, latitude).ravel()  # (lon * lat,) of columns, in the grid
         self.climate = Climate(shape, slice(lon, lon + self.n_lon), slice(lat, lat + self.n_lat))
-        self.air = np.zeros((self.n_lon + 2, self.n_lat + 2, levels))
-        self.spare = self.air.copy()
-        self.air[1:-1, 1:-1] = self.climate.begin(levels)
+        self.cells: Floats = self.climate.begin(levels)  # (lon, lat, levels) temperatures
+        self.air = np.zeros((self.n_lon + 2, self.n_lat + 2, levels))  # the same, with a margin
         self._comm = comm
         self._west, self._east = (row * columns + (column + side) % columns for side in (-1, 1))
         self._south, self._north = (
@@ -114,22 +113,22 @@ class Block:
 
     @property
     def columns(self) -> Floats:
-        """(lon * lat, levels) the inner cells, copied."""
-        return self.air[1:-1, 1:-1].reshape(-1, self.air.shape[2])
+        """(lon * lat, levels) the cells."""
+        return self.cells.reshape(-1, self.cells.shape[2])
 
     @columns.setter
     def columns(self, columns: Floats) -> None:
-        self.air[1:-1, 1:-1] = columns.reshape(self.n_lon, self.n_lat, -1)
+        self.cells = columns.reshape(self.n_lon, self.n_lat, -1)
 
     def fill_margins(self) -> None:
         """Swap margins with the neighbours; the grid is closed from east to west, and ends at the poles."""
-        air = self.air
-        air[1:-1, 0], air[1:-1, -1] = air[1:-1, 1], air[1:-1, -2]  # at the poles; elsewhere the neighbours' come
+        air, cells = self.air, self.cells
+        air[1:-1, 0], air[1:-1, -1] = cells[:, 0], cells[:, -1]  # at the poles; elsewhere the neighbours' come
         swaps = [
-            (self._west, 0, air[1, 1:-1], air[-1, 1:-1], self._east),
-            (self._east, 1, air[-2, 1:-1], air[0, 1:-1], self._west),
-            (self._south, 2, air[1:-1, 1], air[1:-1, -1], self._north),
-            (self._north, 3, air[1:-1, -2], air[1:-1, 0], self._south),
+            (self._west, 0, cells[0], air[-1, 1:-1], self._east),
+            (self._east, 1, cells[-1], air[0, 1:-1], self._west),
+            (self._south, 2, cells[:, 0], air[1:-1, -1], self._north),
+            (self._north, 3, cells[:, -1], air[1:-1, 0], self._south),
         ]
         arrived = [(margin, margin.copy()) for _, _, _, margin, _ in swaps]
         requests = [
@@ -142,10 +141,14 @@ class Block:
         for margin, buffer in arrived:
             margin[...] = buffer
 
+    def fill(self) -> None:
+        """Put the cells inside the margins: after these, for which the neighbours wait."""
+        self.air[1:-1, 1:-1] = self.cells
+
     def blow(self) -> None:
-        """The stencil."""
-        wind(self.air, self.spare)
-        self.air, self.spare = self.spare, self.air
+        """The stencil: new cells."""
+        self.cells = np.empty_like(self.cells)
+        wind(self.air, self.cells)
 
     def checksum(self) -> str | None:
         """On rank 0: of all temperatures, longitude by longitude."""
@@ -192,6 +195,7 @@ def simulate(
         cpu_s, began = 0.0, time.perf_counter()
         block.fill_margins()
         with slow:
+            block.fill()
             block.blow()
             sun, storm, columns = block.climate.sun(step), block.climate.storm(step), block.columns
         dynamics_s, slow.cpu_s = slow.cpu_s, 0.0

@@ -119,7 +119,7 @@ def stir(air: Floats) -> None:
 def wind(air: Floats, after: Floats) -> None:
     """One step of the stencil: the air moves eastwards and mixes with its four neighbours.
 
-    `air` is (lon + 2, lat + 2, levels) with a margin of the neighbours' cells; the inner cells of `after` are written.
+    `air` is (lon + 2, lat + 2, levels) with a margin of the neighbours' cells; `after`, (lon, lat, levels), is written.
     """
     n, m, levels = air.shape
     for i in range(1, n - 1):
@@ -128,11 +128,11 @@ def wind(air: Floats, after: Floats) -> None:
                 here = air[i, j, level]
                 west, east = air[i - 1, j, level], air[i + 1, j, level]
                 mixed = 0.04 * ((west + east) + (air[i, j - 1, level] + air[i, j + 1, level]) - 4.0 * here)
-                after[i, j, level] = here + 0.1 * (west - here) + mixed
+                after[i - 1, j - 1, level] = here + 0.1 * (west - here) + mixed
 
 
 def compile_kernels() -> None:
     """Compile, or load what was cached."""
     air = np.full((3, 3, 2), 250.0)
-    wind(air, air.copy())
+    wind(air, air[1:-1, 1:-1].copy())
     physics(air.reshape(9, 2), np.ones(9), np.ones(9))

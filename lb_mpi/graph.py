@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -184,9 +185,7 @@ class Graph:
 
     def edges(self) -> tuple[Ints, Ints]:
         """(E,) tails and (E,) heads of all edges, tail < head, in ascending order of (tail, head)."""
-        tails = np.repeat(np.arange(self.n), self.degrees)
-        once = tails < self.indices
-        return tails[once], self.indices[once]
+        return self._edges
 
     def edge_weights(self) -> Floats:
         """(E,) weights in the order of `edges`."""
@@ -194,9 +193,19 @@ class Graph:
 
     def components(self) -> tuple[int, Ints]:
         """The number of connected components and (n,) each vertex's, numbered in the order of their first vertices."""
+        return self._components
+
+    @cached_property  # as is the next one: whoever plans asks for them again and again, and others wait for the plan
+    def _edges(self) -> tuple[Ints, Ints]:
+        tails = np.repeat(np.arange(self.n), self.degrees)
+        once = tails < self.indices
+        return _frozen(tails[once]), _frozen(self.indices[once])
+
+    @cached_property
+    def _components(self) -> tuple[int, Ints]:
         count, labels = csgraph.connected_components(self.to_scipy(), directed=False)
         _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-        return int(count), np.argsort(np.argsort(first))[inverse].astype(np.int64)
+        return int(count), _frozen(np.argsort(np.argsort(first))[inverse].astype(np.int64))
 
     def hops(self) -> int:
         """The most edges on a shortest way from vertex 0 to another one that it can reach: half the diameter or more."""
@@ -219,6 +228,11 @@ class Graph:
         tails, heads = self.edges()
         graph.add_weighted_edges_from(zip(tails.tolist(), heads.tolist(), self.edge_weights().tolist(), strict=True))
         return graph
+
+
+def _frozen(array: Ints) -> Ints:
+    array.flags.writeable = False
+    return array
 
 
 NAMES = "mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N or lists of neighbours like 2/1,3/2"

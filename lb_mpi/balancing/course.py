@@ -33,7 +33,6 @@ from lb_mpi.graph import Floats, Ints
 BLOCKS = 64  # a block at home is so small a part of what is left; none is much shorter than BLOCK_S
 FEWEST = 8  # and where blocks are dear, so large a part
 HANDLING = 0.03  # of the time of rows at home may go into handling their blocks
-_NONE: Rowset = slice(0, 0)
 
 
 class Told(NamedTuple):
@@ -82,6 +81,7 @@ class Course:
         self._planned = Planned()
         self.lent: dict[int, Rowset] = {}  # by borrower, as planned
         self.lenders: list[int] = []
+        self._picked = True  # what is lent
         self.n_rounds = 0
         self._last: Round | None = None
         self._pace = Pace()
@@ -111,13 +111,14 @@ class Course:
         if not self.knows(mark) or self.costs is None:
             self.costs, self.mark, self._pace = RowCosts(self.rank, n), mark, Pace()
             self._planned = self._planned._replace(n_rounds=0)
-            self.lent = dict.fromkeys(self.lent, _NONE)
+            self._picked = False
         elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
             mean = float(np.mean(self.costs.work(self.ranks.worth))) if len(self.costs) else np.nan
             self.costs = RowCosts(self.rank, n)
             self.costs.ticks[:] = mean / self.ranks.worth[self.rank]
-            self._pick()
+            self._picked = False
         self._keep()
+        self._pick()
         self.n_rounds += 1
         self.n_calls += 1
         return self._round(self._blocks(n, warm=warm))
@@ -125,6 +126,7 @@ class Course:
     def failed(self) -> Round:
         """The next round, for a rank whose rows are no good: it fails from the start."""
         self.n_rounds += 1
+        self._pick()
         round = self._round([])
         round.fail()
         return round
@@ -164,7 +166,7 @@ class Course:
         """From the next round on, rows are lent by this plan, which all ranks have; None: they stay at home."""
         n_rows = len(self.costs) if self.costs is not None else 0
         self._planned = self._planned._replace(plan=plan, n_rows=n_rows)
-        self._pick()
+        self._picked = False  # but in the next round: the other ranks need not wait for it in this one
 
     def own(self, work: Floats | None) -> None:
         """Rows have changed their owner: this rank's new ones cost (n,) `work`, if that is known; none is lent."""
@@ -189,11 +191,13 @@ class Course:
         now = kept(n_rounds, plan.longest_s)
         self._planned = self._planned._replace(n_rounds=n_rounds + 1, kept=now)
         if now != before:
-            self._pick()
+            self._picked = False
 
     def _pick(self) -> None:
-        """Choose the rows that are lent by the plan."""
-        self.lent, self.lenders = {}, []
+        """Choose the rows that are lent by the plan, if they are not chosen yet."""
+        if self._picked:
+            return
+        self.lent, self.lenders, self._picked = {}, [], True
         if self.plan is None or self.costs is None:
             return
         n_planned = self._planned.n_rows

@@ -167,13 +167,18 @@ class Worths:
         """Least squares of the logarithms; a little towards 1, which decides between ranks that nothing relates."""
         size = len(self.values)
         own, other = np.divmod(self._pairs, size)
-        shape = (size, size)
-        one_way = sparse.coo_array((self._weight, (own, other)), shape=shape).tocsr()
-        links = one_way + one_way.T
-        diagonal = np.asarray(links.sum(axis=1)).ravel() + PRIOR * float(self._weight.max())
+        prior = PRIOR * float(self._weight.max())
         right = np.bincount(other, self._sum, size) - np.bincount(own, self._sum, size)
-        laplacian = (sparse.diags_array(diagonal) - links).tocsc()
-        logs = np.linalg.solve(laplacian.toarray(), right) if size <= DENSE else spsolve(laplacian, right)
+        if size <= DENSE:
+            links = np.zeros((size, size))
+            links[own, other] = self._weight
+            links += links.T
+            logs = np.linalg.solve(np.diag(links.sum(axis=1) + prior) - links, right)
+        else:
+            one_way = sparse.coo_array((self._weight, (own, other)), shape=(size, size)).tocsr()
+            both_ways = one_way + one_way.T
+            diagonal = np.asarray(both_ways.sum(axis=1)).ravel() + prior
+            logs = spsolve((sparse.diags_array(diagonal) - both_ways).tocsc(), right)
         self.values = np.asarray(np.exp(logs - logs.mean()))
 
 

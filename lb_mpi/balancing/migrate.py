@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 import numpy as np
@@ -97,8 +97,10 @@ def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Pla
     flow = np.asarray(flow, dtype=float)
     if flow.shape != (graph.n_edges,) or not np.isfinite(flow).all():
         raise ValueError(f"flow of shape {flow.shape}: expected {graph.n_edges} finite numbers, one per edge")
-    flow = cancel_cycles(graph, flow)
-    amounts = _transfers(graph, flow, work)
+    try:
+        amounts = _transfers(graph, flow, work)
+    except CycleError:
+        amounts = _transfers(graph, cancel_cycles(graph, flow), work)
     keys = sorted(amounts, key=lambda ends: (ends[0], -amounts[ends], ends[1]))
     source, destination = np.array(keys, dtype=np.int64).reshape(-1, 2).T
     planned = (work - outflow(graph, flow)) / speeds

@@ -6,6 +6,7 @@ depends on loads.  Jin & Wang, diffusion for heterogeneous systems; Cybenko 1989
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from lb_mpi.lanczos import factorise, highest, lowest, lowest_plain
 from lb_mpi.metrics import check_speeds
 
 DENSE = 1500  # vertices: below, all eigenvalues together are found faster than two alone
+FEW = 64  # vertices: up to here a sparse matrix takes longer to make than a dense one to solve
 MAX_DENSE = 8000  # vertices: above, an array of P x P is refused
 
 
@@ -109,7 +111,7 @@ def leja_order(points: Floats) -> Floats:
 def solve_potentials(graph: Graph, tau: Floats, excess: Floats) -> Floats:
     """(P,) potentials d with A W A^T d = excess, for one (P,) excess that adds up to 0 in each component.
 
-    By a sparse factorisation with one vertex of each component held at 0, and one step of refinement.
+    By a factorisation with one vertex of each component held at 0, and one step of refinement; sparse beyond FEW vertices.
     """
     labels = graph.components()[1]
     free = np.ones(graph.n, dtype=bool)
@@ -117,8 +119,21 @@ def solve_potentials(graph: Graph, tau: Floats, excess: Floats) -> Floats:
     potentials = np.zeros(graph.n)
     if not free.any():
         return potentials
-    matrix = laplacian(graph, tau)
-    factors = factorise(matrix[free][:, free])
+    matrix: Any
+    if graph.n <= FEW:
+        matrix = _dense_laplacian(graph, tau)
+        solve = functools.partial(np.linalg.solve, matrix[np.ix_(free, free)])
+    else:
+        matrix = laplacian(graph, tau)
+        solve = factorise(matrix[free][:, free]).solve
     for _ in range(2):
-        potentials[free] += factors.solve((excess - matrix @ potentials)[free])
+        potentials[free] += solve((excess - matrix @ potentials)[free])
     return potentials
+
+
+def _dense_laplacian(graph: Graph, tau: Floats) -> Floats:
+    tails, heads = graph.edges()
+    matrix = np.zeros((graph.n, graph.n))
+    matrix[tails, heads] = matrix[heads, tails] = -tau
+    np.fill_diagonal(matrix, -matrix.sum(axis=1))
+    return matrix
