@@ -36,7 +36,8 @@ MUTANTS = [
     # what is trusted
     ("if crc != part.crc:", "if False:"),
     ("zlib.crc32(chunk, crc)\n        except", "zlib.crc32(chunk)\n        except"),
-    ("if payload is None or end != len(view):", "if payload is None:\n            payload, end = view[_START.size + 12 :], len(view)\n        if False:"),
+    ("if payload is None or end != len(view):", "if payload is None:\n            payload, end = view[at + 12 :], len(view)\n        if False:"),
+    ("        start, at = read_frame(view, 0)\n", "        start, at = view[12:20], 20\n"),
     ("        if found != number:", "        if False:"),
     ("        if kind != self.kind:", "        if False:"),
     ("!= VERSION:", "< VERSION:"),

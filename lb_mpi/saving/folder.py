@@ -18,7 +18,7 @@ The law, which tests hold against a disk that dies at any operation and forgets 
 3. A save goes only when two newer ones are committed, or when it is known to be damaged.
 
 Against what a disk does later, the manifest is a frame with its CRC, and has length and CRC of each part.  It is
-MessagePack, behind 8 bytes of magic with the version of the format: nothing is unpickled.
+MessagePack, behind a frame of magic and the version of the format: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lb_mpi.saving.disk import Disk
 
 T = TypeVar("T")
 
-MAGIC, VERSION = b"lbsave", 1
+MAGIC, VERSION = b"lbsave", 2
 MANIFEST, DRAFT, LOCK = "manifest", "manifest.new", "lock"
 KEPT = 2  # committed saves
 MOST = 10**15  # steps
@@ -127,7 +127,7 @@ class Folder:
         place = self._place(number)
         packed = msgpack.packb([self.kind, number, meta, [list(part) for part in parts]], use_bin_type=True)
         with self._disk.create(place / DRAFT) as file:
-            file.write(_START.pack(MAGIC, VERSION) + frame(packed))
+            file.write(frame(_START.pack(MAGIC, VERSION)) + frame(packed))
             file.sync()
         self._disk.sync_dir(place)
         self._disk.rename(place / DRAFT, place / MANIFEST)
@@ -198,12 +198,13 @@ class Folder:
             data = b"".join(self._disk.chunks(path))
         except OSError as error:
             raise SaveError(f"{path}: can't be read ({error.strerror or error})") from None
-        start, view = data[: _START.size], memoryview(data)
-        if len(start) < _START.size or start[: len(MAGIC)] != MAGIC:
+        view = memoryview(data)
+        start, at = read_frame(view, 0)
+        if start is None or len(start) != _START.size or start[: len(MAGIC)] != MAGIC:
             raise SaveError(f"{path}: no manifest of a save, or torn or flipped")
         if (version := _START.unpack(start)[1]) != VERSION:
             raise ValueError(f"{path} has version {version} of the format: expected {VERSION} (choose another folder)")
-        payload, end = read_frame(view, _START.size)
+        payload, end = read_frame(view, at)
         if payload is None or end != len(view):
             raise SaveError(f"{path}: torn or flipped")
         kind, found, meta, parts = msgpack.unpackb(payload, raw=False, strict_map_key=False)
