@@ -116,7 +116,7 @@ class State(NamedTuple):
                 tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
                 tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.telling.begun, r.telling.at,
                 r.telling.next, r.failed, r.told, r.over, r.learned.late_ticks, r.learned.failed,
-                tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.n_home,
+                tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size,
             )
             for r in self.rounds
         )  # fmt: skip

@@ -202,3 +202,23 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
     assert counts[0] > 60
     assert counts[3] * 1e-3 < 0.11 * n * row_s
     assert 2 <= counts[4] <= 5
+
+
+def test_blocks_are_cut_by_what_their_rows_cost() -> None:
+    """A storm at the end of a rank's rows: blocks of as many rows each would take ten times as long there."""
+    n, cheap_s, dear_s, handling_s = 4000, 25e-6, 250e-6, 0.5e-3
+    course = Course(0, 2, [1])
+    learned = course.begin(n, 0).learned
+    total_s = 0.0
+    for first in range(0, n, 100):
+        each_s = dear_s if first >= 3000 else cheap_s
+        learned.timed.append(Timed(slice(first, first + 100), 0, 100 * each_s, helped=False))
+        total_s += 100 * each_s
+    course.learn(learned, total_s, total_s, handling_s)
+    for _ in range(5):  # they begin somewhere else in each round
+        left_s = total_s
+        for block in reversed(course.begin(n, 0).home):
+            rows = numbers(block)
+            seconds = cheap_s * np.count_nonzero(rows < 3000) + dear_s * np.count_nonzero(rows >= 3000)
+            assert seconds <= max(left_s / 8, 8 * handling_s) + 8 * handling_s + dear_s
+            left_s -= seconds

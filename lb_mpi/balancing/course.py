@@ -32,6 +32,7 @@ from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is so small a part of what is left; none is much shorter than BLOCK_S
 FEWEST = 8  # and where blocks are dear, so large a part
+LIGHTEST = 0.5  # of the mean: a row is hardly taken for lighter, when blocks are cut
 HANDLING = 0.03  # of the time of rows at home may go into handling their blocks
 
 
@@ -66,6 +67,7 @@ class Planned(NamedTuple):
     n_rows: int = 0  # that this rank had when the plan was made
     n_rounds: int = 0  # with loans by this plan or an earlier one, of rows that look like these
     kept: float = 0.0  # part of the planned loans that stays at home in this round, for whoever is dry
+    picked: bool = True  # the rows are chosen
 
 
 class Course:
@@ -81,7 +83,6 @@ class Course:
         self._planned = Planned()
         self.lent: dict[int, Rowset] = {}  # by borrower, as planned
         self.lenders: list[int] = []
-        self._picked = True  # what is lent
         self.n_rounds = 0
         self._last: Round | None = None
         self._pace = Pace()
@@ -111,17 +112,18 @@ class Course:
         if not self.knows(mark) or self.costs is None:
             self.costs, self.mark, self._pace = RowCosts(self.rank, n), mark, Pace()
             self._planned = self._planned._replace(n_rounds=0)
-            self._picked = False
+            self._planned = self._planned._replace(picked=False)
         elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
             mean = float(np.mean(self.costs.work(self.ranks.worth))) if len(self.costs) else np.nan
             self.costs = RowCosts(self.rank, n)
             self.costs.ticks[:] = mean / self.ranks.worth[self.rank]
-            self._picked = False
+            self._planned = self._planned._replace(picked=False)
         self._keep()
         self._pick()
         self.n_rounds += 1
         self.n_calls += 1
-        return self._round(self._blocks(n, warm=warm))
+        sizes = self._sizes(n)
+        return self._round(self._blocks(sizes, warm=warm), sizes)
 
     def failed(self) -> Round:
         """The next round, for a rank whose rows are no good: it fails from the start."""
@@ -134,8 +136,8 @@ class Course:
     def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> Told:
         """Take in what was measured in a round that has not failed.
 
-        This rank was occupied with rows for `busy_s` seconds, in which it counted `ticks`; of these, `handling_s` went
-        with each block beside its being computed.
+        This rank was occupied with rows for `busy_s` seconds, in which it counted `ticks`; `handling_s` went with each block
+        beside its being computed (0: not known, as before).
         """
         assert self.costs is not None
         seen = self.costs.observe([timed[:3] for timed in learned.timed], self.ranks.worth)
@@ -146,7 +148,7 @@ class Course:
         took = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known)
         n_own = sum(count(timed.rows) for timed in own)
         row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
-        self._pace = Pace(row_s, handling_s)
+        self._pace = Pace(row_s, handling_s or self._pace.handling_s)
         self.costs.fill()
         own_worth = float(self.ranks.worth[self.rank])
         helped_work = given - learned.help_ticks * own_worth
@@ -165,8 +167,8 @@ class Course:
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, rows are lent by this plan, which all ranks have; None: they stay at home."""
         n_rows = len(self.costs) if self.costs is not None else 0
-        self._planned = self._planned._replace(plan=plan, n_rows=n_rows)
-        self._picked = False  # but in the next round: the other ranks need not wait for it in this one
+        # Its rows are chosen when the next round begins: nobody need wait for that in this one.
+        self._planned = self._planned._replace(plan=plan, n_rows=n_rows, picked=False)
 
     def own(self, work: Floats | None) -> None:
         """Rows have changed their owner: this rank's new ones cost (n,) `work`, if that is known; none is lent."""
@@ -176,28 +178,29 @@ class Course:
             self.costs = RowCosts(self.rank, len(work))
             self.costs.ticks[:] = work / self.ranks.worth[self.rank]
 
-    def _round(self, home: list[Rowset]) -> Round:
+    def _round(self, home: list[Rowset], sizes: Floats | None = None) -> Round:
         self._last = Round(
             self.rank, home, lent=self.lent, lenders=self.lenders, neighbours=self.neighbours, speeds=self.ranks.speeds,
             help_ticks=self._last.learned.late_ticks if self._last is not None else 0.0, handling_s=self._pace.handling_s,
+            sizes=sizes,
         )  # fmt: skip
         return self._last
 
     def _keep(self) -> None:
         """Choose the part of planned loans that stays at home in this round: the same on all ranks, so that they agree."""
-        plan, _, n_rounds, before = self._planned
+        plan, _, n_rounds, before, _ = self._planned
         if plan is None or not self.is_lending:
             return
         now = kept(n_rounds, plan.longest_s)
-        self._planned = self._planned._replace(n_rounds=n_rounds + 1, kept=now)
-        if now != before:
-            self._picked = False
+        picked = self._planned.picked and now == before
+        self._planned = self._planned._replace(n_rounds=n_rounds + 1, kept=now, picked=picked)
 
     def _pick(self) -> None:
         """Choose the rows that are lent by the plan, if they are not chosen yet."""
-        if self._picked:
+        if self._planned.picked:
             return
-        self.lent, self.lenders, self._picked = {}, [], True
+        self._planned = self._planned._replace(picked=True)
+        self.lent, self.lenders = {}, []
         if self.plan is None or self.costs is None:
             return
         n_planned = self._planned.n_rows
@@ -213,8 +216,9 @@ class Course:
             items = pick(self.costs.work(self.ranks.worth), mine).items
         self.lent = dict(zip(mine.destinations.tolist(), items, strict=True))
 
-    def _blocks(self, n: int, *, warm: bool) -> list[Rowset]:
+    def _blocks(self, sizes: Floats, *, warm: bool) -> list[Rowset]:
         """Divide the rows that stay at home into blocks; the first one is short, so that who is dry is soon heard."""
+        n = len(sizes)
         if len(self.ranks.worth) == 1:
             return [slice(0, n)] if n else []
         kept: Rowset = slice(0, n)
@@ -228,10 +232,22 @@ class Course:
         if warm and self._pace.row_s > 0.0:
             first = least = max(1, int(shortest_s(self._pace.handling_s) / self._pace.row_s))
             divisor = _divisor(count(kept) * self._pace.row_s, self._pace.handling_s)
-        parts: list[Rowset] = list(blocks(count(kept), divisor, self.n_rounds, least))
+        parts: list[Rowset] = list(blocks(sizes[kept], divisor, self.n_rounds, least))
         if parts and count(parts[0]) >= 2 * first:
             parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
         return parts if isinstance(kept, slice) else [kept[part] for part in parts]
+
+
+    def _sizes(self, n: int) -> Floats:
+        """(n,) what each row costs, relative to their mean: so large a part of a block it is.
+
+        Where little is known to be in a row much may turn up, as in weather that moves: it counts as LIGHTEST at least.
+        """
+        if self.costs is None or not self.costs.known:
+            return np.ones(n)
+        work = self.costs.work(self.ranks.worth)
+        mean = float(work.sum()) / max(1, n)
+        return np.asarray(np.maximum(work / mean, LIGHTEST)) if mean > 0.0 else np.ones(n)
 
 
 def _divisor(seconds: float, handling_s: float) -> int:

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
@@ -182,22 +182,33 @@ class Worths:
         self.values = np.asarray(np.exp(logs - logs.mean()))
 
 
-def blocks(n: int, parts: int, turn: int, least: int = 1) -> list[slice]:
-    """0..n cut into slices of 1/parts of what is left, but no shorter than `least`, if n isn't.
+def blocks(sizes: ArrayLike, parts: int, turn: int, least: float = 1.0) -> list[slice]:
+    """The rows 0..n-1, of (n,) sizes > 0, cut into slices of 1/parts of what is left, and hardly smaller than `least`.
 
     So there are many short ones towards the end, where ranks wait for each other.  They begin somewhere else in each turn,
     and end where they have begun: so in time every row is told apart, and computed by the one rank and the other.
     """
+    sums = np.concatenate([[0.0], np.cumsum(sizes)])
+    n = len(sums) - 1
+    if not n:
+        return []
     begin = int(n * ((turn * 0.6180339887498949) % 1.0))  # the golden ratio: begins spread evenly
-    if min(begin, n - begin) < least:
+    if min(sums[begin], sums[n] - sums[begin]) < least:
         begin = 0
-    slices = []
-    first, left = begin, n
-    while left:
+    slices = list[slice]()
+    first, left = begin, float(sums[n])
+    while not slices or first != begin % n:
         end = n if first >= begin else begin
-        size = max(least, left // parts, 1)
-        if end - first < size + least:
-            size = end - first
-        slices.append(slice(first, first + size))
-        first, left = (first + size) % n, left - size
+        stop = max(int(np.searchsorted(sums, sums[first] + max(least, left // parts, 1.0), side="right")) - 1, first + 1)
+        if stop >= end or sums[end] - sums[stop] < least:
+            stop = _halfway(sums, first, end, 0.75 * least)
+        slices.append(slice(first, stop))
+        left -= float(sums[stop] - sums[first])
+        first = stop % n
     return slices
+
+
+def _halfway(sums: Floats, first: int, end: int, least: float) -> int:
+    """Where to cut first..end into halves that are both no smaller than `least`; its end: nowhere."""
+    half = int(np.searchsorted(sums, 0.5 * (sums[first] + sums[end]), side="right")) - 1
+    return half if first < half and min(sums[half] - sums[first], sums[end] - sums[half]) >= least else end

@@ -28,18 +28,18 @@ def kept(n_before: int, loan_s: float) -> float:
     return rest if rest * loan_s >= KEPT_S else 0.0
 
 
-def part(sizes: Sequence[int], row_s: float, share: float, faster: float, handling_s: float = 0.0) -> int:
-    """How many blocks, of so many rows each, the next one first, a helper is given of what is left at home.
+def part(sizes: Sequence[float], each_s: float, share: float, faster: float, handling_s: float = 0.0) -> int:
+    """How many blocks, of these sizes, the next one first, a helper is given of what is left at home.
 
-    A row takes `row_s` seconds at home.  The helper makes up `share` of the speed of all ranks, and is `faster` times as
+    Size 1 takes `each_s` seconds at home.  The helper makes up `share` of the speed of all ranks, and is `faster` times as
     fast as this one.  It gets PART of its share, or all of it if that takes less than a short block, and one block at least;
     nothing that would not come back LATENCY_S before this rank alone would be through, if that takes it `handling_s` more.
     """
     left = sum(sizes)
-    wanted = max(PART * share * left, min(share * left, shortest_s(handling_s) / row_s if row_s else 0.0))
-    rows, n = sizes[0], 1
-    while n < len(sizes) and rows + 0.5 * sizes[n] <= wanted:
-        rows += sizes[n]
+    wanted = max(PART * share * left, min(share * left, shortest_s(handling_s) / each_s if each_s else 0.0))
+    size, n = sizes[0], 1
+    while n < len(sizes) and size + 0.5 * sizes[n] <= wanted:
+        size += sizes[n]
         n += 1
-    back_s = rows * row_s / faster + LATENCY_S + handling_s
-    return n if back_s + LATENCY_S <= left * row_s else 0
+    back_s = size * each_s / faster + LATENCY_S + handling_s
+    return n if back_s + LATENCY_S <= left * each_s else 0

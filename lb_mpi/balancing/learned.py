@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lb_mpi.balancing.rowsets import Rowset
+from lb_mpi.graph import Floats
 
 
 class Timed(NamedTuple):
@@ -28,6 +29,7 @@ class Loan(NamedTuple):
 class Learned:
     """What a round has told one rank; see `lb_mpi.balancing.course`."""
 
+    sizes: Floats | None = None  # (n,) > 0 what its rows cost, in any unit, as known before; None: all the same
     timed: list[Timed] = field(default_factory=list)
     planned_ticks: float = 0.0  # that this rank took for rows borrowed by plan
     help_ticks: float = 0.0  # likewise, beyond the plan
@@ -37,4 +39,4 @@ class Learned:
     told: bool = False  # nothing but late_ticks changes any more
     failed: bool = False  # this rank, before it told, or a borrower, so that rows of this rank are lost
     home_s: float = 0.0  # seconds for rows at home
-    n_home: int = 0  # and how many these were
+    home_size: float = 0.0  # and how large these were; see `lb_mpi.balancing.round`

@@ -139,7 +139,7 @@ class Round:
 
     `home`: its rows in blocks, without those that it lends by plan: `lent`, by borrower.  `lenders` lend to it by plan.
     `neighbours` are told first when it is dry.  `speeds` (P,) of all ranks, in any unit.  `help_ticks`: of the round before.
-    `handling_s`: of a block, beside computing it.
+    `handling_s`: of a block, beside computing it.  `sizes`: (n,) > 0 what its rows cost, in any unit; None: all the same.
     """
 
     def __init__(
@@ -153,6 +153,7 @@ class Round:
         speeds: Floats,
         help_ticks: float = 0.0,
         handling_s: float = 0.0,
+        sizes: Floats | None = None,
     ) -> None:
         self.rank, self.speeds = rank, speeds
         self.home = list(reversed(home))  # blocks not begun, the next one last
@@ -164,7 +165,7 @@ class Round:
         self.telling = Telling(rank, len(speeds), neighbours)
         self.failed = False
         self.over = False
-        self.learned = Learned(help_ticks=help_ticks, handling_s=handling_s)
+        self.learned = Learned(sizes, help_ticks=help_ticks, handling_s=handling_s)
 
     @property
     def settled(self) -> bool:
@@ -225,7 +226,7 @@ class Round:
             self.home.pop()
             if not math.isnan(ticks):
                 self.learned.home_s += seconds
-                self.learned.n_home += count(job.rows)
+                self.learned.home_size += self._size(job.rows)
             self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))
             return []
         known = not math.isnan(ticks)
@@ -293,11 +294,11 @@ class Round:
 
     def _help(self, rank: int) -> list[Send]:
         """Lend some blocks, the next ones, to a rank that is dry."""
-        sizes = [count(block) for block in reversed(self.home)]
-        row_s = self._row_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
+        sizes = [self._size(block) for block in reversed(self.home)]
+        each_s = self._size_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
         # Of all ranks: more of them may soon be dry, above all where one rank has all rows.
         share = float(self.speeds[rank]) / self._all_speeds
-        n = part(sizes, row_s, share, float(self.speeds[rank] / self.speeds[self.rank]), self.learned.handling_s)
+        n = part(sizes, each_s, share, float(self.speeds[rank] / self.speeds[self.rank]), self.learned.handling_s)
         if not n:
             return []
         rows = join(self.home[-n:])
@@ -311,14 +312,20 @@ class Round:
         return float(self.speeds.sum())
 
     @property
-    def _row_s(self) -> float:
-        """Seconds of a row at home; 0: not known."""
-        return self.learned.home_s / self.learned.n_home if self.learned.n_home else 0.0
+    def _size_s(self) -> float:
+        """Seconds at home of rows of size 1; 0: not known."""
+        return self.learned.home_s / self.learned.home_size if self.learned.home_size else 0.0
+
+    def _size(self, rows: Rowset) -> float:
+        sizes = self.learned.sizes
+        return count(rows) if sizes is None else float(sizes[rows].sum())
 
     def _shorten(self) -> None:
         """Cut the next block, so that who is dry need not wait long for an answer."""
-        rows = max(1, int(shortest_s(self.learned.handling_s) / self._row_s)) if self._row_s else LEAST
-        block = self.home[-1]
+        block, rows = self.home[-1], LEAST
+        if self._size_s:
+            wanted = shortest_s(self.learned.handling_s) / self._size_s
+            rows = max(1, int(wanted / self._size(block) * count(block)))
         if count(block) >= 2 * rows:
             self.home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]
 

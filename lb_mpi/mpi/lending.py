@@ -103,6 +103,7 @@ class Lending:
             sends = round.turn(began, arrived)
             self._post(sends)
             if arrived or sends:
+                self._watch.disturbed()
                 nap.reset()
                 self.spent_s += time.perf_counter() - began
             self._meanwhile(nap.waited_s - VERDICT_S * round.told)
@@ -127,6 +128,7 @@ class Lending:
             elif not arrived:
                 self._loans.record.enter(Phase.WAITING, time.perf_counter())
                 nap.take()
+                self._watch.disturbed()
                 idle = True
 
     def _open(self, source: int, buffer: Buffer) -> Arrival:

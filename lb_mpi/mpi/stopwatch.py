@@ -18,12 +18,17 @@ class Measured(NamedTuple):
     occupied_s: float = 0.0  # computing, resting (emulated), and all that goes with it: copying, sending, messages
     computing_s: float = 0.0  # of it, computing and resting
     ticks: float = 0.0
-    blocks: int = 0
+    called_s: float = 0.0  # in the function
+    handled: int = 0  # blocks that came straight after another one, without any message
+    handled_cpu_s: float = 0.0  # between these and the ones before
 
     @property
     def handling_s(self) -> float:
-        """Seconds that a block took beside being computed."""
-        return max(0.0, self.occupied_s - self.computing_s) / max(1, self.blocks)
+        """Seconds that a block takes beside being computed, on this rank as slow as it is; 0: not known.
+
+        By CPU time: a few blocks tell it, even where the rank is stopped now and then.
+        """
+        return self.handled_cpu_s / max(1, self.handled) * (self.called_s / self.ticks if self.ticks else 0.0)
 
 
 class Stopwatch:
@@ -39,11 +44,14 @@ class Stopwatch:
         self.computing_s = 0.0  # of this round, with what the first call took
         self.rows = 0  # computed in this round
         self._measured = Measured()
+        self._called_cpu_s: float | None = None  # when the function returned; None: there were messages since
+        self._begins = False  # a block: the next call is its first
         self._clocks = Clocks()
 
     def begin(self) -> None:
         """Begin a new round, in this thread."""
         self.computing_s, self.rows = 0.0, 0
+        self.disturbed()
         self._clocks.begin()
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, float]:
@@ -57,8 +65,11 @@ class Stopwatch:
             self.warm = True
             self.occupy(before.wall_s - after.wall_s)
             return result, np.nan
-        ticks = own_s(before, after)
-        self._add(computing_s=after.wall_s - before.wall_s, ticks=ticks)
+        if self._begins and self._called_cpu_s is not None:
+            self._add(handled=1, handled_cpu_s=before.cpu_s - self._called_cpu_s)
+        self._begins, self._called_cpu_s = False, after.cpu_s
+        ticks, seconds = own_s(before, after), after.wall_s - before.wall_s
+        self._add(computing_s=seconds, ticks=ticks, called_s=seconds)
         return result, ticks
 
     def occupy(self, seconds: float) -> None:
@@ -68,18 +79,20 @@ class Stopwatch:
     def block(self, rows: int) -> None:
         """A block of rows is about to be computed."""
         self.rows += rows
-        self._add(blocks=1)
+        self._begins = True
+
+    def disturbed(self) -> None:
+        """The rank has done something else than one block after the other."""
+        self._called_cpu_s = None
 
     def tell(self) -> Measured:
         """What was measured since this was asked the last time."""
         measured, self._measured = self._measured, Measured()
         return measured
 
-    def _add(self, occupied_s: float = 0.0, computing_s: float = 0.0, ticks: float = 0.0, blocks: int = 0) -> None:
+    def _add(self, **more: float) -> None:
         one = self._measured
-        self._measured = Measured(
-            one.occupied_s + occupied_s, one.computing_s + computing_s, one.ticks + ticks, one.blocks + blocks
-        )
+        self._measured = one._replace(**{name: getattr(one, name) + value for name, value in more.items()})
 
     def rest(self) -> bool:
         """Rest for a short part of the time that an emulated slow rank needs; False when it may compute."""
@@ -87,6 +100,7 @@ class Stopwatch:
         if seconds <= 0.0:
             return False
         time.sleep(seconds)
+        self.disturbed()
         return True
 
     def rested(self, seconds: float) -> None:
