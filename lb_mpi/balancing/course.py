@@ -67,7 +67,7 @@ class Planned(NamedTuple):
     n_rows: int = 0  # that this rank had when the plan was made
     n_rounds: int = 0  # with loans by this plan or an earlier one, of rows that look like these
     kept: float = 0.0  # part of the planned loans that stays at home in this round, for whoever is dry
-    picked: bool = True  # the rows are chosen
+    picked: bool = False  # the rows are chosen
 
 
 class Course:
