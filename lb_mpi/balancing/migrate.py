@@ -100,7 +100,8 @@ def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Pla
     try:
         amounts = _transfers(graph, flow, work)
     except CycleError:
-        amounts = _transfers(graph, cancel_cycles(graph, flow), work)
+        flow = cancel_cycles(graph, flow)
+        amounts = _transfers(graph, flow, work)
     keys = sorted(amounts, key=lambda ends: (ends[0], -amounts[ends], ends[1]))
     source, destination = np.array(keys, dtype=np.int64).reshape(-1, 2).T
     planned = (work - outflow(graph, flow)) / speeds
@@ -116,16 +117,20 @@ def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Pla
 
 
 def _transfers(graph: Graph, flow: Floats, work: Floats) -> dict[tuple[int, int], float]:
-    """Amount per (source, destination): each rank, from the top of the flow, first passes on what has reached it."""
+    """Amount per (source, destination): each rank, from the top of the flow, first passes on what has reached it.
+
+    CycleError for a flow with a cycle, however small.
+    """
     nothing = 1e-13 * float(work.sum())
     tails, heads = graph.edges()
     leaving: dict[int, list[tuple[float, int]]] = {}
     order: TopologicalSorter[int] = TopologicalSorter()
     for tail, head, amount in zip(tails.tolist(), heads.tolist(), flow.tolist(), strict=True):
-        if abs(amount) > nothing:
-            source, target = (tail, head) if amount > 0 else (head, tail)
-            leaving.setdefault(source, []).append((abs(amount), target))
+        source, target = (tail, head) if amount > 0 else (head, tail)
+        if amount:
             order.add(target, source)
+        if abs(amount) > nothing:
+            leaving.setdefault(source, []).append((abs(amount), target))
     reached: dict[int, deque[tuple[int, float]]] = {}  # lots of work: where from, how much
     transfers: dict[tuple[int, int], float] = {}
     for rank in order.static_order():
