@@ -111,8 +111,7 @@ class Course:
         """The next round, of n rows that look like `mark`; not `warm`: what the first block takes tells nothing."""
         if not self.knows(mark) or self.costs is None:
             self.costs, self.mark, self._pace = RowCosts(self.rank, n), mark, Pace()
-            self._planned = self._planned._replace(n_rounds=0)
-            self._planned = self._planned._replace(picked=False)
+            self._planned = self._planned._replace(n_rounds=0, picked=False)
         elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
             mean = float(np.mean(self.costs.work(self.ranks.worth))) if len(self.costs) else np.nan
             self.costs = RowCosts(self.rank, n)
@@ -236,7 +235,6 @@ class Course:
         if parts and count(parts[0]) >= 2 * first:
             parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
         return parts if isinstance(kept, slice) else [kept[part] for part in parts]
-
 
     def _sizes(self, n: int) -> Floats:
         """(n,) what each row costs, relative to their mean: so large a part of a block it is.
