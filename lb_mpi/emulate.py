@@ -22,7 +22,7 @@ THROTTLED = "LB_MPI_THROTTLED"  # the relative speed of a program under launch/t
 def throttled() -> float:
     """The relative speed at which launch/throttle, or an emulated host, runs this program; 1.0: neither does.
 
-    For telling lower bounds, and for reading clocks (who is stopped seems to wait); no balancing depends on it.
+    For telling lower bounds; no balancing depends on it.
     """
     return float(os.environ.get(THROTTLED, "1"))
 

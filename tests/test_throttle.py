@@ -311,37 +311,42 @@ def test_nothing_is_left_when_the_program_ends(tmp_path: Path, start: Any) -> No
     assert all(state(pid) in "ZX" for pid in numbers(tmp_path, 4))
 
 
-# What a call takes by itself, as the Balancer measures it: it computes for 3 ms, or sleeps for 30 ms, again and again.
+# What a call takes by itself, as the Balancer measures it: again and again it computes for 3 ms, 0.1 ms, sleeps for 30 ms.
 MEASURED = """
 import json, time
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.clocks import Clocks, own_s
 clocks, told = Clocks(), {"speed": throttled()}
 clocks.begin()
-def spin():
-    until = time.thread_time() + 3e-3
+def spin(seconds):
+    until = time.thread_time() + seconds
     while time.thread_time() < until: pass
-for what in (spin, lambda: time.sleep(0.03)):
+for name, n, what in (
+    ("long", 30, lambda: spin(3e-3)), ("short", 900, lambda: spin(1e-4)), ("sleep", 30, lambda: time.sleep(0.03))
+):
     sums = [0.0, 0.0]
-    for _ in range(30):
+    for _ in range(n):
         before = clocks.before()
         what()
         after = clocks.after()
         sums[0] += own_s(before, after)
         sums[1] += after.cpu_s - before.cpu_s
-    told[what.__name__] = sums
+    told[name] = sums
 print(json.dumps(told))
 """
 
 
-def test_to_be_stopped_is_not_taken_for_waiting() -> None:
+@pytest.mark.parametrize("around", [[], [THROTTLE, "--speed", "0.5", "--"]])
+def test_to_be_stopped_is_not_taken_for_waiting(around: list[str]) -> None:
     pytest.importorskip("mpi4py", reason="lb_mpi.mpi needs it")
-    argv = [sys.executable, THROTTLE, "--speed", "0.2", "--", sys.executable, "-c", MEASURED]
+    argv = [sys.executable, *around, THROTTLE, "--speed", "0.4", "--", sys.executable, "-c", MEASURED]
+    if around:
+        argv[1 + len(around) : 1 + len(around)] = [sys.executable]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
     told = json.loads(done.stdout)
-    assert told["speed"] == 0.2
-    own_s, cpu_s = told["spin"]
-    assert own_s < 1.5 * cpu_s  # with the time in which it was stopped: 5
-    own_s, cpu_s = told["<lambda>"]
-    assert own_s > 0.5 * 30 * 0.03  # it's all of the sleep but queueing, and far more than CPU time
-    assert own_s > 10 * cpu_s
+    assert told["speed"] == (0.2 if around else 0.4)
+    for name in ("long", "short"):
+        own_s, cpu_s = told[name]
+        assert own_s < 1.5 * cpu_s, name  # with the time in which it was stopped: 2.5 and more
+    own_s, cpu_s = told["sleep"]
+    assert own_s > 10 * cpu_s  # it's all of the sleep but queueing, and what it was stopped for

@@ -38,21 +38,19 @@ DENSE = 256  # ranks up to which the fit is solved as a dense system
 FEWEST = 2.0**-60  # seconds; no measured time is 0
 
 
-def own_time_s(
-    wall_s: float, cpu_s: float, gave_up: float | None, queued_s: float | None, throttled: float = 1.0
-) -> float:
+def own_time_s(wall_s: float, cpu_s: float, gave_up: float | None, queued_s: float | None) -> float:
     """Seconds that a call takes by itself, of `wall_s` seconds in which it had the core for `cpu_s`.
 
     Who never gave up the core by itself (`gave_up`: how often) has not waited: CPU time.  Otherwise all time but that in
     which it would have run and had to queue for a core (`queued_s`).  None: the system doesn't tell; then all that time is
-    taken for a call that hardly used the CPU, CPU time for all others.  So it is, too, for a program that is stopped again
-    and again, to be `throttled` to a relative speed below 1: to be stopped counts as giving up the core.
+    taken for a call that hardly used the CPU, CPU time for all others.  Time in which the program was stopped is not in
+    `wall_s`, nor in `gave_up`.
     """
     if gave_up == 0:
         return cpu_s
     mine_s = max(cpu_s, wall_s - (queued_s or 0.0))
-    if gave_up is None or queued_s is None or throttled < 1.0:
-        return mine_s if cpu_s < ASLEEP * throttled * mine_s else cpu_s
+    if gave_up is None or queued_s is None:
+        return mine_s if cpu_s < ASLEEP * mine_s else cpu_s
     return mine_s
 
 

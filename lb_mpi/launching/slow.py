@@ -23,10 +23,12 @@ from typing import NoReturn
 from lb_mpi.emulate import THROTTLED, throttled
 from lb_mpi.launching.program import FORWARDED, Program, end_as
 from lb_mpi.launching.rank import NUMBER
+from lb_mpi.stops import Stops
 
 PERIOD_S = 5e-3  # of a slice to run and a slice to rest, where the speed allows it
 RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run
 REST_S = 0.1e-3  # a shorter rest is put off
+LOOK_S = 20e-3  # between two looks for signals
 CREDIT_S = 50e-3  # how much of the time held up by others is made good at once
 
 
@@ -72,8 +74,8 @@ class Watch:
         return used_s, elapsed_s
 
 
-def hold_back(program: Program, speed: float) -> None:
-    """Stop and continue `program` until it has ended; send on the signals in FORWARDED, which must be blocked."""
+def hold_back(program: Program, speed: float, stops: Stops) -> None:
+    """Stop and continue `program` until it has ended, and say so in `stops`; send on FORWARDED, which must be blocked."""
     run_s = min(max(PERIOD_S * speed, RUN_S[0]), RUN_S[1])
     account, watch = Account(speed), Watch(program)
     stopped_s, n_stops = 0.0, 0
@@ -87,19 +89,28 @@ def hold_back(program: Program, speed: float) -> None:
             _wait(program, rest_s)
             if program.has_stopped():  # on a busy machine it may stand in line for a core until now, only to be stopped
                 stopped_s, n_stops = time.monotonic() - began, 1
+                stops.add(stopped_s)
             program.send(signal.SIGCONT)
 
 
 def _wait(program: Program, seconds: float) -> None:
-    """Wait, but not longer than until a signal comes; send it on."""
-    info = signal.sigtimedwait(FORWARDED | {signal.SIGTSTP}, seconds)
-    if info is None:
-        return
-    if info.si_signo == signal.SIGTSTP:  # Ctrl-Z
+    """Wait, but hardly longer than until a signal comes; send it on."""
+    until = time.monotonic() + seconds
+    while (left_s := until - time.monotonic()) > 0.0:
+        time.sleep(min(left_s, LOOK_S))
+        # With a time to wait, Python 3.11 makes up a signal when this process itself was stopped meanwhile.
+        info = signal.sigtimedwait(FORWARDED | {signal.SIGTSTP}, 0)
+        if info is not None:
+            _forward(program, info.si_signo)
+            return
+
+
+def _forward(program: Program, number: int) -> None:
+    if number == signal.SIGTSTP:  # Ctrl-Z
         program.send(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
-        program.send(info.si_signo)
+        program.send(number)
     program.send(signal.SIGCONT)  # a stopped program doesn't act on signals
 
 
@@ -145,9 +156,11 @@ def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
     """Run `argv` at relative `speed` and end as it ended: with its exit code, or by the same signal."""
     began = time.monotonic()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGTSTP})
-    program = Program(argv, {**os.environ, THROTTLED: f"{speed * throttled():g}"}, mask)
+    stops = Stops(os.environ)
+    env = {**os.environ, **stops.variables, THROTTLED: f"{speed * throttled():g}"}
+    program = Program(argv, env, mask)
     try:
-        hold_back(program, speed)
+        hold_back(program, speed, stops)
     finally:
         program.close()
     if report:

@@ -7,8 +7,8 @@ import threading
 import time
 from typing import NamedTuple
 
+from lb_mpi import stops
 from lb_mpi.balancing.estimate import own_time_s
-from lb_mpi.emulate import throttled
 
 try:
     from resource import RUSAGE_THREAD, getrusage
@@ -22,9 +22,6 @@ else:
         return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
-THROTTLED = throttled()
-
-
 class Look(NamedTuple):
     """The clocks of a thread."""
 
@@ -32,6 +29,7 @@ class Look(NamedTuple):
     cpu_s: float
     gave_up: int | None  # how often it has given up the core by itself; None: the system doesn't tell
     queued_s: float | None  # that it has waited for a core; None: likewise
+    stops: stops.Seen = stops.Seen()  # by launch/throttle
 
 
 class Clocks:
@@ -62,12 +60,12 @@ class Clocks:
         within = self._within()
         return Look(time.perf_counter(), *within)
 
-    def _within(self) -> tuple[float, int | None, float | None]:
+    def _within(self) -> tuple[float, int | None, float | None, stops.Seen]:
         queued_s = None
         if self._queue is not None:
             fields = os.pread(self._queue, 100, 0).split()  # nanoseconds on a core, nanoseconds in a queue, time slices
             queued_s = 1e-9 * int(fields[1])
-        return time.thread_time(), _gave_up(), queued_s
+        return time.thread_time(), _gave_up(), queued_s, stops.read()
 
     def end(self) -> None:
         """Look no more."""
@@ -78,12 +76,13 @@ class Clocks:
 
 def own_s(before: Look, after: Look) -> float:
     """Seconds that what was run between two looks takes by itself; see `lb_mpi.balancing.estimate.own_time_s`."""
+    n_stops, stopped_s = after.stops.n - before.stops.n, after.stops.seconds - before.stops.seconds
+    gave_up = _difference(before.gave_up, after.gave_up)
     return own_time_s(
-        after.wall_s - before.wall_s,
+        after.wall_s - before.wall_s - stopped_s,
         after.cpu_s - before.cpu_s,
-        _difference(before.gave_up, after.gave_up),
+        None if gave_up is None else max(0, gave_up - n_stops),  # to be stopped counts as giving up the core
         _difference(before.queued_s, after.queued_s),
-        THROTTLED,
     )
 
 
