@@ -215,8 +215,8 @@ class Round:
         for rank in self.dry:
             if self.home and rank not in self.away:
                 sends += self._help(rank)
-        if self.dry and self.home:
-            self._shorten()
+        if self.home:
+            self._fit()
         idle = not (self.home or self.borrowed or self.failed or self.over)
         return sends + [(rank, Message(Kind.DRY)) for rank in self.telling.due(now, idle=idle)]
 
@@ -320,14 +320,19 @@ class Round:
         sizes = self.learned.sizes
         return count(rows) if sizes is None else float(sizes[rows].sum())
 
-    def _shorten(self) -> None:
-        """Cut the next block, so that who is dry need not wait long for an answer."""
-        block, rows = self.home[-1], LEAST
+    def _fit(self) -> None:
+        """Join blocks too short to be handled one by one; cut the next one where a rank that is dry waits for it."""
+        home, least = self.home, 0.0
         if self._size_s:
-            wanted = shortest_s(self.learned.handling_s) / self._size_s
-            rows = max(1, int(wanted / self._size(block) * count(block)))
-        if count(block) >= 2 * rows:
-            self.home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]
+            least = shortest_s(self.learned.handling_s) / self._size_s
+            while len(home) > 1 and self._size(home[-1]) + self._size(home[-2]) <= least:
+                home[-2:] = [join(home[-2:])]
+        if self.dry:
+            block, rows = home[-1], LEAST
+            if least:
+                rows = max(1, int(least / self._size(block) * count(block)))
+            if count(block) >= 2 * rows:
+                home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]
 
     def _lend(self, borrower: int, loan: Loan) -> None:
         if count(loan.rows):

@@ -211,6 +211,7 @@ class Lending:
         self._loans.record.enter(Phase.PACKING, computed)
         self._results.put(index, result)
         sends = self._round.done(job, (computed - copied) / self._watch.slow.speed, ticks)
+        self._round.learned.handling_s = self._round.learned.handling_s or self._watch.handling_s
         self.spent_s += copied - began + time.perf_counter() - computed
         return sends
 

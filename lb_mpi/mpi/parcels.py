@@ -2,11 +2,16 @@
 
 A parcel's length is a multiple of 64 bytes, and it travels as so many units of 64 bytes: the count of a message is 32 bits
 in Open MPI 5, which as bytes would end at 2 GiB.
+
+Who computes looks for parcels but now and then, and what has come by then is to be found.  An MPI takes some 64 kB from a
+socket at a look, however much there is, and tells of a message when it has all of it.  So a larger parcel is announced by
+a message of 8 bytes, its size, and who has heard that looks as often as it takes.
 """
 
 from __future__ import annotations
 
 import functools
+import struct
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +21,9 @@ from numpy.typing import NDArray
 from lb_mpi.mpi.waiting import Nap
 
 UNIT_BYTES = 64
+LOOK_BYTES = 1 << 16  # that come in one look
+ANNOUNCED = 1001  # tag of a parcel that was announced; the announcement has the parcel's
+_SIZE = struct.Struct("<q")
 
 Buffer = NDArray[np.uint8]
 
@@ -24,6 +32,17 @@ Buffer = NDArray[np.uint8]
 def unit() -> MPI.Datatype:
     """Make the datatype of 64 bytes, once."""
     return MPI.BYTE.Create_contiguous(UNIT_BYTES).Commit()
+
+
+def look(comm: MPI.Intracomm, tag: int, status: MPI.Status) -> MPI.Message | None:
+    """Take the next message that has come from anywhere, with this tag; None: there is none."""
+    # MPICH takes in what has come when it has found nothing: without another look that is found when a block is computed.
+    return comm.Improbe(MPI.ANY_SOURCE, tag, status) or comm.Improbe(MPI.ANY_SOURCE, tag, status)
+
+
+class _Going(NamedTuple):
+    request: MPI.Request
+    buffer: Buffer | bytes
 
 
 class _Coming(NamedTuple):
@@ -37,9 +56,9 @@ class Parcels:
     """What one rank sends and receives on `comm` (not the user's: a duplicate)."""
 
     def __init__(self, comm: MPI.Intracomm, tag: int = MPI.ANY_TAG) -> None:
-        """Receive what bears this tag; who else receives on `comm` at the same time has another."""
+        """Receive what bears this tag; who else receives on `comm` at the same time has another, and not ANNOUNCED."""
         self._comm, self.tag = comm, tag
-        self._going: list[tuple[MPI.Request, Buffer]] = []  # the buffers live until their sends are complete
+        self._going: list[_Going] = []  # the buffers live until their sends are complete
         self._coming: list[_Coming] = []
         self._status = MPI.Status()
         self.sent_bytes = 0
@@ -54,30 +73,30 @@ class Parcels:
 
     def send(self, rank: int, tag: int, buffer: Buffer) -> None:
         """Start to send; returns at once."""
-        message = [buffer, buffer.nbytes // UNIT_BYTES, unit()]
-        self._going.append((self._comm.Isend(message, rank, tag), buffer))
+        at = tag
+        if buffer.nbytes > LOOK_BYTES:
+            size, at = _SIZE.pack(buffer.nbytes), ANNOUNCED
+            self._going.append(_Going(self._comm.Isend([size, MPI.BYTE], rank, tag), size))
+        self._going.append(_Going(self._comm.Isend(_as_units(buffer), rank, at), buffer))
         self.sent_bytes += buffer.nbytes
         self.unsent_bytes += buffer.nbytes
         self._sent[rank] += 1
 
     def take(self) -> list[tuple[int, int, Buffer]]:
         """Return what has arrived, as (source, tag, buffer), those of one source in their order; completes sends."""
-        status = self._status
-        while (message := self._comm.Improbe(MPI.ANY_SOURCE, self.tag, status)) is not None:
-            buffer = np.empty(status.Get_count(unit()) * UNIT_BYTES, dtype=np.uint8)
-            receive = message.Irecv([buffer, buffer.nbytes // UNIT_BYTES, unit()])
-            self._coming.append(_Coming(status.Get_source(), status.Get_tag(), buffer, receive))
+        while (message := look(self._comm, self.tag, self._status)) is not None:
+            self._coming.append(self._receive(message))
         arrived, coming, late = [], list[_Coming](), set[int]()
         for one in self._coming:
-            if one.source in late or not one.request.Test():
+            if one.source in late or not _is_complete(one.request, one.buffer):
                 late.add(one.source)
                 coming.append(one)
             else:
                 arrived.append((one.source, one.tag, one.buffer))
         self._coming = coming
         if self._going:
-            self._going = [(request, buffer) for request, buffer in self._going if not request.Test()]
-            self.unsent_bytes = sum(buffer.nbytes for _, buffer in self._going)
+            self._going = [one for one in self._going if not _is_complete(*one)]
+            self.unsent_bytes = sum(len(buffer) for _, buffer in self._going)
         self._received += len(arrived)
         return arrived
 
@@ -91,3 +110,26 @@ class Parcels:
             counted = counted or request.Test()
             if not self.take():
                 nap.take()
+
+    def _receive(self, message: MPI.Message) -> _Coming:
+        """Begin to receive a parcel that has come, or was announced."""
+        source, tag = self._status.Get_source(), self._status.Get_tag()
+        n_bytes = self._status.Get_count(MPI.BYTE)
+        if n_bytes == _SIZE.size:
+            size = bytearray(_SIZE.size)
+            message.Recv([size, MPI.BYTE])
+            (n_bytes,) = _SIZE.unpack(size)
+            buffer = np.empty(n_bytes, dtype=np.uint8)
+            # Its place is taken before anything else is looked for: it can't be taken for something else.
+            return _Coming(source, tag, buffer, self._comm.Irecv(_as_units(buffer), source, ANNOUNCED))
+        buffer = np.empty(n_bytes, dtype=np.uint8)
+        return _Coming(source, tag, buffer, message.Irecv(_as_units(buffer)))
+
+
+def _as_units(buffer: Buffer) -> list[object]:
+    return [buffer, buffer.nbytes // UNIT_BYTES, unit()]
+
+
+def _is_complete(request: MPI.Request, buffer: Buffer | bytes) -> bool:
+    """Whether it has come, or left, after as many looks as it takes if nothing holds it up."""
+    return request.Test() or any(request.Test() for _ in range(len(buffer) // LOOK_BYTES))

@@ -85,6 +85,11 @@ class Stopwatch:
         """The rank has done something else than one block after the other."""
         self._called_cpu_s = None
 
+    @property
+    def handling_s(self) -> float:
+        """Seconds that a block took beside being computed, so far; 0: not known."""
+        return self._measured.handling_s
+
     def tell(self) -> Measured:
         """What was measured since this was asked the last time."""
         measured, self._measured = self._measured, Measured()

@@ -1,0 +1,48 @@
+"""Parcels of all sizes arrive, whole and in their order."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from lb_mpi.mpi.parcels import LOOK_BYTES, UNIT_BYTES, Parcels
+from lb_mpi.mpi.waiting import Nap
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+pytestmark = pytest.mark.mpi
+SIZES = [64, LOOK_BYTES, LOOK_BYTES + UNIT_BYTES, 128, 5_000_000 // 64 * 64, 64, 3 * LOOK_BYTES, 64]
+
+
+def contents(source: int, target: int, number: int) -> np.ndarray:
+    rng = np.random.default_rng([source, target, number])
+    return rng.integers(0, 256, SIZES[number], dtype=np.uint8)
+
+
+@pytest.mark.parametrize("tag", [7, MPI.ANY_TAG])
+def test_parcels_of_all_sizes_arrive_whole_and_in_their_order(tag: int) -> None:
+    own = COMM.Dup()
+    parcels, came, nap = Parcels(own, tag), [0] * SIZE, Nap(1e-3)
+    for number in range(len(SIZES)):
+        for rank in range(SIZE):
+            parcels.send(rank, 7, contents(RANK, rank, number))
+    while sum(came) < len(SIZES) * SIZE:
+        for source, its_tag, buffer in parcels.take():
+            assert its_tag == 7
+            np.testing.assert_array_equal(buffer, contents(source, RANK, came[source]))
+            came[source] += 1
+        nap.take()
+    parcels.drain()
+    assert not parcels.under_way
+    assert parcels.unsent_bytes == 0
+    assert parcels.sent_bytes == SIZE * sum(SIZES)
+    own.Free()
+
+
+def test_what_nobody_takes_is_drained() -> None:
+    own = COMM.Dup()
+    parcels = Parcels(own, 7)
+    for number in range(len(SIZES)):
+        parcels.send((RANK + 1) % SIZE, 7, contents(RANK, 0, number))
+    parcels.drain()
+    assert not parcels.under_way
+    own.Free()
