@@ -21,8 +21,8 @@ def kept(n_before: int, loan_s: float) -> float:
     """Which part of a planned loan stays at home for whoever is dry first, after `n_before` rounds with planned loans.
 
     Plans rest on estimates, and a loan that has left is not divided any more.  So half is kept at first, and less in each
-    round, as the estimates get better.  The borrower of the longest loan needs `loan_s` seconds for it: nothing is kept
-    where asking for that part would take about as long as computing it.
+    round, as the estimates get better.  The longest loan takes its borrower `loan_s` seconds longer than its own rows, which
+    are there for whoever is dry: nothing is kept where asking for that part would take about as long as computing it.
     """
     rest: float = 0.5 ** min(1 + n_before, HALVINGS)
     return rest if rest * loan_s >= KEPT_S else 0.0

@@ -42,7 +42,7 @@ class Plan:
     amounts: Floats  # (R,) > 0, units of work
     margins: Floats  # (R,) work by which the source is planned to end after the destination (< 0: before)
     shares: Floats  # (R,) number of transfers to the destination * speed of source / speed of destination
-    seconds: Floats  # (R,) that the destination takes for the amount
+    seconds: Floats  # (R,) >= 0 that the destination takes longer for the amount than for what it has itself
 
     def of(self, rank: int) -> Plan:
         """The transfers from one rank."""
@@ -66,7 +66,7 @@ class Plan:
 
     @cached_property
     def longest_s(self) -> float:
-        """Seconds that the longest of the transfers takes its destination; 0: there is none."""
+        """Seconds that the longest of the transfers takes its destination, beyond what that has itself; 0: no longer."""
         return float(self.seconds.max(initial=0.0))
 
     @cached_property
@@ -112,7 +112,7 @@ def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Pla
         moved,
         margins=speeds[source] * (planned[source] - planned[destination]),
         shares=np.bincount(destination, minlength=graph.n)[destination] * speeds[source] / speeds[destination],
-        seconds=moved / speeds[destination],
+        seconds=np.maximum(moved - work[destination], 0.0) / speeds[destination],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,15 +12,16 @@ from lb_mpi.emulate import Varying, throttle
 from lb_mpi.mpi.clocks import Clocks, own_s
 
 
-class Measured(NamedTuple):
+class Measured:
     """What a rank did with rows."""
 
-    occupied_s: float = 0.0  # computing, resting (emulated), and all that goes with it: copying, sending, messages
-    computing_s: float = 0.0  # of it, computing and resting
-    ticks: float = 0.0
-    called_s: float = 0.0  # in the function
-    handled: int = 0  # blocks that came straight after another one, without any message
-    handled_cpu_s: float = 0.0  # between these and the ones before
+    def __init__(self) -> None:
+        self.occupied_s = 0.0  # computing, resting (emulated), and all that goes with it: copying, sending, messages
+        self.computing_s = 0.0  # of it, computing and resting
+        self.ticks = 0.0
+        self.called_s = 0.0  # in the function
+        self.handled = 0  # blocks that came straight after another one, without any message
+        self.handled_cpu_s = 0.0  # between these and the ones before
 
     @property
     def handling_s(self) -> float:
@@ -44,8 +45,10 @@ class Stopwatch:
         self.computing_s = 0.0  # of this round, with what the first call took
         self.rows = 0  # computed in this round
         self._measured = Measured()
-        self._called_cpu_s: float | None = None  # when the function returned; None: there were messages since
+        self._handled_cpu_s = 0.0  # since the function returned, without rests
+        self._handling_since: float | None = None  # CPU time; None: there were messages since the function returned
         self._begins = False  # a block: the next call is its first
+        self._resting = False  # which is no handling
         self._clocks = Clocks()
 
     def begin(self) -> None:
@@ -60,21 +63,26 @@ class Stopwatch:
         result = function(*arguments)
         after = self._clocks.after()
         self.slow.charge(after.cpu_s - before.cpu_s)
-        self.computing_s += after.wall_s - before.wall_s
+        seconds = after.wall_s - before.wall_s
+        self.computing_s += seconds
+        measured = self._measured
         if not self.warm:
             self.warm = True
-            self.occupy(before.wall_s - after.wall_s)
+            measured.occupied_s -= seconds
             return result, np.nan
-        if self._begins and self._called_cpu_s is not None:
-            self._add(handled=1, handled_cpu_s=before.cpu_s - self._called_cpu_s)
-        self._begins, self._called_cpu_s = False, after.cpu_s
-        ticks, seconds = own_s(before, after), after.wall_s - before.wall_s
-        self._add(computing_s=seconds, ticks=ticks, called_s=seconds)
+        if self._begins and self._handling_since is not None:
+            measured.handled += 1
+            measured.handled_cpu_s += self._handled_cpu_s + before.cpu_s - self._handling_since
+        ticks = own_s(before, after)
+        measured.computing_s += seconds
+        measured.called_s += seconds
+        measured.ticks += ticks
+        self._begins, self._handled_cpu_s, self._handling_since = False, 0.0, after.cpu_s
         return result, ticks
 
     def occupy(self, seconds: float) -> None:
         """The rank was occupied with rows for so long, with computing and with all else that it takes."""
-        self._add(occupied_s=seconds)
+        self._measured.occupied_s += seconds
 
     def block(self, rows: int) -> None:
         """A block of rows is about to be computed."""
@@ -83,7 +91,7 @@ class Stopwatch:
 
     def disturbed(self) -> None:
         """The rank has done something else than one block after the other."""
-        self._called_cpu_s = None
+        self._handling_since = None
 
     @property
     def handling_s(self) -> float:
@@ -95,22 +103,26 @@ class Stopwatch:
         measured, self._measured = self._measured, Measured()
         return measured
 
-    def _add(self, **more: float) -> None:
-        one = self._measured
-        self._measured = one._replace(**{name: getattr(one, name) + value for name, value in more.items()})
-
     def rest(self) -> bool:
         """Rest for a short part of the time that an emulated slow rank needs; False when it may compute."""
         seconds = self.slow.due()
-        if seconds <= 0.0:
-            return False
-        time.sleep(seconds)
-        self.disturbed()
-        return True
+        if seconds > 0.0:
+            if self._handling_since is not None and not self._resting:
+                self._handled_cpu_s += time.thread_time() - self._handling_since
+            self._resting = True
+            time.sleep(seconds)
+            return True
+        if self._resting:
+            self._resting = False
+            if self._handling_since is not None:
+                self._handling_since = time.thread_time()
+        return False
 
     def rested(self, seconds: float) -> None:
         """The rank has rested for so long, in which it has looked at its messages: all that is emulated computing."""
-        self._add(occupied_s=seconds, computing_s=seconds)
+        measured = self._measured
+        measured.occupied_s += seconds
+        measured.computing_s += seconds
         self.computing_s += seconds
 
     def end(self) -> None:
