@@ -12,6 +12,7 @@ import struct
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi.mpi.parcels import look
 from lb_mpi.mpi.waiting import Nap
 from lb_mpi.searching.drafting import Kind, Message
 
@@ -48,7 +49,7 @@ class Mailbox:
         """All messages that have arrived; completes sends on the way."""
         messages = []
         status = self._status
-        while (handle := self.comm.Improbe(MPI.ANY_SOURCE, _TAG, status)) is not None:
+        while (handle := look(self.comm, _TAG, status)) is not None:
             self.received += 1
             message = self._receive(handle, status.Get_source(), status.Get_count(MPI.BYTE))
             if message is not None:

@@ -34,7 +34,7 @@ def unit() -> MPI.Datatype:
     return MPI.BYTE.Create_contiguous(UNIT_BYTES).Commit()
 
 
-def look(comm: MPI.Intracomm, tag: int, status: MPI.Status) -> MPI.Message | None:
+def look(comm: MPI.Comm, tag: int, status: MPI.Status) -> MPI.Message | None:
     """Take the next message that has come from anywhere, with this tag; None: there is none."""
     # MPICH takes in what has come when it has found nothing: without another look that is found when a block is computed.
     return comm.Improbe(MPI.ANY_SOURCE, tag, status) or comm.Improbe(MPI.ANY_SOURCE, tag, status)
