@@ -21,18 +21,14 @@ import argparse
 import importlib.util
 import json
 import math
-import shlex
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks import pool_tasks
+from benchmarks import emulated, pool_tasks
 from benchmarks.noise import MARK, MUCH, Watch
-from benchmarks.stealing import LIMIT_S, run
-from tools.environment import ROOT, here
+from benchmarks.stealing import run
 
 SPEEDS, HOSTS = "0.8,0.4,0.2,0.2", "0.8,0.4,0.2"
 GRAINS = (2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6)  # seconds of a task
@@ -210,24 +206,13 @@ def sleep(options: argparse.Namespace) -> Rows:
 
 def hosts(options: argparse.Namespace) -> Rows:
     """Three emulated hosts, a rank on each.  RuntimeError where they can't be had."""
-
-    def cluster(*argv: str) -> str:
-        words = [sys.executable, "launch/cluster", "--name", "benchmark", *argv]
-        done = subprocess.run(words, capture_output=True, text=True, env=here().variables(), cwd=ROOT, timeout=LIMIT_S)
-        if done.returncode:
-            raise RuntimeError(f"launch/cluster {shlex.join(argv)}: {done.stderr.strip()}")
-        return done.stdout
-
-    case = ["run", "--", sys.executable, "-m", "benchmarks.pool_ranks", "pool_bound", "--speeds", HOSTS, "--hosts-are-slow"]
+    case = ["-m", "benchmarks.pool_ranks", "pool_bound", "--speeds", HOSTS, "--hosts-are-slow"]
     case += ["--repeat", str(options.repeat), "--seed", str(options.seed), "--kind", "heavy", "--task-s", "1e-2"]
-    cluster("up", "--hosts", "3", "--speeds", HOSTS, "--delay-ms", "1")
-    try:
+    with emulated.hosts(HOSTS) as answer:
         for work, words in (("spin", ""), ("nap", ", tasks that wait")):
             for tasks in (300, 1000):
-                answer = json.loads(cluster(*case, "--tasks", str(tasks), "--work", work).splitlines()[-1])
-                yield Row(f"hosts {HOSTS}, {tasks} x 10 ms heavy{words}: time / bound", answer["ratios"], "", "<= 1.10")
-    finally:
-        cluster("down")
+                ratios = answer([*case, "--tasks", str(tasks), "--work", work])["ratios"]
+                yield Row(f"hosts {HOSTS}, {tasks} x 10 ms heavy{words}: time / bound", ratios, "", "<= 1.10")
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {

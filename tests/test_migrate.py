@@ -88,6 +88,12 @@ def test_passing_on_more_than_one_holds() -> None:
     assert np.allclose(transfers.amounts, 2)
 
 
+def test_a_transfer_is_no_longer_than_what_its_destination_has_itself() -> None:
+    """What a plan is wrong by is made good by rows of the borrower's own: nothing of such a loan need stay at home."""
+    of_one = [plan(parse("ring:2"), np.array([0.4]), [1.0, own], [1.0, 2.0]).longest_s for own in (0.0, 0.1, 0.4, 0.6)]
+    assert of_one == pytest.approx([0.2, 0.15, 0.0, 0.0])
+
+
 def test_work_that_passes_through_never_stops() -> None:
     graph = parse("mesh:1x3")
     transfers = plan(graph, np.array([3.0, 3.0]), [5.0, 9.0, 0.0], [1, 1, 1])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing import round as round_module
-from lb_mpi.balancing.helping import BLOCK_S, LATENCY_S, PART, part
+from lb_mpi.balancing.helping import BLOCK_S, LATENCY_S, PART, part, shortest_s
 from lb_mpi.balancing.judge import end_s
 from lb_mpi.balancing.round import PAUSE_S, Job, Kind, Message, Round
 from lb_mpi.balancing.rowsets import join, numbers
@@ -186,6 +186,9 @@ MUTANTS = [
     ("sends = [(job.owner, Message(Kind.FAILED)) for job in self.borrowed]", "sends = []"),
     ("            return [(source, Message(Kind.FAILED))]\n", "            return []\n"),
     ("        if self.failed:\n            return [(source, Message(Kind.FAILED))]\n", ""),
+    ("home[-2:] = [join(home[-2:])]", "home[-2:] = home[-1:]"),
+    ("home[-2:] = [join(home[-2:])]", "home[-2:] = home[-2:-1]"),
+    ("home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]", "home[-1:] = [cut(block, 0, rows)]"),
 ]  # fmt: skip
 
 
@@ -306,6 +309,26 @@ def test_blocks_that_follow_each_other_are_joined_to_one() -> None:
     assert join([slice(6, 9), slice(3, 6), slice(0, 3)]) == slice(0, 9)
     assert numbers(join([slice(6, 9), slice(0, 3)])).tolist() == [0, 1, 2, 6, 7, 8]
     assert numbers(join([np.array([4, 9]), slice(0, 2)])).tolist() == [0, 1, 4, 9]
+
+
+@pytest.mark.parametrize("handling_s", [0.0, 1e-3])
+def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s: float) -> None:
+    """In a first call a slow host spent half of its time between blocks of some rows."""
+    row_s, n = 0.1e-3, 1000
+    home = [slice(first, first + 2) for first in range(0, n, 2)]
+    round = Round(0, home, lent={}, lenders=(), neighbours=(), speeds=np.ones(1), handling_s=handling_s)
+    computed, lengths = list[int](), list[int]()
+    while round.home:
+        round.turn(0.0, [])
+        job = round.job
+        assert job is not None
+        computed += numbers(job.rows).tolist()
+        lengths.append(len(numbers(job.rows)))
+        round.done(job, row_s * lengths[-1], row_s * lengths[-1])
+    assert computed == list(range(n))
+    shortest = int(shortest_s(handling_s) / row_s)
+    assert lengths[0] == 2  # nothing is known yet
+    assert all(shortest - 2 <= length <= shortest for length in lengths[1:-1])
 
 
 def test_the_end_of_late_ranks() -> None:

@@ -22,6 +22,7 @@ from lb_mpi.mpi.waiting import Nap
 
 UNIT_BYTES = 64
 LOOK_BYTES = 1 << 16  # that come in one look
+MOST_LOOKS = 64  # at a parcel in a row: whoever it waits for may compute for long
 ANNOUNCED = 1001  # tag of a parcel that was announced; the announcement has the parcel's
 _SIZE = struct.Struct("<q")
 
@@ -132,4 +133,4 @@ def _as_units(buffer: Buffer) -> list[object]:
 
 def _is_complete(request: MPI.Request, buffer: Buffer | bytes) -> bool:
     """Whether it has come, or left, after as many looks as it takes if nothing holds it up."""
-    return request.Test() or any(request.Test() for _ in range(len(buffer) // LOOK_BYTES))
+    return request.Test() or any(request.Test() for _ in range(min(len(buffer) // LOOK_BYTES, MOST_LOOKS)))

@@ -1,0 +1,90 @@
+"""Several machines as one?  python -m benchmarks.machines [--only SECTION ...]
+
+hosts   three emulated hosts of speeds 0.8, 0.4, 0.2 with 1 ms between them (launch/cluster): a walled maze of 8192 x 8192
+        cells, and the weather on 256 x 480 and on 128 x 240 columns, in 30 steps
+one     one machine, four ranks of emulated speeds: a walled maze of 12000 x 12000, the weather on 128 x 240, in 30 steps
+room    the same weather with half those speeds, for which two cores are enough: four ranks share no core
+
+Each row: time / lower bound, the CPU seconds of the work in that very run / the sum of the speeds; the rows in turn
+(A B A B), medians of --repeat rounds with the least and the greatest.  A * tells that other programs took more than 5 % of
+the machine meanwhile, so that the row says little; what carries the messages of the emulated hosts counts as others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks import emulated
+from benchmarks.noise import MARK, MUCH, Watch, known, percent
+from benchmarks.pool import Row
+from benchmarks.stealing import run
+
+HOSTS, ONE, ROOM = "0.8,0.4,0.2", "0.8,0.4,0.2,0.2", "0.4,0.2,0.1,0.1"
+SMALL = ["apps.weather", "--shape", "128x240", "--steps", "30"]
+LARGE = ["apps.weather", "--shape", "256x480", "--steps", "30"]
+Case = tuple[str, str, list[str]]  # its name, what is wanted, the app and its options
+
+CASES: dict[str, list[Case]] = {
+    "hosts": [
+        (f"maze 8192, hosts {HOSTS}", "<= 1.50", ["apps.maze", "--dim", "8192", "--walled"]),
+        (f"weather 256x480, hosts {HOSTS}", "<= 1.10", LARGE),
+        (f"weather 128x240, hosts {HOSTS}", "<= 1.10", SMALL),
+    ],
+    "one": [
+        (f"maze 12000, speeds {ONE}", "<= 1.10", ["apps.maze", "--dim", "12000", "--walled", "--speeds", ONE]),
+        (f"weather 128x240, speeds {ONE}", "<= 1.05", [*SMALL, "--speeds", ONE]),
+    ],
+    "room": [(f"weather 128x240, speeds {ROOM}", "<= 1.05", [*SMALL, "--speeds", ROOM])],
+}
+
+
+def measure(cases: Sequence[Case], repeat: int, answer: Callable[[Sequence[str]], dict[str, Any]]) -> list[Row]:
+    """Run the cases in turn; a row for each."""
+    ratios: dict[str, list[float]] = {name: [] for name, _, _ in cases}
+    shares: dict[str, list[float]] = {name: [] for name, _, _ in cases}
+    for _ in range(repeat):
+        for name, _, argv in cases:
+            watch = Watch()
+            told = answer(["-m", *argv, "--json"])
+            ratios[name].append(told["seconds"] / told["lower_bound_seconds"])
+            shares[name].append(watch.others())
+    return [Row(name, ratios[name], "", wanted, max(shares[name])) for name, wanted, _ in cases]
+
+
+def section(name: str, repeat: int) -> list[Row]:
+    """Measure a section of the table."""
+    if name == "hosts":
+        with emulated.hosts(HOSTS) as answer:
+            return measure(CASES[name], repeat, answer)
+    return measure(CASES[name], repeat, lambda argv: run(4, argv))
+
+
+def main() -> None:
+    """Measure, print the table (or JSON)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.machines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these sections")
+    parser.add_argument("--repeat", type=int, default=5, help="rounds of each measurement (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    if options.repeat < 1:
+        parser.error(f"--repeat {options.repeat}: expected at least 1")
+    rows = []
+    for name in options.only:
+        for row in section(name, options.repeat):
+            rows.append(row)
+            if not options.json:
+                print(row, f"others {percent(row.others)}", flush=True)
+    if options.json:
+        told = [{**row._asdict(), "seen": row.seen, "met": row.met, "others": known(row.others)} for row in rows]
+        print(json.dumps(told))
+    elif any(row.others > MUCH for row in rows):
+        print(f"{MARK} others took more than {MUCH:.0%} of the machine: this row says little")
+
+
+if __name__ == "__main__":
+    main()
