@@ -7,7 +7,8 @@ room    the same weather with half those speeds, for which two cores are enough:
 
 Each row: time / lower bound, the CPU seconds of the work in that very run / the sum of the speeds; the rows in turn
 (A B A B), medians of --repeat rounds with the least and the greatest.  A * tells that other programs took more than 5 % of
-the machine meanwhile, so that the row says little; what carries the messages of the emulated hosts counts as others.
+the machine meanwhile, so that the row says little.  What carries the messages of the emulated hosts counts as others, and
+with Open MPI the ranks there do, too, since its daemons leave the program that has started them.
 """
 
 from __future__ import annotations
