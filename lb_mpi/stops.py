@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 VARIABLE = "LB_MPI_STOPS"  # where the page is
-_BYTES = 4096
+_NAME, _BYTES = "lb_mpi-stops", 4096
 _STOPS, _STOPPED_NS = range(2)  # words of the page, 8 bytes each
 
 
@@ -34,7 +34,7 @@ class Stops:
         words = _open(variables)
         self.variables = {VARIABLE: variables[VARIABLE]} if words is not None else {}  # for the program
         if words is None:
-            file = os.memfd_create("lb_mpi-stops")  # leaves nothing behind
+            file = os.memfd_create(_NAME)  # leaves nothing behind
             os.ftruncate(file, _BYTES)
             words = memoryview(mmap.mmap(file, _BYTES)).cast("Q")
             self.variables = {VARIABLE: f"/proc/{os.getpid()}/fd/{file}"}
@@ -60,7 +60,8 @@ def _page() -> memoryview | None:
 def _open(variables: Mapping[str, str]) -> memoryview | None:
     path = variables.get(VARIABLE)
     with contextlib.suppress(OSError, ValueError):
-        if path:
+        # On another host, or later, the same path may be anybody's file.
+        if path and os.readlink(path).startswith(f"/memfd:{_NAME}"):
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 return memoryview(mmap.mmap(file, _BYTES)).cast("Q")

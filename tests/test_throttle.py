@@ -16,6 +16,7 @@ import pytest
 from lb_mpi.launching import rank
 from lb_mpi.launching.program import Activity
 from lb_mpi.launching.slow import CREDIT_S, Account, Watch, own_speed
+from lb_mpi.stops import VARIABLE, Stops
 from tests.started import started
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -350,3 +351,14 @@ def test_to_be_stopped_is_not_taken_for_waiting(around: list[str]) -> None:
         assert own_s < 1.5 * cpu_s, name  # with the time in which it was stopped: 2.5 and more
     own_s, cpu_s = told["sleep"]
     assert own_s > 10 * cpu_s  # it's all of the sleep but queueing, and what it was stopped for
+
+
+def test_a_page_that_is_somebody_elses_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4096))
+    with path.open("r+b") as file:
+        for name in (str(path), f"/proc/{os.getpid()}/fd/{file.fileno()}"):
+            stops = Stops({VARIABLE: name})
+            assert stops.variables[VARIABLE] != name
+            stops.add(1.0)
+    assert path.read_bytes() == bytes(4096)
