@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lb_mpi.balancing.direct import Direct
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph_hosts import host_graph
 
@@ -48,6 +49,17 @@ def test_loads_are_levelled_on_it() -> None:
     found = balance(host_graph(hosts), rng.uniform(0, 9, 200), rng.uniform(1, 4, 200), scheme="cg")
     assert found.converged
     assert found.steps < 40
+
+
+@pytest.mark.parametrize("hosts", [["a", "b"] * 4, ["a"] * 3 + ["b"], ["a", "b", "b", "a", "b", "b"]])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_more_goes_between_two_hosts_than_one_of_them_has_too_much(hosts: list[str], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    loads, speeds = rng.uniform(0, 9, len(hosts)), rng.uniform(0.2, 1, len(hosts))
+    plan = Direct(host_graph(hosts)).plan(loads, speeds)
+    on = np.array(hosts)
+    surplus = (loads - speeds * loads.sum() / speeds.sum())[on == "a"].sum()
+    assert plan.amounts[on[plan.sources] != on[plan.destinations]].sum() == pytest.approx(abs(surplus))
 
 
 def test_no_rank_at_all() -> None:

@@ -58,8 +58,9 @@ class Balancer:
 
     Parameters
     ----------
-    graph : the process graph, vertex k being rank k of `comm` (anything that `lb_mpi.as_graph` takes); None: that of a
-        Cartesian communicator, otherwise the most square mesh.
+    graph : the process graph, vertex k being rank k of `comm` (anything that `lb_mpi.as_graph` takes); None: where several
+        ranks share a host, and there are other hosts, one that follows the hosts, so that work goes to a rank of the same
+        host first (`lb_mpi.graph_hosts.host_graph`); otherwise that of a Cartesian communicator, or the most square mesh.
     scheme : one of `diffusion.setup.SCHEMES`, or "auto": `diffusion.setup.usual_scheme` of the graph.  That is "direct",
         solved on the root, up to 512 ranks; above, on most graphs, one that works between neighbours.
     tau : the rule for the edges' weights, see `diffusion.setup.prepare`.
@@ -91,7 +92,8 @@ class Balancer:
     ) -> None:
         own = self._comm = duplicate(comm)
         try:
-            self.graph = agree(own, lambda: process_graph(comm, graph))
+            hosts = own.allgather(MPI.Get_processor_name())
+            self.graph = agree(own, lambda: process_graph(comm, graph, hosts))
             self._watch = agree(own, lambda: Stopwatch(emulated_speed))
             bound, policy, calls = agree(own, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
             same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}

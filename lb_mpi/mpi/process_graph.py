@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from lb_mpi.graph import Graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
+from lb_mpi.graph_hosts import host_graph
 
 
 def graph_of_ranks(graph: Any, size: int) -> Graph:
@@ -21,13 +22,19 @@ def graph_of_ranks(graph: Any, size: int) -> Graph:
     return layout
 
 
-def process_graph(comm: MPI.Intracomm, graph: Any) -> Graph:
-    """The graph of all ranks; for None: that of a Cartesian communicator, otherwise the most square mesh."""
-    if graph is None:
-        if isinstance(comm, MPI.Cartcomm) and comm.dim > 0:
-            return grid(comm.dims, comm.periods)
-        return mesh(*most_square_mesh(comm.size))
-    return graph_of_ranks(graph, comm.size)
+def process_graph(comm: MPI.Intracomm, graph: Any, hosts: Sequence[str]) -> Graph:
+    """The graph of all ranks, which are on these (P,) hosts, by name.
+
+    For None: one that follows the hosts where some of several have more than one rank, so that work goes to a rank of the
+    same host first; otherwise that of a Cartesian communicator; otherwise the most square mesh.
+    """
+    if graph is not None:
+        return graph_of_ranks(graph, comm.size)
+    if 1 < len(set(hosts)) < len(hosts):
+        return host_graph(hosts)
+    if isinstance(comm, MPI.Cartcomm) and comm.dim > 0:
+        return grid(comm.dims, comm.periods)
+    return mesh(*most_square_mesh(comm.size))
 
 
 def grid(dims: Sequence[int], periods: Sequence[int]) -> Graph:

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES
-from lb_mpi.graph import Graph, parse
+from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
+from lb_mpi.graph_hosts import host_graph
 from lb_mpi.mpi import clocks, verdicts
 from lb_mpi.mpi.exchange import METHODS
+from lb_mpi.mpi.process_graph import process_graph
 from lb_mpi.mpi.stopwatch import Stopwatch
 
 COMM = MPI.COMM_WORLD
@@ -536,6 +538,25 @@ def test_process_graphs() -> None:
                 assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
     finally:
         cart.Free()
+
+
+def test_the_usual_process_graph_follows_the_hosts_that_several_ranks_share() -> None:
+    cart = COMM.Create_cart([SIZE])
+    try:
+        for hosts in (["a"] * SIZE, [f"h{rank}" for rank in range(SIZE)]):
+            assert edges(process_graph(COMM, None, hosts)) == edges(mesh(*most_square_mesh(SIZE)))
+            assert edges(process_graph(cart, None, hosts)) == edges(mesh(1, SIZE))
+        if SIZE > 2:
+            hosts = [f"h{rank % 2}" for rank in range(SIZE)]
+            for comm in (COMM, cart):
+                assert edges(process_graph(comm, None, hosts)) == edges(host_graph(hosts))
+                assert edges(process_graph(comm, f"ring:{SIZE}", hosts)) == edges(parse(f"ring:{SIZE}"))
+    finally:
+        cart.Free()
+
+
+def edges(graph: Graph) -> list[tuple[int, int]]:
+    return sorted(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
 
 
 def test_components_are_balanced_by_themselves() -> None:
