@@ -3,7 +3,7 @@
 hosts   three emulated hosts of speeds 0.8, 0.4, 0.2 with 1 ms between them (launch/cluster): a walled maze of 8192 x 8192
         cells, and the weather on 256 x 480 and on 128 x 240 columns, in 30 steps
 one     one machine, four ranks of emulated speeds: a walled maze of 12000 x 12000, the weather on 128 x 240, in 30 steps
-room    the same weather with half those speeds, for which two cores are enough: four ranks share no core
+room    the same with half those speeds, for which two cores are enough: four ranks share no core
 
 Each row: time / lower bound, the CPU seconds of the work in that very run / the sum of the speeds; the rows in turn
 (A B A B), medians of --repeat rounds with the least and the greatest.  A * tells that other programs took more than 5 % of
@@ -38,7 +38,10 @@ CASES: dict[str, list[Case]] = {
         (f"maze 12000, speeds {ONE}", "<= 1.10", ["apps.maze", "--dim", "12000", "--walled", "--speeds", ONE]),
         (f"weather 128x240, speeds {ONE}", "<= 1.05", [*SMALL, "--speeds", ONE]),
     ],
-    "room": [(f"weather 128x240, speeds {ROOM}", "<= 1.05", [*SMALL, "--speeds", ROOM])],
+    "room": [
+        (f"maze 12000, speeds {ROOM}", "<= 1.10", ["apps.maze", "--dim", "12000", "--walled", "--speeds", ROOM]),
+        (f"weather 128x240, speeds {ROOM}", "<= 1.05", [*SMALL, "--speeds", ROOM]),
+    ],
 }
 
 
