@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES
-from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
-from lb_mpi.graph_hosts import host_graph
+from lb_mpi.graph import parse
 from lb_mpi.mpi import clocks, verdicts
 from lb_mpi.mpi.exchange import METHODS
-from lb_mpi.mpi.process_graph import process_graph
 from lb_mpi.mpi.stopwatch import Stopwatch
 
 COMM = MPI.COMM_WORLD
@@ -518,59 +516,6 @@ def test_not_a_communicator_and_closed() -> None:
     balancer.close()
     with pytest.raises(ValueError, match="closed"):
         balancer.map_blocks(slow_square, numbers(5))
-
-
-def test_process_graphs() -> None:
-    with lb_mpi.Balancer(COMM) as balancer:
-        assert balancer.graph.n == SIZE
-    with lb_mpi.Balancer(COMM, graph=parse(f"complete:{SIZE}")) as balancer:
-        assert balancer.graph.n_edges == SIZE * (SIZE - 1) // 2
-    dims = MPI.Compute_dims(SIZE, 3)
-    cart = COMM.Create_cart(dims, periods=[True, False, True])
-    try:
-        with lb_mpi.Balancer(cart, scheme="cg", when="always") as balancer:
-            neighbours = set()
-            for axis in range(3):
-                neighbours |= set(cart.Shift(axis, 1)) - {MPI.PROC_NULL, cart.rank}
-            assert set(balancer.graph.neighbours(cart.rank).tolist()) == neighbours
-            rows = numbers(50, 2)
-            for _ in range(3):
-                assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
-    finally:
-        cart.Free()
-
-
-def test_the_usual_process_graph_follows_the_hosts_that_several_ranks_share() -> None:
-    cart = COMM.Create_cart([SIZE])
-    try:
-        for hosts in (["a"] * SIZE, [f"h{rank}" for rank in range(SIZE)]):
-            assert edges(process_graph(COMM, None, hosts)) == edges(mesh(*most_square_mesh(SIZE)))
-            assert edges(process_graph(cart, None, hosts)) == edges(mesh(1, SIZE))
-        if SIZE > 2:
-            hosts = [f"h{rank % 2}" for rank in range(SIZE)]
-            for comm in (COMM, cart):
-                assert edges(process_graph(comm, None, hosts)) == edges(host_graph(hosts))
-                assert edges(process_graph(comm, f"ring:{SIZE}", hosts)) == edges(parse(f"ring:{SIZE}"))
-    finally:
-        cart.Free()
-
-
-def edges(graph: Graph) -> list[tuple[int, int]]:
-    return sorted(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
-
-
-def test_components_are_balanced_by_themselves() -> None:
-    if SIZE < 4:
-        pytest.skip("needs two pairs of ranks")
-    pairs = Graph.from_edges(SIZE, [0, 2], [1, 3])
-    with pytest.warns(UserWarning, match=f"the graph has {SIZE - 2} components"):
-        balancer = lb_mpi.Balancer(COMM, graph=pairs, when="always")
-    with balancer:
-        rows = numbers(100 if RANK in (0, 3) else 10)
-        owned = balancer.migrate(rows, np.ones(len(rows)))
-    counts = COMM.allgather(len(owned))
-    assert counts[:4] == [55, 55, 55, 55]
-    assert all(count == 10 for count in counts[4:])
 
 
 def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(monkeypatch: pytest.MonkeyPatch) -> None:
