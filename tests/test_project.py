@@ -128,40 +128,6 @@ def test_imports_run_from_apps_to_mpi_to_rooms_to_the_ground() -> None:
     assert against == set()
 
 
-MOST_LINES, MOST_LINES_OF_A_FUNCTION, MOST_FIELDS = 350, 80, 12
-
-
-def sizes() -> Iterator[tuple[str, int, int]]:
-    """(name, size, limit) of each file, function and class of the library."""
-    for path in sources("lb_mpi"):
-        name, text = str(path.relative_to(LIBRARY)), path.read_text()
-        yield name, len(text.splitlines()), MOST_LINES
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield f"{name}: {node.name}", (node.end_lineno or 0) - node.lineno + 1, MOST_LINES_OF_A_FUNCTION
-            if isinstance(node, ast.ClassDef):
-                yield f"{name}: class {node.name}", len(fields(node)), MOST_FIELDS
-
-
-def fields(node: ast.ClassDef) -> set[str]:
-    """What its objects hold: annotated in the class, or set on self."""
-    declared = {
-        one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
-    }
-    return declared | {
-        one.attr
-        for one in ast.walk(node)
-        if isinstance(one, ast.Attribute)
-        and isinstance(one.ctx, ast.Store)
-        and isinstance(one.value, ast.Name)
-        and one.value.id == "self"
-    }
-
-
-def test_files_functions_and_classes_are_small() -> None:
-    assert {name: size for name, size, most in sizes() if size > most} == {}
-
-
 def test_what_runs_before_anything_is_installed_needs_the_standard_library_only() -> None:
     names = [f"tools/{name}.py" for name in ("environment", "testing", "schedule", "stages", "jobs", "site")]
     names += [str(path.relative_to(ROOT)) for path in (LIBRARY / "launching").glob("*.py")]
