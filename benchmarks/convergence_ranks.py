@@ -17,9 +17,9 @@ from mpi4py import MPI
 
 from benchmarks.convergence_cases import REFERENCE, TOLERANCES, Case, draw
 from lb_mpi.graph import Floats, most_square_mesh, parse
+from lb_mpi.mpi.collective import barrier
 from lb_mpi.mpi.diffuse import Diffused, Diffuser
 from lb_mpi.mpi.exchange import METHODS
-from lb_mpi.mpi.waiting import barrier
 
 ROUNDS = 7
 

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from mpi4py.futures import MPICommExecutor
 
 import lb_mpi
-from lb_mpi.mpi.waiting import barrier
+from lb_mpi.mpi.collective import barrier
 
 Function = Callable[[Any], Any]
 WARM = 2  # items
@@ -87,7 +87,7 @@ def counter(*, sort: bool) -> Callable[..., float | None]:
                 if (number := int(found[0])) >= len(order):
                     break
                 mine.append((order[number], function(items[order[number]])))
-            barrier(comm, 1e-4)  # who waits in gather would take a core from who works
+            barrier(comm)  # who waits in gather would take a core from who works
             comm.gather(mine)
 
         seconds = timed(work)

@@ -16,7 +16,7 @@ import lb_mpi
 from benchmarks import pool_tasks
 from benchmarks.pool_peers import CONTESTANTS, ONE_MORE
 from lb_mpi.checks import comma_list
-from lb_mpi.mpi.waiting import barrier
+from lb_mpi.mpi.collective import barrier
 
 COMM = MPI.COMM_WORLD
 PLAIN: dict[str, Callable[[float], Any]] = {

@@ -26,7 +26,7 @@ from benchmarks.noise import Watch, known, of_ranks, words
 from lb_mpi.balancing.simulate import ROWS, Cluster, Network, row_costs, simulate
 from lb_mpi.checks import comma_list
 from lb_mpi.graph import Floats, mesh, most_square_mesh
-from lb_mpi.mpi.waiting import barrier
+from lb_mpi.mpi.collective import barrier
 
 WANTED = 0.10
 LATENCY_S, BANDWIDTH = 20e-6, 2e9  # of messages between oversubscribed ranks of one machine

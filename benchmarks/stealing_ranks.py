@@ -11,7 +11,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps.command import compile_once
 from benchmarks.stealing_pool import subtrees
-from lb_mpi.mpi.waiting import barrier
+from lb_mpi.mpi.collective import barrier
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels
 
 COMM = MPI.COMM_WORLD

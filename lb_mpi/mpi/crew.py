@@ -17,13 +17,14 @@ from mpi4py import MPI
 from lb_mpi import signs
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.mpi.clocks import Clocks
-from lb_mpi.mpi.collective import duplicate
+from lb_mpi.mpi.collective import allgather, bcast, duplicate
 from lb_mpi.mpi.functions import Functions
-from lb_mpi.mpi.news import News
 from lb_mpi.mpi.parcels import Buffer, Parcels
-from lb_mpi.mpi.pool_messages import Tag, numbers_parcel, read_numbers, read_steal, steal_parcel
+from lb_mpi.mpi.pool_messages import numbers_parcel, read_numbers, read_steal, steal_parcel
+from lb_mpi.mpi.presence import Presence, presence_of
 from lb_mpi.mpi.recorder import align, recorder, worlds
 from lb_mpi.mpi.shelf import Shelf
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.mpi.waiting import Nap
 from lb_mpi.mpi.words import Words
 from lb_mpi.pooling.intervals import meets
@@ -42,7 +43,7 @@ NEWS_AFTER_S = 5e-3
 class Post:
     """Parcels from and to the other ranks, on a communicator of their own; and how a rank waits for them."""
 
-    def __init__(self, comm: MPI.Intracomm, news: News, record: Record) -> None:
+    def __init__(self, comm: MPI.Intracomm, news: Presence, record: Record) -> None:
         self.parcels = Parcels(comm)
         self.record = record
         self.inbox: deque[tuple[int, int, Buffer]] = (
@@ -84,7 +85,7 @@ class Post:
 class Host:
     """What the ranks of one host share: words, and a shelf; collective over all ranks, as is `close`."""
 
-    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int, news: News) -> None:
+    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int, news: Presence) -> None:
         self._comm = host
         self.words = Words(comm, host)
         self.shelf = Shelf(comm, host, root, news.wait)
@@ -108,14 +109,13 @@ class Crew:
         record = recorder(comm)
         self.root = root
         self.epoch = 0  # of the last map, on the root
-        self.news = News(comm, "pool")
+        self.news = presence_of(comm)
+        self.news.name = "pool"
         self.slow = throttle(emulated_speed)
-        self.emulated_speeds: list[float] = comm.allgather(emulated_speed * throttled())  # for the lower bound
+        self.emulated_speeds: list[float] = allgather(comm, emulated_speed * throttled())  # for the lower bound
         self.functions = Functions()
         self.clocks = Clocks()
-        self.number: int = comm.bcast(
-            secrets.randbits(63) if comm.rank == root else None, root
-        )  # whose the handles are
+        self.number: int = bcast(comm, secrets.randbits(63) if comm.rank == root else 0, root)  # whose the handles are
         self.post = Post(duplicate(comm), self.news, record)
         self.steals = Steals(record, worlds(comm))
         key = -1 if comm.rank == root else comm.rank
@@ -126,7 +126,7 @@ class Crew:
         self.host = Host(comm, MPI.Intracomm(together), root, self.news)
         mine = self.host.words.ranks
         hosts: dict[int, list[int]] = {}
-        for rank, first in enumerate(comm.allgather(min(mine))):
+        for rank, first in enumerate(allgather(comm, min(mine))):
             hosts.setdefault(first, []).append(rank)
         self.worker = Worker(comm.rank, mine, [ranks for ranks in hosts.values() if comm.rank not in ranks])
 
@@ -148,7 +148,7 @@ class Crew:
     def receive(self) -> bool:
         """Take what has arrived: thieves are heard, the rest goes to the inbox; True when there was something."""
         signs.turn()
-        self.news.roll.look(self.post.waited_s)
+        self.news.look(self.post.waited_s)
         arrived = self.post.parcels.take()
         for source, tag, buffer in arrived:
             if tag == Tag.STEAL:

@@ -14,9 +14,11 @@ from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.items import Coming
 from lb_mpi.mpi.meeting import Op, meet
 from lb_mpi.mpi.parcels import Buffer
-from lb_mpi.mpi.pool_messages import End, Flag, Tag, body, failure_of, read_start, task_error, unpack_failure
+from lb_mpi.mpi.pool_messages import End, Flag, body, failure_of, read_start, task_error, unpack_failure
+from lb_mpi.mpi.presence import call as in_call
 from lb_mpi.mpi.shift import Call, Outbox, Shift
 from lb_mpi.mpi.submitting import serve_task
+from lb_mpi.mpi.tags import Tag
 
 
 class Followed(NamedTuple):
@@ -50,7 +52,7 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
     call = Call(function, bool(start.flags & Flag.STAR), bool(start.flags & Flag.KEEP_EXCEPTIONS))
     shift = Shift(crew.worker, crew.host.words, crew.post.parcels, call, some, outbox, crew.steals, crew.clocks)
     try:
-        with crew.news.roll.call(MAP):
+        with in_call(MAP, watched=True):
             end = _work(crew, shift)
     finally:
         shift.end()
@@ -107,7 +109,7 @@ def _serve_order(crew: Crew) -> int:
         if isinstance(error, KeyboardInterrupt):
             raise error
     elif tag == Tag.TASK:
-        with crew.news.roll.call("a task of lb_mpi.Pool"), held() as interrupts:
+        with in_call("a task of lb_mpi.Pool", watched=True), held() as interrupts:
             serve_task(crew, buffer, interrupts)
     elif tag == Tag.SHARE:
         keep_shared(crew, buffer)

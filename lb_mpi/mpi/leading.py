@@ -16,9 +16,11 @@ from lb_mpi.mpi.functions import Sent
 from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.items import Items, check_costs, check_items, encode
 from lb_mpi.mpi.ledger import Ledger, PoolReport
-from lb_mpi.mpi.pool_messages import End, Flag, Start, Tag, failure_of, pack_failure, start_parcel, task_error
+from lb_mpi.mpi.pool_messages import End, Flag, Start, failure_of, pack_failure, start_parcel, task_error
+from lb_mpi.mpi.presence import call
 from lb_mpi.mpi.progress import ProgressLine
 from lb_mpi.mpi.shift import Call, Shift
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.mpi.task_log import TaskLog, digest
 from lb_mpi.pooling.deal import Deal, Speeds, deal
 from lb_mpi.pooling.log import check_returns
@@ -149,7 +151,7 @@ class Lead:
     def advance(self, *, to_the_end: bool) -> None:
         """Work on the map until it is over, or there are fresh results."""
         crew, ledger = self._crew, self.ledger
-        with crew.news.roll.call(MAP), held() as interrupts:
+        with call(MAP, watched=True), held() as interrupts:
             while not ledger.over and (to_the_end or not ledger.fresh):
                 interrupts.check()
                 if crew.receive():

@@ -8,23 +8,25 @@ so MPI keeps the order between each two ranks.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.mpi.parcels import look
-from lb_mpi.mpi.waiting import Nap
+from lb_mpi.mpi.presence import presence_of
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.searching.drafting import Kind, Message
 
 PIECE = 1 << 24  # bytes; what is smaller is copied behind its header
 _HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
-_TAG = 1
 
 
 class Mailbox:
     """Non-blocking send and receive of `Message`s on `comm` (not the user's: a duplicate)."""
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
         self.sent = 0  # pieces counted one by one
         self.received = 0
@@ -49,7 +51,7 @@ class Mailbox:
         """All messages that have arrived; completes sends on the way."""
         messages = []
         status = self._status
-        while (handle := look(self.comm, _TAG, status)) is not None:
+        while (handle := look(self.comm, Tag.DRAFTING, status)) is not None:
             self.received += 1
             message = self._receive(handle, status.Get_source(), status.Get_count(MPI.BYTE))
             if message is not None:
@@ -63,25 +65,23 @@ class Mailbox:
 
         What was sent and not received is summed up over all ranks until it is nothing: none need know who sent what to whom.
         """
-        # A large send may need its receiver to come to an end, so all ranks go on receiving while they wait.
-        nap = Nap(0.5e-3)
-        missing = np.ones(1, dtype=np.int64)
+        presence, missing = presence_of(self.comm), np.ones(1, dtype=np.int64)
         while missing[0]:
             own = np.array([self.sent - self.received], dtype=np.int64)
             request = self.comm.Iallreduce(own, missing)
-            while not request.Test():
-                self._take_or_nap(nap)
-        while self._pending:
-            self._take_or_nap(nap)
+            presence.wait(partial(self._take_until, request.Test), (self, own, missing))
+        presence.wait(lambda: self._take_until(lambda: not self._pending), self)
 
-    def _take_or_nap(self, nap: Nap) -> None:
-        before = self.received
-        self.take()
-        if self.received == before:
-            nap.take()
+    def _take_until(self, done: Callable[[], bool]) -> bool:
+        """Receive; see if it's done.  A large send may need its receiver to come to an end, so all ranks receive on."""
+        before = -1
+        while self.received != before:
+            before = self.received
+            self.take()
+        return done()
 
     def _send(self, destination: int, buffer: bytes | memoryview) -> None:
-        self._pending.append((self.comm.Isend([buffer, MPI.BYTE], destination, _TAG), buffer))
+        self._pending.append((self.comm.Isend([buffer, MPI.BYTE], destination, Tag.DRAFTING), buffer))
         self.sent += 1
 
     def _receive(self, handle: MPI.Message, sender: int, n_bytes: int) -> Message | None:

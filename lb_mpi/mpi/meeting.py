@@ -49,7 +49,8 @@ def meet(crew: Crew, op: Op, make: Callable[[], Any] = lambda: None) -> Met:
     mine = np.array([error is not None, serves, op, LEAST if serves else -op], dtype=np.int32)
     result = np.zeros_like(mine)
     with running(crew.post.record, Phase.WAITING):
-        crew.news.wait(crew.comm.Iallreduce(mine, result, MPI.MAX).Test, keep=(mine, result))
+        name = "" if serves else f"{op.name.lower()} of lb_mpi.Pool"
+        crew.news.wait(crew.comm.Iallreduce(mine, result, MPI.MAX).Test, keep=(mine, result), name=name)
     failed, some_serve, last, first = result.tolist()
     if failed:
         raise_together(crew.comm, error)

@@ -16,7 +16,7 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi import served
-from lb_mpi.mpi.collective import agree, agree_on, closed, duplicate
+from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.crew import MAP, Crew
 from lb_mpi.mpi.following import Followed, await_order, follow, keep_shared, serve
 from lb_mpi.mpi.functions import dumps, pickled
@@ -24,9 +24,11 @@ from lb_mpi.mpi.handles import Handle, forget, keep
 from lb_mpi.mpi.leading import Encoded, Job, Lead, Options, encode_job, make_job
 from lb_mpi.mpi.ledger import PoolReport
 from lb_mpi.mpi.meeting import Op, meet
-from lb_mpi.mpi.pool_messages import Tag
+from lb_mpi.mpi.presence import call as in_call
+from lb_mpi.mpi.presence import closed, presence_of
 from lb_mpi.mpi.shift import Call
 from lb_mpi.mpi.submitting import Future, Submitting
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.pooling.deal import Speeds
 
 T = TypeVar("T")
@@ -69,14 +71,15 @@ class Pool:
             self._crew, self._serves = crew, True
             given = served.check(crew, comm, root, speeds, emulated_speed)
         else:
-            own = duplicate(MPI.COMM_WORLD if comm is None else comm)
-            try:
-                agree_on(own, root=root, speeds=None if speeds is None else list(speeds))
-                given = agree(own, lambda: served.check_pool(own.size, root, speeds, emulated_speed))
-            except BaseException:
-                own.Free()
-                raise
-            self._crew, self._serves = Crew(own, root or 0, emulated_speed=emulated_speed), root is not None
+            with in_call("lb_mpi.Pool"):
+                own = duplicate(MPI.COMM_WORLD if comm is None else comm)
+                try:
+                    agree_on(own, root=root, speeds=None if speeds is None else list(speeds))
+                    given = agree(own, lambda: served.check_pool(own.size, root, speeds, emulated_speed))
+                    self._crew, self._serves = Crew(own, root or 0, emulated_speed=emulated_speed), root is not None
+                except BaseException as error:
+                    presence_of(own).leave(error)
+                    raise
         self._speeds = Speeds(self._crew.size, given)
         self._submitting = Submitting(self._crew)
         self._n_shared = 0
@@ -237,7 +240,7 @@ class Pool:
                 job, encoded = self._prepare(call, items, options, opened)
                 sent = pickled(call.function) if crew.size > 1 else None
             else:
-                with crew.news.roll.call(MAP):
+                with in_call(MAP, watched=True):
                     met = meet(crew, Op.MAP, lambda: self._prepare(call, items, options, opened))
                 job, encoded = met.value
                 if met.some_serve:

@@ -16,9 +16,9 @@ from mpi4py import MPI
 from lb_mpi.mpi.collective import agree, duplicate
 from lb_mpi.mpi.crew import Crew
 from lb_mpi.mpi.following import serve
-from lb_mpi.mpi.pool_messages import Tag
 from lb_mpi.mpi.script import Load, find_script, folder_of
 from lb_mpi.mpi.served import serving
+from lb_mpi.mpi.tags import Tag
 
 WORKER = "__worker__"  # what __name__ is on ranks that serve
 

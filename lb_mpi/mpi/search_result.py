@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 from lb_mpi.errors import SearchError
-from lb_mpi.mpi.collective import describe, place
+from lb_mpi.mpi.collective import allgather
+from lb_mpi.mpi.failure import describe, place
 from lb_mpi.mpi.mailbox import Mailbox
-from lb_mpi.mpi.waiting import Nap, barrier
+from lb_mpi.mpi.presence import presence_of
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.reporting import ROOT
 from lb_mpi.searching.searcher import Reason, Searcher
@@ -60,7 +61,7 @@ class SearchResult:
 
 
 def collect(
-    mailbox: Mailbox, searcher: Searcher, stats: RankStats, stopped: Callable[[MPI.Comm], NoReturn] | None = None
+    mailbox: Mailbox, searcher: Searcher, stats: RankStats, stopped: Callable[[MPI.Intracomm], NoReturn] | None = None
 ) -> SearchResult:
     """Collective, when the search is over on all ranks and its messages are drained: the result, or the error of all.
 
@@ -107,26 +108,25 @@ def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
 def _await(mailbox: Mailbox, n: int) -> list[bytes]:
     """The payloads of the next `n` messages, in the order of their ranks."""
     messages: list[Message] = []
-    nap = Nap(0.5e-3)
-    while len(messages) < n:
-        arrived = mailbox.take()
-        messages += arrived
-        if not arrived:
-            nap.take()
+
+    def complete() -> bool:
+        messages.extend(mailbox.take())
+        return len(messages) >= n
+
+    presence_of(mailbox.comm).wait(complete, mailbox)
     return [message.payload for message in sorted(messages, key=lambda message: message.source)]
 
 
 def _raise_any(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> list[RankStats]:
     """Collective: the ranks' figures; when some rank has failed, every rank raises."""
-    barrier(mailbox.comm)  # asleep, until the last has come
     error = searcher.error
     told = None if error is None else f"rank {searcher.rank}: {_in_words(error)}"
-    everyone = mailbox.comm.allgather((told, stats))
+    everyone, together = allgather(mailbox.comm, (told, stats)), presence_of(mailbox.comm).together
     errors = [told for told, _ in everyone if told is not None]
     if error is not None and not isinstance(error, Exception):
-        raise error
+        raise together(error)
     if errors:
-        raise SearchError("; ".join(errors)) from error
+        raise together(SearchError("; ".join(errors))) from error
     return [stats for _, stats in everyone]
 
 

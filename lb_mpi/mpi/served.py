@@ -10,7 +10,7 @@ from mpi4py import MPI
 from lb_mpi import checks
 from lb_mpi.errors import Error
 from lb_mpi.mpi.crew import Crew
-from lb_mpi.mpi.roll_call import hang_s
+from lb_mpi.mpi.presence import hang_s
 
 _crews: list[Crew] = []  # of the script that is running, if any
 

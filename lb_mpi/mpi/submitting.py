@@ -17,7 +17,6 @@ from lb_mpi.mpi.functions import dumps
 from lb_mpi.mpi.interrupts import Interrupts, held
 from lb_mpi.mpi.parcels import Buffer
 from lb_mpi.mpi.pool_messages import (
-    Tag,
     failure_of,
     numbers_parcel,
     pack_failure,
@@ -25,7 +24,9 @@ from lb_mpi.mpi.pool_messages import (
     task_error,
     unpack_failure,
 )
+from lb_mpi.mpi.presence import call
 from lb_mpi.mpi.recorder import running
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.recording.events import Phase
 
 AHEAD = 2  # tasks at a rank: one that it runs, and the next
@@ -142,7 +143,7 @@ class Submitting:
         """Work until `over()`; TimeoutError."""
         until = float("inf") if timeout is None else time.perf_counter() + timeout
         self._crew.post.active()
-        called = self._crew.news.roll.call("a task of lb_mpi.Pool")
+        called = call("a task of lb_mpi.Pool", watched=True)
         with called, held() as interrupts, running(self._crew.post.record):
             while True:
                 interrupts.check()

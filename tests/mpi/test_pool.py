@@ -17,9 +17,9 @@ import lb_mpi
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.crew import Crew
 from lb_mpi.mpi.following import serve
-from lb_mpi.mpi.pool_messages import Tag
 from lb_mpi.mpi.pool_script import open_script, run_script
 from lb_mpi.mpi.served import serving
+from lb_mpi.mpi.tags import Tag
 from tests.misbehaviour import RAISES, NotForPickling
 
 COMM = MPI.COMM_WORLD
