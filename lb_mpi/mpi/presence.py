@@ -344,9 +344,9 @@ class Presence:
                 self._tell(wrong)
                 raise Error(wrong)
 
-    def spread(self, error: BaseException) -> None:
-        """Tell all others, once, why this rank can't go on; not what all ranks raise together."""
-        if self._failure is None and self.comm and not self.raised_by_all(error):
+    def spread(self, error: BaseException, *, alone: bool = False) -> None:
+        """Tell all others, once, why this rank can't go on; what all ranks raise together only if `alone` it can't."""
+        if self._failure is None and self.comm and (alone or not self.raised_by_all(error)):
             mine = isinstance(error, ValueError | TypeError)
             self._tell(f"rank {self.comm.rank}: {describe(error)}{'' if mine else f' {place(error)}'}")
 

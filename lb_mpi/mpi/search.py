@@ -13,13 +13,15 @@ from mpi4py import MPI
 from lb_mpi import checks, signs
 from lb_mpi.emulate import Varying, throttle, throttled
 from lb_mpi.graph import ring_order
+from lb_mpi.mpi import search_messages
 from lb_mpi.mpi.collective import agree, agree_on, allgather, barrier, bcast, opened
 from lb_mpi.mpi.interrupts import Interrupts, interrupts
-from lb_mpi.mpi.mailbox import Mailbox
+from lb_mpi.mpi.parcels import Parcels
 from lb_mpi.mpi.presence import presence_of
 from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.save_search import Saving, saved
 from lb_mpi.mpi.search_result import RankStats, SearchResult, collect
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.mpi.waiting import Nap
 from lb_mpi.recording.drafts import Drafts
 from lb_mpi.recording.events import Phase
@@ -73,7 +75,7 @@ def search(
     balance : False: every rank is dealt one share, and nothing moves afterwards (for comparison).
     emulated_speed : emulate a rank of this relative speed, above 0 and at most 1 (see `lb_mpi.throttle`); may differ by
         rank.
-    quantum : units of work between two looks at the mailbox; None: adaptive, polling costs under 2 %.
+    quantum : units of work between two looks for messages; None: adaptive, polling costs under 2 %.
     pause_s : shortest and longest pause in seconds before an idle rank drafts again.
     longest_nap_s : a waiting rank sleeps, 10 us at first and up to this many seconds, at most 1.
     seed : of the jitter of the pauses and of random routes, >= 0.
@@ -149,7 +151,7 @@ def _run(
     record: Record,
 ) -> SearchResult:
     options, bound, slow, quantum, nap, on_report, on_turn = settings
-    mailbox, presence = Mailbox(comm), presence_of(comm)
+    parcels, presence = Parcels(comm, Tag.DRAFTING), presence_of(comm)
     guard = Guard(problem, interrupts.allowed)
     found = None if saving is None else saving.found.saved
     ring = ring_order(comm.size) if options.route_on(comm.size) == "ring" else range(comm.size)
@@ -172,12 +174,11 @@ def _run(
     while not searcher.over:
         began = time.perf_counter()
         record.enter(Phase.PROTOCOL, began)
-        arrived = mailbox.take()
+        arrived = search_messages.take(parcels)
         sends = searcher.turn(began - start, arrived)
         if saving is not None:
             sends += saving.serve(searcher, began - start)
-        for destination, message in sends:
-            mailbox.post(destination, message)
+        search_messages.send(parcels, sends)
         turned = time.perf_counter()
         searcher.attempt(call_back, began - start)
         aside_s = time.perf_counter() - turned  # that it takes long is no reason to call it seldom
@@ -207,14 +208,14 @@ def _run(
             nap.take(searcher.wake_at - (time.perf_counter() - start))
     seconds, speed = (ended := time.perf_counter()) - start, slow.speed * throttled()
     record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
-    mailbox.drain()
+    parcels.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(allgather(comm, searcher.sharing.bound.best))
     drafts.end(start, ended, cpu_s, searcher.units, slow.speed)
     align(comm, record)
     share = poll_s / (poll_s + work_s) if work_s else 0.0
     stats = RankStats(
-        searcher.units, searcher.drafting.received, searcher.drafting.seq, mailbox.sent, seconds, speed, cpu_s,
+        searcher.units, searcher.drafting.received, searcher.drafting.seq, parcels.n_sent, seconds, speed, cpu_s,
         cpu_s / speed / seconds, share,
     )  # fmt: skip
-    return collect(mailbox, searcher, stats, None if saving is None else saving.stopped)
+    return collect(parcels, searcher, stats, None if saving is None else saving.stopped)

@@ -16,16 +16,15 @@ class Tag(IntEnum):
     END = 5  # pool, root to all: the map is over
     TASK = 6  # pool, root to one: a submitted task
     RESULT = 7  # pool, to the root: its result
-    SHARE = 8  # pool, root to all: an object
-    CLOSE = 9  # pool, root to all: the pool is closed
-    DRAFTING = 10  # search: all its messages
-    LENDING = 11  # Balancer.map_blocks: rows lent, and their results
-    MIGRATION = 12  # Balancer.migrate: rows for good
-    NEIGHBOUR = 13  # NeighbourExchange: a rank's numbers
-    PART = 14  # distribute: a rank's part of the graph
-    PING = 15  # measure: messages of several sizes
-    CLOCK = 16  # records: the clocks of two hosts
-    ANNOUNCED = 17  # parcels: the bytes of a parcel that was announced
+    CLOSE = 8  # pool, root to all: the pool is closed
+    DRAFTING = 9  # search: all its messages
+    LENDING = 10  # Balancer.map_blocks: rows lent, and their results
+    MIGRATION = 11  # Balancer.migrate: rows for good
+    NEIGHBOUR = 12  # NeighbourExchange: a rank's numbers
+    PART = 13  # distribute: a rank's part of the graph
+    PING = 14  # measure: messages of several sizes
+    CLOCK = 15  # records: the clocks of two hosts
+    ANNOUNCED = 16  # parcels: the bytes of a parcel that was announced
     HALO = 1000  # this and all above, up to MOST: a plan's exchange, by kind of values
 
 

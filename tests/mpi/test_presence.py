@@ -128,7 +128,6 @@ ROWS = np.ones((4, 2))
 DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManager[Door]]]] = {
     "Pool()": ("lb_mpi.Pool", alone(lambda comm, _: lb_mpi.Pool(comm).close())),
     "Pool.map": ("a map of lb_mpi.Pool", within(pool, lambda one: one.map(abs, 5))),
-    "Pool.share": ("share of lb_mpi.Pool", within(pool, lambda one: one.share(5))),
     "Pool.close": ("close of lb_mpi.Pool", within(pool, lambda one: one.close())),
     "Balancer()": ("lb_mpi.Balancer", alone(lambda comm, _: lb_mpi.Balancer(comm).close())),
     "Balancer.map_blocks": ("lb_mpi.Balancer.map_blocks", within(balancer, lambda one: one.map_blocks(np.sqrt, ROWS))),
