@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -278,6 +279,52 @@ def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder: Path) -
     assert all(text.endswith(" s in lb_mpi.save: some rank has not called it yet") for text in texts), texts
     receive_all()
     comm.Free()
+
+
+def n_used() -> int:
+    """Communicators that there are, as far as it can be told: what is left of all in MPICH, the first free one's number."""
+    if "MPICH" not in MPI.Get_library_version():
+        first = COMM.Dup()
+        number = first.py2f()
+        first.Free()
+        return number
+    COMM.Set_errhandler(MPI.ERRORS_RETURN)
+    made: list[MPI.Intracomm] = []
+    with contextlib.suppress(MPI.Exception):
+        while True:
+            made.append(COMM.Dup())
+    for each in made:
+        each.Free()
+    return -len(made)
+
+
+def test_no_call_leaves_a_communicator(folder: Path) -> None:
+    comm = used()
+
+    def call_all() -> None:
+        for _, made in DOORS.values():
+            with made(comm, folder) as call, contextlib.suppress(ValueError):  # a second save of the same step
+                call()
+        for wrong in range(3):
+            with pytest.raises(ValueError, match="method"):
+                lb_mpi.distribute(comm, on_root(parse("mesh:4x6")), method="wrong" if RANK == 0 else "block")
+            with pytest.raises(ValueError, match="graph of"):
+                lb_mpi.Balancer(comm, graph="mesh:2x2" if wrong == RANK else None)
+
+    call_all()
+    before = n_used()
+    for _ in range(3):
+        call_all()
+    assert n_used() == before
+    comm.Free()
+
+
+def test_communicators_of_users_may_come_and_go() -> None:
+    before = n_used()
+    for _ in range(50):
+        used().Free()
+    used().Free()
+    assert n_used() - before <= 1  # the last house goes when the next one is made
 
 
 def test_halos_are_not_mixed_up_with_questions() -> None:
