@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lb_mpi import checks
 from lb_mpi.mpi.crew import INLINE_BYTES, MAP, Crew
+from lb_mpi.mpi.digest import digest
 from lb_mpi.mpi.functions import Sent
 from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.items import Items, check_costs, check_items, encode
@@ -19,8 +20,9 @@ from lb_mpi.mpi.ledger import Ledger, PoolReport
 from lb_mpi.mpi.pool_messages import End, Flag, Start, Tag, failure_of, pack_failure, start_parcel, task_error
 from lb_mpi.mpi.progress import ProgressLine
 from lb_mpi.mpi.shift import Call, Shift
-from lb_mpi.mpi.task_log import TaskLog, digest
+from lb_mpi.mpi.task_log import TaskLog
 from lb_mpi.pooling.deal import Deal, Speeds, deal
+from lb_mpi.pooling.intervals import MOST
 from lb_mpi.pooling.log import check_returns
 from lb_mpi.recording.events import Phase
 
@@ -72,14 +74,16 @@ def make_job(
         checked,
         np.arange(checked.n, dtype=np.int64),
         check_costs(costs, checked.n),
-        0 if chunksize is None else checks.integer("chunksize", chunksize, least=1),
+        0 if chunksize is None else min(checks.integer("chunksize", chunksize, least=1), MOST),
         to == "all",
         progress=checks.function("progress", progress, optional=True),
     )
     if log is None:
         return job
+    if isinstance(items, set | frozenset):
+        raise TypeError(f"items = {checks.show(items)}: expected items in a fixed order for a log, such as sorted(items)")
     check_returns(call.function)
-    opened = TaskLog(log, digest(call.function, checked), checked.n)
+    opened = TaskLog(log, digest(call.function, checked.of, star=call.star), checked.n)
     left = np.array([number for number in range(checked.n) if number not in opened.done], dtype=np.int64)
     return job._replace(numbers=left, log=opened)
 
