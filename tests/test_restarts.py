@@ -98,8 +98,20 @@ def test_a_rank_that_is_stopped_is_named_with_its_stack_and_the_run_goes_on(
 
 
 @needs_mpiexec
-def test_a_program_that_can_saves_before_it_is_ended(tmp_path: Path, mark: dict[str, str]) -> None:
-    with started(argv("wait", tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
+@pytest.mark.parametrize(("what", "rank"), [("leave", "2"), ("leave-together", "[012]")])
+def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(
+    tmp_path: Path, mark: dict[str, str], what: str, rank: str
+) -> None:
+    code, _, err = run(what, tmp_path, mark, "--restarts", "1")
+    assert code not in (0, limit.HUNG), err
+    assert re.search(f"^run: rank {rank} on host {HOST} ended with exit code 0, but without MPI_Finalize ", err, re.M)
+    assert "run: no restart: the program has failed by itself\n" in err
+
+
+@needs_mpiexec
+@pytest.mark.parametrize("what", ["wait", "wait-together"])
+def test_a_program_that_can_saves_before_it_is_ended(tmp_path: Path, mark: dict[str, str], what: str) -> None:
+    with started(argv(what, tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)

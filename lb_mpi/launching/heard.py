@@ -12,13 +12,15 @@ class End(NamedTuple):
 
     rank: str
     host: str
-    code: int  # its exit code; by signal k: -k
+    code: int  # its exit code; by signal k: -k; 0: without MPI_Finalize, which is a failure, too
 
     def __str__(self) -> str:
         """Say it."""
         where = f"rank {self.rank} on host {self.host}"
         if self.code < 0:
             return f"{where} was killed by signal {-self.code} ({signal.strsignal(-self.code)})"
+        if self.code == 0:
+            return f"{where} ended with exit code 0, but without MPI_Finalize (os._exit, or a crash in a library)"
         return f"{where} ended with exit code {self.code}"
 
 

@@ -93,7 +93,7 @@ class _Run:
             return False
         if self._came and not self._goes_on_to_save(now):
             return False
-        if any(end.code < 0 and now > at_s + DEATH_S for at_s, end in self._ends):
+        if any(end.code <= 0 and now > at_s + DEATH_S for at_s, end in self._ends):
             return False
         states = self._watch.states()
         stuck = self._start.stuck(now, states)
@@ -137,7 +137,7 @@ class _Run:
         """Take in how ranks have ended; say who was killed, and which failed first."""
         now = time.monotonic() - self._began
         for end in self._watch.ends():
-            if end.code < 0 or (end.code != SAVED and not any(one.code > 0 for _, one in self._ends)):
+            if end.code < 0 or (end.code != SAVED and not any(one.code >= 0 for _, one in self._ends)):
                 say(end)
                 self._diary.tell(DEATH, str(end), end.rank)
             self._ends.append((now, end))
