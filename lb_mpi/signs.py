@@ -32,7 +32,7 @@ SAVE_SIGNAL = signal.SIGUSR1
 STACK_SIGNAL = signal.SIGRTMAX - 5  # one that nobody else is likely to want
 VARIABLE = "LB_MPI_SIGNS"  # where the page is
 BYTES = 4096  # of the page; behind it is what faulthandler has written
-_TURNS, _N_SAVED, _SAVED, _STACK_PID, _SAVES_PID, _MPI_PID, _ASLEEP_NS = range(7)  # words of the page, 8 bytes each
+_TURNS, _N_SAVED, _SAVED, _STACK_PID, _SAVES_PID, _MPI_PID, _AT_END, _ASLEEP_NS = range(8)  # words of the page, 8 bytes each
 _PHASE = slice(64, 128)  # bytes of the page: text, padded with zeros
 
 
@@ -45,7 +45,8 @@ class Seen(NamedTuple):
     stack_pid: int  # the process that writes its stack at STACK_SIGNAL; 0: none
     saves_pid: int  # the process that saves at SAVE_SIGNAL and ends; 0: none
     phase: str  # what it is in, where it must go on; "": nowhere of the kind
-    mpi_pid: int = 0  # the process that has begun MPI and not come to its end; 0: none
+    mpi_pid: int = 0  # the process that has begun MPI; 0: none
+    at_end: bool = False  # it has come to its regular end, or finalized MPI
     asleep_s: float = 0.0  # for so long so far it has slept in lb_mpi, waiting for other ranks
 
     @property
@@ -74,6 +75,7 @@ def begin() -> None:
     _open()
     if not _page.begun:
         _page.begun = True
+        _page.words[_AT_END] = 0
         _page.words[_MPI_PID] = os.getpid()
         atexit.register(end)  # afterwards mpi4py finalizes MPI
     turn()
@@ -82,7 +84,7 @@ def begin() -> None:
 def end() -> None:
     """Say that the program comes to its end, or that MPI is finalized; a process that it has forked says nothing."""
     if _page.words[_MPI_PID] == os.getpid():
-        _page.words[_MPI_PID] = 0
+        _page.words[_AT_END] = 1
 
 
 def turn() -> None:
@@ -133,8 +135,8 @@ def read(page: bytes) -> Seen:
     """Read what a page says."""
     words = memoryview(page)[: _PHASE.start].cast("Q")
     text = page[_PHASE].partition(b"\0")[0].decode(errors="replace")
-    turns, n_saved, number, stack_pid, saves_pid, mpi_pid, asleep_ns, *_ = words
-    return Seen(turns, n_saved, number, stack_pid, saves_pid, text, mpi_pid, 1e-9 * asleep_ns)
+    turns, n_saved, number, stack_pid, saves_pid, mpi_pid, at_end, asleep_ns = words
+    return Seen(turns, n_saved, number, stack_pid, saves_pid, text, mpi_pid, bool(at_end), 1e-9 * asleep_ns)
 
 
 def _padded(name: str) -> bytes:

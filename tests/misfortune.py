@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
@@ -68,6 +69,12 @@ def main(what: str, folder: Path) -> None:
     if number == 1 and what == "wait-together":
         wait_together(comm, folder)
 
+    if number == 1 and what == "end":
+        balancer = lb_mpi.Balancer(comm)  # is not closed: that would tell the others
+        if last:
+            return
+        balancer.map_blocks(np.sqrt, np.ones(8))
+
     def task(item: int) -> int:
         if number == 1 and what == "stop" and last:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -78,6 +85,11 @@ def main(what: str, folder: Path) -> None:
         return item
 
     with lb_mpi.Pool(comm) as pool:
+        comm.Barrier()
+        if number == 1 and what == "sleep-outside" and last:
+            time.sleep(1000)
+        if number == 1 and what == "receive-outside" and last:
+            comm.recv(source=0, tag=7)
         done = pool.map(task, 4 * comm.size, chunksize=1)
     if comm.rank == 0:
         print(f"start {number}, {comm.size} ranks: {sum(done)}", flush=True)

@@ -11,7 +11,7 @@ import pytest
 from lb_mpi import signs
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTHING = (0, 0, 0, 0, 0, "", 0, 0.0)
+NOTHING = (0, 0, 0, 0, 0, "", 0, False, 0.0)
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def test_a_launcher_reads_what_a_program_says(page: int) -> None:
     with signs.phase("search"):
         for _ in range(3):
             signs.turn()
-        assert seen(page) == (3, 0, 0, os.getpid(), 0, "search", 0, 0.0)
+        assert seen(page) == (3, 0, 0, os.getpid(), 0, "search", 0, False, 0.0)
         with signs.phase("x" * 100):
             assert seen(page).phase == "x" * 64
         assert seen(page).phase == "search"
     signs.saved(7)
     signs.saved(8)
     signs.saves_at_signal(True)
-    assert seen(page)[1:] == (2, 8, os.getpid(), os.getpid(), "", 0, 0.0)
+    assert seen(page)[1:] == (2, 8, os.getpid(), os.getpid(), "", 0, False, 0.0)
     signs.saves_at_signal(False)
     assert seen(page).saves_pid == 0
 
@@ -67,7 +67,7 @@ def test_whether_a_program_came_to_its_end(page: int, last: str, regular: bool) 
     program = f"import os, sys\nfrom lb_mpi import signs\nsigns.begin()\nsigns.begin()\n{last}"
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as process:
         assert process.wait() == 0
-    assert seen(page).mpi_pid == (0 if regular else process.pid)
+    assert (seen(page).mpi_pid, seen(page).at_end) == (process.pid, regular)
 
 
 @pytest.mark.parametrize("path", ["", "/nosuch/file", os.devnull])

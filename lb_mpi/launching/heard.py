@@ -36,7 +36,9 @@ class State(NamedTuple):
     saved: int = 0  # the number of the last save
     saves: bool = False  # at a signal it saves and ends
     spoke: bool = False  # it has said something
-    idle_s: float = 0.0  # until it has: for so long it has not computed
+    idle_s: float = 0.0  # for so long it has neither gone on nor computed, wherever it is
+    waits_s: float = 0.0  # for so long it has slept in a call of lb_mpi, most of the time: it waits for other ranks
+    at_end: bool = False  # it has come to the end of its program
 
     def __str__(self) -> str:
         """Say that it hangs."""

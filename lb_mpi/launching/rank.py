@@ -62,7 +62,8 @@ def page(variables: Mapping[str, str]) -> tuple[int, dict[str, str]]:
 
 def finalized(file: int) -> bool:
     """Whether the program, which has ended, came to its regular end, as the page `file` says, or never to MPI."""
-    return not signs.read(os.pread(file, signs.BYTES, 0)).mpi_pid
+    seen = signs.read(os.pread(file, signs.BYTES, 0))
+    return seen.at_end or not seen.mpi_pid
 
 
 def main(argv: Sequence[str], _prog: str) -> NoReturn:

@@ -114,8 +114,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
         type=float,
         default=60.0,
         metavar="S",
-        help="a rank hangs that neither computes nor answers for S seconds, in a call of lb_mpi or stopped, or, at "
-        "least 30 s long, in a restart that says nothing, or before its program begins: it is named, with its Python stack, "
+        help="how long a rank may hang: in a call of lb_mpi, or stopped, it neither computes nor answers; or outside, all other "
+        "ranks wait for it in a call of lb_mpi, and it doesn't compute, has come to its end, or is blocked in MPI; or, for "
+        "at least 30 s, it says nothing in a restart, or its program doesn't begin. Then it is named, with its Python stack, "
         "and the run is ended or restarted; 0: never (default: %(default)g)",
     )
     top.add_argument(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lb_mpi.launching import limit
+from lb_mpi.launching.awaited import Awaited, Hang
 from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.heard import End, State
 from lb_mpi.launching.restarting import How, Outcome, how
@@ -81,7 +82,8 @@ class _Run:
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
-        self._hung: list[State] = []
+        self._hung: list[State] | list[Hang] = []
+        self._awaited = Awaited(start.n_ranks, patience.hang_s, lambda rank: watch.stack(rank, STACK_S))
         self._asked: tuple[float, int] | None = None  # when the program was told to save, after so many signals
 
     def goes_on(self) -> bool:
@@ -98,6 +100,7 @@ class _Run:
         states = self._watch.states()
         stuck = self._start.stuck(now, states)
         self._hung = [state for state in states if 0 < self._patience.hang_s <= state.quiet_s] or stuck
+        self._hung = self._hung or self._awaited.stuck(now, states)
         return not self._hung
 
     def outcome(self) -> Outcome:
