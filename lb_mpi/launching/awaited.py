@@ -2,8 +2,8 @@
 
 The law
 -------
-- A rank waits that has been in calls of lb_mpi for long, and asleep there for most of the time.  A rank that serves a pool is
-  in no call: it may wait for as long as it likes.
+- A rank waits that has been in calls of lb_mpi for long, and asleep there for most of the time.  A rank that serves a pool
+  is in no call: it may wait for as long as it likes.
 - While one rank computes, nobody hangs.  All ranks are known, at least one waits, and each of the others hangs that has come
   to the end of its program, or has not computed for `hang_s`, or is in a blocking call of MPI.
 - In a blocking call of MPI a rank uses CPU time as if it computed.  So for the second half of `hang_s` it is asked for its

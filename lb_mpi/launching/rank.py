@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from lb_mpi import signs
@@ -66,11 +67,16 @@ def finalized(file: int) -> bool:
     return seen.at_end or not seen.mpi_pid
 
 
+def python_path(variables: Mapping[str, str]) -> str:
+    """Return PYTHONPATH for the program, with site/sitecustomize.py in it, which takes its folder out again."""
+    return os.pathsep.join([str(Path(__file__).resolve().parent / "site"), *filter(None, [variables.get("PYTHONPATH")])])
+
+
 def main(argv: Sequence[str], _prog: str) -> NoReturn:
     """Run `argv` and end as it ends."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
     file, variables = page(os.environ)
-    env = {**os.environ, **variables}
+    env = {**os.environ, **variables, "PYTHONPATH": python_path(os.environ)}
     parent, child = os.getpid(), os.fork()
     if child == 0:
         become(argv, env, mask, parent)

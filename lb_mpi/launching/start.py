@@ -114,10 +114,10 @@ def parser(prog: str) -> argparse.ArgumentParser:
         type=float,
         default=60.0,
         metavar="S",
-        help="how long a rank may hang: in a call of lb_mpi, or stopped, it neither computes nor answers; or outside, all other "
-        "ranks wait for it in a call of lb_mpi, and it doesn't compute, has come to its end, or is blocked in MPI; or, for "
-        "at least 30 s, it says nothing in a restart, or its program doesn't begin. Then it is named, with its Python stack, "
-        "and the run is ended or restarted; 0: never (default: %(default)g)",
+        help="a rank hangs if, for S seconds, it neither computes nor answers in a call of lb_mpi, or is stopped; or if all "
+        "others wait for it in lb_mpi, and it doesn't compute, is blocked in MPI, or has come to its end; or if, for at "
+        "least 30 s, its program doesn't begin, or says nothing in a restart. It is named, with its Python stack, and the "
+        "run is ended or restarted; 0: never (default: %(default)g)",
     )
     top.add_argument(
         "--grace-s",
