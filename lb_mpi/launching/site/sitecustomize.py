@@ -31,4 +31,5 @@ def _main() -> None:
             raise
 
 
-_main()
+if __name__ == "sitecustomize":
+    _main()
