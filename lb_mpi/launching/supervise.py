@@ -120,7 +120,7 @@ class _Run:
             self._diary.tell(DEATH, str(state), state.rank)
         for state in self._hung[:MOST_STACKS]:
             stack = self._watch.stack(state.rank, STACK_S).rstrip().splitlines()
-            say(f"Python stack of rank {state.rank}:" if stack else f"rank {state.rank} shows no Python stack", *stack)
+            say(f"Python stack of rank {state.rank}:" if stack else f"rank {state.rank} gives no Python stack", *stack)
         if code and not self._came:
             say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
@@ -152,12 +152,12 @@ class _Run:
             if not any(state.saves for state in self._watch.states()):
                 return False
             say(
-                f"the program is told to save and stop, within {self._patience.grace_s:g} s; again: it is ended at once"
+                f"the program has {self._patience.grace_s:g} s to save and stop; a second signal ends it at once"
             )
             self._watch.tell("save")
             self._asked = now, len(self._came)
         asked_s, n_came = self._asked
         if now > asked_s + self._patience.grace_s:
-            say(f"it has not stopped within {self._patience.grace_s:g} s")
+            say(f"the program has not stopped within {self._patience.grace_s:g} s")
             return False
         return len(self._came) == n_came
