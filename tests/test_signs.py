@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> int:
     """A launcher's file, which this process has not found yet."""
-    file = os.memfd_create("signs")
+    file = os.memfd_create(signs.NAME)
     os.ftruncate(file, signs.BYTES)
     monkeypatch.setenv(signs.VARIABLE, f"/proc/{os.getpid()}/fd/{file}")
     monkeypatch.setattr(signs, "_page", signs._Page())

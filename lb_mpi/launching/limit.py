@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -28,7 +29,6 @@ LEFT_S = 5.0  # what survives SIGKILL for so long hangs in the kernel, on a dead
 MARK = "LB_MPI_LAUNCH"
 _UNWINDING = (signal.SIGTERM, signal.SIGHUP)
 _PROC = Path("/proc")
-_runs = 0
 
 
 def run(
@@ -87,10 +87,8 @@ def started(
 
 
 def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """A mark that nothing bears yet, and `env` with it, to start with what `end` shall find."""
-    global _runs
-    _runs += 1
-    mark = f"{os.getpid()}-{time.monotonic_ns()}-{_runs}"
+    """A mark that nothing bears yet and nobody can guess, and `env` with it, to start with what `end` shall find."""
+    mark = f"{os.getpid()}-{secrets.token_hex(8)}"
     return mark, {**env, MARK: f"{env.get(MARK, '')}:{mark}"}  # runs may be nested
 
 
@@ -147,10 +145,21 @@ def bearers(mark: str, session: int = -1) -> set[int]:
     return found
 
 
+def may_bear(pid: int, mark: str) -> bool:
+    """Whether `pid` bears `mark`, or has ended: what it bore can't be read then."""
+    try:
+        environ = (_PROC / str(pid) / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+    return not environ or mark in _marks(environ)
+
+
 def _marks(environ: bytes) -> list[str]:
     for entry in environ.split(b"\0"):
         if entry.startswith(MARK.encode() + b"="):
-            return entry.decode().partition("=")[2].split(":")
+            return os.fsdecode(entry).partition("=")[2].split(":")
     return []
 
 

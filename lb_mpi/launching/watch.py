@@ -6,7 +6,6 @@ On the other side is host.py, started by ssh, or by what stands for it.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import selectors
@@ -19,7 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from lb_mpi.launching import refusals
 from lb_mpi.launching.commands import argv
-from lb_mpi.launching.heard import End, Stack, State
+from lb_mpi.launching.heard import End, Stack, State, parse, printable, read
 
 REACH_S = 20.0  # for all hosts, at the same time
 SIGN_S = 12.0  # without a sign of life a host is given up
@@ -46,7 +45,7 @@ class Connection:
         self.last_sign = time.monotonic()
         self._said: deque[str] = deque(maxlen=MOST_LINES)  # by others than host.py: why there is no connection
         self._text = b""
-        there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host', mark))}"
+        there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -57,6 +56,7 @@ class Connection:
                 start_new_session=True,  # Ctrl-C is for this program, which then ends the others in good order
             )
         self._socket.setblocking(False)
+        self.tell(mark)
 
     def fileno(self) -> int:
         """What can be read from when the host has said something, or is gone."""
@@ -69,31 +69,37 @@ class Connection:
                 self._text += said
         *lines, self._text = self._text.split(b"\n")
         for line in lines:
-            if not line.startswith(b"lb_mpi "):
+            try:
+                self._take(line.decode())
+            except ValueError:
                 self._hear_others(line)
-                continue
-            self._said.clear()
-            self._take(line.decode().removeprefix("lb_mpi "))
+            else:
+                self._said.clear()
 
     def _hear_others(self, line: bytes) -> None:
         if said := line.decode(errors="replace").strip():
-            self._said.append(said)
+            self._said.append(printable(said))
 
-    def _take(self, said: str) -> None:
-        """Take in a line of host.py."""
+    def _take(self, line: str) -> None:
+        """Take in a line of host.py; ValueError for one that isn't from there, like those of a login shell."""
+        by, _, said = line.partition(" ")
         what, _, about = said.partition(" ")
+        if by != "lb_mpi":
+            raise ValueError(f"{line}: expected a line of host.py")
         if said.startswith("{"):
-            self.facts, self.last_sign = json.loads(said), time.monotonic()
+            self.facts, self.last_sign = _facts(said), time.monotonic()
         elif what == "alive":
             self.answered, self.last_sign = int(about), time.monotonic()
         elif what == "state":
-            state = State(**json.loads(about))
+            state = read(State, about)
             self.states[state.rank] = state
         elif what == "end":
-            self.ends.append(End(**json.loads(about)))
+            self.ends.append(read(End, about))
         elif what == "stack":
-            stack = Stack(**json.loads(about))
+            stack = read(Stack, about)
             self.stacks[stack.rank] = stack.text
+        else:
+            raise ValueError(f"{line}: expected what host.py says")
 
     def tell(self, line: str) -> None:
         """Tell host.py; "? K" asks for a sign of life."""
@@ -296,6 +302,13 @@ class Watch:
         for one in self._all:
             one.close(0.0 if one.name in self._gone else deadline - time.monotonic())
         self._ready.close()
+
+
+def _facts(line: str) -> dict[str, str]:
+    facts = parse(line)
+    if not all(isinstance(has, str) for has in facts.values()) or not facts.keys() & {"host", "error"}:
+        raise ValueError(f"{line}: expected what a host has")
+    return {printable(what): printable(has) for what, has in facts.items()}
 
 
 def _allow_files(n: int) -> None:
