@@ -52,7 +52,7 @@ def page(variables: Mapping[str, str]) -> dict[str, str]:
     """Make the page for the program's signs, and return the variable that tells where it is; none when nobody listens."""
     file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py still has it when this process is gone
     os.ftruncate(file, signs.BYTES)
-    # Many ranks start at once, and one that has not told would look as if it hung; a host.py that hangs ends the run.
+    # Many ranks start at once, and one that has not told would look as if it hung.
     if not tell(Begin(number(variables)), variables, file, wait_s=None):
         return {}
     return {signs.VARIABLE: f"/proc/{os.getpid()}/fd/{file}"}

@@ -28,7 +28,7 @@ from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
 from lb_mpi.launching.restarting import Outcome, decide, place
 from lb_mpi.launching.starting import Start
 from lb_mpi.launching.supervise import Patience, say, supervise
-from lb_mpi.launching.watch import SOON_S, Watch, is_here, launcher
+from lb_mpi.launching.watch import Watch, is_here, launcher
 from lb_mpi.recording.launches import END, RESTART
 
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
@@ -166,7 +166,7 @@ class Job(NamedTuple):
     restarts: int  # at most
     diary: Diary
 
-    def start(self, before: Outcome | None) -> Outcome | int:
+    def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
         """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
 
         A host that won't do is an error the first time.  After a start `before`: it's left out, and all others of the list
@@ -179,8 +179,7 @@ class Job(NamedTuple):
         if any(not is_here(name) for name in names):
             find(launcher(self.launcher)[0])
         self.argv(self.ranks, python, env)  # a host that can't be named is told before any is asked
-        sign_s = SOON_S if self.restarts else None
-        with Watch(names, launcher(self.launcher), python, mark, sign_s=sign_s) as watch:
+        with Watch(names, launcher(self.launcher), python, mark, may_restart=may_restart) as watch:
             ranks = self.placed(watch, python, gone, again=again)
             if not ranks:
                 return 1
@@ -262,7 +261,7 @@ def make(options: argparse.Namespace, program: list[str], record: str | None) ->
 def repeat(job: Job) -> int:
     """Start it, and start again what has died, at most so often; the exit code."""
     n_restarts, before = 0, None  # the start before
-    while not isinstance(outcome := job.start(before), int):
+    while not isinstance(outcome := job.start(before, may_restart=n_restarts < job.restarts), int):
         decision = decide(outcome, n_restarts, job.restarts)
         if decision.why:
             say(decision.why)

@@ -21,8 +21,8 @@ from lb_mpi.launching.commands import argv
 from lb_mpi.launching.heard import End, Stack, State, parse, printable, read
 
 REACH_S = 20.0  # for all hosts, at the same time
-SIGN_S = 12.0  # without a sign of life a host is given up
-SOON_S = 5.0  # the same where that costs little, since the run goes on without it
+SIGN_S = 12.0  # without a sign of life another host is given up
+SOON_S = 5.0  # the same where that costs little, since the run goes on without it from what it has saved
 DOUBT_S = 1.0  # for a host that was given up, when all others have answered
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
@@ -39,10 +39,10 @@ class Connection:
         self.name = name
         self.facts: dict[str, str] = {}
         self.answered = 0  # the number of the last question that was
+        self.silent_s = 0.0  # for so long it has given no sign of life
         self.ends: list[End] = []  # of its ranks, that nobody has taken yet
         self.states: dict[str, State] = {}  # of its ranks, as told last
         self.stacks: dict[str, str] = {}  # of ranks that were asked for theirs
-        self.last_sign = time.monotonic()
         self._said: deque[str] = deque(maxlen=MOST_LINES)  # by others than host.py: why there is no connection
         self._text = b""
         there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
@@ -87,9 +87,9 @@ class Connection:
         if by != "lb_mpi":
             raise ValueError(f"{line}: expected a line of host.py")
         if said.startswith("{"):
-            self.facts, self.last_sign = _facts(said), time.monotonic()
+            self.facts = _facts(said)
         elif what == "alive":
-            self.answered, self.last_sign = int(about), time.monotonic()
+            self.answered, self.silent_s = int(about), 0.0
         elif what == "state":
             state = read(State, about)
             self.states[state.rank] = state
@@ -141,11 +141,11 @@ class Watch:
     """All connections; a context manager that closes them.  This machine is watched in any case, to compare with."""
 
     def __init__(
-        self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str, *, sign_s: float | None = None
+        self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str, *, may_restart: bool = False
     ) -> None:
-        """Begin to connect to all; without a sign of life for `sign_s` (None: SIGN_S) a host is gone."""
+        """Begin to connect to all; when something is saved, and the run `may_restart`, a silent host is given up soon."""
         names = list(names)
-        self._sign_s = SIGN_S if sign_s is None else sign_s
+        self._may_restart = may_restart
         self._gone: set[str] = set()
         _allow_files(len(names) + 100)
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
@@ -160,6 +160,7 @@ class Watch:
         for connection in self._all:
             self._ready.register(connection, selectors.EVENT_READ, connection)
         self._asked, self._n_asked = 0.0, 0
+        self._looked = time.monotonic()
 
     @property
     def _all(self) -> set[Connection]:
@@ -229,6 +230,11 @@ class Watch:
         return f"host {one.name}: {'; '.join(differs)}" if differs else ""
 
     @property
+    def _sign_s(self) -> float:
+        """For so long another host may be silent.  This machine isn't gone as long as its host.py is there: it's busy."""
+        return SOON_S if self._may_restart and any(state.n_saved for state in self.states()) else SIGN_S
+
+    @property
     def gone(self) -> tuple[str, ...]:
         """The names of hosts that `lost` or `silent` have found to be gone."""
         return tuple(sorted(self._gone))
@@ -239,11 +245,14 @@ class Watch:
         now = time.monotonic()
         if now > self._asked + ASK_S:
             self._ask()
-        lines = []
+        waited_s = min(now - self._looked, ASK_S)  # while this process was stopped, it has not waited
+        self._looked = now
+        lines, sign_s = [], self._sign_s
         for one in self.hosts:
+            one.silent_s += waited_s
             why = one.ended()
-            if why is None and now > one.last_sign + self._sign_s:
-                why = f"no sign of life for {self._sign_s:g} s"
+            if why is None and one is not self.here and one.silent_s > sign_s:
+                why = f"no sign of life for {sign_s:g} s"
             if why is not None:
                 self._gone.add(one.name)
                 lines.append(f"host {one.name} is gone: {why}")
@@ -290,7 +299,7 @@ class Watch:
 
     def silent(self) -> list[str]:
         """Return a line for each host that is gone, or gives no sign of life when it's waited for."""
-        late = self.hear(self._sign_s)
+        late = [one for one in self.hear(self._sign_s) if one is not self.here]
         self._gone.update(one.name for one in late)
         return list(dict.fromkeys(self.lost() + [f"host {one.name} is gone: no sign of life" for one in late]))
 
