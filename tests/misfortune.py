@@ -39,7 +39,7 @@ def wait_for_signal(folder: Path) -> None:
 
 
 def main(what: str, folder: Path) -> None:
-    """Kill (rank 0, or the last), fail, hang, stop oneself, or wait for a signal; at the first start only."""
+    """Kill (rank 0, or the last), fail, hang, stop oneself, wait for a signal or for a file; at the first start only."""
     comm = MPI.COMM_WORLD
     number = save(folder) if comm.rank == 0 else 0
     number = comm.bcast(number)
@@ -55,6 +55,10 @@ def main(what: str, folder: Path) -> None:
         raise RuntimeError("this program is wrong")
     if number == 1 and what == "wait" and comm.rank == 0:
         wait_for_signal(folder)
+    if what == "linger" and comm.rank == 0:
+        (folder / "ready").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
 
     def task(item: int) -> int:
         if number == 1 and what == "stop" and last:

@@ -27,7 +27,7 @@ HUNG = 124  # the exit code of a command that was ended at its limit, as of time
 GRACE_S = 0.4  # between SIGTERM and SIGKILL: with Ctrl-C, all is over within a second
 LEFT_S = 5.0  # what survives SIGKILL for so long hangs in the kernel, on a dead file server for example
 MARK = "LB_MPI_LAUNCH"
-_UNWINDING = (signal.SIGTERM, signal.SIGHUP)
+_UNWINDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PROC = Path("/proc")
 
 
@@ -120,7 +120,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
             _end_group(process)
         if process and process.pid not in left:
             process.wait()
-        remove_sessions(asked - left)
+        remove_sessions((asked | {leader}) - left)  # somebody else may have killed it before
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
@@ -194,7 +194,7 @@ def held() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that nothing stays behind; says nothing then.
+    """Within it SIGTERM, SIGHUP and SIGUSR1 unwind the stack as Ctrl-C does, so that nothing stays behind; they say nothing.
 
     Until here the commands leave SIGINT to the system, which ends them at once, without a traceback from some import.
     """

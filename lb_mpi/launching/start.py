@@ -123,8 +123,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         type=float,
         default=10.0,
         metavar="S",
-        help="after Ctrl-C or SIGTERM a program that can save has S seconds for that; a second Ctrl-C ends it at once "
-        "(default: %(default)g)",
+        help="after Ctrl-C, SIGTERM or SIGUSR1 a program that can save has S seconds for that; a second Ctrl-C ends it at "
+        "once; at SIGUSR1 one that can't save goes on (default: %(default)g)",
     )
     top.add_argument(
         "--arrange",

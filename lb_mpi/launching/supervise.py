@@ -15,7 +15,7 @@ from lb_mpi.launching.restarting import How, Outcome, how
 from lb_mpi.launching.starting import Start
 from lb_mpi.launching.watch import LOOK_S, Watch
 from lb_mpi.recording.launches import DEATH
-from lb_mpi.signs import SAVED
+from lb_mpi.signs import SAVE_SIGNAL, SAVED
 
 DEATH_S = 10.0  # so long mpiexec may need to end the others when a rank has died
 STACK_S = 5.0
@@ -47,7 +47,8 @@ def supervise(
 ) -> Outcome:
     """Run mpiexec until it ends, or a host is gone, or a rank hangs, in its `start` or later; say what has died.
 
-    Ctrl-C and its kin end the run: SystemExit or KeyboardInterrupt, unless the program has saved by then.
+    Ctrl-C and its kin end the run: SystemExit or KeyboardInterrupt, unless the program has saved by then.  SIGUSR1 only asks
+    for that: a program that can't save goes on.
     """
     process = None
     try:
@@ -147,7 +148,11 @@ class _Run:
         if self._asked is None:
             self._watch.hear(NEWEST_S)
             if not any(state.saves for state in self._watch.states()):
-                return False
+                if set(self._came) != {SAVE_SIGNAL}:
+                    return False
+                say(f"{SAVE_SIGNAL.name}: the program goes on, since it can't save at a signal (lb_mpi.asked_to_stop)")
+                self._came.clear()
+                return True
             say(
                 f"the program is told to save and stop, within {self._patience.grace_s:g} s; again: it is ended at once"
             )
