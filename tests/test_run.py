@@ -2,6 +2,7 @@
 
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -310,6 +311,15 @@ def test_a_silent_host_is_given_up_soon_only_where_that_costs_little(monkeypatch
             assert one.lost() == []
             one.hosts[0].states["0"] = State("0", "far", n_saved=1)
             assert one.lost() == ["host far is gone: no sign of life for 0 s"] * may_restart
+
+
+def test_what_others_print_where_a_host_answers_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    lines = ["lb_mpi {", "lb_mpi {}", 'lb_mpi end {"rank": 1}', "lb_mpi alive x", "lb_mpi state []", r"lb_mpi \377", r"\033[2Jhi"]
+    far = ["sh", "-c", f"printf '{'%b\n' * len(lines)}' {shlex.join(lines)}; exit 3"]
+    with watch.Watch(["far"], far, sys.executable, "mark") as one:
+        assert one.reach() == {"far": r"host far: \x1b[2Jhi (exit code 3)"}
+        assert one.ends() == one.states() == []
 
 
 def test_while_launch_run_was_stopped_no_host_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@
                 lb_mpi {...}         at the start: what the host has (lb_mpi.mpi.facts), or {"error": ...}
     ? K         lb_mpi state {...}   of each rank that has said something new, or is quiet
                 lb_mpi alive K
+    network HOST PORT TOKEN          (it connects there, too, and says alive K once more: network.py)
+    daemons WORD                     (it ends mpiexec's daemons, too: daemons.py)
     save                             (it lets ranks save and end that can, see lb_mpi.signs)
     stack RANK  lb_mpi stack {...}   its Python stack
                 lb_mpi end {...}     a rank on this host has died, or failed by itself (rank.py tells it so)
@@ -14,7 +16,7 @@ process of this user that bears MARK, and once a rank is there, only its own pro
 The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
 
 When its input ends, or nothing has come for LOST_S, the program is over, or its host is cut off from the others: whatever
-bears MARK on this host is ended.
+bears MARK on this host is ended, and so are mpiexec's daemons.
 """
 
 from __future__ import annotations
@@ -28,15 +30,17 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from lb_mpi import signs
-from lb_mpi.launching import limit, rank
+from lb_mpi.launching import limit, network, rank
 from lb_mpi.launching.heard import Begin, End, Stack, State, read, told
 from lb_mpi.launching.ranks import Rank
 
 LOST_S = 20.0
+CONNECT_S = 10.0
 QUIET_S = 2.0  # a rank is told of that has been quiet for so long
 MOST_BYTES = 4096  # of a datagram
 _CREDENTIALS = struct.Struct("3i")  # of a sender, as the kernel tells them: process, user, group
@@ -91,6 +95,8 @@ class Side:
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
+        self.word = ""  # of mpiexec's daemons
+        self._network: socket.socket | None = None
         self._pids: set[int] = set()  # of the rank.py of all ranks that have been there
         self._ranks: dict[str, Rank] = {}
         self._said: dict[str, State] = {}
@@ -125,7 +131,12 @@ class Side:
         *lines, self._text = (self._text + data).split(b"\n")
         for line in lines:
             word, _, about = line.decode().partition(" ")
-            if word == "save":
+            if word == "network":
+                # the name of the other host may take long to be found
+                threading.Thread(target=self._connect, args=about.split(), daemon=True).start()
+            elif word == "daemons":
+                self.word = about
+            elif word == "save":
                 for one in self._ranks.values():
                     one.save()
             elif word == "stack":
@@ -134,7 +145,14 @@ class Side:
                 for one in self._ranks.values():
                     self._tell_state(one)
                 say(f"alive {about}")
+                if self._network is not None:
+                    with contextlib.suppress(OSError):
+                        self._network.send(f"{about}\n".encode())
         return bool(data)
+
+    def _connect(self, host: str, port: str, token: str) -> None:
+        with contextlib.suppress(OSError):
+            self._network = network.connect(host, int(port), token, CONNECT_S)
 
     def _tell_state(self, one: Rank) -> None:
         state = one.look()
@@ -147,9 +165,8 @@ class Side:
             say(f"state {told(state)}")
 
 
-def serve(from_ranks: socket.socket, mark: str) -> None:
+def serve(side: Side, from_ranks: socket.socket) -> None:
     """Answer until the other side is gone."""
-    side = Side(mark)
     while ready := select.select([0, from_ranks.fileno()], [], [], LOST_S)[0]:
         if from_ranks.fileno() in ready:
             side.hear_rank(from_ranks)
@@ -168,14 +185,15 @@ def main(_arguments: Sequence[str], _prog: str) -> int:
     with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
         if not (mark := first_line()):
             return 0
+        side = Side(mark)
         try:
             from_ranks.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with contextlib.suppress(OSError):  # two names of one host: the other process listens
                 from_ranks.bind(rank.address(mark))
             say(facts())
-            serve(from_ranks, mark)
+            serve(side, from_ranks)
         except BrokenPipeError:
             pass
         finally:
-            limit.end(mark)
+            limit.end(mark, word=side.word)
     return 0

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from lb_mpi.launching import daemons
 from lb_mpi.launching.leftovers import remove_orphans, remove_sessions
 
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
@@ -92,9 +93,10 @@ def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     return mark, {**env, MARK: f"{env.get(MARK, '')}:{mark}"}  # runs may be nested
 
 
-def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
+def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "") -> None:
     """End what bears `mark`, or is in the session of `process`: SIGTERM, a moment, SIGKILL; then remove what it left.
 
+    `word`: so are mpiexec's daemons whose command line has it; "": none.
     What is still there LEFT_S later can't be ended: stderr is told which process that is.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_UNWINDING})
@@ -102,7 +104,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
         leader = process.pid if process else -1
         started = time.monotonic()
         asked: set[int] = set()
-        while left := bearers(mark, leader):
+        while left := bearers(mark, leader) | daemons.running(word):
             passed_s = time.monotonic() - started
             if passed_s > GRACE_S + LEFT_S:
                 sys.stderr.write("".join(map(cannot_be_ended, sorted(left))))

@@ -165,6 +165,7 @@ class Job(NamedTuple):
     patience: Patience
     restarts: int  # at most
     diary: Diary
+    reached: set[str]  # hosts that have come to this one over the network between them
 
     def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
         """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
@@ -179,7 +180,7 @@ class Job(NamedTuple):
         if any(not is_here(name) for name in names):
             find(launcher(self.launcher)[0])
         self.argv(self.ranks, python, env)  # a host that can't be named is told before any is asked
-        with Watch(names, launcher(self.launcher), python, mark, may_restart=may_restart) as watch:
+        with Watch(names, launcher(self.launcher), python, mark, may_restart=may_restart, reached=self.reached) as watch:
             ranks = self.placed(watch, python, gone, again=again)
             if not ranks:
                 return 1
@@ -255,6 +256,7 @@ def make(options: argparse.Namespace, program: list[str], record: str | None) ->
         Patience(options.hang_s, options.grace_s),
         options.restarts,
         Diary(record, shown=options.progress),
+        set(),
     )
 
 
