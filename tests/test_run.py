@@ -315,9 +315,10 @@ def test_a_silent_host_is_given_up_soon_only_where_that_costs_little(monkeypatch
 
 def test_what_others_print_where_a_host_answers_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    lines = ["lb_mpi {", "lb_mpi {}", 'lb_mpi end {"rank": 1}', "lb_mpi alive x", "lb_mpi state []", r"lb_mpi \377", r"\033[2Jhi"]
-    far = ["sh", "-c", f"printf '{'%b\n' * len(lines)}' {shlex.join(lines)}; exit 3"]
-    with watch.Watch(["far"], far, sys.executable, "mark") as one:
+    lines = ["lb_mpi {", "lb_mpi {}", 'lb_mpi end {"rank": 1}', "lb_mpi alive x", "lb_mpi state []"]
+    lines += [r"lb_mpi \377", r"\033[2Jhi"]
+    script = "".join(f"printf '%b\\n' {shlex.quote(line)}; " for line in lines)
+    with watch.Watch(["far"], ["sh", "-c", f"{script}exit 3"], sys.executable, "mark") as one:
         assert one.reach() == {"far": r"host far: \x1b[2Jhi (exit code 3)"}
         assert one.ends() == one.states() == []
 
