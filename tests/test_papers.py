@@ -8,12 +8,12 @@ import pytest
 from benchmarks.papers import __main__ as papers
 from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition
 from benchmarks.papers.arrangement_cases import ALL, cases, rows
+from benchmarks.papers.lockstep import compare_on
 from benchmarks.papers.page import DATA, Section, left_out, write
 from benchmarks.papers.ratios import ratios
 from benchmarks.papers.verdicts import BETTER, DIFFERS, LOST, MISPRINT, SAME, Evidence, Item, Printed, claim, compare
 from lb_mpi.arranging.arrange import arrange
 from lb_mpi.arranging.objectives import UniformAim, costs
-from lb_mpi.commands.lockstep import compare_on
 from lb_mpi.graph import parse
 from lb_mpi.problems.maze import read_maze
 

@@ -18,7 +18,7 @@ from lb_mpi.graph import Floats
 
 SOURCE = (
     'Jin, Wang, "Diffusion Algorithm of Dynamic Load Balancing for Heterogeneous System", Chinese Journal of Computers. '
-    "Here: `lb_mpi.balance`, `lb_mpi.Balancer`, `python -m lb_mpi simulate diffusion`, `python -m benchmarks.convergence`."
+    "Here: `lb_mpi.balance`, `lb_mpi.Balancer`, `python -m benchmarks.convergence`."
 )
 SEEDS = 20
 SIDES = (4, 8, 12, 16, 32)

@@ -11,17 +11,16 @@ import networkx
 import numpy as np
 
 from benchmarks.papers.drafting_cost import cost_of_a_draft
+from benchmarks.papers.lockstep import Comparison, LockstepResult, compare_on, lockstep, median_of_mazes
 from benchmarks.papers.page import DATA, Run, Section, left_out, table
 from benchmarks.papers.verdicts import Evidence, Item, Printed, claim, compare
-from lb_mpi.commands.lockstep import compare_on, median_of_mazes
 from lb_mpi.graph import Ints
 from lb_mpi.problems.maze import SPLIT_RULES, MazeSearch, check_path, read_maze, trace_path
 from lb_mpi.problems.maze_kernel import BLOCKED, FREE, Cells
-from lb_mpi.searching.lockstep import Comparison, LockstepResult, lockstep
 
 SOURCE = (
     'Xu, Zhang, Sun, "A dynamic and distributed algorithm for load balancing on multiprocessors", Nanjing University, 1991. '
-    "Here: `lb_mpi.search`, `python -m lb_mpi simulate lockstep`, `apps/maze.py`."
+    "Here: `lb_mpi.search`, `apps/maze.py`, and the idealised search of `benchmarks/papers/lockstep.py`."
 )
 OPENED, AS_PRINTED = "maze16.txt", "maze16_as_printed.txt"
 PRINTED = {  # ranks: L, balances, S, E
@@ -181,15 +180,14 @@ def _larger(run: Run, section: Section) -> None:
     some = []
     for dim in DIMS:
         run.say(f"drafting: mazes of {dim} x {dim} on {RANKS} ranks")
-        some.append(median_of_mazes(dim, RANKS, seeds=seeds))
-    values = [one["efficiency"] for one in some]
+        some.append(median_of_mazes(dim, RANKS, 0.7, seeds))
+    values = [one.efficiency for one in some]
     ours = ", ".join(f"{value:.2f}" for value in values)
     rising = all(one < other for one, other in pairwise(values))
     heads = ["cells", "mazes", "L1", f"L{RANKS}", "balances", "S", "E"]
     rows = [
-        [f"{one['dim']}x{one['dim']}", one["mazes"], one["steps_on_one_rank"], one["steps"], one["balances"]]
-        + [f"{one[key]:.2f}" for key in ("speedup", "efficiency")]
-        for one in some
+        (f"{dim}x{dim}", *one[:4], f"{one.speedup:.2f}", f"{one.efficiency:.2f}")
+        for dim, one in zip(DIMS, some, strict=True)
     ]
     name = f"E on {RANKS} ranks, {' to '.join(str(dim) for dim in (DIMS[0], DIMS[-1]))} cells a side"
     section.show("Larger mazes", [claim(name, "larger mazes are more efficient", ours, rising)])
