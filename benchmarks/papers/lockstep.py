@@ -23,10 +23,10 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from apps.maze_kernel import Cells
+from apps.maze_search import MazeSearch, random_maze
 from lb_mpi.checks import integer, number
 from lb_mpi.graph import ring_order
-from lb_mpi.problems.maze import MazeSearch, random_maze
-from lb_mpi.problems.maze_kernel import Cells
 from lb_mpi.searching.guard import Guard
 from lb_mpi.searching.problem import Problem
 

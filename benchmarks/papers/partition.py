@@ -7,12 +7,11 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from benchmarks.papers.page import Run, Section, left_out, table
-from benchmarks.papers.verdicts import Item, claim, compare
+from benchmarks.papers.page import Item, Run, Section, claim, compare, left_out, table
 from lb_mpi.graph import Graph, Ints, parse
+from lb_mpi.partitioning.bisect import fiedler, spectral_bisection
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import connected, cut
-from lb_mpi.partitioning.spectral_bisection import fiedler, spectral_bisection
 
 SOURCE = (
     "A laboratory course on spectral load balancing of multiprocessor systems (in Russian), which follows "

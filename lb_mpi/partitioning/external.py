@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.partitioning.spectral_bisection import spectral_bisection
+from lb_mpi.partitioning.bisect import spectral_bisection
 
 _TOTAL = 1 << 28  # of all weights: what they are scaled to; sums of them fit into 32 bits
 KAHIP_MODES = {"fast": "FAST", "good": "ECO", "best": "STRONG"}
