@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=METHODS,
         default="multilevel",
-        help="this library's, or another to compare with; metis and kahip need pymetis and kahip (%(default)s)",
+        help="this library's, or recursive spectral bisection to compare with (%(default)s)",
     )
     parser.add_argument(
         "--aim",
