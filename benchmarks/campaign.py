@@ -35,12 +35,27 @@ from typing import Any, NamedTuple
 from benchmarks.measuring import command
 from lb_mpi.launching import leftovers, limit
 from tools.environment import FOLDERS, ROOT, Environment, wanted
-from tools.kills import ranks
 
 LIMIT_S = 60.0  # without a new save, for a run that nothing happens to any more
 HANG_S = 4.0
 LATEST_S = 0.5  # after the first save of a start
 MISFORTUNES = ("kill", "kill", "kill", "kill", "stop", "full", "torn", "flipped")
+NUMBER = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")  # of a rank, in its environment
+
+
+def ranks(mark: str, program: str) -> dict[int, int]:
+    """Return the process of each rank that runs `program`, without what stands before it."""
+    found = {}
+    for pid in limit.bearers(mark):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        rank = [value.partition(b"=")[2] for value in variables if value.startswith(NUMBER)]
+        if rank and words[1:3] == [b"-m", program.encode()]:
+            found[int(rank[0])] = pid
+    return found
 
 
 class Program(NamedTuple):
