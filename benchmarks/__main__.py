@@ -17,7 +17,7 @@ def benchmarks() -> dict[str, str]:
         name = path.stem if path.parent == HERE else path.parent.name
         if runs and name != "__main__" and not name.endswith("_ranks"):  # those are run by others
             line = (ast.get_docstring(tree) or "").partition("\n")[0]
-            found[name] = line.partition("  python -m")[0].partition("  mpiexec")[0].strip()
+            found[name] = line.partition("  python -m")[0].partition("  mpiexec")[0].rstrip(" :")
     return found
 
 

@@ -1,4 +1,4 @@
-"""How soon the diffusion schemes converge: the experiments of Jin & Wang, what came after them, on ranks, and at scale.
+"""How soon diffusion converges: the experiments of Jin & Wang, what came after them, on real ranks, and at scale.
 
     python -m benchmarks.convergence [--out out] [--seeds 20] [--no-plots]
 

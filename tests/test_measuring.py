@@ -1,11 +1,13 @@
 """What others take of the machine while a benchmark runs."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks import measuring
+from benchmarks.__main__ import benchmarks
 
 STAT = "cpu  100 20 30 4000 500 6 7 8 90 9\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
 
@@ -59,3 +61,13 @@ def test_ratios_have_a_spread() -> None:
     assert measuring.ratio([2.0, 3.0, 4.0], [1.0, 2.0, 1.0]) == measuring.Ratio(3.0, 1.5, 4.0)
     with pytest.raises(ValueError, match="zip"):
         measuring.ratio([1.0], [])
+
+
+def test_the_list_names_each_benchmark_that_the_documents_name() -> None:
+    root = Path(__file__).parent.parent
+    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"\bbenchmarks\.([a-z_]+)", page.read_text())}
+    listed = benchmarks()
+    assert named <= set(listed)
+    assert len(named) > 10
+    assert all(listed.values())
