@@ -21,8 +21,8 @@ from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, start, watch
 from lb_mpi.launching.heard import State
 from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
+from tests import kills
 from tests.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
-from tools import kills
 from tools.environment import here
 
 pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")

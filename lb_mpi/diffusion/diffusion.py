@@ -31,24 +31,49 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.checks import integer, number
-from lb_mpi.diffusion.flow import cancel_cycles, outflow
-from lb_mpi.diffusion.schemes import (
+from lb_mpi.diffusion.setup import (
+    SCHEMES,
+    TAU_RULES,
     ConjugateGradient,
-    DimensionExchange,
     Ends,
+    Local,
     OneRank,
     Scheme,
+    Setup,
     ThreeTerm,
     TotalOf,
     Value,
     WholeGraph,
     coefficients,
+    prepare,
+    solve_potentials,
 )
-from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, Local, Setup, prepare
-from lb_mpi.diffusion.spectral import solve_potentials
-from lb_mpi.graph import Floats, Ints
+from lb_mpi.graph import Floats, Graph
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_loads
+
+# --- Net flow over the edges of a graph: what it does to the loads ------------------------------------
+#
+# A flow is (E,) in the order of `Graph.edges`, in units of work, positive from tail to head.
+
+
+def outflow(graph: Graph, flow: Floats) -> Floats:
+    """(P,) what leaves each vertex less what reaches it; loads after the flow = loads - outflow."""
+    tails, heads = graph.edges()
+    return np.asarray(np.bincount(tails, flow, graph.n) - np.bincount(heads, flow, graph.n), dtype=float)
+
+
+def at_ends(graph: Graph, flow: Floats) -> Floats:
+    """(2E,) the (E,) flow as each vertex sees it, away from it, beside `graph.indices`."""
+    tails, heads = graph.edges()
+    seen = np.empty(len(graph.indices))
+    upper = graph.indices > np.repeat(np.arange(graph.n), graph.degrees)
+    seen[upper] = flow
+    seen[~upper] = -flow[np.lexsort((tails, heads))]
+    return seen
+
+
+# --- Steps, for a whole graph and for one rank ------------------------------------------------------------------------
 
 __all__ = [
     "SCHEMES",
@@ -78,7 +103,7 @@ class Diffusion:
         if setup.scheme == "direct":
             self._scheme = _Direct(ends, time, setup, self._mean)
         else:
-            self._scheme = _scheme(setup, ends, time, setup.speeds, self._mean, setup.colours, _row_sums)
+            self._scheme = _scheme(setup, ends, time, setup.speeds, self._mean, _row_sums)
 
     @property
     def times(self) -> Floats:
@@ -102,8 +127,7 @@ class Diffusion:
 
     def flow(self) -> Floats:
         """(E,) net flow of all steps so far, work from tail to head; without cycles."""
-        flow = self._scheme.flow()
-        return cancel_cycles(self.setup.graph, flow) if self.setup.scheme == "dimension_exchange" else flow
+        return self._scheme.flow()
 
 
 class RankDiffusion:
@@ -121,9 +145,7 @@ class RankDiffusion:
         self._load = float(check_loads([load], name="load")[0])
         self._mean = float(check_loads([mean_time], name="mean_time")[0])
         self._ends = OneRank(local.rank, local.neighbours, local.tau)
-        self._scheme = _scheme(
-            local, self._ends, self._load / local.speed, local.speed, self._mean, local.colours, total or _row_sums
-        )
+        self._scheme = _scheme(local, self._ends, self._load / local.speed, local.speed, self._mean, total or _row_sums)
 
     @property
     def value(self) -> float:
@@ -160,10 +182,7 @@ class RankDiffusion:
         return taken
 
     def flow(self, neighbour_potentials: Floats) -> Floats:
-        """(deg,) net flow to each neighbour so far, work away from the rank.
-
-        That of dimension_exchange may run in circles: see `lb_mpi.diffusion.flow.cancel_cycles`.
-        """
+        """(deg,) net flow to each neighbour so far, work away from the rank."""
         self._ends.heard = neighbour_potentials
         return self._scheme.flow()
 
@@ -226,12 +245,8 @@ def _row_sums(rows: Floats) -> Floats:
     return np.asarray(rows.sum(axis=1))
 
 
-def _scheme(
-    settings: Setup | Local, ends: Ends, time: Value, speed: Value, mean: Value, colours: Ints, total: TotalOf
-) -> Scheme:
+def _scheme(settings: Setup | Local, ends: Ends, time: Value, speed: Value, mean: Value, total: TotalOf) -> Scheme:
     if settings.scheme == "cg":
         return ConjugateGradient(ends, time, speed, mean, total)
-    if settings.scheme == "dimension_exchange":
-        return DimensionExchange(ends, time, speed, colours, settings.n_colours)
-    pairs = coefficients(settings.scheme, settings.tau_rule, *settings.eigen)
+    pairs = coefficients(settings.scheme, settings.tau_rule, settings.spectrum)
     return ThreeTerm(ends, time, speed, mean, pairs)
