@@ -19,7 +19,7 @@ import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.times import Call
-from lb_mpi.checks import comma_list, integer
+from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
 from lb_mpi.commands.arguments import GRAPH, add_route, draw, route_of
 from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph import Floats
