@@ -11,20 +11,20 @@ import pytest
 from lb_mpi.__main__ import main
 from lb_mpi.advising import exchange, profiled, rows, search, tasks
 from lb_mpi.advising.advice import Advice, core_share
+from lb_mpi.balancing.recorded_rows import Rows, files
 from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
 from lb_mpi.graph import mesh
 from lb_mpi.pooling.simulate import Pool, task_costs
 from lb_mpi.problems.uts import UnbalancedTreeSearch
 from lb_mpi.problems.uts_tree import Tree
-from lb_mpi.recording.events import Driver, Phase, Step
-from lb_mpi.recording.halos import Halos
-from lb_mpi.recording.known import LOADS, TASKS, Known, unpack
-from lb_mpi.recording.profile import Line, Profile, RankProfile
-from lb_mpi.recording.profile_store import write_profile
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.run import Run, assemble
-from lb_mpi.recording.store import place
-from lb_mpi.recording.virtual import Rows, files
+from lb_mpi.profiling.profile import Line, Profile, RankProfile
+from lb_mpi.profiling.store import write_profile
+from lb_mpi.record.events import Driver, Phase, Step
+from lb_mpi.record.halos import Halos
+from lb_mpi.record.known import LOADS, TASKS, Known, unpack
+from lb_mpi.record.record import Record
+from lb_mpi.record.store import place
+from lb_mpi.report.run import Run, assemble
 from lb_mpi.searching import simulate as searching
 from lb_mpi.searching.options import Options
 

@@ -12,11 +12,11 @@ from lb_mpi.__main__ import main
 from lb_mpi.commands import follow
 from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.followed import SHOWN, followed
-from lb_mpi.recording.events import Driver, Move, Phase, Step, Way
-from lb_mpi.recording.live import look, view, words
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.run import Run, assemble
-from lb_mpi.recording.store import About, header, place, snapshot
+from lb_mpi.record.events import Driver, Move, Phase, Step, Way
+from lb_mpi.record.record import Record
+from lb_mpi.record.store import About, header, place, snapshot
+from lb_mpi.report.live import look, view, words
+from lb_mpi.report.run import Run, assemble
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = 4

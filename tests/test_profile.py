@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.recording import profile_store
-from lb_mpi.recording.calls import MOST_CALLS, NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, CpuShare
-from lb_mpi.recording.lateness import Clock, lateness, offset
-from lb_mpi.recording.profile import Line, Profile, RankProfile, lines_of, profile_from, until_the_end
-from lb_mpi.recording.profile_table import sentence, table
+from lb_mpi.profiling import store as profile_store
+from lb_mpi.profiling.calls import MOST_CALLS, NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, CpuShare
+from lb_mpi.profiling.lateness import Clock, lateness, offset
+from lb_mpi.profiling.profile import Line, Profile, RankProfile, lines_of, profile_from, until_the_end
+from lb_mpi.profiling.table import sentence, table
 
 S = 1_000_000_000
 

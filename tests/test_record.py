@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.recording.drafts import Drafts
-from lb_mpi.recording.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
-from lb_mpi.recording.halos import Halos
-from lb_mpi.recording.known import COSTS, EDGES, MAP
-from lb_mpi.recording.record import BINS, MARKS, MOVES, OFF, REASONS, STEPS, Record
-from lb_mpi.recording.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
+from lb_mpi.record.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
+from lb_mpi.record.halos import Halos
+from lb_mpi.record.known import COSTS, EDGES, MAP
+from lb_mpi.record.record import BINS, MARKS, MOVES, OFF, REASONS, STEPS, Record
+from lb_mpi.record.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
 from lb_mpi.searching.drafting import Kind, Message
+from lb_mpi.searching.recorded import Drafts
 
 ABOUT = About(1, 3, "host", 77, 5.0, 1e9, "Python", "program")
 

@@ -14,18 +14,18 @@ import pytest
 from lb_mpi.__main__ import main
 from lb_mpi.graph import Graph
 from lb_mpi.graph import parse as parse_graph
-from lb_mpi.recording.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
-from lb_mpi.recording.flow_chart import flows, layout
-from lb_mpi.recording.known import MAP
-from lb_mpi.recording.launches import DEATH, END, FILE, RESTART, START, Happened, folder_of, line, parse
-from lb_mpi.recording.layouts import SPECTRAL, placed, spectral
-from lb_mpi.recording.maps import owners, parts, places, shares, size
-from lb_mpi.recording.numbers import drafts, headline, matrix
-from lb_mpi.recording.page import page
-from lb_mpi.recording.pictures import COLOURS, NOTHING, RANK_COLOURS, encode, map_of, strip, strip_pixels, table
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.run import SKEW_S, assemble, steps, timeline
-from lb_mpi.recording.store import About, header, place, snapshot
+from lb_mpi.record.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
+from lb_mpi.record.known import MAP
+from lb_mpi.record.launches import DEATH, END, FILE, RESTART, START, Happened, folder_of, line, parse
+from lb_mpi.record.layouts import SPECTRAL, placed, spectral
+from lb_mpi.record.record import Record
+from lb_mpi.record.store import About, header, place, snapshot
+from lb_mpi.report.flow_chart import flows, layout
+from lb_mpi.report.maps import owners, parts, places, shares, size
+from lb_mpi.report.numbers import drafts, headline, matrix
+from lb_mpi.report.page import page
+from lb_mpi.report.pictures import COLOURS, NOTHING, RANK_COLOURS, encode, map_of, strip, strip_pixels, table
+from lb_mpi.report.run import SKEW_S, assemble, steps, timeline
 
 MOST_BYTES = 500_000
 

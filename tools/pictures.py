@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lb_mpi.balancing.recorded_rows import Rows, files
 from lb_mpi.balancing.simulate import Cluster, Network, simulate
 from lb_mpi.graph_files import as_graph
 from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.pictures import COLOURS, strip_pixels
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.run import Run, assemble, timeline
-from lb_mpi.recording.virtual import Rows, files
+from lb_mpi.record.events import Phase
+from lb_mpi.record.record import Record
+from lb_mpi.report.pictures import COLOURS, strip_pixels
+from lb_mpi.report.run import Run, assemble, timeline
 from lb_mpi.searching import simulate as search
 from lb_mpi.searching.options import Options
 from tools.documents import PAGES, ROOT, blocks

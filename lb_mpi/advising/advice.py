@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.recording.events import Driver
-from lb_mpi.recording.record import Table
-from lb_mpi.recording.run import USEFUL, Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Driver
+from lb_mpi.record.record import Table
+from lb_mpi.record.store import Stored
+from lb_mpi.report.run import USEFUL, Run
 
 Floats = NDArray[np.float64]
 SEEDS = 3  # that a prediction is made with

@@ -24,9 +24,9 @@ from lb_mpi.advising.advice import (
     model_note,
     ranked,
 )
-from lb_mpi.recording.events import Driver
-from lb_mpi.recording.run import Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Driver
+from lb_mpi.record.store import Stored
+from lb_mpi.report.run import Run
 
 IMBALANCE = 0.03  # that `distribute` allows, unless it is told otherwise: half of it is expected
 

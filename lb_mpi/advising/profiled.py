@@ -12,7 +12,7 @@ import numpy as np
 from lb_mpi.advising.advice import Advice, Line, Progress, over_seeds
 from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.graph import mesh, most_square_mesh
-from lb_mpi.recording.profile import Profile
+from lb_mpi.profiling.profile import Profile
 
 NOISE, ROWS = 0.05, 64  # of a block's time; of a rank on the virtual clock
 LEAST, MOST = 4, 50  # calls that are played; the rest goes on as the last half of them

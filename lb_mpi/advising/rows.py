@@ -32,10 +32,10 @@ from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import Graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
-from lb_mpi.recording.events import Driver
-from lb_mpi.recording.known import LOAD
-from lb_mpi.recording.run import Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Driver
+from lb_mpi.record.known import LOAD
+from lb_mpi.record.store import Stored
+from lb_mpi.report.run import Run
 
 NOISE = 0.05  # of a block's time, as a standard deviation of its logarithm
 ROWS = 48  # of a rank on the virtual clock, at most

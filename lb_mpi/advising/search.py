@@ -35,9 +35,9 @@ from lb_mpi.advising.advice import (
 )
 from lb_mpi.problems.uts import UnbalancedTreeSearch
 from lb_mpi.problems.uts_tree import Tree
-from lb_mpi.recording.events import Driver, Way
-from lb_mpi.recording.run import Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Driver, Way
+from lb_mpi.record.store import Stored
+from lb_mpi.report.run import Run
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.simulate import search
 

@@ -31,9 +31,9 @@ from lb_mpi.advising.advice import (
 )
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.simulate import Pool, counter_s
-from lb_mpi.recording.events import Driver
-from lb_mpi.recording.run import Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Driver
+from lb_mpi.record.store import Stored
+from lb_mpi.report.run import Run
 
 
 class Recorded(NamedTuple):

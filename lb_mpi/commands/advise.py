@@ -11,8 +11,8 @@ from typing import Any
 
 from lb_mpi.advising import exchange, profiled, rows, search, tasks
 from lb_mpi.advising.advice import Advice
-from lb_mpi.recording.profile_store import read_profile
-from lb_mpi.recording.run import assemble
+from lb_mpi.profiling.store import read_profile
+from lb_mpi.report.run import assemble
 
 PROGRESS_S = 1.0  # after which a terminal is told what is played
 DRIVERS = {"map_blocks": rows, "exchange": exchange, "pool": tasks, "search": search}

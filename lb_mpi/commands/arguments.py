@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from lb_mpi.balancing.recorded_rows import files
 from lb_mpi.checks import comma_list, number, show
 from lb_mpi.graph import Floats
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.virtual import files
+from lb_mpi.record.record import Record
 from lb_mpi.searching.options import MOST_ON_RING
 
 GRAPH = (

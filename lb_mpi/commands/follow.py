@@ -18,8 +18,8 @@ from rich.live import Live
 from rich.table import Table
 
 from lb_mpi.commands.records import gather
-from lb_mpi.recording.live import Look, View, look, step, view, words
-from lb_mpi.recording.run import Run
+from lb_mpi.report.live import Look, View, look, step, view, words
+from lb_mpi.report.run import Run
 
 LOOK_S = 1.0
 LINE_S = 10.0  # where there is no terminal

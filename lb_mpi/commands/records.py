@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lb_mpi.recording.launches import FILE, folder_of, parse
-from lb_mpi.recording.run import Run, assemble, belongs
+from lb_mpi.record.launches import FILE, folder_of, parse
+from lb_mpi.report.run import Run, assemble, belongs
 
 
 def gather(folder: Path) -> Run:

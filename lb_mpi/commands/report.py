@@ -9,8 +9,8 @@ from typing import Any
 
 from lb_mpi.commands.records import gather
 from lb_mpi.files import write_whole
-from lb_mpi.recording.numbers import headline
-from lb_mpi.recording.page import page
+from lb_mpi.report.numbers import headline
+from lb_mpi.report.page import page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,11 +39,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     found = gather(Path(options.folder))
     files = []
     if options.png is not None:
-        from lb_mpi.recording.figures import write
+        from lb_mpi.report.figures import write
 
         files = write(found, Path(options.png))
     if options.perfetto is not None:
-        from lb_mpi.recording.perfetto import trace
+        from lb_mpi.report.perfetto import trace
 
         write_whole(options.perfetto, trace(found))
         files.append(Path(options.perfetto))

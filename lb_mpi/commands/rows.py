@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from lb_mpi.balancing.recorded_rows import Rows
 from lb_mpi.balancing.simulate import ROWS, Cluster, Network, World, row_costs, simulate
 from lb_mpi.balancing.times import Call
 from lb_mpi.checks import integer
 from lb_mpi.commands.arguments import GRAPH, add_record, draw, pair, write_record
 from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph_files import as_graph
-from lb_mpi.recording.virtual import Rows
 
 SHOWN = 20  # calls, to people
 PROGRESS_S = 2.0  # between two lines of progress

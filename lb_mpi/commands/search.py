@@ -10,7 +10,7 @@ from typing import Any
 from lb_mpi.checks import comma_list
 from lb_mpi.commands.arguments import add_record, add_route, pair, route_of, write_record
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
-from lb_mpi.recording.record import Record
+from lb_mpi.record.record import Record
 from lb_mpi.searching import room, simulate
 from lb_mpi.searching.options import Options
 

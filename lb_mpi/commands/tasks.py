@@ -13,7 +13,7 @@ from lb_mpi.checks import comma_list, integer
 from lb_mpi.commands.arguments import add_record, draw, pair, write_record
 from lb_mpi.pooling.simulate import MOST_RANKS, TASKS, MapRun, Pool, task_costs
 from lb_mpi.pooling.world import Network
-from lb_mpi.recording.record import Record
+from lb_mpi.record.record import Record
 
 KNOWN = ("nothing", "speeds", "costs", "both")
 SHOWN = 20  # ranks, to people

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from lb_mpi.launching.followed import SHOWN
-from lb_mpi.recording.launches import FILE, RESTART, START, Happened, folder_of, line
+from lb_mpi.record.launches import FILE, RESTART, START, Happened, folder_of, line
 
 
 class Diary:

@@ -16,6 +16,7 @@ from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.learned import Learned
 from lb_mpi.balancing.record import Balanced, History
+from lb_mpi.balancing.recorded import Loans
 from lb_mpi.balancing.reports import Report, Verdict
 from lb_mpi.balancing.tally import Shares, Tally
 from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
@@ -40,8 +41,7 @@ from lb_mpi.mpi.rows import Pack, Rows, Unpack
 from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.verdicts import Hearing
 from lb_mpi.mpi.wire import Wire
-from lb_mpi.recording.events import Driver, Phase
-from lb_mpi.recording.loans import Loans
+from lb_mpi.record.events import Driver, Phase
 
 
 class Balancer:

@@ -27,7 +27,7 @@ from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.news import News
 from lb_mpi.mpi.recorder import recorder
 from lb_mpi.partitioning.quality import MappingCost
-from lb_mpi.recording.halos import Halos
+from lb_mpi.record.halos import Halos
 
 MOST_KINDS = 16
 MOST_BYTES = 2**31 - 1  # of one value: what an MPI 3 can make a datatype of

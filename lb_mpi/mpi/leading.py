@@ -22,7 +22,7 @@ from lb_mpi.mpi.shift import Call, Shift
 from lb_mpi.mpi.task_log import TaskLog, digest
 from lb_mpi.pooling.deal import Deal, Speeds, deal
 from lb_mpi.pooling.log import check_returns
-from lb_mpi.recording.events import Phase
+from lb_mpi.record.events import Phase
 
 Progress = Callable[[int, int], None]
 REPORT_S = 0.25

@@ -1,7 +1,7 @@
 """The record of this process, kept in a file while it runs, when LB_MPI_RECORD names a folder.
 
 It is begun by the first driver that is called, and written about once a second, at the end of each bin of time (see
-`lb_mpi.recording.record`), and when Python ends: without a message, so that a rank alone can do it.  An error when it is
+`lb_mpi.record.record`), and when Python ends: without a message, so that a rank alone can do it.  An error when it is
 written ends the recording, not the run.
 
 Clocks: ranks of one host have one clock.  Between hosts, the lowest rank of each exchanges messages with the lowest rank of
@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 import lb_mpi
 from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.facts import library
-from lb_mpi.recording.events import Clock, Event, Mark, Phase
-from lb_mpi.recording.record import OFF, Record
-from lb_mpi.recording.store import About, header, place, snapshot
+from lb_mpi.record.events import Clock, Event, Mark, Phase
+from lb_mpi.record.record import OFF, Record
+from lb_mpi.record.store import About, header, place, snapshot
 
 VARIABLE = "LB_MPI_RECORD"
 WRITE_S = 1.0

@@ -21,14 +21,14 @@ from lb_mpi.mpi.roll_call import RollCall, hang_s
 from lb_mpi.mpi.save_search import Saving, saved
 from lb_mpi.mpi.search_result import RankStats, SearchResult, collect
 from lb_mpi.mpi.waiting import Nap, barrier
-from lb_mpi.recording.drafts import Drafts
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.record import Record
+from lb_mpi.record.events import Phase
+from lb_mpi.record.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.guard import Guard, check_problem, check_route, check_savable
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
+from lb_mpi.searching.recorded import Drafts
 from lb_mpi.searching.reporting import ROOT, Report
 from lb_mpi.searching.searcher import Searcher
 

@@ -23,9 +23,9 @@ from lb_mpi.mpi.pool_messages import (
 )
 from lb_mpi.mpi.words import Words
 from lb_mpi.pooling.collect import RankTasks
+from lb_mpi.pooling.recorded import Steals
 from lb_mpi.pooling.worker import Worker
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.steals import Steals
+from lb_mpi.record.events import Phase
 
 FLUSH_S = 20e-3  # results wait so long for others to go with
 FLUSH_BYTES = 256 << 10

@@ -26,7 +26,7 @@ from lb_mpi.mpi.pool_messages import (
     unpack_failure,
 )
 from lb_mpi.mpi.recorder import running
-from lb_mpi.recording.events import Phase
+from lb_mpi.record.events import Phase
 
 AHEAD = 2  # tasks at a rank: one that it runs, and the next
 

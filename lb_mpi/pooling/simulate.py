@@ -20,7 +20,7 @@ from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.worker import Worker
 from lb_mpi.pooling.world import Network, Tasks, World, check_network
-from lb_mpi.recording.record import Record
+from lb_mpi.record.record import Record
 
 MOST_RANKS = 10_000  # of which each looks at all words of its host
 TASKS = ("constant", "lognormal")  # kinds of costs

@@ -18,14 +18,14 @@ from lb_mpi.checks import number, show
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
-from lb_mpi.recording.drafts import Drafts
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.record import Record
+from lb_mpi.record.events import Phase
+from lb_mpi.record.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Send
 from lb_mpi.searching.guard import Guard, check_problem, check_route
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.recorded import Drafts
 from lb_mpi.searching.saves import Store, share
 from lb_mpi.searching.searcher import Reason, Searcher
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from lb_mpi.recording.events import Driver, Phase, Way
-from lb_mpi.recording.store import Stored, read
+from lb_mpi.record.events import Driver, Phase, Way
+from lb_mpi.record.store import Stored, read
 from tests.started import started
 
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPI.COMM_WORLD.rank > 0, reason="starts a run of its own")]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.metrics import Floats, check_speeds
-from lb_mpi.recording.calls import Calls
+from lb_mpi.profiling.calls import Calls
 
 END = "(the program's end)"
 

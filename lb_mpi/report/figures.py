@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from lb_mpi.recording.events import Driver, Phase, Way
-from lb_mpi.recording.maps import owners
-from lb_mpi.recording.numbers import NAMES, WAYS, matrix
-from lb_mpi.recording.pictures import COLOURS, RANK_COLOURS, strip_pixels
-from lb_mpi.recording.run import Run, steps, timeline
+from lb_mpi.record.events import Driver, Phase, Way
+from lb_mpi.report.maps import owners
+from lb_mpi.report.numbers import NAMES, WAYS, matrix
+from lb_mpi.report.pictures import COLOURS, RANK_COLOURS, strip_pixels
+from lb_mpi.report.run import Run, steps, timeline
 
 INCHES, DOTS = 9.0, 160  # width of a picture, and dots an inch
 COLUMNS = 1000

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.run import Floats, Run, timeline
+from lb_mpi.record.events import Phase
+from lb_mpi.report.run import Floats, Run, timeline
 
 # Of Okabe and Ito, told apart by the colour-blind; computing is blue, what costs is warm.
 COLOURS = {

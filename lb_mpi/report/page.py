@@ -9,14 +9,14 @@ from itertools import groupby
 
 import numpy as np
 
-from lb_mpi.recording import charts
-from lb_mpi.recording.events import Driver, Phase, Way
-from lb_mpi.recording.launches import DEATH
-from lb_mpi.recording.markup import figure, key, mean, percent, seconds, table
-from lb_mpi.recording.numbers import NAMES, SHORT, Headline, headline, matrix
-from lb_mpi.recording.page_moves import map_of_ranks, moves
-from lb_mpi.recording.pictures import COLOURS, MOST_ROWS, strip
-from lb_mpi.recording.run import DRIVERS, SAVE, Run, steps
+from lb_mpi.record.events import Driver, Phase, Way
+from lb_mpi.record.launches import DEATH
+from lb_mpi.report import charts
+from lb_mpi.report.markup import figure, key, mean, percent, seconds, table
+from lb_mpi.report.numbers import NAMES, SHORT, Headline, headline, matrix
+from lb_mpi.report.page_moves import map_of_ranks, moves
+from lb_mpi.report.pictures import COLOURS, MOST_ROWS, strip
+from lb_mpi.report.run import DRIVERS, SAVE, Run, steps
 
 MOST_LINES = 200  # of a table of steps
 
@@ -34,8 +34,8 @@ def page(run: Run) -> str:
         _ranks(run),
         _machine(run),
     ]
-    style = resources.files("lb_mpi.recording").joinpath("page.css").read_text()
-    script = resources.files("lb_mpi.recording").joinpath("page.js").read_text()
+    style = resources.files("lb_mpi.report").joinpath("page.css").read_text()
+    script = resources.files("lb_mpi.report").joinpath("page.js").read_text()
     title = escape(_title(about.program))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

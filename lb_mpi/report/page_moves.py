@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from lb_mpi.recording.events import Way
-from lb_mpi.recording.flow_chart import flows
-from lb_mpi.recording.maps import layout_of, owners
-from lb_mpi.recording.markup import figure, key, percent, seconds
-from lb_mpi.recording.numbers import WAYS, drafts, matrix
-from lb_mpi.recording.pictures import RANK_COLOURS, map_of
-from lb_mpi.recording.pictures import table as matrix_picture
-from lb_mpi.recording.run import Run
+from lb_mpi.record.events import Way
+from lb_mpi.report.flow_chart import flows
+from lb_mpi.report.maps import layout_of, owners
+from lb_mpi.report.markup import figure, key, percent, seconds
+from lb_mpi.report.numbers import WAYS, drafts, matrix
+from lb_mpi.report.pictures import RANK_COLOURS, map_of
+from lb_mpi.report.pictures import table as matrix_picture
+from lb_mpi.report.run import Run
 
 MOST_VALUES = 64  # ranks of a matrix whose numbers are told
 UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks", Way.GIFT: "rows"}

@@ -2,7 +2,7 @@
 
 Whoever times a call tells `Calls.add` when it has ended.  A blocking call between two ranks is a wait for the other one.
 In a collective, who was waited for is known only when all ranks have told when they came: each collective call is kept in
-the `Stream` of its ranks, and split at the end of the run (`lb_mpi.recording.lateness`).
+the `Stream` of its ranks, and split at the end of the run (`lb_mpi.profiling.lateness`).
 
 Times are whole nanoseconds of the rank's own clock.  Ranks are those of the whole program, whatever the communicator.
 """

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from lb_mpi.checks import show
 from lb_mpi.frames import frame, read_frame
-from lb_mpi.recording.events import FLOW, MARK, MOVE, STEP, Clock
-from lb_mpi.recording.known import StoredWork, unpack
-from lb_mpi.recording.record import N_PHASES, Record, Table
+from lb_mpi.record.events import FLOW, MARK, MOVE, STEP, Clock
+from lb_mpi.record.known import StoredWork, unpack
+from lb_mpi.record.record import N_PHASES, Record, Table
 
 MAGIC, VERSION = b"lb_rec", 3
 HEADER_BYTES = 4096

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.recording.calls import NEIGHBOURS, NOBODY, PARTLY, TOGETHER
+from lb_mpi.profiling.calls import NEIGHBOURS, NOBODY, PARTLY, TOGETHER
 
 Ints = NDArray[np.int64]
 _NEVER = np.iinfo(np.int64).min

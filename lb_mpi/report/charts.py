@@ -7,8 +7,8 @@ from html import escape
 
 import numpy as np
 
-from lb_mpi.recording.events import Driver
-from lb_mpi.recording.run import Run, steps
+from lb_mpi.record.events import Driver
+from lb_mpi.report.run import Run, steps
 
 WIDTH, HEIGHT = 920, 260
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 40

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.recording.events import Phase, Way
-from lb_mpi.recording.numbers import NAMES
-from lb_mpi.recording.run import SAVE, Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Phase, Way
+from lb_mpi.record.store import Stored
+from lb_mpi.report.numbers import NAMES
+from lb_mpi.report.run import SAVE, Run
 
 SEQUENCE = 1  # of packets: all are written by one
 ARROWS = {

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.recording.events import STEP, Driver, Event, Phase, Step
-from lb_mpi.recording.launches import END, Happened
-from lb_mpi.recording.record import N_PHASES, Table, merged
-from lb_mpi.recording.store import About, Stored, read
+from lb_mpi.record.events import STEP, Driver, Event, Phase, Step
+from lb_mpi.record.launches import END, Happened
+from lb_mpi.record.record import N_PHASES, Table, merged
+from lb_mpi.record.store import About, Stored, read
 
 Floats = NDArray[np.float64]
 USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # a rank that emulates a slow one would compute while it rests

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.recording.events import Driver, Way
-from lb_mpi.recording.known import Steps
-from lb_mpi.recording.record import Table
-from lb_mpi.recording.run import DRIVERS, USEFUL, Floats, Run
+from lb_mpi.record.events import Driver, Way
+from lb_mpi.record.known import Steps
+from lb_mpi.record.record import Table
+from lb_mpi.report.run import DRIVERS, USEFUL, Floats, Run
 
 
 class Look(NamedTuple):

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.recording.events import FLOW, MARK, MOVE, STEP, Clock, Mark, Move, Phase, Step
-from lb_mpi.recording.known import Known, Unknown
+from lb_mpi.record.events import FLOW, MARK, MOVE, STEP, Clock, Mark, Move, Phase, Step
+from lb_mpi.record.known import Known, Unknown
 
 BINS, FIRST_WIDTH_S = 1024, 50e-6
 STEPS, MOVES, MARKS = 512, 1024, 128

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lb_mpi.recording.profile import END, Line, Profile
+from lb_mpi.profiling.profile import END, Line, Profile
 
 MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
 _EXPLAINED = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.recording.known import MAP
-from lb_mpi.recording.run import Floats, Run
+from lb_mpi.record.known import MAP
+from lb_mpi.report.run import Floats, Run
 
 NOBODY = -1
 Ints = NDArray[np.int64]

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.recording.events import FLOW, Phase, Way
-from lb_mpi.recording.run import USEFUL, Floats, Run, steps
+from lb_mpi.record.events import FLOW, Phase, Way
+from lb_mpi.report.run import USEFUL, Floats, Run, steps
 
 NAMES = {
     Phase.OWN: "own work",

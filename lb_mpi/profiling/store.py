@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from lb_mpi.checks import show
 from lb_mpi.files import write_whole
-from lb_mpi.recording.profile import Profile, RankProfile, profile_from, rank_from, rank_json
-from lb_mpi.recording.profile_table import table
+from lb_mpi.profiling.profile import Profile, RankProfile, profile_from, rank_from, rank_json
+from lb_mpi.profiling.table import table
 
 T = TypeVar("T")
 WHOLE, TABLE = "profile.json", "profile.txt"

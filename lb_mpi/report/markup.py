@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lb_mpi.recording.pictures import Picture
+from lb_mpi.report.pictures import Picture
 
 
 def seconds(value: float) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lb_mpi.recording.events import Driver, Move, Step, Way
-from lb_mpi.recording.record import OFF, Record
+from lb_mpi.record.events import Driver, Move, Step, Way
+from lb_mpi.record.record import OFF, Record
 from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send
 from lb_mpi.searching.options import Options
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lb_mpi.recording.events import Driver, Phase, Step
-from lb_mpi.recording.record import Record
+from lb_mpi.record.events import Driver, Phase, Step
+from lb_mpi.record.record import Record
 
 
 class Halos:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.intervals import unpack
 from lb_mpi.pooling.worker import Kind, Message, Swap
-from lb_mpi.recording.events import Driver, Move, Phase, Step, Way
-from lb_mpi.recording.record import Record
+from lb_mpi.record.events import Driver, Move, Phase, Step, Way
+from lb_mpi.record.record import Record
 
 
 class Steals:

@@ -10,8 +10,8 @@ import numpy as np
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.record import Balanced
 from lb_mpi.graph import Graph
-from lb_mpi.recording.events import Driver, Move, Step, Way
-from lb_mpi.recording.record import OFF, Record
+from lb_mpi.record.events import Driver, Move, Step, Way
+from lb_mpi.record.record import OFF, Record
 
 
 class Loans:

@@ -109,7 +109,7 @@ class Known:
         self.steps = Steps(began, first, at, done, of)
 
     def draw(self, shares: NDArray[np.float64]) -> None:
-        """Keep the part of each place of the domain, (h, w) from 0 to 1, that this rank computed; see `recording.maps`."""
+        """Keep the part of each place of the domain, (h, w) from 0 to 1, that this rank computed; see `report.maps`."""
         self.map = np.rint(255.0 * np.clip(shares, 0.0, 1.0)).astype(np.uint8)[:MAP, :MAP]
 
     def graph(self, tails: ArrayLike, heads: ArrayLike) -> None:

@@ -6,14 +6,14 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from lb_mpi.balancing.recorded import Loans
 from lb_mpi.balancing.round import Arrival, Kind, Round, Send
 from lb_mpi.balancing.rowsets import count
 from lb_mpi.balancing.simulate import Cluster, Network, Seconds, World
 from lb_mpi.balancing.times import Call
-from lb_mpi.recording.events import Driver, Phase, Step
-from lb_mpi.recording.loans import Loans
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.store import About, header, place, snapshot
+from lb_mpi.record.events import Driver, Phase, Step
+from lb_mpi.record.record import Record
+from lb_mpi.record.store import About, header, place, snapshot
 
 
 def files(records: Sequence[Record], now: float, hosts: Sequence[str], program: str) -> Iterator[tuple[str, bytes]]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.graph import mesh
-from lb_mpi.recording.charts import svg
-from lb_mpi.recording.run import Floats
+from lb_mpi.report.charts import svg
+from lb_mpi.report.run import Floats
 
 MOST_ON_A_RING, MOST_ON_A_GRAPH = 16, 64  # ranks
 WIDTH, MARGIN = 420, 30

@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components, laplacian
 
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.lanczos import lowest
-from lb_mpi.recording.known import MAP
+from lb_mpi.record.known import MAP
 
 MOST = 20_000  # vertices
 SPECTRAL = "by the two lowest eigenvectors of its Laplacian matrix, for it has no coordinates"
