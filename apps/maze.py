@@ -39,7 +39,7 @@ from lb_mpi.problems.maze import (
 from lb_mpi.problems.maze_kernel import TOLD
 from lb_mpi.problems.maze_tiles import TiledMazeSearch, usual_tile
 from lb_mpi.problems.maze_tiles import compile_kernels as compile_tile_kernels
-from lb_mpi.record.known import MAP
+from lb_mpi.record.record import MAP
 
 PROG = "python -m apps.maze"
 

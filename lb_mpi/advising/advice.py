@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.record.events import Driver
-from lb_mpi.record.record import Table
+from lb_mpi.record.record import Rows
 from lb_mpi.record.store import Stored
 from lb_mpi.report.run import USEFUL, Run
 
@@ -63,7 +63,7 @@ def ranked(run: Run) -> list[Stored]:
     return sorted(run.ranks, key=lambda one: one.about.rank)
 
 
-def calls(ranks: Sequence[Stored], driver: Driver) -> list[Table]:
+def calls(ranks: Sequence[Stored], driver: Driver) -> list[Rows]:
     """The steps of one driver on each rank, those that all ranks have ended; none where they were added up differently."""
     tables = [one.steps[one.steps["driver"] == driver] for one in ranks]
     n = min(map(len, tables))
@@ -74,7 +74,7 @@ def calls(ranks: Sequence[Stored], driver: Driver) -> list[Table]:
 
 def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
     """How a driver was called, as the first rank that knows it has told."""
-    return next((dict(one.known.settings[driver]) for one in ranks if driver in one.known.settings), {})
+    return next((dict(one.settings[driver]) for one in ranks if driver in one.settings), {})
 
 
 class Worked:
@@ -90,12 +90,12 @@ class Worked:
         both = np.interp([begin, end], self._ends, self._sums)
         return float(both[1] - both[0])
 
-    def within(self, steps: Table) -> float:
+    def within(self, steps: Rows) -> float:
         """Seconds at work in all these calls."""
         return sum(self.between(began, ended) for began, ended in steps[["began", "ended"]].tolist())
 
 
-def core_share(ranks: Sequence[Stored], tables: Sequence[Table], *, quiet: bool = False) -> Floats:
+def core_share(ranks: Sequence[Stored], tables: Sequence[Rows], *, quiet: bool = False) -> Floats:
     """(P,) useful time / time at work in the calls: below 1 where a rank had to wait for a core; NaN: it did nothing.
 
     `quiet` : as if nobody had had to.

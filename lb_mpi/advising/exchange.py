@@ -78,9 +78,9 @@ def _by_speed(recorded: Recorded, speeds: Floats) -> tuple[float, float]:
 
 def _recorded(ranks: list[Stored], *, quiet: bool) -> Recorded | None:
     tables = calls(ranks, Driver.EXCHANGE)
-    if not len(tables[0]) or not all("exchange" in one.known.settings for one in ranks):
+    if not len(tables[0]) or not all("exchange" in one.settings for one in ranks):
         return None
-    weights = np.array([float(one.known.settings["exchange"]["weight"]) for one in ranks])
+    weights = np.array([float(one.settings["exchange"]["weight"]) for one in ranks])
     useful = np.array([float(table["useful_s"].sum()) for table in tables])
     busy = (weights > 0.0) & (useful > 0.0)
     if not busy.any():

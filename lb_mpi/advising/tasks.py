@@ -130,7 +130,7 @@ def _recorded(ranks: list[Stored], *, quiet: bool) -> Recorded | None:
     tables = calls(ranks, Driver.TASKS)
     if not len(tables[0]):
         return None
-    chunks = np.concatenate([one.known.tasks for one in ranks])
+    chunks = np.concatenate([one.tasks for one in ranks])
     chunks = chunks[np.argsort(chunks["first"], kind="stable")]
     n = chunks["n"].astype(np.int64)
     costs = np.repeat(chunks["seconds"].astype(float) / np.maximum(n, 1), n)

@@ -1,7 +1,8 @@
-"""The loans of one rank in one round, read from the messages that it sends and serves.   (pure)"""
+"""What a carrier records of one rank's calls of the Balancer: loans, and a Step for each call.   (pure)"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,23 +11,29 @@ import numpy as np
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.record import Balanced
 from lb_mpi.graph import Graph
-from lb_mpi.record.events import Driver, Move, Step, Way
-from lb_mpi.record.record import OFF, Record
+from lb_mpi.record.events import Driver, Move, Step, Way, merged
+from lb_mpi.record.record import Record
 
 
 class Loans:
-    """What this rank lends; `worlds[r]` is the rank in COMM_WORLD of rank r."""
+    """What this rank lends, and its calls; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds
+        self.last: Step | None = None  # call of map_blocks
+        self.total: Step | None = None  # all of them
         self._away: dict[int, tuple[float, int, int]] = {}  # by borrower: since when, rows, bytes
+
+    @property
+    def ended(self) -> float:
+        """When the last call of map_blocks ended; NaN: there was none."""
+        return math.nan if self.last is None else self.last.ended
 
     def use(self, graph: Graph, rank: int, settings: Mapping[str, Any]) -> None:
         """A balancer is made: its settings, and its process graph, of which rank 0 keeps all edges."""
-        known = self.record.known
-        known.use("map_blocks", {**settings, "neighbours": graph.neighbours(rank).tolist()})
+        self.record.use("map_blocks", {**settings, "neighbours": graph.neighbours(rank).tolist()})
         if rank == 0:
-            known.graph(*(np.take(self._worlds, ends) for ends in graph.edges()))
+            self.record.graph(*(np.take(self._worlds, ends) for ends in graph.edges()))
 
     def lent(self, borrower: int, at: float, rows: int, n_bytes: int) -> None:
         """Rows have left."""
@@ -39,25 +46,27 @@ class Loans:
         if rows:
             self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
 
-    def load(self, took: float, outside_s: float, course: Course) -> None:
-        """This rank's rows took so much work in a call, to which it came so long after the one before (NaN: the first)."""
-        ranks = course.ranks
-        self.record.known.load(took / float(ranks.speeds[course.rank]), outside_s)
-
-    def called(
-        self, driver: Driver, began: float, ended: float, last: Balanced, course: Course, busy_s: float = 0.0
+    def mapped(
+        self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float, took: float
     ) -> None:
-        """A call is over: what it did, what is known of rows and ranks, and the seconds that this rank computed."""
-        record, costs, ranks = self.record, course.costs, course.ranks
-        if record is OFF:
-            return
+        """map_blocks is over: `rows` of this rank, and computed here; seconds computing; work of its own rows, or NaN."""
+        home_s = took / float(course.ranks.speeds[course.rank])
+        step = self._step(Driver.ROWS, began, ended, last, course)
+        step = step._replace(useful_s=busy_s, home=rows[0], units=rows[1], home_s=home_s)
+        self.last, self.total = step, step if self.total is None else merged(self.total, step)
+        self.record.step(step)
+        costs = course.costs
         if costs is not None and costs.known:
-            record.known.know(ended, lambda: costs.work(ranks.worth))
-        n_rows = 0 if costs is None else len(costs)
-        speed = float(ranks.speeds[course.rank] / ranks.speeds.mean())
-        reason = record.reason(last.reason.partition(";")[0])
-        before, after = last.imbalance_before, last.imbalance_after
-        step = Step(
-            driver, began, ended, busy_s, n_rows, speed, before, after, last.rows_moved, int(last.acted), reason
-        )
-        record.step(step)
+            self.record.know(ended, lambda: costs.work(course.ranks.worth))
+
+    def migrated(self, began: float, ended: float, last: Balanced, course: Course) -> None:
+        """Migrate is over."""
+        self.record.step(self._step(Driver.MIGRATE, began, ended, last, course))
+
+    def _step(self, driver: Driver, began: float, ended: float, last: Balanced, course: Course) -> Step:
+        speeds = course.ranks.speeds
+        return Step(
+            driver, began, ended, 0.0, 0.0, float(speeds[course.rank] / speeds.mean()), last.imbalance_before,
+            last.imbalance_after, last.rows_moved, int(last.acted), self.record.reason(last.reason.partition(";")[0]),
+            serving_s=last.seconds,
+        )  # fmt: skip

@@ -1,32 +1,22 @@
-"""Records of virtual ranks: simulators write what a run on MPI does, so that a thousand ranks can be looked at.   (pure)"""
+"""What the virtual carrier records of calls of the Balancer, so that a thousand ranks can be looked at.   (pure)"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lb_mpi.balancing.recorded import Loans
-from lb_mpi.balancing.round import Arrival, Kind, Round, Send
+from lb_mpi.balancing.round import Arrival, Job, Kind, Round, Send
 from lb_mpi.balancing.rowsets import count
 from lb_mpi.balancing.simulate import Cluster, Network, Seconds, World
 from lb_mpi.balancing.times import Call
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record
-from lb_mpi.record.store import About, header, place, snapshot
-
-
-def files(records: Sequence[Record], now: float, hosts: Sequence[str], program: str) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of the file of each rank; `hosts` (ranks,), and `program` in words."""
-    size = len(records)
-    for rank, record in enumerate(records):
-        about = About(rank, size, hosts[rank], rank, 0.0, 0.0, "simulated", program, virtual=True)
-        data = header(about).ljust(place(0, size), b"\0") + snapshot(record, now, 0, ended=True)
-        yield f"rank{rank:06d}.lbrec", data
 
 
 class Rows:
-    """Records calls of a `Cluster` of `size` ranks, made with world_class=this.world; `called` after each."""
+    """Records calls of a `Cluster` of `size` ranks that was made with world_class=this.world; `called` after each."""
 
     def __init__(self, size: int) -> None:
         self.records = [Record(0.0) for _ in range(size)]
@@ -38,7 +28,7 @@ class Rows:
     def world(self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random) -> World:
         """Make the world of one call."""
         self._world = _World(rounds, seconds, network, rng)
-        self._world.rows = self
+        self._world.rows, self._world.done = self, [0] * len(rounds)
         return self._world
 
     def called(self, cluster: Cluster, call: Call) -> None:
@@ -49,7 +39,7 @@ class Rows:
             trigger = cluster.judge.trigger
             how = {"scheme": cluster.scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
             for rank, record in enumerate(self.records):
-                record.known.use("map_blocks", {**how, "neighbours": cluster.graph.neighbours(rank).tolist()})
+                record.use("map_blocks", {**how, "neighbours": cluster.graph.neighbours(rank).tolist()})
         began, self.now = self.now, self.now + call.seconds
         after = float(self._world.busy_s.max()) / call.bound_s - 1.0 if call.bound_s else 0.0
         before = call.alone_s / call.bound_s - 1.0 if call.bound_s else 0.0
@@ -57,30 +47,31 @@ class Rows:
         for rank, record in enumerate(self.records):
             record.enter(Phase.WAITING, self.now)
             costs, worth = cluster.courses[rank].costs, cluster.courses[rank].ranks.worth
-            self.loans[rank].load(cluster.told[rank].took, 0.0, cluster.courses[rank])
-            n_rows = 0 if costs is None else len(costs)
+            home_s = cluster.told[rank].took / float(cluster.courses[rank].ranks.speeds[rank])
+            home = 0 if costs is None else len(costs)
             if costs is not None and costs.known:
-                record.known.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]
+                record.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]
             reason = record.reason(call.reason.partition(";")[0])
-            busy_s, speed = float(self._world.busy_s[rank]), float(speeds[rank])
-            record.step(
-                Step(
-                    Driver.ROWS, began, self.now, busy_s, n_rows, speed, before, after, call.rows_moved, int(call.acted),
-                    reason,
-                )
-            )  # fmt: skip
+            busy_s, speed, done = float(self._world.busy_s[rank]), float(speeds[rank]), self._world.done[rank]
+            step = Step(Driver.ROWS, began, self.now, busy_s, done, speed, before, after, call.rows_moved, int(call.acted))
+            record.step(step._replace(reason=reason, home=home, home_s=home_s))
 
 
 class _World(World):
     """One call, of which phases and loans are recorded."""
 
     rows: Rows
+    done: list[int]  # rows that each rank has computed
 
     def _begin(self, rank: int) -> None:
         super()._begin(rank)
         job = self.jobs[rank]
         phase = Phase.WAITING if job is None else Phase.OWN if job[0].owner == rank else Phase.FOREIGN
         self.rows.records[rank].enter(phase, self.rows.now + self.now)
+
+    def _finish(self, rank: int, job: Job, seconds: float) -> None:
+        super()._finish(rank, job, seconds)
+        self.done[rank] += count(job.rows)
 
     def _post(self, rank: int, sends: Iterable[Send]) -> None:
         sends = list(sends)

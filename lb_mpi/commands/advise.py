@@ -11,8 +11,8 @@ from typing import Any
 
 from lb_mpi.advising import exchange, profiled, rows, search, tasks
 from lb_mpi.advising.advice import Advice
-from lb_mpi.profiling.store import read_profile
-from lb_mpi.report.run import assemble
+from lb_mpi.profiling.profile import read_profile
+from lb_mpi.report.run import gather
 
 PROGRESS_S = 1.0  # after which a terminal is told what is played
 DRIVERS = {"map_blocks": rows, "exchange": exchange, "pool": tasks, "search": search}
@@ -81,7 +81,7 @@ def summary(answer: list[dict[str, Any]]) -> list[str]:
 def _advice(folder: Path, progress: _Progress, *, quiet: bool) -> list[Advice]:
     names = sorted(folder.iterdir())
     if any(path.suffix == ".lbrec" for path in names):
-        found = assemble((path.name, path.read_bytes()) for path in names if path.suffix == ".lbrec")
+        found = gather(folder)
         given = (driver.advise(found, progress, quiet=quiet) for driver in DRIVERS.values())
         advice = [one for one in given if one is not None]
         if not advice:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lb_mpi.balancing.recorded_rows import files
 from lb_mpi.checks import comma_list, number, show
 from lb_mpi.graph import Floats
 from lb_mpi.record.record import Record
+from lb_mpi.record.store import virtual_files
 from lb_mpi.searching.options import MOST_ON_RING
 
 GRAPH = (
@@ -51,7 +51,7 @@ def add_record(parser: argparse.ArgumentParser) -> None:
 def write_record(folder: str, records: Sequence[Record], now: float, hosts: Sequence[str], program: str) -> None:
     """Write the records of virtual ranks on `hosts` (ranks,), as they are at `now`; OSError."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, data in files(records, now, hosts, program):
+    for name, data in virtual_files(records, now, hosts, program):
         (Path(folder) / name).write_bytes(data)
 
 

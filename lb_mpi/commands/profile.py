@@ -12,9 +12,7 @@ from pathlib import Path
 from lb_mpi.checks import comma_list
 from lb_mpi.commands.dispatch import FAILED, MISTAKE, speaks
 from lb_mpi.errors import Error
-from lb_mpi.profiling.profile import Profile
-from lb_mpi.profiling.store import read_profile, write_profile
-from lb_mpi.profiling.table import table
+from lb_mpi.profiling.profile import Profile, read_profile, table, write_profile
 
 
 def main(arguments: Sequence[str], prog: str) -> int:

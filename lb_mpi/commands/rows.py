@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     network = Network(options.latency, 1.0 / options.bandwidth, integer("row_bytes", options.row_bytes, 0))
     recorded = Rows(graph.n) if options.record is not None else None
     if recorded is not None:
-        recorded.records[0].known.graph(*graph.edges())
+        recorded.records[0].graph(*graph.edges())
     cluster = Cluster(
         graph,
         speeds,

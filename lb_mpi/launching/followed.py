@@ -21,7 +21,7 @@ def followed(folder: str, *, after_s: float = 0.0, terminal: str | None = None) 
     It is told on standard error, or on the `terminal` of this path.  What shows it reads standard input: at its end, which
     comes even if this process is killed, it stops.
     """
-    argv = [sys.executable, "-m", "lb_mpi.commands.follow", folder]
+    argv = [sys.executable, "-m", "lb_mpi.report.live", folder]
     package = str(Path(__file__).resolve().parents[2])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
     started: list[subprocess.Popen[bytes]] = []

@@ -54,7 +54,7 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
             end = _work(crew, shift)
     finally:
         shift.end()
-        crew.steals.end(time.perf_counter(), shift.done, crew.slow.speed)
+        crew.steals.end(time.perf_counter(), shift.done, crew.emulated_speeds[crew.rank])
     kind, index, payload = crew.read_all(end)
     if kind == End.FAILED:
         told: BaseException = task_error(unpack_failure(payload), None if index < 0 else index)

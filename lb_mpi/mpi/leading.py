@@ -108,7 +108,7 @@ class Lead:
         self._reported = self._began
         self._order, bounds = encoded.dealt
         how = {"costs": job.costs is not None, "chunksize": job.chunksize, "speeds": speeds.values.tolist()}
-        crew.post.record.known.use("pool", how)
+        crew.post.record.use("pool", how)
         self.ledger = Ledger(crew.epoch, self._order, crew.rank, crew.size, job.log)
         if job.log is not None:
             self.ledger.fresh.append((list(job.log.done), list(job.log.done.values())))
@@ -171,7 +171,7 @@ class Lead:
         """Tell all ranks that it is over: with the results, with what has failed, or that the others are not wanted."""
         crew, ledger = self._crew, self.ledger
         self._shift.end()
-        crew.steals.end(time.perf_counter(), self._shift.done, crew.slow.speed)
+        crew.steals.end(time.perf_counter(), self._shift.done, crew.emulated_speeds[crew.rank])
         ledger.write()
         if self._job.log is not None:
             self._job.log.close()

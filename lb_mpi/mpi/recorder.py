@@ -30,7 +30,7 @@ from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.facts import library
 from lb_mpi.record.events import Clock, Event, Mark, Phase
 from lb_mpi.record.record import OFF, Record
-from lb_mpi.record.store import About, header, place, snapshot
+from lb_mpi.record.store import About, file_name, header, place, snapshot
 
 VARIABLE = "LB_MPI_RECORD"
 WRITE_S = 1.0
@@ -82,11 +82,6 @@ class _File:
             left, at = left[n:], at + n
 
 
-def file_name(rank: int) -> str:
-    """Name the file of a rank in its folder."""
-    return f"rank{rank:06d}.lbrec"
-
-
 def recorder(comm: MPI.Intracomm) -> Record:
     """Collective: the record of this process, or one that does nothing when nobody records.
 
@@ -120,9 +115,9 @@ def map_of(shares: NDArray[np.float64], layout: str = "") -> None:
     Not collective; nothing where nobody records, or no driver was called.
     """
     for file in _files:
-        file.record.known.draw(shares)
+        file.record.draw(shares)
         if layout:
-            file.record.known.use("map", {"layout": layout})
+            file.record.use("map", {"layout": layout})
 
 
 def mark_save(began: float, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The tasks of one rank of a pool: which of them it was dealt, and which it has stolen.   (pure)"""
+"""What a carrier records of one rank of a pool: its tasks, dealt or stolen, and a Step for each map.   (pure)"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Steals:
     def begin(self, now: float, lo: int, hi: int) -> None:
         """A map begins, in which this rank is dealt the tasks lo..hi-1."""
         self._began, self._dealt = now, range(lo, hi)
-        self.record.known.begin_tasks()
+        self.record.begin_tasks()
         self.record.enter(Phase.PROTOCOL, now)
 
     def phase(self, position: int) -> Phase:
@@ -27,12 +27,12 @@ class Steals:
         return Phase.OWN if position in self._dealt else Phase.FOREIGN
 
     def done(self, tasks: int) -> None:
-        """So many tasks of the map are done here."""
-        self.record.known.doing(tasks, len(self._dealt))
+        """The rank has done `tasks` tasks of the map."""
+        self.record.doing(tasks, len(self._dealt))
 
     def ran(self, first: int, n: int, seconds: float) -> None:
-        """So many tasks from this position on took so long, in the rank's own time."""
-        self.record.known.task(first, n, seconds)
+        """The `n` tasks from this position on took `seconds`, in the rank's own time."""
+        self.record.task(first, n, seconds)
 
     def taken(self, swap: Swap, now: float) -> None:
         """A swap has succeeded, which took tasks from the back of another rank's word."""
@@ -46,7 +46,6 @@ class Steals:
 
     def end(self, now: float, done: RankTasks, speed: float) -> None:
         """The map is over: what this rank has done in it, at its emulated speed."""
-        self.record.step(
-            Step(Driver.TASKS, self._began, now, done.work_s / speed, done.tasks, speed, moved=done.steals)
-        )
+        step = Step(Driver.TASKS, self._began, now, done.work_s / speed, done.tasks, speed, moved=done.steals)
+        self.record.step(step._replace(busy_s=done.busy_s, sent_bytes=done.sent_bytes))
         self.record.enter(Phase.OUTSIDE, now)

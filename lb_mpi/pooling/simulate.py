@@ -92,7 +92,7 @@ class Pool:
         sums = np.concatenate([[0.0], np.cumsum(dealt)])
         wrong = frozenset(np.flatnonzero(np.isin(order, list(raising))).tolist())
         how = {"costs": costs_known, "chunksize": 0, "speeds": speeds.tolist()}
-        world.slots[0].steals.record.known.use("pool", how)
+        world.slots[0].steals.record.use("pool", how)
         began, n_messages = world.events.now, world.events.n_messages
         world.begin(self.epoch, bounds.tolist(), Tasks(sums, wrong), speeds)
         self.epoch += 1

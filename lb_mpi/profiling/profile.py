@@ -1,27 +1,46 @@
-"""A profile: where each rank's time went, the POP metrics, and what balancing could gain.   (pure)
+"""A profile: where each rank's time went, the POP metrics, and what balancing could gain; as a table and as files.
 
 A rank's time is useful (outside of MPI), waiting (for a certain rank) or communication (the rest of the time within MPI).
-The program's time is that of the rank that ran longest; a rank that came to its end before waits for that one.
+The program's time is that of the rank that ran longest; a rank that ends earlier waits for that one.
 
     load balance              mean useful time / longest useful time
     communication efficiency  longest useful time / the program's time
     parallel efficiency       the product of both: mean useful time / the program's time
 
 Source: POP Standard Metrics for Parallel Performance Analysis, https://pop-coe.eu/node/69.
+
+The folder of a profile has a file of each rank, written as it goes, and the complete profile at the end:
+
+    profile.rank-N.json   what rank N has reported so far; all that is left of a run that was killed
+    profile.json          the complete profile, with the metrics, when all ranks have ended
+    profile.txt           the same as a table
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
+from lb_mpi.checks import show
+from lb_mpi.files import write_whole
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.profiling.calls import Calls
+from lb_mpi.table import Table
 
+T = TypeVar("T")
 END = "(the program's end)"
+WHOLE, TABLE = "profile.json", "profile.txt"
+MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
+_EXPLAINED = (
+    "useful: outside of MPI; cpu: CPU time of the main thread in it (less if it slept, read files, or queued for a core);",
+    "waiting: all of a call between two ranks, with the transfer of its data; in collectives, until the last rank arrived;",
+    "other MPI: the rest of the time in MPI; sent: bytes handed to MPI.",
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +54,7 @@ class Line:
     calls: int
     seconds: float  # in the call, waiting or not
     sent_bytes: int  # handed to MPI to be sent
-    waited_s: Mapping[int, float]  # by the rank that was waited for; SOMEBODY: nobody knows for whom
+    waited_s: Mapping[int, float]  # by the rank that was waited for; SOMEBODY: not known
 
     @property
     def waiting_s(self) -> float:
@@ -58,7 +77,7 @@ class RankProfile:
     useful_s: float  # outside of MPI
     useful_cpu_s: float  # CPU time of this thread outside of MPI
     lines: Sequence[Line]
-    complete: bool = True  # False: the rank had not come to its end; who was waited for in collectives isn't known
+    complete: bool = True  # False: the rank has not ended; which ranks were waited for in collectives isn't known
 
     @property
     def waited_s(self) -> dict[int, float]:
@@ -169,7 +188,7 @@ class Profile:
 
 
 def profile_from(found: Mapping[str, Any]) -> Profile:
-    """The profile that `Profile.to_json` has told of."""
+    """Read what `Profile.to_json` has made."""
     ranks = [rank_from(rank) for rank in found["ranks"]]
     return Profile(found["program"], ranks, found["speeds"], found["clock_error_s"], found["notes"])
 
@@ -181,7 +200,7 @@ def rank_json(rank: RankProfile) -> dict[str, Any]:
 
 
 def rank_from(found: Mapping[str, Any]) -> RankProfile:
-    """The rank's profile that `rank_json` has told of."""
+    """Read what `rank_json` has made."""
     lines = [
         Line(**{**line, "waited_s": {int(rank): seconds for rank, seconds in line["waited_s"].items()}})
         for line in found["lines"]
@@ -235,3 +254,147 @@ def add(one: Line, other: Line) -> Line:
 
 def _ratio(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else 1.0
+
+
+# --- table -------------------------------------------------------------------------------------------------------------
+
+
+def table(profile: Profile) -> list[str]:
+    """Ranks, the lines that waited most, metrics, and one sentence."""
+    size, hosts = len(profile.ranks), len({rank.host for rank in profile.ranks})
+    head = f"profile of {profile.program}: {_count(size, 'rank')} on {_count(hosts, 'host')}, {profile.seconds:.2f} s"
+    lines = [head, "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), "", *_EXPLAINED, ""]
+    return [*lines, *metrics(profile), *(f"note: {note}" for note in profile.notes), sentence(profile)]
+
+
+def metrics(profile: Profile) -> list[str]:
+    """The POP metrics with their definitions."""
+    return [
+        f"load balance              {profile.load_balance:6.1%}   mean useful / longest useful",
+        f"communication efficiency  {profile.communication_efficiency:6.1%}   longest useful / time of the program",
+        f"parallel efficiency       {profile.parallel_efficiency:6.1%}   the product: mean useful / time of the program",
+    ]
+
+
+def sentence(profile: Profile) -> str:
+    """Say which rank is waited for most, and what perfect balance would gain."""
+    most, part = profile.most_waited_for
+    speeds = "by speed" if len(set(profile.speeds)) > 1 else "by speed (all equal)"
+    would = (
+        f"perfectly balanced {speeds} this run would take {profile.balanced_s / max(profile.seconds, 1e-9):.0%} of it"
+    )
+    if not all(rank.complete for rank in profile.ranks):
+        return "the run was not complete: which ranks were waited for in collectives is not known"
+    if part < 0.005:
+        return f"no rank is waited for during 1% of the time; {would}"
+    return f"rank {most} is waited for during {part:.0%} of the time (mean of the others); {would}"
+
+
+def _of_ranks(profile: Profile) -> Table:
+    def spent(seconds: float) -> str:
+        return f"{seconds:.2f} s {_part(seconds, profile.seconds):>4}"
+
+    header = ("rank", "host", "useful", "cpu", "waiting", "other MPI", "sent", "for")
+    lines = [
+        (str(rank.rank), rank.host, spent(rank.useful_s), f"{rank.useful_cpu_s:.2f} s", spent(rank.waiting_s),
+         spent(rank.communication_s), _size(rank.sent_bytes), _whom(rank.waited_s, profile.seconds))
+        for rank in profile.ranks
+    ]  # fmt: skip
+    return Table(header, lines, words=(1, 7), most=MOST_RANKS)
+
+
+def _of_lines(profile: Profile) -> list[str]:
+    found = [line for line in profile.lines() if line.seconds > 0]
+    if not found:
+        return ["no calls of MPI were seen"]
+    header = ("line", "calls", "waiting", "mean", "other MPI", "sent", "for")
+    lines = [
+        (_name(line), f"{line.calls:,}", f"{line.waiting_s:.2f} s", _short(line.waiting_s / line.calls),
+         f"{line.communication_s:.2f} s", _size(line.sent_bytes), _whom(line.waited_s, line.waiting_s))
+        for line in found
+    ]  # fmt: skip
+    rest = found[MOST_LINES:]
+    more = [f"(the others: {sum(line.waiting_s for line in rest):.2f} s of waiting)"] if rest else []
+    made = str(Table(header, lines, words=(0, 6), most=MOST_LINES)).splitlines()
+    return [*made, *more, "(seconds of all ranks, added up)"]
+
+
+def _name(line: Line) -> str:
+    if line.call == END:
+        return END
+    file = line.file.replace("\\", "/").split("/")
+    return f"{'/'.join(file[-2:]) if len('/'.join(file)) > 40 else '/'.join(file)}:{line.line} {line.call}"
+
+
+def _whom(waited_s: Mapping[int, float], whole: float) -> str:
+    """As "rank 2 41 %, rank 1 3 %"; waits of less than half a percent are left out."""
+    most = sorted(waited_s.items(), key=lambda item: -item[1])
+    told = [f"{_rank(rank)} {_part(seconds, whole)}" for rank, seconds in most if seconds >= 0.005 * whole > 0]
+    return ", ".join(told[:MOST_NAMES]) + (", .." if len(told) > MOST_NAMES else "")
+
+
+def _rank(rank: int) -> str:
+    return f"rank {rank}" if rank >= 0 else "unattributed"
+
+
+def _part(seconds: float, whole: float) -> str:
+    return f"{seconds / whole:.0%}" if whole > 0 else "0%"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
+def _size(n_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 999.5:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
+
+
+def _short(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.1f} us"
+
+
+# --- files -------------------------------------------------------------------------------------------------------------
+
+
+def clear(folder: Path) -> None:
+    """Make the folder, without the files of an earlier run; OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in [folder / WHOLE, folder / TABLE, *folder.glob("profile.rank-*.json")]:
+        path.unlink(missing_ok=True)
+
+
+def write_rank(folder: Path, program: str, rank: RankProfile) -> None:
+    """Write what one rank has reported so far; OSError."""
+    write_whole(folder / f"profile.rank-{rank.rank}.json", json.dumps({"program": program, **rank_json(rank)}))
+
+
+def write_profile(folder: Path, profile: Profile) -> None:
+    """Write the whole; OSError."""
+    write_whole(folder / WHOLE, json.dumps(profile.to_json()))
+    write_whole(folder / TABLE, "\n".join(table(profile)) + "\n")
+
+
+def read_profile(folder: Path) -> Profile:
+    """The profile in a folder, or what the ranks of a run that didn't end have left there; OSError, ValueError."""
+    if (folder / WHOLE).exists():
+        return _made(folder / WHOLE, profile_from)
+    paths = sorted(folder.glob("profile.rank-*.json"))
+    if not paths:
+        raise ValueError(f"{folder}: expected a folder with {WHOLE}, or with files profile.rank-N.json")
+    ranks = sorted((_made(path, rank_from) for path in paths), key=lambda rank: rank.rank)
+    program = _made(paths[0], lambda found: str(found["program"]))
+    note = f"the run did not end by itself: this is what {len(ranks)} of its ranks had written before"
+    return Profile(program, ranks, [1.0] * len(ranks), notes=[note])
+
+
+def _made(path: Path, make: Callable[[Any], T]) -> T:
+    try:
+        return make(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: expected what `profile -o` writes ({show(error)})") from None

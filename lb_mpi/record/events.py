@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,10 +37,10 @@ class Driver(IntEnum):
 class Way(IntEnum):
     """How work moves between ranks."""
 
-    DRAFT = 0  # asked for on the ring; of what came of it, the drafter keeps the record
-    LOAN = 1  # rows lent, and their results back; the lender keeps the record
-    STEAL = 2  # tasks taken; the thief keeps the record
-    GIFT = 3  # rows given away for good; the giver keeps the record
+    DRAFT = 0  # asked for; the rank that asked records what came of it
+    LOAN = 1  # rows lent, and their results back; the lender records it
+    STEAL = 2  # tasks taken; the thief records it
+    GIFT = 3  # rows given away for good; the giver records it
 
 
 class Event(IntEnum):
@@ -50,7 +50,7 @@ class Event(IntEnum):
 
 
 class Step(NamedTuple):
-    """One call of a driver on one rank; or some calls in a row, added up."""
+    """What a rank did in one call of a driver; or in several calls in a row, added up by `merged`."""
 
     driver: int  # of Driver
     began: float  # seconds
@@ -63,14 +63,47 @@ class Step(NamedTuple):
     moved: float = 0.0  # rows lent on all ranks; elsewhere, parts and steals that came here
     acted: int = 0  # calls in which the distribution was changed
     reason: int = -1  # index of the reason in words; -1: none
+    home: float = 0.0  # rows that belong to this rank
+    home_s: float = math.nan  # seconds that this rank would need for them alone; NaN: not known
+    busy_s: float = 0.0  # wall-clock seconds at work in a search or a map
+    serving_s: float = 0.0  # seconds for messages and decisions
+    asked: float = 0.0  # times that this rank asked for work
+    messages: float = 0.0  # that it sent
+    sent_bytes: float = 0.0
+    between_s: float = 0.0  # seconds between the calls that are added up
     n: int = 1  # calls
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in the calls."""
+        return self.ended - self.began - self.between_s
+
+
+_SUMS = ("useful_s", "units", "moved", "acted", "home_s", "busy_s", "serving_s", "asked", "messages", "sent_bytes", "n")
+_MEANS = ("before", "after", "speed")
+
+
+def merged(one: Step, other: Step) -> Step:
+    """Add up calls in a row; imbalance and speed are means, the reason is that of the last change, if any."""
+    kept = one if one.acted and not other.acted else other
+    found: dict[str, Any] = {name: getattr(one, name) + getattr(other, name) for name in _SUMS}
+    found |= {name: _mean(one, other, name) for name in _MEANS}
+    between_s = one.between_s + other.began - one.ended + other.between_s
+    return one._replace(ended=other.ended, home=other.home, reason=kept.reason, between_s=between_s, **found)
+
+
+def _mean(one: Step, other: Step, name: str) -> float:
+    a, b = getattr(one, name), getattr(other, name)
+    if math.isnan(a) or math.isnan(b):
+        return float(b if math.isnan(a) else a)
+    return float((a * one.n + b * other.n) / (one.n + other.n))
 
 
 class Move(NamedTuple):
     """Work that has moved, or was asked for."""
 
     way: int  # of Way
-    other: int  # rank: the one that volunteered, borrowed, or was robbed; -1: nobody
+    other: int  # rank: the one that volunteered, borrowed, or was robbed; -1: none
     began: float  # seconds: drafted, lent, taken
     ended: float  # seconds: answered, given back; NaN: not yet
     amount: float  # parts, rows, or tasks; 0: nothing came of it
@@ -87,12 +120,22 @@ class Mark(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """How the clock of a rank went, held against that of another one."""
+    """How the clock of a rank stood to that of another one."""
 
     at: float  # seconds, on this rank's clock
     reference: int  # the other rank
-    offset_s: float  # to be added to this rank's times, to have the other's
+    offset_s: float  # added to this rank's times, gives the other's
     error_s: float  # at most: half a round trip
+
+
+class Progress(NamedTuple):
+    """How far a program has come that proceeds by steps of its own; times are the rank's own."""
+
+    began: float = 0.0  # when it had done its first one
+    first: int = 0  # steps that were done by then, as by an earlier run
+    at: float = 0.0  # when `done` was reported
+    done: int = 0
+    of: int = 0  # 0: not known
 
 
 _STEP_KINDS = {"driver": "u1", "acted": "<u4", "reason": "<i2", "n": "<u4", "began": "<f8", "ended": "<f8"}
@@ -102,3 +145,4 @@ STEP = np.dtype([(name, _STEP_KINDS.get(name, "<f4")) for name in Step._fields])
 MOVE = np.dtype([(name, _MOVE_KINDS.get(name, "<f8")) for name in Move._fields])
 MARK = np.dtype([(name, _MARK_KINDS.get(name, "<f8")) for name in Mark._fields])
 FLOW = np.dtype([("way", "u1"), ("other", "<i4"), ("n", "<f8"), ("amount", "<f8"), ("bytes", "<f8")])
+TASK = np.dtype([("first", "<u4"), ("n", "<u4"), ("seconds", "<f4")])  # position of the first task, how many, in all

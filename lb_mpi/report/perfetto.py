@@ -14,8 +14,7 @@ import numpy as np
 
 from lb_mpi.record.events import Phase, Way
 from lb_mpi.record.store import Stored
-from lb_mpi.report.numbers import NAMES
-from lb_mpi.report.run import SAVE, Run
+from lb_mpi.report.run import NAMES, SAVE, Run
 
 SEQUENCE = 1  # of packets: all are written by one
 ARROWS = {

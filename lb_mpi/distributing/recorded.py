@@ -1,4 +1,4 @@
-"""The halo exchanges of one rank: between two of them it computes its own part.   (pure)"""
+"""What a carrier records of one rank's halo exchanges: between two of them it computes its own part.   (pure)"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Halos:
     def end(self, now: float, cpu_s: float) -> None:
         """It has ended, well or not."""
         self._last, self._last_cpu_s, self._n = now, cpu_s, self._n + 1
-        self._record.known.doing(self._n)
+        self._record.doing(self._n)
         self._record.enter(Phase.OWN, now)
 
     def close(self, now: float, cpu_s: float) -> None:
@@ -42,7 +42,7 @@ class Halos:
     def _compute(self, now: float, cpu_s: float) -> None:
         """Add what was computed since the last exchange.
 
-        An emulated slow rank takes its CPU time / speed, however busy the machine is: what it lost to others it rests less.
+        An emulated slow rank needs its CPU time / speed, however busy the machine is: what it lost to others it rests less.
         """
         took_s = now - self._last
         self._own_s += took_s if self._emulated == 1.0 else min(took_s, (cpu_s - self._last_cpu_s) / self._emulated)
