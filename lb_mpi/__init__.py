@@ -6,7 +6,7 @@ The path of the data, for a search:
                                                     drafting.Drafting    who gets work from whom       (pure)
                                                     termination          when everybody is done        (pure)
                                                     bound                the best value of all ranks   (pure)
-    messages  <--mpi.mailbox--  mpi.search.search   carries it on a communicator: lb_mpi.search(comm, problem)
+    messages  <--mpi.parcels--  mpi.search.search   carries it on a communicator: lb_mpi.search(comm, problem)
                                 simulate.search     carries it on a virtual clock, with thousands of ranks
 
 and for rows of data:

@@ -13,8 +13,8 @@ from lb_mpi.mpi.handles import Handle, keep_pickled
 from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.items import Coming
 from lb_mpi.mpi.meeting import Op, meet
-from lb_mpi.mpi.parcels import Buffer
-from lb_mpi.mpi.pool_messages import End, Flag, Tag, body, failure_of, read_start, task_error, unpack_failure
+from lb_mpi.mpi.parcels import Buffer, body
+from lb_mpi.mpi.pool_messages import End, Flag, Tag, failure_of, read_start, task_error, unpack_failure
 from lb_mpi.mpi.shift import Call, Outbox, Shift
 from lb_mpi.mpi.submitting import serve_task
 

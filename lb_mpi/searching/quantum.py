@@ -1,4 +1,4 @@
-"""How much work to do between two looks at the mailbox.   (pure)"""
+"""How much work to do between two looks for messages.   (pure)"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Quantum:
         self._poll_s = 0.0
 
     def observe(self, done: int, work_s: float, poll_s: float) -> None:
-        """A quantum of `done` units took `work_s` seconds, and the look at the mailbox before it `poll_s`."""
+        """A quantum of `done` units took `work_s` seconds, and the look for messages before it `poll_s`."""
         if self._fixed or done < 1:
             return
         # The median, found by small steps: a mean would follow the few polls in which the rank was off the processor.

@@ -25,7 +25,7 @@ from tests.misbehaviour import RAISES, NotForPickling
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 def square(x: Any) -> Any:
