@@ -231,7 +231,7 @@ def test_a_busy_machine_does_not_show_in_what_a_quiet_one_would_take() -> None:
     busy = exchange.advise(run, quiet)
     assert predicted(busy, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.2 * 1.015, rel=1e-3)
     assert busy is not None
-    assert any("had a core for 50% of the time only" in note for note in busy.notes)
+    assert any("had a core for only 50% of the time" in note for note in busy.notes)
     run = exchanged([0.5, 0.25, 0.125, 0.125], [0.5, 1.0, 1.0, 1.0])
     assert predicted(exchange.advise(run, quiet), "as recorded") == pytest.approx(4 * 0.5 / 0.4, rel=1e-3)
     still = exchange.advise(run, quiet, quiet=True)
@@ -251,10 +251,10 @@ def profile(useful_s: Sequence[float], calls: int = 20) -> Profile:
 def test_a_program_without_lb_mpi() -> None:
     advice = profiled.advise(profile([4.0, 2.0, 1.0, 1.0]), quiet)
     assert predicted(advice, "as profiled") == 4.5
-    assert predicted(advice, "perfectly balanced, nobody waits") == pytest.approx(2.5)
+    assert predicted(advice, "perfectly balanced, no rank waits") == pytest.approx(2.5)
     realistic = predicted(advice, "balanced as lb_mpi does it")
     assert 2.5 < realistic < 3.2
-    assert any("speeds are taken to be equal" in note for note in advice.notes)
+    assert any("speeds are assumed to be equal" in note for note in advice.notes)
     once = profiled.advise(profile([4.0, 2.0, 1.0, 1.0], calls=1), quiet)  # nothing can be learned from a call before
     assert predicted(once, "balanced as lb_mpi does it") > realistic
     with pytest.raises(ValueError, match="the profile of one rank"):
@@ -304,7 +304,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_command_on_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_profile(tmp_path, profile([4.0, 2.0]))
     assert main(["advise", str(tmp_path)]) == 0
-    assert "perfectly balanced, nobody waits" in capsys.readouterr().out
+    assert "perfectly balanced, no rank waits" in capsys.readouterr().out
 
 
 def damaged(what: str) -> list[tuple[str, bytes]]:
@@ -326,11 +326,11 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("empty", "no record in it: expected files rank*.lbrec, or those of `profile -o`"),
+        ("empty", "no record in it: expected files rank*.lbrec, or the files of `profile -o`"),
         ("torn", "records of 3 of 4 ranks: expected all of them"),
         ("one rank", "records of 1 of 4 ranks: expected all of them"),
         ("another version", "rank000000.lbrec: format version 1: expected 4"),
-        ("nothing in it", "nothing in it can be played again"),
+        ("nothing in it", "nothing in it can be replayed"),
     ],
 )
 def test_records_that_are_no_good(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str, words: str) -> None:

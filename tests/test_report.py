@@ -449,7 +449,7 @@ def test_without_its_package_there_is_no_trace(
     monkeypatch.setitem(sys.modules, "perfetto.trace_builder.proto_builder", None)
     folder, out = folder_of_files(tmp_path / "record", ranks(2)), tmp_path / "report.html"
     assert main(["report", str(folder), "-o", str(out), "--perfetto", str(tmp_path / "trace")]) == 2
-    assert "--perfetto needs its package (pip install 'lb_mpi[perfetto]')" in capsys.readouterr().err
+    assert "--perfetto needs the package perfetto (pip install 'lb_mpi[perfetto]')" in capsys.readouterr().err
     assert not (tmp_path / "trace").exists()
 
 

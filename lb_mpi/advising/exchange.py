@@ -63,8 +63,8 @@ def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | Non
     notes = [
         model_note(own_s, recorded.measured_s, recorded.talk_s, quiet=quiet),
         *busy_notes(recorded.core_share),
-        "messages take what they took, whatever another distribution cuts",
-        f"dealt by speed: parts exceed their targets by half of the {IMBALANCE:.0%} that are allowed, give or take as much",
+        "messages need the recorded time, whatever edges another distribution cuts",
+        f"dealt by speed: parts exceed their targets by half of the allowed {IMBALANCE:.0%}, give or take as much",
         "equal blocks: vertices that weigh the same",
     ]
     return Advice("exchange", lines, notes)

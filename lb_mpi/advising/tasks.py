@@ -88,12 +88,12 @@ def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | Non
 def _notes(recorded: Recorded) -> list[str]:
     notes = [
         *busy_notes(recorded.core_share),
-        "with costs: as good as those that were measured; real predictions are worse",
+        "with costs: uses the measured costs; real predictions of costs are less good",
     ]
     if recorded.with_costs:
-        notes.append("without costs: the order of the items isn't known, they are shuffled")
+        notes.append("without costs: the order of the items is not recorded, so they are shuffled")
     if len(set(recorded.hosts)) > 1 and len(set(recorded.speeds.tolist())) == 1:
-        notes.append("a task is taken to cost elsewhere what it cost where it ran: the record knows no speeds of hosts")
+        notes.append("a task is assumed to cost the same on every host: the record has no speeds of hosts")
     return notes
 
 

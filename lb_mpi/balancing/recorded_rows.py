@@ -23,7 +23,7 @@ class Rows:
         self.loans = [Loans(record, list(range(size))) for record in self.records]
         self.now = 0.0  # virtual seconds, when the call began that is under way
         self._world: _World | None = None
-        self._told = False  # how the cluster was made
+        self._used = False  # the settings are recorded
 
     def world(self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random) -> World:
         """Make the world of one call."""
@@ -34,8 +34,8 @@ class Rows:
     def called(self, cluster: Cluster, call: Call) -> None:
         """A call is over."""
         assert self._world is not None
-        if not self._told:
-            self._told = True
+        if not self._used:
+            self._used = True
             trigger = cluster.judge.trigger
             how = {"scheme": cluster.scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
             for rank, record in enumerate(self.records):

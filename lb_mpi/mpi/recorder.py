@@ -83,7 +83,7 @@ class _File:
 
 
 def recorder(comm: MPI.Intracomm) -> Record:
-    """Collective: the record of this process, or one that does nothing when nobody records.
+    """Collective: the record of this process, or one that does nothing when the run isn't recorded.
 
     ValueError on every rank unless all have the same LB_MPI_RECORD, OSError when its folder can't be written to.
     """
@@ -112,7 +112,7 @@ def map_of(shares: NDArray[np.float64], layout: str = "") -> None:
     """Record which part of each place of the domain this rank computed, (h, w) from 0 to 1, the same shape on all ranks.
 
     `layout` : in words, how a graph without coordinates was laid out.
-    Not collective; nothing where nobody records, or no driver was called.
+    Not collective; does nothing where the run isn't recorded, or no driver was called.
     """
     for file in _files:
         file.record.draw(shares)

@@ -10,7 +10,7 @@ from lb_mpi.record.record import Record
 
 
 class Steals:
-    """What this rank takes from others, map by map; `worlds[r]` is the rank in COMM_WORLD of rank r."""
+    """What this rank steals from others, map by map; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds

@@ -1,8 +1,8 @@
 """The calls of MPI that one rank makes: where in the program, how often, how long, for whom.   (pure: times are passed in)
 
-Whoever times a call tells `Calls.add` when it has ended.  A blocking call between two ranks is a wait for the other one.
-In a collective, who was waited for is known only when all ranks have told when they came: each collective call is kept in
-the `Stream` of its ranks, and split at the end of the run (`lateness`).
+The code that times a call passes it to `Calls.add` when it has ended.  A blocking call between two ranks is a wait for the
+other one.  In a collective, the rank that was waited for is known only when all ranks have said when they arrived: each
+collective call is kept in the `Stream` of its ranks, and split at the end of the run (`lateness`).
 
 Times are whole nanoseconds of the rank's own clock.  Ranks are those of the whole program, whatever the communicator.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from lb_mpi.graph import Ints
 
 NOBODY = -1  # a call that waits for no rank
-SOMEBODY = -2  # a wait, and nobody knows for whom
+SOMEBODY = -2  # a wait for an unknown rank
 MOST_CALLS = 2_000_000  # collective calls that a rank keeps to be split: 34 bytes each
 
 TOGETHER, PARTLY, NEIGHBOURS = 0, 1, 2  # the kinds of a collective; 2 + k: waits for the k-th list of `Stream.needs`
@@ -102,7 +102,7 @@ class Calls:
             place.waits[whom] = place.waits.get(whom, 0) + ns
 
     def stream(self, members: Sequence[int]) -> Stream | None:
-        """The stream of these ranks; None where nobody can be waited for, or not all are ranks of this program."""
+        """The stream of these ranks; None where no rank can be waited for, or not all are ranks of this program."""
         key = tuple(sorted(set(members)))
         if len(key) < 2 or key[0] < 0:
             return None
@@ -126,12 +126,12 @@ class Calls:
 
 
 class CpuShare:
-    """The CPU time of what lies outside of MPI, from looks at the clock that are too dear to take at every call.
+    """The CPU time of what lies outside of MPI, from looks at the clock, which cost too much at every call.
 
-    Between two looks, CPU time is dealt out by time on the wall.  A long interval has a look at both its ends.
+    Between two looks, CPU time is distributed by time on the wall.  A long interval has a look at both its ends.
     """
 
-    EVERY_NS = 100_000  # a look takes about a microsecond
+    EVERY_NS = 100_000  # a look needs about a microsecond
 
     def __init__(self, now: int, cpu: int) -> None:
         self.outside_ns = 0.0
@@ -179,12 +179,12 @@ def lateness(members: Sequence[int], calls: Ints, needs: Sequence[Sequence[Seque
     """How long each of P ranks waited in each of K collective calls, in nanoseconds, and for whom: two (P, K) arrays.
 
     A rank waits from when it entered until the last of those whom it needs was there, or until it left, if that was before.
-    Whom it needs: where nobody can leave before all have come (TOGETHER; barrier, allreduce), all; among NEIGHBOURS, these;
+    It needs all ranks where none can leave before all have arrived (TOGETHER; barrier, allreduce); among NEIGHBOURS, these;
     in all others (PARTLY; bcast, reduce, scan) those who came before it left.  What is left of the call is communication.
 
     members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock; needs : each rank's lists of
     neighbours.
-    A call of which ranks tell different kinds is nobody's wait: NOBODY, 0.
+    Ranks that report different kinds for a call waited for none: NOBODY, 0.
     """
     kinds, posted, entered, left = calls
     ranks = np.asarray(members, dtype=np.int64)

@@ -147,9 +147,9 @@ class Profile:
 
     @property
     def balanced_s(self) -> float:
-        """Seconds if the same work were dealt out by speed, and nobody waited.
+        """Seconds if the same work were distributed by speed, and no rank waited.
 
-        Useful seconds times speed are work; all work / all speeds is the time that it takes at least.  To it comes the
+        Useful seconds times speed are work; all work / all speeds is the ideal time.  Added to it is the
         communication that is no wait, as it was: the mean of all ranks.
         """
         speeds = check_speeds(self.speeds, len(self.ranks))
@@ -329,8 +329,8 @@ def _name(line: Line) -> str:
 def _whom(waited_s: Mapping[int, float], whole: float) -> str:
     """As "rank 2 41 %, rank 1 3 %"; waits of less than half a percent are left out."""
     most = sorted(waited_s.items(), key=lambda item: -item[1])
-    told = [f"{_rank(rank)} {_part(seconds, whole)}" for rank, seconds in most if seconds >= 0.005 * whole > 0]
-    return ", ".join(told[:MOST_NAMES]) + (", .." if len(told) > MOST_NAMES else "")
+    named = [f"{_rank(rank)} {_part(seconds, whole)}" for rank, seconds in most if seconds >= 0.005 * whole > 0]
+    return ", ".join(named[:MOST_NAMES]) + (", .." if len(named) > MOST_NAMES else "")
 
 
 def _rank(rank: int) -> str:

@@ -39,10 +39,10 @@ class Look(NamedTuple):
     until_s: Floats  # (P,) to which each record goes, since the run began
     useful_s: Floats  # (P,) seconds of work so far, a slow rank's rests included
     done: Floats  # (P,) units, rows or tasks
-    left: float  # tasks of the map that is under way; NaN: nobody knows
+    left: float  # tasks of the map that is under way; NaN: not known
     balances: Floats  # (P,) times that work came, or was lent
     unit: str
-    steps: Progress  # of the program, on the rank that is the farthest behind; of = 0: it has told of none
+    steps: Progress  # of the program, on the rank that is the farthest behind; of = 0: none reported
 
 
 class Line(NamedTuple):
@@ -64,7 +64,7 @@ class View(NamedTuple):
     total: Line
     unit: str
     step: int  # of the program, which are done
-    of: int  # 0: it has told of none
+    of: int  # 0: none reported
     left_s: float  # NaN: can't be known
 
 
@@ -137,7 +137,7 @@ def words(shown: View) -> str:
 
 
 def step(shown: View) -> str:
-    """Say how far the program is; nothing when it has told of no steps."""
+    """Say how far the program is; nothing when it has reported no steps."""
     return f", {shown.step:,} of {shown.of:,} steps" if shown.of else ""
 
 def table(shown: View) -> str:
@@ -157,11 +157,11 @@ def table(shown: View) -> str:
 def follow(read: Callable[[], Run], wait: Callable[[float], bool] | None = None) -> None:
     """Show it until the run is over, or has written nothing for `SILENT_S`; `read` raises ValueError before it begins.
 
-    `wait` : waits so many seconds between two looks, and returns whether to stop; None: nothing stops it.
+    `wait` : waits that many seconds between two looks, and returns whether to stop; None: nothing stops it.
     """
     console = Console(stderr=True)
     before: Look | None = None
-    told = changed = time.monotonic()
+    shown = changed = time.monotonic()
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
             run = _try(read)
@@ -174,14 +174,14 @@ def follow(read: Callable[[], Run], wait: Callable[[float], bool] | None = None)
                 if fresh and console.is_terminal:
                     live.update(Text(table(view(before, seen))), refresh=True)
                     before = seen
-                elif not console.is_terminal and (over or now >= told + LINE_S):
+                elif not console.is_terminal and (over or now >= shown + LINE_S):
                     sys.stderr.write(words(view(before, seen)) + "\n")
                     sys.stderr.flush()
-                    told, before = now, seen
+                    shown, before = now, seen
                 if over:
                     return
             if now > changed + SILENT_S:
-                console.print(f"no news for {SILENT_S:g} s: it has not begun to record, or has died")
+                console.print(f"no new record for {SILENT_S:g} s: the run has not begun to record, or has died")
                 return
             if wait is None:
                 time.sleep(LOOK_S)
@@ -196,7 +196,7 @@ def wait_for_eof(seconds: float) -> bool:
 
 
 def _try(read: Callable[[], Run]) -> Run | None:
-    """A record that is not there yet, or is being begun, is looked for again."""
+    """Read a record; None for one that is not there yet, or is being begun."""
     try:
         return read()
     except (ValueError, FileNotFoundError):

@@ -1,12 +1,12 @@
 "use strict";
-// Each figure with data-view becomes a canvas: wheel or buttons zoom, dragging moves, pointing tells.
+// Each figure with data-view becomes a canvas: wheel or buttons zoom, dragging moves, pointing shows what is there.
 const ink = name => getComputedStyle(document.documentElement).getPropertyValue(name);
 
 function view(figure) {
   const data = JSON.parse(figure.dataset.view), img = figure.querySelector("img");
   const canvas = document.createElement("canvas"), tools = figure.querySelector(".tools");
   const told = document.createElement("span"), pen = canvas.getContext("2d");
-  const hint = data.time ? "wheel: zoom time; shift + wheel: zoom ranks; drag: move" : "point at it to read it";
+  const hint = data.time ? "wheel: zoom time; shift + wheel: zoom ranks; drag: move" : "point at a cell to read it";
   let window_ = {x: 0, y: 0, w: 1, h: 1}, drag = null;
   const left = data.time ? 72 : 58, bottom = 34, top = 6, right = 8;
 

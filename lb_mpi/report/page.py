@@ -60,16 +60,16 @@ def _title(program: str) -> str:
     return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else "a run"
 
 
-def _head(run: Run, told: Headline) -> str:
+def _head(run: Run, head: Headline) -> str:
     about = run.ranks[0].about
     when = "virtual time" if about.virtual else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.wall_s))
     hosts = f"{len(run.hosts):,} host{'s' * (len(run.hosts) > 1)}"
     cards = [
-        (seconds(told.seconds), "from begin to end"),
-        (f"{told.ratio:.2f}" if np.isfinite(told.ratio) else "-", "time / ideal time"),
-        (percent(told.parallel), "parallel efficiency"),
-        (percent(told.balance), "load balance"),
-        (percent(told.communication), "communication efficiency"),
+        (seconds(head.seconds), "from begin to end"),
+        (f"{head.ratio:.2f}" if np.isfinite(head.ratio) else "-", "time / ideal time"),
+        (percent(head.parallel), "parallel efficiency"),
+        (percent(head.balance), "load balance"),
+        (percent(head.communication), "communication efficiency"),
     ]
     totals = run.totals.sum(axis=0)
     whole = float(totals.sum()) or 1.0
@@ -83,13 +83,13 @@ def _head(run: Run, told: Headline) -> str:
         f"{when}</p>{notes}"
         + '<div class="cards">'
         + "".join(f'<div class="card"><b>{value}</b><span>{name}</span></div>' for value, name in cards)
-        + f'</div><p class="big">{escape(told.words)}</p>'
+        + f'</div><p class="big">{escape(head.words)}</p>'
         f'<div class="bar" role="img" aria-label="all ranks\' time by phase">{bar}</div>'
         + _key(
             [(f"{NAMES[phase]} {percent(totals[phase] / whole)}", COLOURS[phase]) for phase in Phase if totals[phase]]
         )
-        + f'<p class="soft">Time in lb_mpi, longest rank: {seconds(told.inside_s)}. Ideal time for the same work at '
-        f"the ranks' speeds (lower bound): {seconds(told.bound_s)}. The efficiencies are the metrics of the POP project. "
+        + f'<p class="soft">Time in lb_mpi, longest rank: {seconds(head.inside_s)}. Ideal time for the same work at '
+        f"the ranks' speeds (lower bound): {seconds(head.bound_s)}. The efficiencies are the metrics of the POP project. "
         "They count seconds, however fast a rank is: useful time is time in the user's work, and includes the rests of an "
         "emulated slow rank.</p>"
     )

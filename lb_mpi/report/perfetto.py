@@ -1,8 +1,8 @@
 """The trace of a run in Perfetto's own format, for https://ui.perfetto.dev; needs the package `perfetto`.   (pure)
 
-One track a rank, grouped by host: slices are the phases, an arrow is work that moved.  A record has bins of time: a slice is
-the phase that took most of its bins.  Of arrows it has those that were kept, and of each only two times: a draft's begins
-when it was sent and ends when the work was there, a loan's when the rows were lent and when their results were back.
+One track per rank, grouped by host: slices are the phases, an arrow is work that moved.  A record has bins of time: a slice
+is the longest phase of its bins.  Of arrows a record keeps some, and two times of each: a draft begins when it was sent and
+ends when the work arrived, a loan begins when the rows were lent and ends when their results were back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ARROWS = {
     Way.LOAN: ("{n:.0f} rows lent to rank {}", "{n:.0f} rows back to rank {}"),
     Way.STEAL: ("{n:.0f} tasks stolen by rank {}", "{n:.0f} tasks of rank {}"),
     Way.GIFT: ("{n:.0f} rows given to rank {}", "{n:.0f} rows of rank {}"),
-}  # at the begin of an arrow, on who gives, and at its end, on who takes; the other rank, and how many
+}  # at the begin of an arrow, on the giver, and at its end, on the receiver; the other rank, and how many
 
 
 class _Slice(NamedTuple):
@@ -39,7 +39,7 @@ def trace(run: Run) -> bytes:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
         from perfetto.trace_builder.proto_builder import TraceProtoBuilder
     except ImportError as error:
-        raise ValueError(f"--perfetto needs its package (pip install 'lb_mpi[perfetto]'): {error}") from None
+        raise ValueError(f"--perfetto needs the package perfetto (pip install 'lb_mpi[perfetto]'): {error}") from None
     builder = TraceProtoBuilder()
     tracks = _describe(builder, run)
     events = sorted(_events(run, tracks, TrackEvent), key=lambda event: event[0])
@@ -57,7 +57,7 @@ def trace(run: Run) -> bytes:
 
 
 def slices(one: Stored) -> Iterator[_Slice]:
-    """Join bins in a row in which the same phase took most; times are those of the rank's own clock."""
+    """Join bins in a row with the same longest phase; times are those of the rank's own clock."""
     if not len(one.seconds):
         return
     most = one.seconds.argmax(axis=1)

@@ -260,7 +260,7 @@ def headline(run: Run) -> Headline:
 
 
 def lower_bound(run: Run) -> float:
-    """Seconds that the work of all calls takes at least, on all ranks together, by their speeds."""
+    """Seconds that the work of all calls needs at least, on all ranks together, at their speeds."""
     calls = steps(run)
     if calls.size:
         return float(bounds(calls).sum())
@@ -273,7 +273,7 @@ def lower_bound(run: Run) -> float:
 
 
 def bounds(calls: Rows) -> Floats:
-    """(calls,) seconds that the work of each call takes at least, from the (ranks, calls) steps."""
+    """(calls,) seconds that the work of each call needs at least, from the (ranks, calls) steps."""
     useful, speeds = calls["useful_s"].astype(np.float64), calls["speed"].astype(np.float64)
     return np.asarray((useful * speeds).sum(axis=0) / speeds.sum(axis=0))
 
@@ -353,5 +353,5 @@ def owners(run: Run) -> Ints:
 
 def layout_of(run: Run) -> str:
     """In words, how vertices without coordinates were laid out; "" for a domain that has some."""
-    told = (one.settings.get("map", {}).get("layout", "") for one in run.ranks)
-    return next((str(words) for words in told if words), "")
+    words = (one.settings.get("map", {}).get("layout", "") for one in run.ranks)
+    return next((str(one) for one in words if one), "")
