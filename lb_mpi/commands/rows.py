@@ -13,10 +13,11 @@ import numpy as np
 from lb_mpi.balancing.recorded_rows import Rows
 from lb_mpi.balancing.simulate import ROWS, Cluster, Network, World, row_costs, simulate
 from lb_mpi.balancing.times import Call
-from lb_mpi.checks import integer
+from lb_mpi.checks import bandwidth, integer, virtual_s
 from lb_mpi.commands.arguments import GRAPH, add_record, draw, pair, write_record
 from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph_files import as_graph
+from lb_mpi.searching.simulate import check_latency
 
 SHOWN = 20  # calls, to people
 PROGRESS_S = 2.0  # between two lines of progress
@@ -79,8 +80,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     began = time.process_time()
     graph = as_graph(options.graph)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
-    speeds = draw("speeds", options.speeds, graph.n, np.random.default_rng(seed)) / options.row_s
-    network = Network(options.latency, 1.0 / options.bandwidth, integer("row_bytes", options.row_bytes, 0))
+    row_s = virtual_s("row_s", options.row_s)
+    speeds = draw("speeds", options.speeds, graph.n, np.random.default_rng(seed)) / row_s
+    network = Network(
+        check_latency(options.latency),
+        1.0 / bandwidth("bandwidth", options.bandwidth),
+        integer("row_bytes", options.row_bytes, 0),
+    )
     recorded = Rows(graph.n) if options.record is not None else None
     if recorded is not None:
         recorded.records[0].graph(*graph.edges())

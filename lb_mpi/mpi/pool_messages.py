@@ -27,8 +27,7 @@ class Tag(IntEnum):
     END = 4  # root to all: the map is over
     TASK = 5  # root to one: a submitted task
     RESULT = 6  # to the root: its result
-    SHARE = 7  # root to all: an object
-    CLOSE = 8  # root to all: the pool is closed
+    CLOSE = 7  # root to all: the pool is closed
 
 
 class End(IntEnum):
