@@ -20,7 +20,7 @@ from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.worker import Worker
 from lb_mpi.pooling.world import Network, Tasks, World, check_network
-from lb_mpi.recording.record import Record
+from lb_mpi.record.record import Record
 
 MOST_RANKS = 10_000  # of which each looks at all words of its host
 MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
@@ -93,7 +93,7 @@ class Pool:
         sums = np.concatenate([[0.0], np.cumsum(dealt)])
         wrong = frozenset(np.flatnonzero(np.isin(order, list(raising))).tolist())
         how = {"costs": costs_known, "chunksize": 0, "speeds": speeds.tolist()}
-        world.slots[0].steals.record.known.use("pool", how)
+        world.slots[0].steals.record.use("pool", how)
         began, n_messages = world.events.now, world.events.n_messages
         world.begin(self.epoch, bounds.tolist(), Tasks(sums, wrong), speeds)
         self.epoch += 1
