@@ -18,11 +18,8 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
-from apps.maze_shared import shared_bytes
-from lb_mpi.checks import integer
-from lb_mpi.mpi.collective import agree, barrier
-from lb_mpi.mpi.recorder import map_of, records
-from lb_mpi.problems.maze import (
+from apps.maze_kernel import TOLD
+from apps.maze_search import (
     FREE,
     MARKED,
     MazeResult,
@@ -35,10 +32,13 @@ from lb_mpi.problems.maze import (
     read_maze,
     way_back,
 )
-from lb_mpi.problems.maze_kernel import TOLD
-from lb_mpi.problems.maze_tiles import TiledMazeSearch, usual_tile
-from lb_mpi.problems.maze_tiles import compile_kernels as compile_tile_kernels
-from lb_mpi.recording.known import MAP
+from apps.maze_shared import shared_bytes
+from apps.maze_tiles import TiledMazeSearch, usual_tile
+from apps.maze_tiles import compile_kernels as compile_tile_kernels
+from lb_mpi.checks import integer
+from lb_mpi.mpi.collective import agree, barrier
+from lb_mpi.mpi.recorder import map_of, records
+from lb_mpi.record.record import MAP
 
 PROG = "python -m apps.maze"
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.mpi import last_words
 from lb_mpi.mpi.failure import Failed, failure
@@ -26,6 +27,9 @@ __all__ = ["agree", "agree_on", "allgather", "barrier", "bcast", "duplicate", "g
 
 T = TypeVar("T")
 last_words.install()
+_finalized = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, _value: signs.end())
+if MPI.Is_initialized() and not MPI.Is_finalized():
+    MPI.COMM_SELF.Set_attr(_finalized, None)  # MPI.Finalize deletes it, before all else
 
 
 @contextmanager

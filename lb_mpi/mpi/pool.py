@@ -74,8 +74,8 @@ class Pool:
             with in_call("lb_mpi.Pool"):
                 own = duplicate(MPI.COMM_WORLD if comm is None else comm)
                 try:
-                    agree_on(own, root=root, speeds=None if speeds is None else list(speeds))
                     given = agree(own, lambda: served.check_pool(own.size, root, speeds, emulated_speed))
+                    agree_on(own, root=root, speeds=given)
                     leader = Leader(Crew(own, root or 0, emulated_speed=emulated_speed), alone=root is not None)
                 except BaseException as error:
                     presence_of(own).leave(error)

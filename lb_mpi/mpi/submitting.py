@@ -22,7 +22,7 @@ from lb_mpi.mpi.pool_messages import failure_of, numbers_parcel, read_numbers, t
 from lb_mpi.mpi.presence import closed
 from lb_mpi.mpi.recorder import running
 from lb_mpi.mpi.tags import Tag
-from lb_mpi.recording.events import Phase
+from lb_mpi.record.events import Phase
 
 AHEAD = 2  # tasks at a rank: one that it runs, and the next
 CLOSED = ": the pool was closed"  # why a task was cancelled
