@@ -65,6 +65,7 @@ def test_imports_run_one_way(path: Path) -> None:
 
 
 GROUND = {
+    "actor",
     "checks",
     "emulate",
     "errors",
@@ -77,6 +78,7 @@ GROUND = {
     "machine",
     "metrics",
     "signs",
+    "virtual",
 }
 LAYERS = ("ground", "rooms", "mpi", "commands", "apps")  # each may import from those before it
 

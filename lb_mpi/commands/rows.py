@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from lb_mpi.balancing.simulate import ROWS, Cluster, Network, World, row_costs, simulate
+from lb_mpi.balancing.simulate import ROWS, Cluster, World, row_costs, simulate
 from lb_mpi.balancing.times import Call
-from lb_mpi.checks import integer
+from lb_mpi.checks import integer, number
 from lb_mpi.commands.arguments import GRAPH, add_record, draw, pair, write_record
 from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph_files import as_graph
 from lb_mpi.recording.virtual import Rows
+from lb_mpi.virtual import Network, check_span
 
 SHOWN = 20  # calls, to people
 PROGRESS_S = 2.0  # between two lines of progress
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     graph = as_graph(options.graph)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
     speeds = draw("speeds", options.speeds, graph.n, np.random.default_rng(seed)) / options.row_s
-    network = Network(options.latency, 1.0 / options.bandwidth, integer("row_bytes", options.row_bytes, 0))
+    bandwidth = number("bandwidth", options.bandwidth, above=0.0, unit="bytes per second")
     recorded = Rows(graph.n) if options.record is not None else None
     if recorded is not None:
         recorded.records[0].known.graph(*graph.edges())
@@ -89,7 +90,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         speeds,
         scheme=options.scheme,
         tolerance=options.tolerance,
-        network=network,
+        network=Network(check_span("latency", options.latency), bytes_per_s=bandwidth),
+        row_bytes=options.row_bytes,
         noise=options.noise,
         seed=seed,
         world_class=World if recorded is None else recorded.world,

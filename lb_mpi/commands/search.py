@@ -13,6 +13,7 @@ from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.recording.record import Record
 from lb_mpi.searching import room, simulate
 from lb_mpi.searching.options import Options
+from lb_mpi.virtual import check_span
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     room.check_ranks(options.ranks, room.TREE_BYTES)
     given = comma_list("speeds", options.speeds)
     speeds = [given[rank % len(given)] for rank in range(options.ranks)]
-    low, high = simulate.check_latency(options.latency)
+    low, high = check_span("latency", options.latency)
     problems = [UnbalancedTreeSearch(TREES[options.tree], options.split_rule) for _ in range(options.ranks)]
     route = route_of(options)
     pause = options.pause or simulate.pause_for(options.ranks, high)

@@ -12,8 +12,9 @@ import numpy as np
 from lb_mpi.checks import comma_list, integer
 from lb_mpi.commands.arguments import add_record, draw, pair, write_record
 from lb_mpi.pooling.simulate import MOST_RANKS, TASKS, MapRun, Pool, task_costs
-from lb_mpi.pooling.world import Network
+from lb_mpi.pooling.world import Costs
 from lb_mpi.recording.record import Record
+from lb_mpi.virtual import Network, check_span
 
 KNOWN = ("nothing", "speeds", "costs", "both")
 SHOWN = 20  # ranks, to people
@@ -91,7 +92,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         hosts,
         draw("speeds", options.speeds, size, np.random.default_rng(seed)),
         speeds_known=options.known in ("speeds", "both"),
-        network=Network(options.within, options.between, options.swap_s, batch_s=options.batch_s),
+        network=Network(check_span("within", options.within), check_span("between", options.between)),
+        expenses=Costs(options.swap_s, batch_s=options.batch_s),
         seed=seed,
         records=records,
     )
@@ -102,7 +104,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
         program = f"simulate tasks --hosts {options.hosts} --maps {n_maps}"
-        write_record(options.record, records, pool.world.events.now, names, program)
+        write_record(options.record, records, pool.world.now, names, program)
     totals = {
         name: sum(getattr(each, name) for each in done)
         for name in ("seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")

@@ -30,7 +30,7 @@ from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
 from lb_mpi.searching.reporting import ROOT, Report
-from lb_mpi.searching.searcher import Searcher
+from lb_mpi.searching.searcher import Searcher, Work
 
 __all__ = ["RankStats", "SearchResult", "search"]
 
@@ -179,9 +179,9 @@ def _run(
         began = time.perf_counter()
         record.enter(Phase.PROTOCOL, began)
         arrived = mailbox.take()
-        sends = searcher.turn(began - start, arrived)
+        sends = searcher.turn(began - start, [(message.source, message) for message in arrived])
         if saving is not None:
-            sends += saving.serve(searcher, began - start)
+            sends += saving.serve(searcher)
         for destination, message in sends:
             mailbox.post(destination, message)
         turned = time.perf_counter()
@@ -192,7 +192,7 @@ def _run(
             drafts.turn(turned, arrived, sends)
         signs.turn()
         searcher.attempt(roll.look, nap.waited_s)  # where warnings are errors, all are told
-        if searcher.working:
+        if isinstance(job := searcher.job, Work):
             nap.reset()
             if rest_s := slow.due():
                 record.enter(Phase.RESTING, turned + aside_s)
@@ -201,14 +201,15 @@ def _run(
             cpu = time.thread_time()
             polled = time.perf_counter()
             record.enter(Phase.OWN, polled)
-            done = searcher.work(quantum.units)
+            done = searcher.attempt(guard.work, quantum.units) or 0
+            searcher.done(job, done)
             record.known.doing(searcher.units)
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
             slow.charge(cpu)
             quantum.observe(done, worked, polled - began - aside_s)
             cpu_s, work_s, poll_s = cpu_s + cpu, work_s + worked, poll_s + (polled - began)
-        elif not searcher.over and not arrived and not searcher.saving:
+        elif not searcher.over and not arrived and job is None:
             record.enter(Phase.WAITING, turned + aside_s)
             nap.take(searcher.wake_at - (time.perf_counter() - start))
     seconds, speed = (ended := time.perf_counter()) - start, slow.speed * throttled()

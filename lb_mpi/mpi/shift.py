@@ -23,7 +23,8 @@ from lb_mpi.mpi.pool_messages import (
 )
 from lb_mpi.mpi.words import Words
 from lb_mpi.pooling.collect import RankTasks
-from lb_mpi.pooling.worker import Worker
+from lb_mpi.pooling.intervals import Interval
+from lb_mpi.pooling.worker import Swap, Worker
 from lb_mpi.recording.events import Phase
 from lb_mpi.recording.steals import Steals
 
@@ -100,21 +101,24 @@ class Shift:
             return True
         if self._parcels.unsent_bytes > UNSENT_BYTES:
             return False
-        while (swap := worker.propose(time.perf_counter(), words, words.speeds)) is not None:
+        sends = worker.turn(time.perf_counter(), [])
+        while isinstance(job := worker.job, Swap):
             steals = worker.steals
-            worker.swapped(swap, words.swap(swap))
+            sends += worker.done(job, words.swap(job))
             if worker.steals > steals:
-                self._steals.taken(swap, time.perf_counter())
-        for rank, message in worker.sends():
+                self._steals.taken(job, time.perf_counter())
+            sends += worker.turn(time.perf_counter(), [])
+        for rank, message in sends:
             self._parcels.send(rank, Tag.STEAL, steal_parcel(message))
-        if worker.chunk is None:
+        if job is None:
             self._sink.flush(self.done, time.perf_counter(), idle=True)
             return False
-        self._run(worker.chunk.lo, worker.chunk.hi, slow, interrupts)
+        self._run(job, slow, interrupts)
         self._sink.flush(self.done, time.perf_counter(), idle=False)
         return True
 
-    def _run(self, lo: int, hi: int, slow: throttle, interrupts: Interrupts) -> None:
+    def _run(self, chunk: Interval, slow: throttle, interrupts: Interrupts) -> None:
+        lo, hi = chunk.lo, chunk.hi
         function, star, keep = self._call
         values: list[Any] = []
         failed: BaseException | None = None
@@ -142,7 +146,7 @@ class Shift:
         self._work_s += took_s
         self._steals.ran(lo, len(values), took_s)
         self._steals.done(self._tasks)
-        self._worker.done(wall)
+        self._worker.done(chunk, wall)
         if values:
             self._sink.put(lo, lo + len(values), values)
         if failed is not None:

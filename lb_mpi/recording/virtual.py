@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from lb_mpi.balancing.round import Arrival, Kind, Round, Send
 from lb_mpi.balancing.rowsets import count
-from lb_mpi.balancing.simulate import Cluster, Network, Seconds, World
+from lb_mpi.balancing.simulate import Cluster, Seconds, World
 from lb_mpi.balancing.times import Call
 from lb_mpi.recording.events import Driver, Phase, Step
 from lb_mpi.recording.loans import Loans
 from lb_mpi.recording.record import Record
 from lb_mpi.recording.store import About, header, place, snapshot
+from lb_mpi.virtual import Network
 
 
 def files(records: Sequence[Record], now: float, hosts: Sequence[str], program: str) -> Iterator[tuple[str, bytes]]:
@@ -35,9 +35,11 @@ class Rows:
         self._world: _World | None = None
         self._told = False  # how the cluster was made
 
-    def world(self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random) -> World:
+    def world(
+        self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random, row_bytes: int
+    ) -> World:
         """Make the world of one call."""
-        self._world = _World(rounds, seconds, network, rng)
+        self._world = _World(rounds, seconds, network, rng, row_bytes)
         self._world.rows = self
         return self._world
 
@@ -76,22 +78,17 @@ class _World(World):
 
     rows: Rows
 
-    def _begin(self, rank: int) -> None:
-        super()._begin(rank)
-        job = self.jobs[rank]
-        phase = Phase.WAITING if job is None else Phase.OWN if job[0].owner == rank else Phase.FOREIGN
-        self.rows.records[rank].enter(phase, self.rows.now + self.now)
+    def arrive(self, rank: int, number: int) -> bool:
+        source, _, message = self.under_way[number]
+        if message.kind is Kind.DONE:
+            self.rows.loans[rank].back(source, self.rows.now + self.now, message.payload * self.row_bytes)
+        return super().arrive(rank, number)
 
-    def _post(self, rank: int, sends: Iterable[Send]) -> None:
-        sends = list(sends)
+    def turned(self, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
         for destination, message in sends:
             if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None:
                 n = count(message.rows)
-                self.rows.loans[rank].lent(destination, self.rows.now + self.now, n, n * self.network.row_bytes)
-        super()._post(rank, sends)
-
-    def _serve(self, rank: int, what: Any, arrival: Arrival | None) -> None:
-        if arrival is not None and arrival[1].kind is Kind.DONE:
-            n_bytes = arrival[1].payload * self.network.row_bytes
-            self.rows.loans[rank].back(arrival[0], self.rows.now + self.now, n_bytes)
-        super()._serve(rank, what, arrival)
+                self.rows.loans[rank].lent(destination, self.rows.now + self.now, n, n * self.row_bytes)
+        job = self.rounds[rank].job
+        phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
+        self.rows.records[rank].enter(phase, self.rows.now + self.now)
