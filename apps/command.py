@@ -64,7 +64,7 @@ def add_search_options(parser: argparse.ArgumentParser, *, threshold: float, spl
         "--split-rule", choices=split_rules, default=split_rules[0], help="what a victim gives (default: %(default)s)"
     )
     group.add_argument(
-        "--quantum", type=int, metavar="UNITS", help="work between two looks at the mailbox (default: adaptive)"
+        "--quantum", type=int, metavar="UNITS", help="work between two looks for messages (default: adaptive)"
     )
     group.add_argument(
         "--pause",

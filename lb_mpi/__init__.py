@@ -6,7 +6,7 @@ The path of the data, for a search:
                                                     drafting.Drafting    who gets work from whom       (pure)
                                                     termination          when everybody is done        (pure)
                                                     bound                the best value of all ranks   (pure)
-    messages  <--mpi.mailbox--  mpi.search.search   carries it on a communicator: lb_mpi.search(comm, problem)
+    messages  <--mpi.parcels--  mpi.search.search   carries it on a communicator: lb_mpi.search(comm, problem)
                                 simulate.search     carries it on a virtual clock, with thousands of ranks
 
 and for rows of data:
@@ -44,6 +44,7 @@ and without MPI:
 
 from typing import TYPE_CHECKING, Any
 
+from lb_mpi import beginning
 from lb_mpi.emulate import throttle
 from lb_mpi.errors import BalanceError, Error, ProtocolError, SaveError, SearchError, Stopped, TaskError
 from lb_mpi.searching.problem import Problem, Savable
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from lb_mpi.searching.bound import Bound
 
 __version__ = "0.1.0"
+beginning.guard()
 
 _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "Allocation": "distributing.allocation",

@@ -21,7 +21,7 @@ from heapq import heappop, heappush
 from typing import Any, Generic, NamedTuple
 
 from lb_mpi.actor import Actor, J, M
-from lb_mpi.checks import number, show
+from lb_mpi.checks import bandwidth, show, virtual_s
 
 Span = tuple[float, float]
 
@@ -39,19 +39,19 @@ class Network(NamedTuple):
         for name, span in (("latency_s", self.latency_s), ("between_s", self.between_s or self.latency_s)):
             check_span(name, span)
         if self.bytes_per_s != math.inf:
-            number("bytes_per_s", self.bytes_per_s, above=0.0)
-        number("overhead_s", self.overhead_s, least=0.0)
+            bandwidth("bytes_per_s", self.bytes_per_s)
+        virtual_s("overhead_s", self.overhead_s, least=0.0)
         return self
 
 
 def check_span(name: str, span: float | Span) -> Span:
-    """Return (low, high) in seconds; ValueError unless 0 < low <= high, both finite."""
+    """Return (low, high) in seconds; ValueError unless 0 < low <= high, neither too small nor too large."""
     try:
-        low, high = (number(name, each, above=0.0) for each in (span if isinstance(span, Sequence) else (span, span)))
+        low, high = (virtual_s(name, each) for each in (span if isinstance(span, Sequence) else (span, span)))
     except ValueError:
         low, high = 1.0, 0.0
     if not low <= high:
-        raise ValueError(f"{name} = {show(span)}: expected a number above 0 (seconds), or two with low <= high")
+        raise ValueError(f"{name} = {show(span)}: expected seconds, from 1e-15 to 1e12, or two with low <= high")
     return low, high
 
 

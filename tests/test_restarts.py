@@ -98,8 +98,42 @@ def test_a_rank_that_is_stopped_is_named_with_its_stack_and_the_run_goes_on(
 
 
 @needs_mpiexec
-def test_a_program_that_can_saves_before_it_is_ended(tmp_path: Path, mark: dict[str, str]) -> None:
-    with started(argv("wait", tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
+@pytest.mark.parametrize(("what", "rank"), [("leave", "2"), ("leave-together", "[012]")])
+def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(
+    tmp_path: Path, mark: dict[str, str], what: str, rank: str
+) -> None:
+    code, _, err = run(what, tmp_path, mark, "--restarts", "1")
+    assert code not in (0, limit.HUNG), err
+    assert re.search(f"^run: rank {rank} on host {HOST} ended with exit code 0, but without MPI_Finalize ", err, re.M)
+    assert "run: no restart: the program has failed by itself\n" in err
+
+
+@needs_mpiexec
+@pytest.mark.parametrize(
+    ("what", "how", "line"),
+    [
+        ("sleep-outside", "neither computing nor answering", "in main"),
+        ("receive-outside", "in a blocking call of MPI", "in main"),
+        ("end", "at the end of its program", ""),
+    ],
+)
+def test_a_rank_for_which_all_others_wait_is_named_with_its_stack_and_the_run_goes_on(
+    tmp_path: Path, mark: dict[str, str], what: str, how: str, line: str
+) -> None:
+    code, out, err = run(what, tmp_path, mark, "--restarts", "1", "--hang-s", "4")
+    assert code == 0, err
+    assert out.endswith(DONE)
+    words = f"^run: rank 2 on host {HOST} hangs: {how} for [0-9]+ s, while the other ranks wait in "
+    assert re.search(words, err, re.MULTILINE), err
+    assert line in err.partition("run: Python stack of rank 2:\n")[2]
+    assert "rank 0 on" not in err
+    assert "restart 1 of 1" in err
+
+
+@needs_mpiexec
+@pytest.mark.parametrize("what", ["wait", "wait-together"])
+def test_a_program_that_can_saves_before_it_is_ended(tmp_path: Path, mark: dict[str, str], what: str) -> None:
+    with started(argv(what, tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)

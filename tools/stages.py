@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from tools.environment import Environment
 
 CHECK_LIMIT_S = 600.0
 KERNELS = "tools.kernels"
+SIZES = "LB_MPI_TEST_SIZES"  # see tests/mpi/conftest.py
 
 
 class Outcome(NamedTuple):
@@ -65,8 +66,16 @@ def serial(environment: Environment, arguments: list[str], silence_s: float, sha
     return Stage(f"serial tests{share}", 1, silence_s, argv, environment.variables(), judge, KERNELS)
 
 
-def parallel(environment: Environment, n: int, arguments: list[str], silence_s: float, *, may_be_empty: bool) -> Stage:
-    """Make the stage of the MPI tests on `n` ranks."""
+def parallel(
+    environment: Environment,
+    n: int,
+    arguments: list[str],
+    silence_s: float,
+    variables: Mapping[str, str],
+    *,
+    may_be_empty: bool,
+) -> Stage:
+    """Make the stage of the MPI tests on `n` ranks, with some `variables` more."""
 
     def argv(folder: Path) -> list[str]:
         rank = [str(environment.python), "-m", "mpi4py", "-m", "tools.rank", str(folder), str(silence_s), "-q"]
@@ -79,8 +88,8 @@ def parallel(environment: Environment, n: int, arguments: list[str], silence_s: 
         texts = [(title, _text(path)) for title, path in titled]
         return Outcome(counts, problem, "\n".join(f"--- {title} ---\n{text}" for title, text in texts if text))
 
-    name, variables = f"mpi tests, {n} rank{'s' if n > 1 else ''}", environment.job(n, [])[1]
-    return Stage(name, min(n, 2), silence_s, argv, variables, judge, KERNELS)
+    name = f"mpi tests, {n} rank{'s' if n > 1 else ''}"
+    return Stage(name, min(n, 2), silence_s, argv, {**environment.job(n, [])[1], **variables}, judge, KERNELS)
 
 
 def _text(log: Path) -> str:

@@ -1,4 +1,4 @@
-"""./launch/test: ruff, mypy, serial tests, then the MPI tests on 1, 2, 3, 4 and 8 ranks."""
+"""./launch/test: ruff, mypy, serial tests, then the MPI tests on several numbers of ranks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 from lb_mpi.launching import limit
 from tools.environment import ROOT, Environment, SetupError, prepare, wanted
 from tools.schedule import run_all
-from tools.stages import KERNELS, Stage, check, parallel, serial
+from tools.stages import KERNELS, SIZES, Stage, check, parallel, serial
 
 RANKS = (1, 2, 3, 4, 8)
+USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
+OTHER_RANKS, OTHER_USUAL = (2, 3, 8), (2, 3)  # with --other-mpi
 SILENCE_S = 120.0
 N_SHARES = 4  # of the serial tests: more than cores, so that none waits long for the other
 TOUCHES_MPI = re.compile(r"mpi4py|mpiexec|lb_mpi\.mpi|launch")
@@ -34,7 +36,9 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
     only.add_argument(
         "--other-mpi", action="store_true", help="leave out what has nothing to do with MPI, and was run with another"
     )
-    parser.add_argument("--ranks", type=_ranks, default=RANKS, metavar="N,N,...", help="of the MPI tests: 1,2,3,4,8")
+    parser.add_argument(
+        "--ranks", type=_ranks, metavar="N,N,...", help="of all MPI tests (default: 1 and 3; 1,2,3,4,8 where it matters)"
+    )
     parser.add_argument(
         "--limit",
         type=float,
@@ -78,8 +82,13 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
             stages.append(serial(environment, arguments, options.limit, share, may_be_empty=bool(rest)))
     if not options.serial_only and mpi_places:
         arguments = [*mpi_places, *others]
+        sizes: tuple[int, ...] = options.ranks or (OTHER_RANKS if options.other_mpi else RANKS)
+        usual: tuple[int, ...] = OTHER_USUAL if options.other_mpi else USUAL
+        if rest or options.ranks:
+            usual = sizes
+        variables = {SIZES: ",".join(map(str, usual))}
         stages += [
-            parallel(environment, n, arguments, options.limit, may_be_empty=bool(rest)) for n in options.ranks
+            parallel(environment, n, arguments, options.limit, variables, may_be_empty=bool(rest)) for n in sizes
         ]
     return stages
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from lb_mpi.balancing.simulate import ROWS, Cluster, World, row_costs, simulate
 from lb_mpi.balancing.times import Call
-from lb_mpi.checks import integer, number
+from lb_mpi.checks import bandwidth, integer, virtual_s
 from lb_mpi.commands.arguments import GRAPH, add_record, draw, pair, write_record
 from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph_files import as_graph
@@ -80,8 +80,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     began = time.process_time()
     graph = as_graph(options.graph)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
-    speeds = draw("speeds", options.speeds, graph.n, np.random.default_rng(seed)) / options.row_s
-    bandwidth = number("bandwidth", options.bandwidth, above=0.0, unit="bytes per second")
+    row_s = virtual_s("row_s", options.row_s)
+    speeds = draw("speeds", options.speeds, graph.n, np.random.default_rng(seed)) / row_s
+    bytes_per_s = bandwidth("bandwidth", options.bandwidth)
     recorded = Rows(graph.n) if options.record is not None else None
     if recorded is not None:
         recorded.records[0].known.graph(*graph.edges())
@@ -90,7 +91,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         speeds,
         scheme=options.scheme,
         tolerance=options.tolerance,
-        network=Network(check_span("latency", options.latency), bytes_per_s=bandwidth),
+        network=Network(check_span("latency", options.latency), bytes_per_s=bytes_per_s),
         row_bytes=options.row_bytes,
         noise=options.noise,
         seed=seed,

@@ -12,13 +12,15 @@ class End(NamedTuple):
 
     rank: str
     host: str
-    code: int  # its exit code; by signal k: -k
+    code: int  # its exit code; by signal k: -k; 0: without MPI_Finalize, which is a failure, too
 
     def __str__(self) -> str:
         """Say it."""
         where = f"rank {self.rank} on host {self.host}"
         if self.code < 0:
             return f"{where} was killed by signal {-self.code} ({signal.strsignal(-self.code)})"
+        if self.code == 0:
+            return f"{where} ended with exit code 0, but without MPI_Finalize (os._exit, or a crash in a library)"
         return f"{where} ended with exit code {self.code}"
 
 
@@ -34,7 +36,9 @@ class State(NamedTuple):
     saved: int = 0  # the number of the last save
     saves: bool = False  # at a signal it saves and ends
     spoke: bool = False  # it has said something
-    idle_s: float = 0.0  # until it has: for so long it has not computed
+    idle_s: float = 0.0  # for so long it has neither gone on nor computed, wherever it is
+    waits_s: float = 0.0  # for so long it has slept in a call of lb_mpi, most of the time: it waits for other ranks
+    at_end: bool = False  # it has come to the end of its program
 
     def __str__(self) -> str:
         """Say that it hangs."""

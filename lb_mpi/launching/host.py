@@ -86,10 +86,14 @@ class Side:
 
     def _tell_state(self, one: Rank) -> None:
         state = one.look()
+        if max(state.quiet_s, state.waits_s) < QUIET_S:
+            state = state._replace(phase="")
         if state.quiet_s < QUIET_S:
-            state = state._replace(quiet_s=0.0, stopped=False, phase="")
+            state = state._replace(quiet_s=0.0, stopped=False)
         if state.idle_s < QUIET_S:
             state = state._replace(idle_s=0.0)
+        if state.waits_s < QUIET_S:
+            state = state._replace(waits_s=0.0)
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
             say(f"state {told(state)}")

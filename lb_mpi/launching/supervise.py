@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lb_mpi.launching import limit
+from lb_mpi.launching.awaited import Awaited, Hang
 from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.heard import End, State
 from lb_mpi.launching.restarting import How, Outcome, how
@@ -81,7 +82,8 @@ class _Run:
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
-        self._hung: list[State] = []
+        self._hung: list[State] | list[Hang] = []
+        self._awaited = Awaited(start.n_ranks, patience.hang_s, lambda rank: watch.stack(rank, STACK_S))
         self._asked: tuple[float, int] | None = None  # when the program was told to save, after so many signals
 
     def goes_on(self) -> bool:
@@ -93,11 +95,12 @@ class _Run:
             return False
         if self._came and not self._goes_on_to_save(now):
             return False
-        if any(end.code < 0 and now > at_s + DEATH_S for at_s, end in self._ends):
+        if any(end.code <= 0 and now > at_s + DEATH_S for at_s, end in self._ends):
             return False
         states = self._watch.states()
         stuck = self._start.stuck(now, states)
         self._hung = [state for state in states if 0 < self._patience.hang_s <= state.quiet_s] or stuck
+        self._hung = self._hung or self._awaited.stuck(now, states)
         return not self._hung
 
     def outcome(self) -> Outcome:
@@ -117,7 +120,7 @@ class _Run:
             self._diary.tell(DEATH, str(state), state.rank)
         for state in self._hung[:MOST_STACKS]:
             stack = self._watch.stack(state.rank, STACK_S).rstrip().splitlines()
-            say(f"Python stack of rank {state.rank}:" if stack else f"rank {state.rank} shows no Python stack", *stack)
+            say(f"Python stack of rank {state.rank}:" if stack else f"rank {state.rank} gives no Python stack", *stack)
         if code and not self._came:
             say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
@@ -137,7 +140,7 @@ class _Run:
         """Take in how ranks have ended; say who was killed, and which failed first."""
         now = time.monotonic() - self._began
         for end in self._watch.ends():
-            if end.code < 0 or (end.code != SAVED and not any(one.code > 0 for _, one in self._ends)):
+            if end.code < 0 or (end.code != SAVED and not any(one.code >= 0 for _, one in self._ends)):
                 say(end)
                 self._diary.tell(DEATH, str(end), end.rank)
             self._ends.append((now, end))
@@ -149,12 +152,12 @@ class _Run:
             if not any(state.saves for state in self._watch.states()):
                 return False
             say(
-                f"the program is told to save and stop, within {self._patience.grace_s:g} s; again: it is ended at once"
+                f"the program has {self._patience.grace_s:g} s to save and stop; a second signal ends it at once"
             )
             self._watch.tell("save")
             self._asked = now, len(self._came)
         asked_s, n_came = self._asked
         if now > asked_s + self._patience.grace_s:
-            say(f"it has not stopped within {self._patience.grace_s:g} s")
+            say(f"the program has not stopped within {self._patience.grace_s:g} s")
             return False
         return len(self._came) == n_came

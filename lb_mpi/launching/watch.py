@@ -265,6 +265,7 @@ class Watch:
         deadline = time.monotonic() + wait_s
         asked = [one for one in self._all if rank in one.states]
         for one in asked:
+            one.stacks.pop(rank, None)
             one.tell(f"stack {rank}")
         while not (found := [one.stacks[rank] for one in asked if rank in one.stacks]) and time.monotonic() < deadline:
             self._listen(LOOK_S)

@@ -1,16 +1,16 @@
-"""What the ranks of a pool keep from map to map: communicators, words, shelf, functions; and how a rank waits.
+"""What the ranks of a pool keep from map to map: communicators, words, shelf, functions; and the loop in which they work.
 
-Ranks come to nothing by themselves: the root sends START, END, TASK, SHARE and CLOSE, one after the other, and each rank
-follows them in their order.  Between hosts, ranks send each other ASK and GIVE.
+The root sends orders (START, END, TASK and CLOSE), which each other rank follows one after the other; these send it results.
+Between hosts, ranks send each other ASK and GIVE.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mpi4py import MPI
 
@@ -19,10 +19,11 @@ from lb_mpi.emulate import throttle, throttled
 from lb_mpi.mpi.clocks import Clocks
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.functions import Functions
+from lb_mpi.mpi.interrupts import Interrupts, held
 from lb_mpi.mpi.news import News
 from lb_mpi.mpi.parcels import Buffer, Parcels
 from lb_mpi.mpi.pool_messages import Tag, numbers_parcel, read_numbers, read_steal, steal_parcel
-from lb_mpi.mpi.recorder import align, recorder, worlds
+from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.shelf import Shelf
 from lb_mpi.mpi.waiting import Nap
 from lb_mpi.mpi.words import Words
@@ -33,6 +34,7 @@ from lb_mpi.recording.record import Record
 from lb_mpi.recording.steals import Steals
 
 MAP = "a map of lb_mpi.Pool"
+TASK = "a task of lb_mpi.Pool"
 INLINE_BYTES = 64 << 10  # what is larger goes over the shelf
 LONGEST_NAP_S = 0.5e-3
 QUICK_S = 0.3e-3  # without a nap, since maps may follow each other; others may have the core
@@ -45,10 +47,6 @@ class Post:
     def __init__(self, comm: MPI.Intracomm, news: News, record: Record) -> None:
         self.parcels = Parcels(comm)
         self.record = record
-        self.inbox: deque[tuple[int, int, Buffer]] = (
-            deque()
-        )  # (source, tag, buffer) from the root; on the root, results
-        self.returned: deque[tuple[int, Buffer]] = deque()  # on the root: results of submitted tasks
         self._comm, self._news = comm, news
         self._nap, self._idle_since = Nap(LONGEST_NAP_S), 0.0
 
@@ -63,7 +61,7 @@ class Post:
         """For how long nothing has happened."""
         return time.perf_counter() - self._idle_since if self._idle_since else 0.0
 
-    def nap(self, at_most: float = float("inf")) -> None:
+    def nap(self, at_most: float) -> None:
         """Sleep, a little longer each time; Error when meanwhile another rank has told that it can't go on."""
         now = time.perf_counter()
         self.record.enter(Phase.WAITING, now)
@@ -108,14 +106,16 @@ class Crew:
         record = recorder(comm)
         self.root = root
         self.epoch = 0  # of the last map, on the root
+        self.busy = False  # a map is under way
+        self.orders: deque[tuple[int, Buffer]] = (
+            deque()
+        )  # of the root, which this rank has not yet followed: (tag, parcel)
+        self.take_result: Callable[[int, int, Buffer], None]  # on the root: (source, tag, parcel)
         self.news = News(comm, "pool")
         self.slow = throttle(emulated_speed)
         self.emulated_speeds: list[float] = comm.allgather(emulated_speed * throttled())  # for the lower bound
         self.functions = Functions()
         self.clocks = Clocks()
-        self.number: int = comm.bcast(
-            secrets.randbits(63) if comm.rank == root else None, root
-        )  # whose the handles are
         self.post = Post(duplicate(comm), self.news, record)
         self.steals = Steals(record, worlds(comm))
         key = -1 if comm.rank == root else comm.rank
@@ -146,8 +146,32 @@ class Crew:
         """Number of ranks."""
         return len(self.emulated_speeds)
 
-    def receive(self) -> bool:
-        """Take what has arrived: thieves are heard, the rest goes to the inbox; True when there was something."""
+    def work(
+        self,
+        call: str,
+        over: Callable[[], bool],
+        turn: Callable[[Interrupts], bool],
+        until: float = math.inf,
+    ) -> None:
+        """Receive what arrives, and call `turn`, again and again, until `over()`, or the time `until`.
+
+        The loop of a pool, on all of its ranks.  `turn` works for a moment, or returns False if there is nothing to do:
+        then this rank sleeps.  `call` tells in what it is, where the others must come to the same.
+        """
+        with self.news.roll.call(call), held() as interrupts, running(self.post.record):
+            self.post.active()
+            while True:
+                interrupts.check()
+                self.receive()
+                if over() or (until < math.inf and time.perf_counter() >= until):
+                    return
+                if turn(interrupts):
+                    self.post.active()
+                else:
+                    self.post.nap(min(self.worker.wake_at, until) - time.perf_counter())
+
+    def receive(self) -> None:
+        """Take what has arrived: what a thief asks, results, and orders, which wait until they are followed."""
         signs.turn()
         self.news.roll.look(self.post.waited_s)
         arrived, heard = self.post.parcels.take(), []
@@ -157,11 +181,14 @@ class Crew:
                 heard.append((source, message))
                 if message.epoch == self.worker.epoch:
                     self.steals.given(source, time.perf_counter(), message)
+            elif tag in (Tag.RESULTS, Tag.RESULT):
+                self.take_result(source, tag, buffer)
             else:
-                self.post.inbox.append((source, tag, buffer))
+                self.orders.append((tag, buffer))
         for rank, message in self.worker.turn(time.perf_counter(), heard) if heard else ():
             self.post.parcels.send(rank, Tag.STEAL, steal_parcel(message))
-        return bool(arrived)
+        if arrived:
+            self.post.active()
 
     def meet(self, epoch: int) -> None:
         """Wait for all ranks before a map whose number wants that (see `lb_mpi.pooling.intervals`)."""
@@ -185,7 +212,7 @@ class Crew:
         return first, second, self.host.shelf.spread(n_bytes, None) if n_bytes else data
 
     def close(self) -> None:
-        """Free everything; after a failure of a rank, nothing."""
+        """Free everything; after a failure of one rank alone, nothing."""
 
         def free() -> None:
             align(self.comm, self.post.record)

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.mpi.crew import MAP, Crew
-from lb_mpi.mpi.handles import Handle, keep_pickled
-from lb_mpi.mpi.interrupts import held
+from lb_mpi.mpi.crew import MAP, TASK, Crew
+from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.items import Coming
-from lb_mpi.mpi.meeting import Op, meet
-from lb_mpi.mpi.parcels import Buffer
-from lb_mpi.mpi.pool_messages import End, Flag, Tag, body, failure_of, read_start, task_error, unpack_failure
+from lb_mpi.mpi.parcels import Buffer, body
+from lb_mpi.mpi.pool_messages import (
+    End,
+    Flag,
+    Tag,
+    failure_of,
+    numbers_parcel,
+    pack_failure,
+    read_numbers,
+    read_start,
+    task_error,
+    unpack_failure,
+)
 from lb_mpi.mpi.shift import Call, Outbox, Shift
-from lb_mpi.mpi.submitting import serve_task
+from lb_mpi.recording.events import Phase
 
 
 class Followed(NamedTuple):
@@ -24,11 +33,20 @@ class Followed(NamedTuple):
 
     end: End
     value: Any = None  # all results, when all ranks get them
-    error: BaseException | None = None
+    error: BaseException | None = None  # which this rank is to raise
+
+    def collect(self) -> Any:
+        """Return what `Pool.map` returns on this rank."""
+        return self.value
+
+    def each(self) -> Iterator[tuple[int, Any]]:
+        """Yield what `Pool.imap_unordered` yields on this rank: nothing."""
+        return iter(())
 
 
-def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = None) -> Followed:
-    """Work on the map of a START to its end; `function` is the rank's own, None: the root has sent it."""
+def follow(crew: Crew, function: Callable[..., Any] | None = None) -> Followed:
+    """Wait for a map, and work on it to its end; `function` is the rank's own, None: the root has sent it."""
+    buffer = _await_order(crew, Tag.START)
     start = read_start(buffer)
     data = crew.host.shelf.spread(start.data_bytes, None) if start.flags & Flag.SHELF else body(buffer)
     outbox = Outbox(crew.post.parcels, crew.root, crew.rank, start.epoch)
@@ -48,94 +66,76 @@ def follow(crew: Crew, buffer: Buffer, function: Callable[..., Any] | None = Non
         outbox.fail(failure_of(error, crew.rank), error)
         crew.worker.end()
     call = Call(function, bool(start.flags & Flag.STAR), bool(start.flags & Flag.KEEP_EXCEPTIONS))
-    shift = Shift(crew.worker, crew.host.words, crew.post.parcels, call, some, outbox, crew.steals, crew.clocks)
+    shift = Shift(crew, call, some, outbox)
     try:
-        with crew.news.roll.call(MAP):
-            end = _work(crew, shift)
+        end = _await_order(crew, Tag.END, shift.turn)
     finally:
         shift.end()
         crew.steals.end(time.perf_counter(), shift.done, crew.slow.speed)
     kind, index, payload = crew.read_all(end)
+    own = outbox.failed if not isinstance(outbox.failed, Exception) else None  # who is told to leave, leaves
     if kind == End.FAILED:
-        told: BaseException = task_error(unpack_failure(payload), None if index < 0 else index)
-        own = outbox.failed
-        return Followed(End.FAILED, error=told if own is None or isinstance(own, Exception) else own)
-    return Followed(End(kind), pickle.loads(payload) if start.flags & Flag.TO_ALL and kind == End.DONE else None)
+        return Followed(End.FAILED, error=own or task_error(unpack_failure(payload), None if index < 0 else index))
+    value = pickle.loads(payload) if start.flags & Flag.TO_ALL and kind == End.DONE else None
+    return Followed(End(kind), value, own)
 
 
-def _next_order(crew: Crew) -> tuple[int, Buffer]:
-    """Wait for the next order of the root: its tag, and the parcel."""
-    with held() as interrupts:
-        while not crew.post.inbox:
-            interrupts.check()
-            if crew.receive():
-                crew.post.active()
-            else:
-                crew.post.nap()
-    _, tag, buffer = crew.post.inbox.popleft()
-    return tag, buffer
-
-
-def await_order(crew: Crew, expected: Tag) -> Buffer:
-    """Wait for the order that must come next."""
-    tag, buffer = _next_order(crew)
-    if tag != expected:
-        raise ProtocolError(f"{Tag(tag).name} from the root: expected {expected.name}")
-    return buffer
-
-
-def serve(crew: Crew, *, meets: bool) -> None:
-    """Follow all orders of the root until it closes the pool; `meets`: other ranks call the pool's methods."""
+def serve(crew: Crew) -> None:
+    """Follow all orders of the root until it closes the pool."""
     with crew.news.telling():
         while True:
-            try:
-                met = meet(crew, Op.SERVE) if meets else None
-                if met is not None and met.op == Op.MAP:
-                    meet(crew, Op.SERVE)  # the root has pickled the function
-            except Exception:
-                crew.news.check()
-                continue  # what is wrong with a call, is told where it was called
-            if (met is not None and met.op == Op.CLOSE) or _serve_order(crew) == Tag.CLOSE:
+            crew.work("", lambda: bool(crew.orders), _idle)
+            tag = crew.orders[0][0]
+            if tag == Tag.START:
+                error = follow(crew).error
+                if isinstance(error, KeyboardInterrupt):
+                    raise error
+            elif tag == Tag.TASK:
+                crew.work(TASK, lambda: not crew.orders or crew.orders[0][0] != Tag.TASK, lambda i: _run_task(crew, i))
+            else:
+                _await_order(crew, Tag.CLOSE)
                 return
 
 
-def _serve_order(crew: Crew) -> int:
-    """Wait for the next order of the root, whatever it is, and follow it; its tag."""
-    tag, buffer = _next_order(crew)
-    if tag == Tag.START:
-        error = follow(crew, buffer).error
-        if isinstance(error, KeyboardInterrupt):
-            raise error
-    elif tag == Tag.TASK:
-        with crew.news.roll.call("a task of lb_mpi.Pool"), held() as interrupts:
-            serve_task(crew, buffer, interrupts)
-    elif tag == Tag.SHARE:
-        keep_shared(crew, buffer)
-    return tag
+def _await_order(crew: Crew, expected: Tag, turn: Callable[[Interrupts], bool] | None = None) -> Buffer:
+    """Run submitted tasks, and work in turns, until the expected order has come; its parcel."""
+
+    def work(interrupts: Interrupts) -> bool:
+        if crew.orders:
+            _run_task(crew, interrupts)
+            return True
+        return turn is not None and turn(interrupts)
+
+    crew.work(MAP, lambda: bool(crew.orders) and crew.orders[0][0] == expected, work)
+    return crew.orders.popleft()[1]
 
 
-def keep_shared(crew: Crew, buffer: Buffer) -> Handle:
-    """Keep the object of a SHARE."""
-    number, _, data = crew.read_all(buffer)
-    return keep_pickled(crew.number, number, data)
+def _run_task(crew: Crew, interrupts: Interrupts) -> bool:
+    """Run a submitted task, whose order has come, and send its result."""
+    tag, buffer = crew.orders.popleft()
+    if tag != Tag.TASK:
+        raise ProtocolError(f"{Tag(tag).name} from the root: expected TASK")
+    number, _, _, data = read_numbers(buffer)
+    crew.slow.rest()
+    crew.post.record.enter(Phase.OWN, time.perf_counter())
+    cpu = time.thread_time()
+    failed = False
+    try:
+        function, args, kwargs = pickle.loads(data)
+        with interrupts.allowed():
+            value = function(*args, **kwargs)
+        answer = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        failed, answer = True, pack_failure(failure_of(error, crew.rank))
+    crew.slow.charge(time.thread_time() - cpu)
+    crew.post.parcels.send(crew.root, Tag.RESULT, numbers_parcel(number, failed, data=answer))
+    return True
 
 
-def _work(crew: Crew, shift: Shift) -> Buffer:
-    """Work until the root ends the map; its END."""
-    with held() as interrupts:
-        while True:
-            interrupts.check()
-            if crew.receive():
-                crew.post.active()
-            while crew.post.inbox:
-                _, tag, buffer = crew.post.inbox.popleft()
-                if tag == Tag.END:
-                    return buffer
-                serve_task(crew, buffer, interrupts)
-            if shift.turn(crew.slow, interrupts):
-                crew.post.active()
-            else:
-                crew.post.nap(crew.worker.wake_at - time.perf_counter())
+def _idle(_: Interrupts) -> bool:
+    return False
 
 
 def _none(*_: Any) -> list[Any]:

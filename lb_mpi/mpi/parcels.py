@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,22 @@ Buffer = NDArray[np.uint8]
 def unit() -> MPI.Datatype:
     """Make the datatype of 64 bytes, once."""
     return MPI.BYTE.Create_contiguous(UNIT_BYTES).Commit()
+
+
+def parcel(header: bytes, parts: Sequence[bytes | memoryview] = ()) -> Buffer:
+    """Make a buffer of a header of at most UNIT_BYTES, and what follows it; the rest of the last unit is left as it is."""
+    buffer = np.empty(-(-(UNIT_BYTES + sum(map(len, parts))) // UNIT_BYTES) * UNIT_BYTES, dtype=np.uint8)
+    buffer[: len(header)] = np.frombuffer(header, np.uint8)
+    at = UNIT_BYTES
+    for part in parts:
+        buffer[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
+    return buffer
+
+
+def body(buffer: Buffer) -> memoryview:
+    """Return what follows the header."""
+    return buffer.data[UNIT_BYTES:]
 
 
 def look(comm: MPI.Comm, tag: int, status: MPI.Status) -> MPI.Message | None:
@@ -58,7 +75,7 @@ class Parcels:
 
     def __init__(self, comm: MPI.Intracomm, tag: int = MPI.ANY_TAG) -> None:
         """Receive what bears this tag; who else receives on `comm` at the same time has another, and not ANNOUNCED."""
-        self._comm, self.tag = comm, tag
+        self.comm, self.tag = comm, tag
         self._going: list[_Going] = []  # the buffers live until their sends are complete
         self._coming: list[_Coming] = []
         self._status = MPI.Status()
@@ -66,6 +83,11 @@ class Parcels:
         self.unsent_bytes = 0  # of sends that are not complete
         self._sent = np.zeros(comm.size, dtype=np.int64)  # parcels, to each rank
         self._received = 0
+
+    @property
+    def n_sent(self) -> int:
+        """The number of parcels that were sent."""
+        return int(self._sent.sum())
 
     @property
     def under_way(self) -> bool:
@@ -77,15 +99,15 @@ class Parcels:
         at = tag
         if buffer.nbytes > LOOK_BYTES:
             size, at = _SIZE.pack(buffer.nbytes), ANNOUNCED
-            self._going.append(_Going(self._comm.Isend([size, MPI.BYTE], rank, tag), size))
-        self._going.append(_Going(self._comm.Isend(_as_units(buffer), rank, at), buffer))
+            self._going.append(_Going(self.comm.Isend([size, MPI.BYTE], rank, tag), size))
+        self._going.append(_Going(self.comm.Isend(_as_units(buffer), rank, at), buffer))
         self.sent_bytes += buffer.nbytes
         self.unsent_bytes += buffer.nbytes
         self._sent[rank] += 1
 
     def take(self) -> list[tuple[int, int, Buffer]]:
         """Return what has arrived, as (source, tag, buffer), those of one source in their order; completes sends."""
-        while (message := look(self._comm, self.tag, self._status)) is not None:
+        while (message := look(self.comm, self.tag, self._status)) is not None:
             self._coming.append(self._receive(message))
         arrived, coming, late = [], list[_Coming](), set[int]()
         for one in self._coming:
@@ -104,7 +126,7 @@ class Parcels:
     def drain(self) -> None:
         """Collective, when no rank sends any more: receive and drop what is still under way, complete all own sends."""
         expected = np.zeros(1, dtype=np.int64)
-        request = self._comm.Ireduce_scatter_block(self._sent, expected)
+        request = self.comm.Ireduce_scatter_block(self._sent, expected)
         # A large send may need its receiver to come to an end, so all ranks go on receiving while they wait.
         nap, counted = Nap(0.5e-3), False
         while not counted or self._received < expected[0] or self.under_way:
@@ -122,7 +144,7 @@ class Parcels:
             (n_bytes,) = _SIZE.unpack(size)
             buffer = np.empty(n_bytes, dtype=np.uint8)
             # Its place is taken before anything else is looked for: it can't be taken for something else.
-            return _Coming(source, tag, buffer, self._comm.Irecv(_as_units(buffer), source, ANNOUNCED))
+            return _Coming(source, tag, buffer, self.comm.Irecv(_as_units(buffer), source, ANNOUNCED))
         buffer = np.empty(n_bytes, dtype=np.uint8)
         return _Coming(source, tag, buffer, message.Irecv(_as_units(buffer)))
 

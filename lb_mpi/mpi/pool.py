@@ -6,9 +6,9 @@ How tasks find their rank stands in `lb_mpi.pooling.worker`; here ranks come tog
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, NoReturn, TypeVar, Unpack
 
 from mpi4py import MPI
 
@@ -18,15 +18,14 @@ from lb_mpi.errors import Error
 from lb_mpi.mpi import served
 from lb_mpi.mpi.collective import agree, agree_on, closed, duplicate
 from lb_mpi.mpi.crew import MAP, Crew
-from lb_mpi.mpi.following import Followed, await_order, follow, keep_shared, serve
-from lb_mpi.mpi.functions import dumps, pickled
-from lb_mpi.mpi.handles import Handle, forget, keep
-from lb_mpi.mpi.leading import Encoded, Job, Lead, Options, encode_job, make_job
+from lb_mpi.mpi.following import Followed, follow, serve
+from lb_mpi.mpi.functions import pickled
+from lb_mpi.mpi.leading import Lead, Options, Plan, make_job, plan_map
 from lb_mpi.mpi.ledger import PoolReport
 from lb_mpi.mpi.meeting import Op, meet
-from lb_mpi.mpi.pool_messages import Tag
+from lb_mpi.mpi.pool_messages import End, Tag
 from lb_mpi.mpi.shift import Call
-from lb_mpi.mpi.submitting import Future, Submitting
+from lb_mpi.mpi.submitting import Future, Leader, Submitted
 from lb_mpi.pooling.deal import Speeds
 
 T = TypeVar("T")
@@ -64,24 +63,24 @@ class Pool:
         speeds: Sequence[float] | None = None,
         emulated_speed: float = 1.0,
     ) -> None:
-        self._owns = (crew := served.crew()) is None
-        if crew is not None:
-            self._crew, self._serves = crew, True
-            given = served.check(crew, comm, root, speeds, emulated_speed)
+        leader = served.leader()
+        self._owns = leader is None
+        if leader is not None:
+            given = served.check(leader.crew, comm, root, speeds, emulated_speed)
         else:
             own = duplicate(MPI.COMM_WORLD if comm is None else comm)
             try:
-                agree_on(own, root=root, speeds=None if speeds is None else list(speeds))
                 given = agree(own, lambda: served.check_pool(own.size, root, speeds, emulated_speed))
+                agree_on(own, root=root, speeds=given)
             except BaseException:
                 own.Free()
                 raise
-            self._crew, self._serves = Crew(own, root or 0, emulated_speed=emulated_speed), root is not None
+            leader = Leader(Crew(own, root or 0, emulated_speed=emulated_speed), alone=root is not None)
+        self._leader, self._crew, self._serves = leader, leader.crew, leader.alone
         self._speeds = Speeds(self._crew.size, given)
-        self._submitting = Submitting(self._crew)
-        self._n_shared = 0
-        self._lead: Lead | None = None  # the map that is under way, on the root
-        self._busy = self._closed = False
+        self._submitted = Submitted(leader)
+        self._lead: Lead | None = None  # the map of this pool that is under way, on the root
+        self._closed = False
         self.last: PoolReport | None = None  # on the root: what became of the last map
 
     @property
@@ -125,20 +124,29 @@ class Pool:
         raises: tasks not begun are dropped, and the pool can be used on.  In a pool whose methods all ranks call, it is
         raised on every rank; but the rank on which it was SystemExit or KeyboardInterrupt raises that.
         """
-        return self._all(self._start(
-            Call(function, keep_exceptions=return_exceptions),
-            items, costs=costs, to=to, chunksize=chunksize, progress=progress, log=log,
-        ))  # fmt: skip
+        call = Call(function, keep_exceptions=return_exceptions)
+        begun = self._begin(call, items, costs=costs, to=to, chunksize=chunksize, progress=progress, log=log)
+        return begun.collect()
 
     def starmap(
-        self, function: Callable[..., T], items: Any = None, *, return_exceptions: bool = False, **options: Unpack[Options]
+        self,
+        function: Callable[..., T],
+        items: Any = None,
+        *,
+        return_exceptions: bool = False,
+        **options: Unpack[Options],
     ) -> list[T] | None:
         """Return function(*item) for each of the root's items; the other arguments are those of `map`."""
         call = Call(function, star=True, keep_exceptions=return_exceptions)
-        return self._all(self._start(call, items, **options))
+        return self._begin(call, items, **options).collect()
 
     def imap_unordered(
-        self, function: Callable[[Any], T], items: Any = None, *, return_exceptions: bool = False, **options: Unpack[Options]
+        self,
+        function: Callable[[Any], T],
+        items: Any = None,
+        *,
+        return_exceptions: bool = False,
+        **options: Unpack[Options],
     ) -> Iterator[tuple[int, T]]:
         """Yield (index of the item, function(item)) on the root, as results come; nothing on the other ranks.
 
@@ -148,7 +156,7 @@ class Pool:
         """
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
-        return self._each(self._start(Call(function, keep_exceptions=return_exceptions), items, **options))
+        return self._begin(Call(function, keep_exceptions=return_exceptions), items, **options).each()
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future:
         """Hand in one task, function(*args, **kwargs), on the root of a pool made with `root=`; its `Future`.
@@ -156,57 +164,50 @@ class Pool:
         No thread works on it: the other ranks do, and this one while it waits for a result.
         """
         self._check_root("submit")
-        return self._submitting.submit(checks.function("function", function), args, kwargs)
+        return self._submitted.submit(checks.function("function", function), args, kwargs)
 
     def as_completed(self, futures: Iterable[Future], timeout: float | None = None) -> Iterator[Future]:
         """Yield futures of this pool as they are over; TimeoutError when none is for `timeout` seconds."""
         self._check_root("as_completed")
-        return self._submitting.as_completed(futures, timeout)
-
-    def share(self, value: Any = None) -> Handle:
-        """Bring the root's object to all ranks, once: a handle, whose `value` it is in each task.
-
-        The handle may be part of items, or of the function.
-        """
-        self._check()
-        crew = self._crew
-        self._n_shared += 1
-        if self._serves:
-            data = dumps(value, "value")
-        else:
-            data = meet(crew, Op.SHARE, lambda: dumps(value, "value") if self.is_master() else b"").value
-        if self.is_master():
-            crew.send_all(Tag.SHARE, self._n_shared, parts=[data])
-            return keep(crew.number, self._n_shared, value)
-        with crew.news.telling():
-            return keep_shared(crew, await_order(crew, Tag.SHARE))
+        return self._submitted.as_completed(futures, timeout)
 
     def wait(self) -> None:
-        """Serve the root until it closes the pool, which closes it here, too; on the root, do nothing."""
-        if self.is_master():
-            return
+        """Serve the root of a pool made with `root=` until it closes the pool, also here; on the root, do nothing."""
         crew = self._crew
         if self._closed:
             raise closed("pool")
         crew.news.check()
-        serve(crew, meets=not self._serves)
-        self._free()
+        if not self._serves:
+            meet(crew, Op.WAIT, _no_wait)
+        if self.is_master():
+            return
+        try:
+            serve(crew)
+        finally:
+            self._free()
 
     def close(self) -> None:
         """End the pool; collective, unless the other ranks serve.  A second time, do nothing."""
         if self._closed:
             return
-        if self._lead is not None:  # results that nobody has asked for
-            self._finish(self._lead)
-        if self._crew.news.failed:
-            pass
-        elif not self._serves:
-            meet(self._crew, Op.CLOSE)
-        elif self.is_master():
-            self._submitting.finish()
-            if self._owns:
-                self._crew.send_all(Tag.CLOSE)
-        self._free()
+        crew = self._crew
+        try:
+            if self._lead is not None:
+                self._lead.end(dropped=True)  # where nobody has asked for all results
+            if crew.news.failed:
+                pass
+            elif not self._serves:
+                meet(crew, Op.CLOSE, lambda: None)
+            elif self.is_master():
+                self._submitted.finish()
+                if self._owns:
+                    crew.send_all(Tag.CLOSE)
+        except BaseException as error:
+            if self._owns:  # the others can't know that this rank has closed it
+                crew.news.spread(error)
+            raise
+        finally:
+            self._free()
 
     shutdown = close
 
@@ -223,104 +224,67 @@ class Pool:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
         if error is not None and not self._closed:
             if self._serves:
-                self._submitting.drop()
-            else:
+                self._submitted.cancel()
+            elif error is not self._crew.news.raised:  # which all ranks have raised
                 self._crew.news.spread(error)
         self.close()
 
-    def _start(self, call: Call, items: Any, **options: Unpack[Options]) -> Lead | Followed:
+    def _begin(self, call: Call, items: Any, **options: Unpack[Options]) -> Lead | Followed:
         """Bring the ranks together for a map: the root leads it, the others have followed it when this returns."""
         self._check()
-        crew, sent = self._crew, None
         with ExitStack() as opened:  # closed when the ranks do not come to a map
             if self._serves:
-                job, encoded = self._prepare(call, items, options, opened)
-                sent = pickled(call.function) if crew.size > 1 else None
+                plan = self._plan(call, items, options, opened)
             else:
-                with crew.news.roll.call(MAP):
-                    met = meet(crew, Op.MAP, lambda: self._prepare(call, items, options, opened))
-                job, encoded = met.value
-                if met.some_serve:
-                    sent = meet(crew, Op.MAP, lambda: pickled(call.function) if self.is_master() else None).value
-            if self.is_master():
-                self._lead = Lead(crew, job, self._speeds, encoded, sent)
+                with self._crew.news.roll.call(MAP):
+                    plan = meet(self._crew, Op.MAP, lambda: self._plan(call, items, options, opened))
+            if plan is None:
+                return self._follow(call.function)
+            lead = self._lead = Lead(self._leader, plan, self._ended)
             opened.pop_all()
-        if self._lead is None:
-            return self._follow(call.function)
-        self._busy = True
-        return self._lead
+        return lead
 
-    def _prepare(self, call: Call, items: Any, options: Options, opened: ExitStack) -> tuple[Job, Encoded]:
-        """Hold the arguments against what is expected; items and costs of the root only."""
+    def _plan(self, call: Call, items: Any, options: Options, opened: ExitStack) -> Plan | None:
+        """Hold the arguments against what is expected, items and costs of the root only; None on the other ranks."""
         if self._serves and options.get("to") == "all":
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
         if not self.is_master():
-            items, options = 0, {**options, "costs": None, "log": None}
+            options = {**options, "costs": None, "log": None}
+            make_job(call, 0, **options)
+            return None
         job = make_job(call, items, **options)
         if job.log is not None:
             opened.callback(job.log.close)
-        return job, encode_job(job, self._speeds)
+        sent = pickled(call.function) if self._serves and self.size > 1 else None
+        return plan_map(self._crew, job, self._speeds.values.tolist(), sent)
 
-    def _all(self, started: Lead | Followed) -> list[Any] | None:
-        if isinstance(started, Followed):
-            return list(_value(started)) if started.value is not None else _value(started)
-        results: list[Any] = [None] * started.n
-        with self._leading(started, results):
-            started.advance(to_the_end=True)
-            for numbers, values in started.take_fresh():
-                for number, value in zip(numbers, values, strict=True):
-                    results[number] = value
-        return results
-
-    def _each(self, started: Lead | Followed) -> Iterator[tuple[int, Any]]:
-        if isinstance(started, Followed):
-            _value(started)
-            return
-        with self._leading(started):
-            while True:
-                started.advance(to_the_end=False)
-                fresh = started.take_fresh()
-                if not fresh:
-                    break
-                for numbers, values in fresh:
-                    yield from zip(numbers, values, strict=True)
-
-    @contextmanager
-    def _leading(self, lead: Lead, results: list[Any] | None = None) -> Iterator[None]:
-        """End the map on all ranks, whatever happens in the block."""
-        try:
-            yield
-        except GeneratorExit:
-            self._finish(lead)
-            raise
-        except BaseException as error:
-            lead.fail(error)
-            self._finish(lead)
-            raise
-        self._finish(lead, results)
-        if (wrong := lead.error(alone=self._serves)) is not None:
-            raise wrong
-
-    def _finish(self, lead: Lead, results: list[Any] | None = None) -> None:
-        if self._lead is lead:
-            self._lead, self._busy = None, False
-            lead.finish(results)
-            self.last = lead.report()
+    def _ended(self, lead: Lead) -> None:
+        self._lead = None
+        self._speeds.observe(*lead.observed())
+        self.last = lead.report()
 
     def _follow(self, function: Callable[..., Any]) -> Followed:
-        self._busy = True
+        crew = self._crew
+        crew.busy = True
         try:
-            with self._crew.news.telling():
-                return follow(self._crew, await_order(self._crew, Tag.START), function)
+            with crew.news.telling():
+                followed = follow(crew, function)
         finally:
-            self._busy = False
+            crew.busy = False
+        if followed.error is not None:
+            if followed.end == End.FAILED:
+                crew.news.raised = followed.error
+            raise followed.error
+        return followed
 
     def _check(self) -> None:
         if self._closed:
             raise closed("pool")
         self._crew.news.check()
-        if self._busy:
-            raise Error("a map of this pool is under way: expected none (not in a task, nor before all results are taken)")
+        if self._crew.busy:
+            raise Error(
+                "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
+            )
         if self._serves and not self.is_master():
             raise Error("a pool that this rank serves: expected to be called on its root")
 
@@ -333,12 +297,10 @@ class Pool:
 
     def _free(self) -> None:
         self._closed = True
+        self._submitted.close()
         if self._owns:
-            forget(self._crew.number)
             self._crew.close()
 
 
-def _value(followed: Followed) -> Any:
-    if followed.error is not None:
-        raise followed.error
-    return followed.value
+def _no_wait() -> NoReturn:
+    raise Error("wait: expected a pool made with root=")

@@ -13,7 +13,7 @@ import numpy as np
 
 from lb_mpi.errors import TaskError
 from lb_mpi.mpi.collective import describe, place
-from lb_mpi.mpi.parcels import UNIT_BYTES, Buffer
+from lb_mpi.mpi.parcels import Buffer, body, parcel
 from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.worker import Kind, Message
 
@@ -27,8 +27,7 @@ class Tag(IntEnum):
     END = 4  # root to all: the map is over
     TASK = 5  # root to one: a submitted task
     RESULT = 6  # to the root: its result
-    SHARE = 7  # root to all: an object
-    CLOSE = 8  # root to all: the pool is closed
+    CLOSE = 7  # root to all: the pool is closed
 
 
 class End(IntEnum):
@@ -90,23 +89,6 @@ _START = struct.Struct("<iiiidiqq16s")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 _STEAL = struct.Struct("<iqqqd")
 _NUMBERS = struct.Struct("<qqq")
-
-
-def parcel(header: bytes, parts: Sequence[bytes | memoryview] = ()) -> Buffer:
-    """A buffer of a header and what follows it."""
-    n_bytes = UNIT_BYTES + sum(map(len, parts))
-    buffer = np.empty(-(-n_bytes // UNIT_BYTES) * UNIT_BYTES, dtype=np.uint8)
-    buffer[: len(header)] = np.frombuffer(header, np.uint8)
-    at = UNIT_BYTES
-    for part in parts:
-        buffer[at : at + len(part)] = np.frombuffer(part, np.uint8)
-        at += len(part)
-    return buffer
-
-
-def body(buffer: Buffer) -> memoryview:
-    """What follows the header."""
-    return buffer.data[UNIT_BYTES:]
 
 
 def start_parcel(start: Start, parts: Sequence[bytes | memoryview]) -> Buffer:

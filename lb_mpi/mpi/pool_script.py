@@ -15,10 +15,8 @@ from mpi4py import MPI
 
 from lb_mpi.mpi.collective import agree, duplicate
 from lb_mpi.mpi.crew import Crew
-from lb_mpi.mpi.following import serve
-from lb_mpi.mpi.pool_messages import Tag
 from lb_mpi.mpi.script import Load, find_script, folder_of
-from lb_mpi.mpi.served import serving
+from lb_mpi.mpi.served import run_alone
 
 WORKER = "__worker__"  # what __name__ is on ranks that serve
 
@@ -59,17 +57,13 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
     crew, load, folder = script
     sys.argv = [*argv]
     sys.path[0] = folder
-    with serving(crew):
-        if crew.rank != crew.root:
-            sys.modules["__main__"] = _Main(load)
-            serve(crew, meets=False)
-        else:
-            try:
-                main = sys.modules["__main__"] = ModuleType("__main__")
-                code, names = load("__main__")
-                main.__dict__.update(names)
-                exec(code, main.__dict__)
-            finally:
-                crew.send_all(Tag.CLOSE)
-                crew.close()
-    crew.close()
+    if crew.rank != crew.root:
+        sys.modules["__main__"] = _Main(load)
+
+    def run() -> None:
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        code, names = load("__main__")
+        main.__dict__.update(names)
+        exec(code, main.__dict__)
+
+    run_alone(crew, run)

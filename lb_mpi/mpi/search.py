@@ -13,9 +13,10 @@ from mpi4py import MPI
 from lb_mpi import checks, signs
 from lb_mpi.emulate import Varying, throttle, throttled
 from lb_mpi.graph import ring_order
+from lb_mpi.mpi import search_messages
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.interrupts import Interrupts, held
-from lb_mpi.mpi.mailbox import Mailbox
+from lb_mpi.mpi.parcels import Parcels
 from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.roll_call import RollCall, hang_s
 from lb_mpi.mpi.save_search import Saving, saved
@@ -73,7 +74,7 @@ def search(
     balance : False: every rank is dealt one share, and nothing moves afterwards (for comparison).
     emulated_speed : emulate a rank of this relative speed, above 0 and at most 1 (see `lb_mpi.throttle`); may differ by
         rank.
-    quantum : units of work between two looks at the mailbox; None: adaptive, polling costs under 2 %.
+    quantum : units of work between two looks for messages; None: adaptive, polling costs under 2 %.
     pause_s : shortest and longest pause in seconds before an idle rank drafts again.
     longest_nap_s : a waiting rank sleeps, 10 us at first and up to this many seconds, at most 1.
     seed : of the jitter of the pauses and of random routes, >= 0.
@@ -155,7 +156,7 @@ def _run(
     record: Record,
 ) -> SearchResult:
     options, bound, slow, quantum, nap, on_report, on_turn = settings
-    mailbox = Mailbox(comm)
+    parcels = Parcels(comm, search_messages.TAG)
     guard = Guard(problem, interrupts.allowed)
     found = None if saving is None else saving.found.saved
     ring = ring_order(comm.size) if options.route_on(comm.size) == "ring" else range(comm.size)
@@ -178,18 +179,17 @@ def _run(
     while not searcher.over:
         began = time.perf_counter()
         record.enter(Phase.PROTOCOL, began)
-        arrived = mailbox.take()
-        sends = searcher.turn(began - start, [(message.source, message) for message in arrived])
+        arrived = search_messages.take(parcels)
+        sends = searcher.turn(began - start, arrived)
         if saving is not None:
             sends += saving.serve(searcher)
-        for destination, message in sends:
-            mailbox.post(destination, message)
+        search_messages.send(parcels, sends)
         turned = time.perf_counter()
         searcher.attempt(call_back, began - start)
         aside_s = time.perf_counter() - turned  # that it takes long is no reason to call it seldom
         if arrived or sends:
             nap.reset()
-            drafts.turn(turned, arrived, sends)
+            drafts.turn(turned, [message for _, message in arrived], sends)
         signs.turn()
         searcher.attempt(roll.look, nap.waited_s)  # where warnings are errors, all are told
         if isinstance(job := searcher.job, Work):
@@ -214,7 +214,7 @@ def _run(
             nap.take(searcher.wake_at - (time.perf_counter() - start))
     seconds, speed = (ended := time.perf_counter()) - start, slow.speed * throttled()
     record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
-    mailbox.drain()
+    parcels.drain()
     roll.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(comm.allgather(searcher.sharing.bound.best))
@@ -222,7 +222,7 @@ def _run(
     align(comm, record)
     share = poll_s / (poll_s + work_s) if work_s else 0.0
     stats = RankStats(
-        searcher.units, searcher.drafting.received, searcher.drafting.seq, mailbox.sent, seconds, speed, cpu_s,
+        searcher.units, searcher.drafting.received, searcher.drafting.seq, parcels.n_sent, seconds, speed, cpu_s,
         cpu_s / speed / seconds, share,
     )  # fmt: skip
-    return collect(mailbox, searcher, stats, None if saving is None else saving.stopped)
+    return collect(parcels, searcher, stats, None if saving is None else saving.stopped)

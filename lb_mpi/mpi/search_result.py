@@ -11,7 +11,8 @@ from mpi4py import MPI
 
 from lb_mpi.errors import SearchError
 from lb_mpi.mpi.collective import describe, place
-from lb_mpi.mpi.mailbox import Mailbox
+from lb_mpi.mpi.parcels import Parcels
+from lb_mpi.mpi.search_messages import send, take
 from lb_mpi.mpi.waiting import Nap, barrier
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.reporting import ROOT
@@ -60,7 +61,7 @@ class SearchResult:
 
 
 def collect(
-    mailbox: Mailbox, searcher: Searcher, stats: RankStats, stopped: Callable[[MPI.Comm], NoReturn] | None = None
+    parcels: Parcels, searcher: Searcher, stats: RankStats, stopped: Callable[[MPI.Comm], NoReturn] | None = None
 ) -> SearchResult:
     """Collective, when the search is over on all ranks and its messages are drained: the result, or the error of all.
 
@@ -71,19 +72,19 @@ def collect(
     pickled = b""
     if searcher.error is None and searcher.reason is not Reason.STOPPED:
         pickled = searcher.attempt(_pickled, searcher) or b""
-    ranks = _raise_any(mailbox, searcher, stats)
+    ranks = _raise_any(parcels, searcher, stats)
     if searcher.reason is Reason.STOPPED and stopped is not None:
-        stopped(mailbox.comm)
-    mailbox.post(ROOT, Message(Kind.RESULT, rank, payload=pickled))
+        stopped(parcels.comm)
+    send(parcels, [(ROOT, Message(Kind.RESULT, rank, payload=pickled))])
     if rank == ROOT:
-        results = _await(mailbox, searcher.size)
+        results = _await(parcels, searcher.size)
         merged = searcher.attempt(_merged, searcher, results) or b""
-        for other in range(searcher.size):
-            mailbox.post(other, Message(Kind.RESULT, ROOT, payload=merged))
-    (merged,) = _await(mailbox, 1)
+        answer = Message(Kind.RESULT, ROOT, payload=merged)
+        send(parcels, [(other, answer) for other in range(searcher.size)])
+    (merged,) = _await(parcels, 1)
     value = searcher.attempt(pickle.loads, merged) if merged else None
-    mailbox.drain()
-    _raise_any(mailbox, searcher, stats)
+    parcels.drain()
+    _raise_any(parcels, searcher, stats)
     return SearchResult(
         value=value,
         found=searcher.reason is Reason.FOUND,
@@ -104,24 +105,24 @@ def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
-def _await(mailbox: Mailbox, n: int) -> list[bytes]:
+def _await(parcels: Parcels, n: int) -> list[bytes]:
     """The payloads of the next `n` messages, in the order of their ranks."""
     messages: list[Message] = []
     nap = Nap(0.5e-3)
     while len(messages) < n:
-        arrived = mailbox.take()
-        messages += arrived
+        arrived = take(parcels)
+        messages += [message for _, message in arrived]
         if not arrived:
             nap.take()
     return [message.payload for message in sorted(messages, key=lambda message: message.source)]
 
 
-def _raise_any(mailbox: Mailbox, searcher: Searcher, stats: RankStats) -> list[RankStats]:
+def _raise_any(parcels: Parcels, searcher: Searcher, stats: RankStats) -> list[RankStats]:
     """Collective: the ranks' figures; when some rank has failed, every rank raises."""
-    barrier(mailbox.comm)  # asleep, until the last has come
+    barrier(parcels.comm)  # asleep, until the last has come
     error = searcher.error
     told = None if error is None else f"rank {searcher.rank}: {_in_words(error)}"
-    everyone = mailbox.comm.allgather((told, stats))
+    everyone = parcels.comm.allgather((told, stats))
     errors = [told for told, _ in everyone if told is not None]
     if error is not None and not isinstance(error, Exception):
         raise error

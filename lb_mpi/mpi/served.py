@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from mpi4py import MPI
 
 from lb_mpi import checks
 from lb_mpi.errors import Error
 from lb_mpi.mpi.crew import Crew
+from lb_mpi.mpi.following import serve
+from lb_mpi.mpi.pool_messages import Tag
 from lb_mpi.mpi.roll_call import hang_s
+from lb_mpi.mpi.submitting import Leader
 
-_crews: list[Crew] = []  # of the script that is running, if any
-
-
-def crew() -> Crew | None:
-    """The crew of the script that is running; None when each pool makes its own."""
-    return _crews[-1] if _crews else None
+_leaders: list[Leader] = []  # of the script that is running, if any
 
 
-@contextmanager
-def serving(crew: Crew) -> Iterator[None]:
-    """Make pools on `crew`, in this block: its root goes on alone, its other ranks serve."""
-    _crews.append(crew)
+def leader() -> Leader | None:
+    """What leads all pools of the script that is running; None when each pool has its own."""
+    return _leaders[-1] if _leaders else None
+
+
+def run_alone(crew: Crew, run: Callable[[], None]) -> None:
+    """Collective: run() on the root, whose pools are all on `crew`, which the other ranks serve; then `crew` is closed."""
+    leader = Leader(crew, alone=True)
+    _leaders.append(leader)
     try:
-        yield
+        if crew.rank != crew.root:
+            serve(crew)
+        else:
+            try:
+                run()
+            finally:
+                with crew.news.telling():
+                    leader.close()
+                    crew.send_all(Tag.CLOSE)
     finally:
-        _crews.pop()
+        _leaders.pop()
+        crew.close()
 
 
 def check(
@@ -37,7 +48,9 @@ def check(
     if crew.rank != crew.root:
         raise Error("a pool on a rank that serves: expected `if __name__ == '__main__':` before what makes it")
     if (comm is not None and comm.size not in (1, crew.size)) or root not in (None, crew.root) or emulated_speed != 1.0:
-        raise ValueError("a pool of a script that rank 0 runs alone: expected Pool(), of all ranks and at their own speeds")
+        raise ValueError(
+            "a pool of a script that rank 0 runs alone: expected Pool(), of all ranks and at their own speeds"
+        )
     return check_pool(crew.size, None, speeds, emulated_speed)
 
 
@@ -51,7 +64,11 @@ def check_pool(
         checks.integer("root", root, least=0, most=size - 1)
     if speeds is None:
         return None
-    given = [checks.number(f"speeds[{rank}]", speed, above=0.0) for rank, speed in enumerate(speeds)]
+    try:
+        listed = list(speeds)
+    except TypeError:
+        raise TypeError(f"speeds = {checks.show(speeds)}: expected {size} numbers, one for each rank") from None
+    given = [checks.number(f"speeds[{rank}]", speed, above=0.0) for rank, speed in enumerate(listed)]
     if len(given) != size:
         raise ValueError(f"speeds: {len(given)} of them: expected {size}, one for each rank")
     return given

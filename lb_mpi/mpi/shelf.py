@@ -30,6 +30,7 @@ class Shelf:
         """All ranks get the bytes of `parts` (which only the root passes), valid until the next call."""
         size = -(-n_bytes // UNIT_BYTES) * UNIT_BYTES
         if self._shared is None or len(self._shared.array) < size:
+            self._wait(self._comm.Ibarrier().Test)  # within the MPI, nobody would hear that a rank can't come
             self._free()
             self._shared = SharedBytes(self._comm, self._host, max(LEAST, 1 << (size - 1).bit_length()))
         array = self._shared.array

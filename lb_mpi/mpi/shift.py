@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from lb_mpi.emulate import throttle
-from lb_mpi.mpi.clocks import Clocks, own_s
+from lb_mpi.mpi.clocks import own_s
+from lb_mpi.mpi.crew import Crew
 from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.parcels import Parcels
 from lb_mpi.mpi.pool_messages import (
@@ -21,12 +21,10 @@ from lb_mpi.mpi.pool_messages import (
     results_parcel,
     steal_parcel,
 )
-from lb_mpi.mpi.words import Words
 from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.intervals import Interval
-from lb_mpi.pooling.worker import Swap, Worker
+from lb_mpi.pooling.worker import Swap
 from lb_mpi.recording.events import Phase
-from lb_mpi.recording.steals import Steals
 
 FLUSH_S = 20e-3  # results wait so long for others to go with
 FLUSH_BYTES = 256 << 10
@@ -59,24 +57,13 @@ class Sink(Protocol):
 class Shift:
     """The tasks of one map on this rank; `some(lo, hi)` are the arguments of positions.  `turn` again and again."""
 
-    def __init__(
-        self,
-        worker: Worker,
-        words: Words,
-        parcels: Parcels,
-        call: Call,
-        some: Callable[[int, int], list[Any]],
-        sink: Sink,
-        steals: Steals,
-        clocks: Clocks,
-    ) -> None:
-        self._worker, self._words, self._parcels, self._sink = worker, words, parcels, sink
-        self._steals = steals
-        self._call, self._some = call, some
+    def __init__(self, crew: Crew, call: Call, some: Callable[[int, int], list[Any]], sink: Sink) -> None:
+        self._worker, self._words, self._parcels = crew.worker, crew.host.words, crew.post.parcels
+        self._steals, self._clocks, self._slow = crew.steals, crew.clocks, crew.slow
+        self._call, self._some, self._sink = call, some, sink
         self._tasks, self._busy_s, self._work_s = 0, 0.0, 0.0  # see `RankTasks`
-        self._clocks = clocks
-        clocks.begin()
-        self._before = worker.steals, parcels.sent_bytes  # which count over all maps
+        self._clocks.begin()
+        self._before = self._worker.steals, self._parcels.sent_bytes  # which count over all maps
 
     @property
     def done(self) -> RankTasks:
@@ -90,10 +77,10 @@ class Shift:
         """The map is over."""
         self._worker.end()
 
-    def turn(self, slow: throttle, interrupts: Interrupts) -> bool:
+    def turn(self, interrupts: Interrupts) -> bool:
         """Answer, begin, and run one chunk; False when there was none to run."""
         worker, words = self._worker, self._words
-        if rest_s := slow.due():
+        if rest_s := self._slow.due():
             began = time.perf_counter()
             self._steals.record.enter(Phase.RESTING, began)
             time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
@@ -113,11 +100,11 @@ class Shift:
         if job is None:
             self._sink.flush(self.done, time.perf_counter(), idle=True)
             return False
-        self._run(job, slow, interrupts)
+        self._run(job, interrupts)
         self._sink.flush(self.done, time.perf_counter(), idle=False)
         return True
 
-    def _run(self, chunk: Interval, slow: throttle, interrupts: Interrupts) -> None:
+    def _run(self, chunk: Interval, interrupts: Interrupts) -> None:
         lo, hi = chunk.lo, chunk.hi
         function, star, keep = self._call
         values: list[Any] = []
@@ -137,7 +124,7 @@ class Shift:
         except BaseException as error:
             failed = error
         after = self._clocks.after()
-        slow.charge(after.cpu_s - before.cpu_s)
+        self._slow.charge(after.cpu_s - before.cpu_s)
         self._steals.record.enter(Phase.PACKING, after.wall_s)
         wall = after.wall_s - before.wall_s
         took_s = own_s(before, after)

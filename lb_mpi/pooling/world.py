@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lb_mpi.checks import number
+from lb_mpi.checks import virtual_s
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.collect import Collector
 from lb_mpi.pooling.deal import Floats
@@ -34,7 +34,7 @@ class Costs(NamedTuple):
     def checked(self) -> Costs:
         """Return the same; ValueError unless all are 0 or more, and finite."""
         for name, seconds in self._asdict().items():
-            number(name, seconds, least=0.0)
+            virtual_s(name, seconds, least=0.0)
         return self
 
 

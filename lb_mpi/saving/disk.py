@@ -62,10 +62,10 @@ class Disk:
             self.sync_dir(path.parent)
 
     def names(self, path: Path) -> list[str]:
-        """List what lies in a directory, sorted; nothing if there is none."""
+        """List what lies in a directory, sorted; nothing if there is none, or a file of that name."""
         try:
             return sorted(os.listdir(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def create(self, path: Path) -> File:

@@ -1,8 +1,10 @@
-"""How much work to do between two looks at the mailbox.   (pure)"""
+"""How much work to do between two looks for messages.   (pure)"""
 
 from __future__ import annotations
 
 from lb_mpi.checks import integer
+
+MOST_UNITS = 1 << 40
 
 
 class Quantum:
@@ -13,13 +15,15 @@ class Quantum:
     """
 
     def __init__(self, fixed: int | None = None, *, overhead: float = 0.02, longest_s: float = 5e-3) -> None:
-        self.units = 1 if fixed is None else integer("quantum", fixed, 1, unit="units of work; None: adaptive")
+        self.units = 1
+        if fixed is not None:
+            self.units = min(integer("quantum", fixed, 1, unit="units of work; None: adaptive"), MOST_UNITS)
         self._fixed = fixed is not None
         self._overhead, self._longest_s = overhead, longest_s
         self._poll_s = 0.0
 
     def observe(self, done: int, work_s: float, poll_s: float) -> None:
-        """A quantum of `done` units took `work_s` seconds, and the look at the mailbox before it `poll_s`."""
+        """A quantum of `done` units took `work_s` seconds, and the look for messages before it `poll_s`."""
         if self._fixed or done < 1:
             return
         # The median, found by small steps: a mean would follow the few polls in which the rank was off the processor.

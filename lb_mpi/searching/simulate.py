@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from lb_mpi.checks import number, show
+from lb_mpi.checks import show, virtual_s
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
@@ -46,13 +46,16 @@ class SimulatedSearch(NamedTuple):
     )
 
 
+MOST_UNITS = 1 << 40  # in one quantum
+
+
 class Slot:
     """What the simulation keeps of one rank."""
 
     def __init__(self, speed: float, unit_s: float, quantum_s: float, drafts: Drafts | None) -> None:
         self.speed, self.drafts = speed, drafts
         self.unit_s = unit_s / speed  # virtual seconds that it takes for one unit
-        self.quantum = max(1, round(quantum_s * speed / unit_s))  # units
+        self.quantum = max(1, round(min(quantum_s * speed / unit_s, MOST_UNITS)))
         self.outcome: int | BaseException = 0  # of the quantum in hand: units done, or what was raised
 
 
@@ -81,7 +84,7 @@ class Simulation(Virtual[Message, Job]):
         if size < 1:
             raise ValueError("problems: expected one per rank, got none")
         options = (options or Options(seed=seed)).checked()
-        unit_s, quantum_s = number("unit_s", unit_s, above=0.0), number("quantum_s", quantum_s, above=0.0)
+        unit_s, quantum_s = virtual_s("unit_s", unit_s), virtual_s("quantum_s", quantum_s)
         for problem in problems:
             check_problem(problem)
             options = check_route(problem, options)

@@ -16,7 +16,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 SPEEDS = np.random.default_rng(7).uniform(1, 10, SIZE)
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 def refused(action: Callable[[], object]) -> list[str]:

@@ -22,7 +22,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 SPEEDS = [0.8, 0.4, 0.2, 0.2]
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 PARTICLE = np.dtype([("id", "i4"), ("x", "f8", (2,)), ("alive", "?")])
 

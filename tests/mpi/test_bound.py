@@ -15,7 +15,7 @@ from tests.test_tsp import held_karp
 
 COMM = MPI.COMM_WORLD
 LAST = COMM.size - 1
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 @pytest.mark.parametrize("sense", ["min", "max"])

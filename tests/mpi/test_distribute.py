@@ -20,7 +20,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 EVEN = [1.0] * SIZE  # so that nothing is measured
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 def refused(action: Callable[[], object]) -> list[str]:

@@ -19,7 +19,7 @@ from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 def graphs() -> list[Graph]:

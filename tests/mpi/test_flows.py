@@ -22,7 +22,7 @@ from tests.misbehaviour import RAISES
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LOADS = np.random.default_rng(0).uniform(0, 9, SIZE)
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 def columns(of: Plan) -> list[list[float]]:

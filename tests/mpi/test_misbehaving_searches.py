@@ -12,8 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi import mailbox
-from lb_mpi.searching.drafting import Message
+from lb_mpi.mpi import parcels
 from tests.misbehaviour import RAISES, RETURNS, NotForPickling
 from tests.pile import Pile
 
@@ -152,14 +151,14 @@ def test_a_callback_that_is_no_function_is_refused() -> None:
 
 @pytest.mark.parametrize("when", [1, 2, 10])
 def test_ctrl_c_in_the_midst_of_receiving_reaches_all(monkeypatch: pytest.MonkeyPatch, when: int) -> None:
-    take, calls = mailbox.Mailbox.take, itertools.count(1)
+    take, calls = parcels.Parcels.take, itertools.count(1)
 
-    def interrupted(self: mailbox.Mailbox) -> list[Message]:
+    def interrupted(self: parcels.Parcels) -> list[tuple[int, int, parcels.Buffer]]:
         if RANK == LAST and next(calls) == when:
             os.kill(os.getpid(), signal.SIGINT)
         return take(self)
 
-    monkeypatch.setattr(mailbox.Mailbox, "take", interrupted)
+    monkeypatch.setattr(parcels.Parcels, "take", interrupted)
     with pytest.raises(KeyboardInterrupt if RANK == LAST else lb_mpi.SearchError) as caught:
         lb_mpi.search(COMM, Endless(), threshold=1.0)
     assert RANK == LAST or str(caught.value).startswith(f"rank {LAST}: KeyboardInterrupt")
@@ -167,8 +166,8 @@ def test_ctrl_c_in_the_midst_of_receiving_reaches_all(monkeypatch: pytest.Monkey
     well()
 
 
-def test_large_payloads_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailbox, "PIECE", 5)
+def test_large_payloads_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parcels, "LOOK_BYTES", 64)
     for _ in range(5):
         well()
     with pytest.raises(lb_mpi.SearchError, match="misbehaving"):

@@ -9,7 +9,7 @@ from lb_mpi.mpi.waiting import Nap
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 SIZES = [64, LOOK_BYTES, LOOK_BYTES + UNIT_BYTES, 128, 5_000_000 // 64 * 64, 64, 3 * LOOK_BYTES, 64]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,18 +15,17 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi.mpi import news
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.crew import Crew
-from lb_mpi.mpi.following import serve
-from lb_mpi.mpi.pool_messages import Tag
 from lb_mpi.mpi.pool_script import open_script, run_script
-from lb_mpi.mpi.served import serving
+from lb_mpi.mpi.served import run_alone
 from tests.misbehaviour import RAISES, NotForPickling
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 def square(x: Any) -> Any:
@@ -56,6 +56,18 @@ ITEMS: dict[str, Any] = {
     "large": np.ones((50, 5000)),
     "nothing": [],
     "one": [7],
+    "far range": range(2**70, 2**70 + 500, 5),
+    "far steps": range(0, 2**70, 2**63),
+    "150 fields": np.zeros(90, [(f"field {k}", "f8") for k in range(150)]),
+    "other letters": np.ones(90, [("Größe", "f8"), ("高さ", "i2")]),
+    "no bytes": np.zeros(90, "V0"),
+    "no letters": np.zeros(90, "S0"),
+    "no fields": np.zeros((90, 2), []),
+    "aligned": np.ones(90, np.dtype([("a", "i1"), ("b", ">f8"), ("c", "f4", (2, 2))], align=True)),
+    "records": np.ones(90, np.dtype((np.record, [("a", "i1")]))),
+    "titles": np.ones(90, [(("title", "a"), "i1")]),
+    "dates": np.arange("2020-01-01", "2020-03-01", dtype="datetime64[D]"),
+    "no columns": np.zeros((90, 0)),
 }
 
 
@@ -77,7 +89,7 @@ def test_each_task_once_in_order(pool: lb_mpi.Pool, name: str) -> None:
 
 
 def test_functions_of_each_rank_and_what_they_get(pool: lb_mpi.Pool) -> None:
-    rows = np.zeros((40, 2))
+    rows, fields = np.zeros((40, 2)), np.zeros(40, [("x", "f8")])
     for results in (
         pool.starmap(lambda a, b: a - b, [(3 * k, k) for k in range(99)]),
         pool.map(lambda k: 2 * k, 99),
@@ -92,8 +104,15 @@ def test_functions_of_each_rank_and_what_they_get(pool: lb_mpi.Pool) -> None:
     assert pool.map(change, rows) == ([2.0] * 40 if RANK == 0 else None)
     assert not rows.any()
 
+    def change_field(row: Any) -> float:
+        row["x"] += 1.0
+        return float(row["x"])
 
-def test_the_function_and_shared_objects_travel_once() -> None:
+    assert pool.map(change_field, fields) == ([1.0] * 40 if RANK == 0 else None)
+    assert not fields["x"].any()
+
+
+def test_the_function_travels_once() -> None:
     with lb_mpi.Pool(COMM, root=LAST) as pool:
         if pool is None:
             return
@@ -106,15 +125,6 @@ def test_the_function_and_shared_objects_travel_once() -> None:
         assert pool.last.ranks[LAST].sent_bytes < 1000 * SIZE
         weights[0] = 2.0  # it's another function now
         assert float(pool.map(function, [1.0])[0].sum()) == 300_001.0  # type: ignore[index]
-        handle = pool.share(weights)
-        assert pool.map(functools.partial(shared_sum, handle), 20) == [300_001.0 + k for k in range(20)]
-        assert pool.last.ranks[LAST].sent_bytes < 1000 * SIZE
-    with pytest.raises(LookupError, match="closed"):
-        shared_sum(handle, 0)
-
-
-def shared_sum(handle: Any, k: int) -> float:
-    return float(handle.value.sum()) + k
 
 
 def test_submitted_tasks() -> None:
@@ -186,10 +196,13 @@ def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
         (lambda: pool.map(square, "abc"), TypeError, "items = 'abc': expected"),
         (lambda: pool.map(square, -1), ValueError, "items = -1: expected"),
         (lambda: pool.map(square, 1 << 28), ValueError, "items: expected at most 268,435,454"),
+        (lambda: pool.map(square, 2**70), ValueError, "items: expected at most 268,435,454"),
+        (lambda: pool.map(square, range(-(2**70), 2**70, 3)), ValueError, "items: expected at most 268,435,454"),
         (lambda: pool.map(square, [1, NotForPickling()]), TypeError, r"items\[1\] can't be pickled"),
         (lambda: pool.map(square, 3, costs=[1, 2]), ValueError, r"costs of shape \(2,\): expected \(3,\)"),
         (lambda: pool.map(square, 3, costs=[1, -2, 0]), ValueError, r"costs\[1\] = -2.0: expected"),
         (lambda: pool.map(square, 3, chunksize=0), ValueError, "chunksize = 0: expected"),
+        (lambda: pool.map(square, 3, chunksize=2**70), ValueError, f"chunksize = {2**70}: expected"),
         (lambda: pool.map(square, 3, to="me"), ValueError, "to = 'me': expected one of root, all"),
         (lambda: pool.map(None, 3), TypeError, "function = None: expected a function"),  # type: ignore[arg-type]
         (lambda: pool.map(square, 3, progress=3), TypeError, "progress = 3: expected a function"),  # type: ignore[arg-type]
@@ -200,9 +213,9 @@ def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
     if SIZE > 1:
         with pytest.raises(TypeError, match=f"rank {LAST}: function = 3: expected" if RANK != LAST else "function = 3"):
             pool.map(3 if RANK == LAST else square, 5)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="map is called on one rank of the pool, share on another"):
-            pool.share(1) if RANK == LAST else pool.map(square, 3)
-    with pytest.raises(lb_mpi.TaskError, match=r"a map of this pool is under way"):
+        with pytest.raises(lb_mpi.Error, match="wait: expected a pool made with root="):
+            pool.wait() if RANK == LAST else pool.map(square, 3)
+    with pytest.raises(lb_mpi.TaskError, match=r"a map of these ranks is under way"):
         pool.map(lambda k: pool.map(square, 3), 20)
     with pytest.raises(lb_mpi.Error, match="submit: expected the root of a pool made with root="):
         pool.submit(square, 3)
@@ -217,6 +230,7 @@ def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
         ({"root": SIZE}, f"root = {SIZE}: expected"),
         ({"speeds": [1.0]}, "speeds: 1 of them: expected"),
         ({"speeds": [0.0] * SIZE}, r"speeds\[0\] = 0.0: expected"),
+        ({"speeds": [0.0] + [1.0] * (SIZE - 1) if RANK == LAST else None}, r"speeds\[0\] = 0.0: expected"),
         ({"emulated_speed": 2}, "emulated_speed = 2: expected"),
     ],
 )
@@ -246,15 +260,18 @@ def test_who_leaves_a_loop_early_drops_the_rest(pool: lb_mpi.Pool) -> None:
 
 
 def test_ranks_that_wait_serve() -> None:
-    pool = lb_mpi.Pool(COMM)
+    pool = lb_mpi.Pool(COMM, root=0)
     if not pool.is_master():
         pool.wait()
     else:
+        pool.wait()  # the root has nothing to wait for
         for _ in range(2):
             assert pool.map(square, 300) == [k * k for k in range(300)]
         if SIZE > 1:
             with pytest.raises(TypeError, match="can't be pickled"):
                 pool.map(lambda k: k, 3)
+        with pytest.raises(ValueError, match=f"chunksize = {2**70}: expected"):
+            pool.map(square, 3, chunksize=2**70)
         with pytest.raises(lb_mpi.TaskError, match=r"task 7 .*ValueError: 7 \("):
             pool.map(functools.partial(fail_at, 7), 20)
         assert pool.map(square, [2]) == [4]
@@ -288,27 +305,117 @@ def test_leaving_by_an_exception_tells_those_who_wait() -> None:
         leave()
 
 
+def test_a_pool_can_be_closed_when_ranks_do_not_come_to_the_same(pool: lb_mpi.Pool) -> None:
+    if SIZE > 1:
+        with pytest.raises((ValueError, lb_mpi.Error), match="map is called on one rank of the pool, close on another"):
+            pool.close() if RANK == LAST else pool.map(square, 3)
+        with pytest.raises(ValueError if RANK == LAST else lb_mpi.Error, match=r"map is called|that was closed"):
+            pool.map(square, 3)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
+@pytest.mark.parametrize("root", [None, 0])
+def test_an_error_while_a_map_is_told_reaches_all(monkeypatch: pytest.MonkeyPatch, root: int | None) -> None:
+    def break_down(*_: Any) -> None:
+        raise MemoryError("no room")
+
+    def run() -> None:
+        with lb_mpi.Pool(COMM, root=root) as pool:
+            if pool is not None:
+                with monkeypatch.context() as patch:
+                    if RANK == 0:
+                        patch.setattr(pool._crew.host.shelf, "spread", break_down)
+                    pool.map(abs, np.ones((50, 5000)))
+
+    with pytest.raises(lb_mpi.Error if RANK else MemoryError, match="no room"):
+        run()
+    COMM.Barrier()
+
+
+@pytest.mark.parametrize("root", [None, 0])
+def test_what_progress_raises_at_the_end_reaches_all(root: int | None) -> None:
+    def progress(done: int, n: int) -> None:
+        if done == n:
+            raise ZeroDivisionError("at the end")
+
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        if pool is not None:
+            with pytest.raises(lb_mpi.TaskError, match="rank 0: ZeroDivisionError: at the end"):
+                pool.map(square, 30, progress=progress)
+            assert pool.map(square, [2]) == ([4] if RANK == 0 else None)
+
+
+def test_pools_that_fail_on_all_ranks_are_freed() -> None:
+    def call(of: lb_mpi.Pool, how: int) -> None:
+        if how == 0:
+            of.map(functools.partial(fail_at, 1), 4)
+        elif how == 1:
+            of.map(square, 3, chunksize=0)
+        else:
+            dict(of.imap_unordered(functools.partial(leave_at, 1), 4))
+
+    n_abandoned = len(news._abandoned)
+    for how, root in itertools.product(range(3), (None, 0)):
+        pool = None
+        try:
+            with lb_mpi.Pool(COMM, root=root) as pool:
+                if pool is not None:
+                    call(pool, how)
+        except (lb_mpi.TaskError, ValueError, SystemExit):
+            assert pool is not None
+            assert pool._crew.comm == MPI.COMM_NULL
+        else:
+            assert pool is None
+    assert len(news._abandoned) == n_abandoned
+
+
+def test_futures_after_the_end_of_their_pool() -> None:
+    def leave(futures: list[Any]) -> None:
+        with lb_mpi.Pool(COMM, root=0) as pool:
+            if pool is not None:
+                futures += [pool.submit(square, k) for k in range(3)]
+                assert futures[0].result() == 0
+                futures += [pool.submit(square, k) for k in range(3, 4 * SIZE)]
+                raise ZeroDivisionError
+
+    futures: list[Any] = []
+    if RANK:
+        leave(futures)
+        return
+    with pytest.raises(ZeroDivisionError):
+        leave(futures)
+    n_cancelled = 0
+    for k, future in enumerate(futures):
+        assert future.done()
+        n_cancelled += future.cancelled()
+        if future.cancelled():
+            with pytest.raises(RuntimeError, match=f"task {k} was cancelled: the pool was closed"):
+                future.result()
+        else:
+            assert future.result() == k * k
+            assert future.exception() is None
+    assert n_cancelled
+    assert not futures[0].cancelled()
+
+
 @pytest.mark.parametrize("n_hosts", [2, 3])
 def test_between_hosts(n_hosts: int) -> None:
     """Ranks as if on several hosts: tasks that all start on one of them are asked for."""
     host = MPI.Intracomm(COMM.Split(RANK % n_hosts))
-    crew = Crew(duplicate(COMM), 0, host=host)
-    with serving(crew):
-        if RANK:
-            serve(crew, meets=False)
-        else:
-            pool = lb_mpi.Pool(speeds=[1.0] + [1e-3] * LAST)  # so the root owns nearly all
-            for _ in range(3):
-                ranks = pool.map(spin, [0.5e-3] * 100)
-                assert ranks is not None
-                assert len(ranks) == 100
-                assert pool.map(square, np.arange(20_000.0)) == [k * k for k in np.arange(20_000.0)]  # over the shelf
-            with pytest.raises(lb_mpi.TaskError, match="task 70 "):
-                pool.map(functools.partial(leave_at, 70), 100)
-            assert pool.map(square, 100) == [k * k for k in range(100)]
-            pool.close()
-            crew.send_all(Tag.CLOSE)
-    crew.close()
+
+    def run() -> None:
+        pool = lb_mpi.Pool(speeds=[1.0] + [1e-3] * LAST)  # so the root owns nearly all
+        for _ in range(3):
+            ranks = pool.map(spin, [0.5e-3] * 100)
+            assert ranks is not None
+            assert len(ranks) == 100
+            assert pool.map(square, np.arange(20_000.0)) == [k * k for k in np.arange(20_000.0)]  # over the shelf
+        with pytest.raises(lb_mpi.TaskError, match="task 70 "):
+            pool.map(functools.partial(leave_at, 70), 100)
+        assert pool.map(square, 100) == [k * k for k in range(100)]
+        pool.close()
+
+    run_alone(Crew(duplicate(COMM), 0, host=host), run)
     host.Free()
 
 
@@ -365,7 +472,7 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
         assert pool.map(enclosing(factor), 9, log=path.with_suffix(".two"), to="all") == [k * factor for k in range(9)]
     with pytest.raises(ValueError, match="another function"):
         pool.map(enclosing(3), 9, log=tmp_path / "by2.two")
-    with pytest.raises(TypeError, match="one that a log can tell from others"):
+    with pytest.raises(TypeError, match="what a log can tell from others"):
         pool.map(enclosing(NotForPickling()), 9, log=tmp_path / "not")
     with pytest.raises(TypeError, match=r"log = 3\.5: expected the name of a file"):
         pool.map(square, 5, log=3.5)
@@ -404,4 +511,50 @@ def test_a_script_that_rank_0_runs_alone(tmp_path: Path, monkeypatch: pytest.Mon
             run_script(script, [str(path), "7"])
     else:
         run_script(script, [str(path), "7"])
+    COMM.Barrier()
+
+
+def delayed(text: str) -> str:
+    spin(1e-3)
+    return text
+
+
+TWO_POOLS = """
+import pytest
+import lb_mpi
+from tests.mpi.test_pool import delayed, square
+a, b = lb_mpi.Pool(), lb_mpi.Pool()
+fa = [a.submit(delayed, f"a{k}") for k in range(8)]
+fb = [b.submit(delayed, f"b{k}") for k in range(8)]
+assert [future.result() for future in fb] == [f"b{k}" for k in range(8)]
+assert [future.result() for future in fa] == [f"a{k}" for k in range(8)]
+taken = {}
+for k, value in a.imap_unordered(square, 200):
+    taken[k] = value
+    if len(taken) == 1:
+        with pytest.raises(lb_mpi.Error, match="a map of these ranks is under way"):
+            b.map(square, 5)
+        assert b.submit(square, 7).result() == 49
+assert taken == {k: k * k for k in range(200)}
+left = b.submit(square, 3)
+a.close()
+assert left.result() == 9
+assert b.map(square, 5) == [0, 1, 4, 9, 16]
+for _ in b.imap_unordered(square, 200):
+    break
+b.submit(square, 3)
+unfinished = b.imap_unordered(square, 200)
+next(unfinished)
+"""
+
+
+def test_two_pools_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(COMM.bcast(str(tmp_path))) / "script.py"
+    if RANK == 0:
+        path.write_text(TWO_POOLS)
+    COMM.Barrier()
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    run_script(open_script(str(path), module=False), [str(path)])
     COMM.Barrier()

@@ -86,8 +86,8 @@ def worker(task: tuple[float, float]) -> float:
 
 
 def tutorial(tasks: list[tuple[float, float]]) -> list[float] | None:
-    """schwimmbad's own, with another import."""
-    pool = MPIPool()
+    """schwimmbad's own, with another import and `root=0`."""
+    pool = MPIPool(root=0)
     if not pool.is_master():
         pool.wait()
         sys.exit(0)

@@ -11,7 +11,7 @@ from lb_mpi.mpi.exchange import fingerprint
 from lb_mpi.mpi.process_graph import process_graph
 from tests.mpi.test_balancer import COMM, RANK, SIZE, numbers, slow_square
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 def test_process_graphs() -> None:

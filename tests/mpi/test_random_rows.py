@@ -22,7 +22,7 @@ from lb_mpi.mpi.exchange import METHODS
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 N = int(os.environ.get("LB_MPI_RANDOM", "15"))
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 def draw_graph(rng: random.Random) -> Graph | None:

@@ -16,7 +16,7 @@ HOW_MANY = int(os.environ.get("LB_MPI_RANDOM", "20"))
 FIRST = int(os.environ.get("LB_MPI_RANDOM_FIRST", "0"))
 FAILING = ("", "", "start", "work", "load", "split", "absorb", "result", "merge")
 LEAVES = {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 class Tree(Pile):

@@ -22,7 +22,7 @@ from lb_mpi.saving.folder import Folder
 COMM = MPI.COMM_WORLD
 N = 23
 KINDS = ("<f8", ">i4", "f4", "?", "M8[ms]", "U5", "S3", "c16", [("id", "i8"), ("at", "f4", (2,))], "U0")
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 not_on_many = pytest.mark.skipif(COMM.size > 4, reason="many ranks show nothing new")
 
 

@@ -18,6 +18,7 @@ from lb_mpi.saving.folder import Folder
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 @pytest.fixture(scope="module", autouse=True)

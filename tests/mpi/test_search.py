@@ -12,7 +12,7 @@ import lb_mpi
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
 class SlowPile(Pile):
