@@ -94,10 +94,10 @@ def test_a_rank_that_waits_looks_once_at_a_time() -> None:
     events = 0
 
     class Counted(World):
-        def _serve(self, *event: Any) -> None:
+        def step(self) -> bool:
             nonlocal events
             events += 1
-            super()._serve(*event)
+            return super().step()
 
     speeds = np.linspace(100.0, 400.0, 64)
     cluster = Cluster(parse("torus:8x8"), speeds, world_class=Counted)

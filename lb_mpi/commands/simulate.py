@@ -26,13 +26,13 @@ from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling import simulate as pools
-from lb_mpi.pooling.world import Network
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.record.record import Record
 from lb_mpi.record.store import virtual_files
 from lb_mpi.searching import room
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.options import Options
+from lb_mpi.virtual import Network, check_span
 
 KNOWN = ("nothing", "speeds", "costs", "both")
 SHOWN = 20  # lines of a table, to people
@@ -140,7 +140,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
     room.check_ranks(options.ranks, room.TREE_BYTES)
     seed = integer("seed", options.seed, 0)
-    latency = searches.check_latency(options.latency)
+    latency = check_span("latency", options.latency)
     records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None
     result = searches.search(
         [UnbalancedTreeSearch(TREES[options.tree]) for _ in range(options.ranks)],
@@ -234,9 +234,9 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     began = time.process_time()
     graph = as_graph(options.graph)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
-    latency = searches.check_latency(options.latency)
+    latency = check_span("latency", options.latency)
     bytes_per_s, row_s = bandwidth("bandwidth", options.bandwidth), virtual_s("row_s", options.row_s)
-    network = rounds.Network(latency, 1.0 / bytes_per_s, integer("row_bytes", options.row_bytes, 0))
+    network = Network(latency, bytes_per_s=bytes_per_s)
     recorded = Rows(graph.n) if options.record is not None else None
     if recorded is not None:
         recorded.records[0].graph(*graph.edges())
@@ -246,6 +246,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
         scheme=options.scheme,
         tolerance=options.tolerance,
         network=network,
+        row_bytes=integer("row_bytes", options.row_bytes, 0),
         noise=options.noise,
         seed=seed,
         world_class=rounds.World if recorded is None else recorded.world,
@@ -366,7 +367,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
         hosts,
         _speeds(options, size),
         speeds_known=options.known in ("speeds", "both"),
-        network=Network(options.within, searches.check_latency(options.latency)),
+        network=Network(check_span("within", options.within), check_span("latency", options.latency)),
         seed=seed,
         records=records,
     )
@@ -376,7 +377,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
         done.append(pool.map(costs, costs_known=options.known in ("costs", "both")))
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
-        _write(options, records, pool.world.events.now, names, f"--hosts {options.hosts} --maps {n_maps}")
+        _write(options, records, pool.world.now, names, f"--hosts {options.hosts} --maps {n_maps}")
     totals = {
         name: sum(getattr(each, name) for each in done)
         for name in ("seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")

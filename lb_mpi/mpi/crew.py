@@ -128,7 +128,8 @@ class Crew:
         hosts: dict[int, list[int]] = {}
         for rank, first in enumerate(comm.allgather(min(mine))):
             hosts.setdefault(first, []).append(rank)
-        self.worker = Worker(comm.rank, mine, [ranks for ranks in hosts.values() if comm.rank not in ranks])
+        others = [ranks for ranks in hosts.values() if comm.rank not in ranks]
+        self.worker = Worker(comm.rank, mine, others, words=self.host.words, speeds=self.host.words.speeds)
 
     @property
     def comm(self) -> MPI.Intracomm:
@@ -173,18 +174,18 @@ class Crew:
         """Take what has arrived: what a thief asks, results, and orders, which wait until they are followed."""
         signs.turn()
         self.news.roll.look(self.post.waited_s)
-        arrived = self.post.parcels.take()
+        arrived, heard = self.post.parcels.take(), []
         for source, tag, buffer in arrived:
             if tag == Tag.STEAL:
                 message = read_steal(buffer)
-                self.worker.receive(source, message)
+                heard.append((source, message))
                 if message.epoch == self.worker.epoch:
                     self.steals.given(source, time.perf_counter(), message)
             elif tag in (Tag.RESULTS, Tag.RESULT):
                 self.take_result(source, tag, buffer)
             else:
                 self.orders.append((tag, buffer))
-        for rank, message in self.worker.sends():
+        for rank, message in self.worker.turn(time.perf_counter(), heard) if heard else ():
             self.post.parcels.send(rank, Tag.STEAL, steal_parcel(message))
         if arrived:
             self.post.active()

@@ -26,7 +26,7 @@ from lb_mpi.saving.folder import Saved as OnDisk
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Send
 from lb_mpi.searching.reporting import ROOT
-from lb_mpi.searching.saves import Receipt, Saved, unpack_parts
+from lb_mpi.searching.saves import Commit, Open, Receipt, Saved, Write, unpack_parts
 from lb_mpi.searching.searcher import Searcher
 
 KIND = "search"
@@ -80,8 +80,10 @@ class SearchStore:
             mark_save(began, self.base + number)
         return None if part is None else part[1:]
 
-    def commit(self, number: int, receipts: Sequence[Receipt]) -> None:
-        """Write the manifest; with a warning when that can't be."""
+    def commit(self, number: int, receipts: Sequence[Receipt] | None) -> None:
+        """Write the manifest; with a warning when that can't be.  None: there is nothing to commit."""
+        if receipts is None:
+            return
         parts = [Part(name(each.rank), each.n_bytes, each.crc) for each in receipts]
         best = receipts[0].best
         for each in receipts[1:]:
@@ -108,14 +110,14 @@ class Saving:
         self.found, self._store, self._signals = found, store, signals
         self._asked = False
 
-    def serve(self, searcher: Searcher, now: float) -> list[Send]:
+    def serve(self, searcher: Searcher) -> list[Send]:
         """Save what is to be saved after a turn, and ask for the end when a signal has come; what is to be sent."""
         sends: list[Send] = []
         if self._signals.came and not self._asked:
             self._asked = True
             sends += searcher.ask_to_stop()
-        if searcher.saving:
-            sends += searcher.save(self._store, now)
+        if isinstance(job := searcher.job, Open | Write | Commit):
+            sends += searcher.done(job, job.run(self._store))
             signs.turn()
         return sends
 

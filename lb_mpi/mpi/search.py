@@ -31,7 +31,7 @@ from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
 from lb_mpi.searching.recorded import Drafts, step
 from lb_mpi.searching.reporting import ROOT, Report
-from lb_mpi.searching.searcher import Searcher
+from lb_mpi.searching.searcher import Searcher, Work
 
 __all__ = ["RankStats", "SearchResult", "search"]
 
@@ -182,17 +182,17 @@ def _run(
         arrived = search_messages.take(parcels)
         sends = searcher.turn(began - start, arrived)
         if saving is not None:
-            sends += saving.serve(searcher, began - start)
+            sends += saving.serve(searcher)
         search_messages.send(parcels, sends)
         turned = time.perf_counter()
         searcher.attempt(call_back, began - start)
         aside_s = time.perf_counter() - turned  # that it takes long is no reason to call it seldom
         if arrived or sends:
             nap.reset()
-            drafts.turn(turned, arrived, sends)
+            drafts.turn(turned, [message for _, message in arrived], sends)
         signs.turn()
         searcher.attempt(roll.look, nap.waited_s)  # where warnings are errors, all are told
-        if searcher.working:
+        if isinstance(job := searcher.job, Work):
             nap.reset()
             if rest_s := slow.due():
                 record.enter(Phase.RESTING, turned + aside_s)
@@ -201,14 +201,15 @@ def _run(
             cpu = time.thread_time()
             polled = time.perf_counter()
             record.enter(Phase.OWN, polled)
-            done = searcher.work(quantum.units)
+            done = searcher.attempt(guard.work, quantum.units) or 0
+            searcher.done(job, done)
             record.doing(searcher.units)
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
             slow.charge(cpu)
             quantum.observe(done, worked, polled - began - aside_s)
             cpu_s, work_s, poll_s = cpu_s + cpu, work_s + worked, poll_s + (polled - began)
-        elif not searcher.over and not arrived and not searcher.saving:
+        elif not searcher.over and not arrived and job is None:
             record.enter(Phase.WAITING, turned + aside_s)
             nap.take(searcher.wake_at - (time.perf_counter() - start))
     ended = time.perf_counter()

@@ -30,6 +30,6 @@ def send(parcels: Parcels, sends: Iterable[Send]) -> None:
         parcels.send(destination, TAG, pack(message))
 
 
-def take(parcels: Parcels) -> list[Message]:
-    """Return the messages that have arrived, those of one source in their order."""
-    return [unpack(buffer) for _, _, buffer in parcels.take()]
+def take(parcels: Parcels) -> list[tuple[int, Message]]:
+    """Return the (source, message) that have arrived, those of one source in their order."""
+    return [(source, unpack(buffer)) for source, _, buffer in parcels.take()]

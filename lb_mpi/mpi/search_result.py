@@ -112,7 +112,7 @@ def _await(parcels: Parcels, n: int) -> list[bytes]:
     nap = Nap(0.5e-3)
     while len(messages) < n:
         arrived = take(parcels)
-        messages += arrived
+        messages += [message for _, message in arrived]
         if not arrived:
             nap.take()
     return [message.payload for message in sorted(messages, key=lambda message: message.source)]
