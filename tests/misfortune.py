@@ -76,6 +76,11 @@ def main(what: str, folder: Path) -> None:
         balancer.map_blocks(np.sqrt, np.ones(8))
 
     def task(item: int) -> int:
+        if number == 1 and what in ("stop", "sleep", "leave"):  # until the last rank has got a task, too
+            if last:
+                (folder / "met").touch()
+            while not (folder / "met").exists():
+                time.sleep(0.01)
         if number == 1 and what == "stop" and last:
             os.kill(os.getpid(), signal.SIGSTOP)
         if number == 1 and what == "sleep" and last:
