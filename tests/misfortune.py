@@ -50,7 +50,7 @@ def wait_together(comm: MPI.Intracomm, folder: Path) -> None:
 
 
 def main(what: str, folder: Path) -> None:
-    """Kill (rank 0, or the last), fail, hang, leave, stop oneself, or wait for a signal; at the first start only."""
+    """Kill (rank 0, or the last), fail, hang, leave, stop, or wait for a signal or a file; at the first start only."""
     comm = MPI.COMM_WORLD
     number = save(folder) if comm.rank == 0 else 0
     number = comm.bcast(number)
@@ -74,6 +74,10 @@ def main(what: str, folder: Path) -> None:
         if last:
             return
         balancer.map_blocks(np.sqrt, np.ones(8))
+    if what == "linger" and comm.rank == 0:
+        (folder / "ready").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
 
     def task(item: int) -> int:
         if number == 1 and what in ("stop", "sleep", "leave"):  # until the last rank has got a task, too

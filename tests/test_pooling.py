@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lb_mpi.__main__ import main
 from lb_mpi.pooling.chunks import TARGET_S, Pace, share
-from lb_mpi.pooling.deal import Speeds, deal
+from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, meets, pack, take_back, take_front, unpack
 from lb_mpi.pooling.simulate import MapRun, Pool, bound_s, counter_s, task_costs
 from lb_mpi.pooling.world import Network
@@ -89,8 +89,18 @@ def test_speeds_are_measured_and_given_ones_are_kept() -> None:
         for speeds in (measured, given):
             speeds.observe(1000 * true, 1000 * true, np.ones(4))
             speeds.observe(np.zeros(4), None, np.zeros(4))
-    assert given.values.tolist() == UNEQUAL
+    assert given.values.tolist() == [speed / 0.8 for speed in UNEQUAL]
     assert measured.values / measured.values[0] == pytest.approx(true / 0.8, rel=0.1)
+
+
+@pytest.mark.parametrize("costs", [None, np.array([1.0, 0.5, 0.0, 1.0, 1.0])])
+@pytest.mark.parametrize("given", [[1e308] * 4, [5e-324] * 4, [5e-324, 1e308, 1.0, 1e-200]])
+def test_speeds_that_are_huge_or_tiny(given: list[float], costs: Floats | None) -> None:
+    speeds = Speeds(4, given).values.tolist()
+    order, bounds = deal(np.arange(5), speeds, costs)
+    assert sorted(order.tolist()) == [0, 1, 2, 3, 4]
+    assert (bounds[0], bounds[-1]) == (0, 5)
+    assert all(0 <= share(n, one, other) <= n for n in (1, MOST) for one in speeds for other in speeds)
 
 
 def test_a_few_tasks_of_known_cost_tell_the_speeds() -> None:
@@ -159,15 +169,13 @@ def test_one_seed_gives_one_run() -> None:
         (["--hosts", "2,0"], "hosts = 0: expected an integer >= 1"),
         (["--hosts", "1.5"], "hosts = 1.5"),
         (["--hosts", "99999"], "hosts = 99999: expected an integer, 1 to 10000 (ranks in all)"),
-        (["--hosts", "4", "--speeds", "1,2"], "speeds"),
+        (["--hosts", "4", "--speeds", "1,2,3,4,5"], "speeds"),
         (["--tasks", "-1"], "tasks = -1"),
         (["--maps", "0"], "maps = 0"),
         (["--spread", "nan"], "spread = nan"),
         (["--task-s", "0"], "task_s = 0"),
         (["--within", "0"], "within_s = 0"),
-        (["--between", "2,1"], "between_s = 1"),
-        (["--swap-s", "-1"], "swap_s = -1"),
-        (["--batch-s", "inf"], "batch_s = inf"),
+        (["--latency", "2,1"], "latency = (2.0, 1.0): expected"),
         (["--seed", "-1"], "seed = -1"),
     ],
 )
