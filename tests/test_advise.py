@@ -14,8 +14,7 @@ from lb_mpi.advising.advice import Advice, core_share
 from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
 from lb_mpi.graph import mesh
 from lb_mpi.pooling.simulate import Pool, task_costs
-from lb_mpi.problems.uts import UnbalancedTreeSearch
-from lb_mpi.problems.uts_tree import Tree
+from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.recording.events import Driver, Phase, Step
 from lb_mpi.recording.halos import Halos
 from lb_mpi.recording.known import LOADS, TASKS, Known, unpack
