@@ -35,8 +35,7 @@ from lb_mpi.mpi.distribute import METHODS
 from lb_mpi.mpi.halo import HaloPlan
 from lb_mpi.mpi.recorder import map_of, records
 from lb_mpi.mpi.waiting import barrier
-from lb_mpi.recording.layouts import SPECTRAL, placed
-from lb_mpi.recording.maps import shares
+from lb_mpi.record.maps import SPECTRAL, placed, shares
 from lb_mpi.saving.rows import Arrays
 
 PROG = "python -m apps.heat"

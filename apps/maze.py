@@ -39,7 +39,7 @@ from lb_mpi.checks import integer
 from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.recorder import map_of, records
 from lb_mpi.mpi.waiting import barrier
-from lb_mpi.recording.known import MAP
+from lb_mpi.record.record import MAP
 
 PROG = "python -m apps.maze"
 

@@ -70,7 +70,7 @@ class SavedSteps:
 
     def _tell(self, done: int) -> None:
         now = time.perf_counter()
-        self.record.known.stepped(now, done, self.last)
+        self.record.stepped(now, done, self.last)
         self.record.enter(self.record.phase, now)  # a time to write it
 
     def _steps(self, arrays: Callable[[], Arrays]) -> Iterator[int]:

@@ -34,8 +34,8 @@ from lb_mpi.mpi.collective import agree
 from lb_mpi.mpi.exchange import METHODS
 from lb_mpi.mpi.recorder import map_of, records, running
 from lb_mpi.mpi.waiting import barrier, wait
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.maps import parts, places, size
+from lb_mpi.record.events import Phase
+from lb_mpi.record.maps import parts, places, size
 
 PROG = "python -m apps.weather"
 MOST_CELLS = 10**8  # rank 0 holds all of them in the end

@@ -11,19 +11,17 @@ import pytest
 from lb_mpi.__main__ import main
 from lb_mpi.advising import exchange, profiled, rows, search, tasks
 from lb_mpi.advising.advice import Advice, core_share
+from lb_mpi.balancing.recorded_rows import Rows
 from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
+from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.pooling.simulate import Pool, task_costs
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
-from lb_mpi.recording.events import Driver, Phase, Step
-from lb_mpi.recording.halos import Halos
-from lb_mpi.recording.known import LOADS, TASKS, Known, unpack
-from lb_mpi.recording.profile import Line, Profile, RankProfile
-from lb_mpi.recording.profile_store import write_profile
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.run import Run, assemble
-from lb_mpi.recording.store import place
-from lb_mpi.recording.virtual import Rows, files
+from lb_mpi.profiling.profile import Line, Profile, RankProfile, write_profile
+from lb_mpi.record.events import Driver, Phase, Step
+from lb_mpi.record.record import Record
+from lb_mpi.record.store import place, virtual_files
+from lb_mpi.report.run import Run, assemble
 from lb_mpi.searching import simulate as searching
 from lb_mpi.searching.options import Options
 
@@ -36,7 +34,7 @@ def quiet(_: str) -> None:
 
 
 def run_of(records: Sequence[Record], now: float) -> Run:
-    return assemble(files(records, now, ["virtual"] * len(records), "program"))
+    return assemble(virtual_files(records, now, ["virtual"] * len(records), "program"))
 
 
 def predicted(advice: Advice | None, what: str) -> float:
@@ -83,23 +81,21 @@ def late_run(outside_s: Sequence[float], speeds: Sequence[float] = (1.0, 0.5)) -
     """Ten calls of two ranks with rows for 0.1 s of work each; each comes late by its own time."""
     records = [Record(0.0) for _ in speeds]
     ends = np.zeros(len(speeds))
-    for call in range(10):
+    for _ in range(10):
         began = ends + outside_s
         ends = np.full(len(speeds), max(began + 0.1 / np.array(speeds)))
         for rank, record in enumerate(records):
             how = {"scheme": "direct", "tolerance": 0.05, "when": "auto", "every": 1, "neighbours": [1 - rank]}
-            record.known.use("map_blocks", how)
-            record.known.load(0.1 / speeds[rank], math.nan if call == 0 else outside_s[rank])
+            record.use("map_blocks", how)
             took_s, speed = 0.1 / speeds[rank], speeds[rank] / np.mean(speeds)
-            record.step(Step(Driver.ROWS, began[rank], ends[rank], took_s, 10, speed))
+            record.step(Step(Driver.ROWS, began[rank], ends[rank], took_s, 10, speed, home_s=took_s))
     return run_of(records, float(ends.max()))
 
 
 def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came() -> None:
     whole = late_run([0.0, 0.0])
     first, second = whole.ranks
-    loads = second.known.loads[:-1]
-    killed = second._replace(steps=second.steps[:-1], known=second.known._replace(loads=loads), ended=False)
+    killed = second._replace(steps=second.steps[:-1], ended=False)
     advice = rows.advise(whole._replace(ranks=[first, killed]), quiet)
     assert advice is not None
     assert advice.lines[0].measured_s == pytest.approx(9 * 0.2, rel=0.01)
@@ -195,7 +191,7 @@ def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) 
 def test_first_parts_cannot_be_followed_when_drafts_are_missing() -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(True, records)
-    records[2].moves.kept.n -= 1
+    records[2].moves.n -= 1
     advice = search.advise(run_of(records, took_s), quiet)
     assert advice is not None
     assert math.isnan(predicted(advice, "no balancing"))
@@ -208,7 +204,7 @@ def exchanged(weights: Sequence[float], cores: Sequence[float] = (1.0, 1.0, 1.0,
     took = np.array(weights) / SPEEDS / cores
     for rank, weight in enumerate(weights):
         halos = Halos(records[rank], emulated_speed=float(SPEEDS[rank]))
-        records[rank].known.use("exchange", {"vertices": 10, "weight": weight, "cut": 3.0})
+        records[rank].use("exchange", {"vertices": 10, "weight": weight, "cut": 3.0})
         for k in range(4):
             now = k * took.max()
             halos.begin(now if k == 0 else now - took.max() + took[rank], k * weight)
@@ -234,7 +230,7 @@ def test_a_busy_machine_does_not_show_in_what_a_quiet_one_would_take() -> None:
     busy = exchange.advise(run, quiet)
     assert predicted(busy, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.2 * 1.015, rel=1e-3)
     assert busy is not None
-    assert any("had a core for 50% of the time only" in note for note in busy.notes)
+    assert any("had a core for only 50% of the time" in note for note in busy.notes)
     run = exchanged([0.5, 0.25, 0.125, 0.125], [0.5, 1.0, 1.0, 1.0])
     assert predicted(exchange.advise(run, quiet), "as recorded") == pytest.approx(4 * 0.5 / 0.4, rel=1e-3)
     still = exchange.advise(run, quiet, quiet=True)
@@ -254,10 +250,10 @@ def profile(useful_s: Sequence[float], calls: int = 20) -> Profile:
 def test_a_program_without_lb_mpi() -> None:
     advice = profiled.advise(profile([4.0, 2.0, 1.0, 1.0]), quiet)
     assert predicted(advice, "as profiled") == 4.5
-    assert predicted(advice, "perfectly balanced, nobody waits") == pytest.approx(2.5)
+    assert predicted(advice, "perfectly balanced, no rank waits") == pytest.approx(2.5)
     realistic = predicted(advice, "balanced as lb_mpi does it")
     assert 2.5 < realistic < 3.2
-    assert any("speeds are taken to be equal" in note for note in advice.notes)
+    assert any("speeds are assumed to be equal" in note for note in advice.notes)
     once = profiled.advise(profile([4.0, 2.0, 1.0, 1.0], calls=1), quiet)  # nothing can be learned from a call before
     assert predicted(once, "balanced as lb_mpi does it") > realistic
     with pytest.raises(ValueError, match="the profile of one rank"):
@@ -268,7 +264,7 @@ def test_a_busy_machine_is_noticed() -> None:
     record = Record(0.0)
     record.enter(Phase.OWN, 0.0)
     record.step(Step(Driver.TASKS, 0.0, 4.0, 1.0, 10.0))
-    record.known.task(0, 10, 1.0)
+    record.task(0, 10, 1.0)
     run = run_of([record, Record(0.0)], 4.0)
     assert core_share(run.ranks[:1], [run.ranks[0].steps]) == pytest.approx([0.25], rel=1e-3)
     record = Record(0.0)
@@ -278,29 +274,10 @@ def test_a_busy_machine_is_noticed() -> None:
         tasks.advise(run_of([record], 4.0), quiet)
 
 
-def test_what_is_known_is_bounded_and_its_sums_are_exact() -> None:
-    known = Known(0.0)
-    for call in range(4 * LOADS + 3):
-        known.load(0.5, math.nan if call == 0 else 0.25)
-    for k in range(5 * TASKS):
-        known.task(3 * k, 3, 0.125)
-    known.use("search", {"pause_s": (1e-4, 1e-2), "route": None})
-    found = unpack(known.pack())
-    assert len(found.loads) <= LOADS
-    assert found.loads["n"].sum() == 4 * LOADS + 3
-    assert found.loads["home_s"].sum() == pytest.approx(0.5 * (4 * LOADS + 3))
-    assert np.isnan(found.loads["outside_s"]).tolist() == [True] + [False] * (len(found.loads) - 1)
-    assert len(found.tasks) <= TASKS
-    assert (found.tasks["n"].sum(), found.tasks["seconds"].sum()) == (15 * TASKS, pytest.approx(5 * TASKS / 8))
-    assert (np.diff(found.tasks["first"].astype(int)) > 0).all()
-    known.begin_tasks()
-    assert len(unpack(known.pack()).tasks) == 0
-
-
 def pool_files() -> list[tuple[str, bytes]]:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = Pool([4], SPEEDS, records=records).map(task_costs("constant", 40, 5e-3)).seconds
-    return list(files(records, took_s, ["a", "a", "b", "b"], "program"))
+    return list(virtual_files(records, took_s, ["a", "a", "b", "b"], "program"))
 
 
 def folder_of(path: Path, content: list[tuple[str, bytes]]) -> str:
@@ -326,7 +303,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_command_on_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_profile(tmp_path, profile([4.0, 2.0]))
     assert main(["advise", str(tmp_path)]) == 0
-    assert "perfectly balanced, nobody waits" in capsys.readouterr().out
+    assert "perfectly balanced, no rank waits" in capsys.readouterr().out
 
 
 def damaged(what: str) -> list[tuple[str, bytes]]:
@@ -341,18 +318,18 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
     elif what == "one rank":
         found = found[:1]
     elif what == "nothing in it":
-        found = list(files([Record(0.0)], 1.0, ["a"], "program"))
+        found = list(virtual_files([Record(0.0)], 1.0, ["a"], "program"))
     return found
 
 
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("empty", "no record in it: expected files rank*.lbrec, or those of `profile -o`"),
+        ("empty", "no record in it: expected files rank*.lbrec, or the files of `profile -o`"),
         ("torn", "records of 3 of 4 ranks: expected all of them"),
         ("one rank", "records of 1 of 4 ranks: expected all of them"),
-        ("another version", "rank000000.lbrec: is a record of version 1: expected 3"),
-        ("nothing in it", "nothing in it can be played again"),
+        ("another version", "rank000000.lbrec: format version 1: expected 4"),
+        ("nothing in it", "nothing in it can be replayed"),
     ],
 )
 def test_records_that_are_no_good(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str, words: str) -> None:

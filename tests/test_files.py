@@ -9,7 +9,7 @@ import pytest
 
 from lb_mpi.files import create, write_whole
 from lb_mpi.launching.diary import Diary
-from lb_mpi.recording import launches
+from lb_mpi.record import launches
 from lb_mpi.saving.folder import Folder
 
 

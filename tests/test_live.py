@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.commands import follow
 from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.followed import SHOWN, followed
-from lb_mpi.recording.events import Driver, Move, Phase, Step, Way
-from lb_mpi.recording.live import look, view, words
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.run import Run, assemble
-from lb_mpi.recording.store import About, header, place, snapshot
+from lb_mpi.record.events import Driver, Move, Phase, Step, Way
+from lb_mpi.record.record import Record
+from lb_mpi.record.store import About, header, place, snapshot
+from lb_mpi.report import live
+from lb_mpi.report.live import look, view, words
+from lb_mpi.report.run import Run, assemble
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = 4
@@ -38,7 +38,7 @@ def files(now: float, *, hosts: int = 1, ended: bool = False) -> list[tuple[str,
         record.step(Step(Driver.TASKS, 0.0, 0.5, 0.5, 100.0))
         record.move(Move(Way.STEAL, (rank + 1) % SIZE, 0.1, 0.1, 5.0, 0.0))
         record.move(Move(Way.DRAFT, -1, 0.1, 0.2, 0.0, 0.0))  # nobody volunteered
-        record.known.doing(10.0 * (rank + 1) * now, 1000.0)
+        record.doing(10.0 * (rank + 1) * now, 1000.0)
         made.append(file_of(record, rank, now, hosts, ended=ended))
     return made
 
@@ -78,27 +78,27 @@ def test_a_rank_without_news_is_not_called_idle() -> None:
 def test_of_a_search_nobody_knows_what_is_left() -> None:
     record = Record(0.0)
     record.enter(Phase.OWN, 0.0)
-    record.known.doing(12.0)
+    record.doing(12.0)
     shown = view(None, look(assemble([file_of(record, 0, 2.0, 1, ended=False)])))
     assert (shown.unit, shown.total.done) == ("units", 12.0)
     assert "left" not in words(shown)
-    assert follow.table(shown).title == "2 s"
+    assert live.table(shown).splitlines()[0] == "2 s"
 
 
 def test_of_a_program_that_goes_by_steps_it_is_known() -> None:
     found = []
     for rank, done in enumerate((14, 12, 13, 14)):  # the one that is the farthest behind counts
         record = Record(0.0)
-        record.known.use("exchange", {})
-        record.known.stepped(2.0, 10, 50)  # a run before had come so far
-        record.known.stepped(6.0, done, 50)
-        record.known.doing(done)
+        record.use("exchange", {})
+        record.stepped(2.0, 10, 50)  # a run before had come so far
+        record.stepped(6.0, done, 50)
+        record.doing(done)
         found.append(file_of(record, rank, 7.0, 1, ended=False))
     shown = view(None, look(assemble(found)))
     assert (shown.step, shown.of, shown.unit) == (12, 50, "exchanges")
     assert shown.left_s == pytest.approx((50 - 12) * (6.0 - 2.0) / 2)
     assert words(shown) == "7 s, 12 of 50 steps: 53 exchanges, 7.57 a second; 0 balances; about 76 s left"  # no work known
-    assert follow.table(shown).title == "7 s, 12 of 50 steps, about 76 s left"
+    assert live.table(shown).splitlines()[0] == "7 s, 12 of 50 steps, about 76 s left"
     assert view(None, look(assemble([*found[1:], file_of(Record(0.0), 0, 7.0, 1, ended=False)]))).of == 0
 
 
@@ -120,7 +120,7 @@ def test_what_is_over_at_once_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_it_stops_when_who_started_it_is_gone(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "lb_mpi.commands.follow", str(tmp_path)]
+    argv = [sys.executable, "-m", "lb_mpi.report.live", str(tmp_path)]
     assert subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=120, capture_output=True).returncode == 0
 
 
@@ -132,7 +132,7 @@ def test_ranks_know_that_launch_run_shows_them(tmp_path: Path) -> None:
 def test_following_ends_with_the_run_and_its_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "LINE_S", 0.0)
+    monkeypatch.setattr(live, "LINE_S", 0.0)
     looks: list[list[tuple[str, bytes]]] = [[], files(4.0), files(8.0), files(9.0, ended=True)]
 
     def sleep(_seconds: float) -> None:
@@ -151,7 +151,7 @@ def test_following_ends_with_the_run_and_its_page(
 def test_a_run_that_writes_nothing_is_not_followed_for_ever(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "SILENT_S", 0.05)
-    monkeypatch.setattr(follow, "LOOK_S", 0.01)
+    monkeypatch.setattr(live, "SILENT_S", 0.05)
+    monkeypatch.setattr(live, "LOOK_S", 0.01)
     assert main(["report", "--follow", str(tmp_path)]) == 2
-    assert "has not begun to record, or has died" in " ".join(capsys.readouterr().err.split())
+    assert "the run has not begun to record, or has died" in " ".join(capsys.readouterr().err.split())

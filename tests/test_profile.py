@@ -7,11 +7,30 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.recording import profile_store
-from lb_mpi.recording.calls import MOST_CALLS, NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, CpuShare
-from lb_mpi.recording.lateness import Clock, lateness, offset
-from lb_mpi.recording.profile import Line, Profile, RankProfile, lines_of, profile_from, until_the_end
-from lb_mpi.recording.profile_table import sentence, table
+from lb_mpi.profiling import profile as profile_store
+from lb_mpi.profiling.calls import (
+    MOST_CALLS,
+    NEIGHBOURS,
+    NOBODY,
+    PARTLY,
+    SOMEBODY,
+    TOGETHER,
+    Calls,
+    Clock,
+    CpuShare,
+    lateness,
+    offset,
+)
+from lb_mpi.profiling.profile import (
+    Line,
+    Profile,
+    RankProfile,
+    lines_of,
+    profile_from,
+    sentence,
+    table,
+    until_the_end,
+)
 
 S = 1_000_000_000
 
@@ -146,7 +165,7 @@ def test_the_table_says_it() -> None:
     text = "\n".join(table(profile()))
     assert "profile of jacobi.py: 3 ranks on 2 hosts, 10.00 s" in text
     assert "jacobi.py:12 Allreduce" in text
-    assert "rank 2 60%, somebody 5%" in text
+    assert "rank 2 60%, unattributed 5%" in text
     assert "load balance               55.6%" in text
     assert text.endswith(
         "rank 2 is waited for during 57% of the time (mean of the others); "
@@ -186,8 +205,8 @@ def test_what_a_killed_run_leaves_can_be_read(tmp_path: pathlib.Path, capsys: py
         profile_store.write_rank(tmp_path, "jacobi.py", RankProfile(**{**vars(rank), "complete": False}))
     assert main(["profile", "--show", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "did not come to its end" in out
-    assert out.endswith("the run was not complete: who was waited for in collectives is not known\n")
+    assert "did not end by itself" in out
+    assert out.endswith("the run was not complete: which ranks were waited for in collectives is not known\n")
     profile_store.clear(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -197,7 +216,7 @@ def test_broken_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
     (tmp_path / "profile.json").write_text(text)
     assert main(["profile", "--show", str(tmp_path)]) == 2
     err = capsys.readouterr().err
-    assert "not what a profile has written" in err
+    assert "expected what `profile -o` writes" in err
     assert err.count("\n") == 1
 
 

@@ -78,9 +78,10 @@ GROUND = {
     "machine",
     "metrics",
     "signs",
+    "table",
     "virtual",
 }
-LAYERS = ("ground", "rooms", "mpi", "commands", "apps")  # each may import from those before it
+LAYERS = ("ground", "record", "rooms", "report", "mpi", "commands", "apps")  # each may import from those before it
 
 
 def modules() -> dict[str, Path]:
@@ -116,7 +117,9 @@ def layer(name: str) -> str:
     room = rest.partition(".")[0]
     if top == "apps" or name == "lb_mpi.__main__":
         return "apps"
-    return room if room in ("mpi", "commands") else "ground" if room in GROUND or not room else "rooms"
+    if room == "advising":
+        return "report"
+    return room if room in LAYERS else "ground" if room in GROUND or not room else "rooms"
 
 
 def test_imports_run_from_apps_to_mpi_to_rooms_to_the_ground() -> None:
@@ -128,6 +131,15 @@ def test_imports_run_from_apps_to_mpi_to_rooms_to_the_ground() -> None:
             used = {one for one in imported(path, known) if one.partition(".")[0] in ("lb_mpi", "apps")}
             against |= {(name, one) for one in used if LAYERS.index(layer(one)) > here}
     assert against == set()
+
+
+def test_only_reports_advice_and_commands_read_records() -> None:
+    known = modules()
+    readers = {name for name, path in known.items() if within(imported(path, known), "lb_mpi.report")}
+    assert {name.split(".")[1] for name in readers if name.startswith("lb_mpi.")} == {"report", "advising", "commands"}
+    assert not {name for name in readers if name.startswith("apps.")}
+    used = {one for name in within(set(known), "lb_mpi.report") for one in imported(known[name], known)}
+    assert {layer(one) for one in used} == {"ground", "record", "report"}
 
 
 def test_what_runs_before_anything_is_installed_needs_the_standard_library_only() -> None:

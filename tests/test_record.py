@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.recording.drafts import Drafts
-from lb_mpi.recording.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
-from lb_mpi.recording.halos import Halos
-from lb_mpi.recording.known import COSTS, EDGES, MAP
-from lb_mpi.recording.record import BINS, MARKS, MOVES, OFF, REASONS, STEPS, Record
-from lb_mpi.recording.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
+from lb_mpi.distributing.recorded import Halos
+from lb_mpi.record.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way, merged
+from lb_mpi.record.record import BINS, COSTS, EDGES, MAP, MARKS, MOVES, OFF, REASONS, STEPS, TASKS, Record
+from lb_mpi.record.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
 from lb_mpi.searching.drafting import Kind, Message
+from lb_mpi.searching.recorded import Drafts
 
 ABOUT = About(1, 3, "host", 77, 5.0, 1e9, "Python", "program")
 
@@ -65,7 +64,7 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
         record.enter(Phase(k % 6), 150.0 * k)
         record.step(step(k, acted=k % 2, moved=3.0, before=0.5, reason=record.reason(f"reason {k}")))
         record.move(Move(Way.LOAN, k % 3, float(k), k + 0.5, 2.0, 8.0))
-        record.known.know(float(k), lambda: np.arange(5000.0))
+        record.know(float(k), lambda: np.arange(5000.0))
     data = file_of(record, 600_000.0, 600_001.0)
     assert len(data) <= HEADER_BYTES + 2 * slot_bytes(ABOUT.size)
     stored = read(data)
@@ -77,11 +76,38 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
     assert stored.steps["before"] == pytest.approx(0.5)
     assert (np.diff(stored.steps["began"]) > 0).all()
     assert len(stored.moves) <= MOVES
-    assert stored.moves["began"] == pytest.approx(record.moves.kept.each * np.arange(len(stored.moves)))
+    assert stored.moves["began"] == pytest.approx(record.moves.each * np.arange(len(stored.moves)))
     assert stored.flows["amount"].sum() == 8_000
     assert len(stored.reasons) == REASONS
-    assert len(stored.known.costs) == COSTS
-    assert stored.known.costs.mean() == pytest.approx(2499.5, rel=1e-3)
+    assert len(stored.costs) == COSTS
+    assert stored.costs.mean() == pytest.approx(2499.5, rel=1e-3)
+
+
+def test_tasks_are_bounded_and_their_sums_are_exact() -> None:
+    record = Record(0.0)
+    for k in range(5 * TASKS):
+        record.task(3 * k, 3, 0.125)
+    tasks = read(file_of(record, 1.0)).tasks
+    assert len(tasks) <= TASKS
+    assert (tasks["n"].sum(), tasks["seconds"].sum()) == (15 * TASKS, pytest.approx(5 * TASKS / 8))
+    assert (np.diff(tasks["first"].astype(int)) > 0).all()
+    record.begin_tasks()
+    assert len(read(file_of(record, 2.0)).tasks) == 0
+
+
+def test_time_between_calls_that_are_added_up_is_known() -> None:
+    record = Record(0.0)
+    for k in range(4 * STEPS + 3):
+        record.step(Step(Driver.ROWS, 1.0 * k, k + 0.75, 0.5, 10.0, home_s=0.5))
+    steps = read(file_of(record, 1.0)).steps
+    assert len(steps) <= STEPS
+    assert steps["n"].sum() == 4 * STEPS + 3
+    assert steps["home_s"].sum() == pytest.approx(0.5 * (4 * STEPS + 3))
+    inside = steps["ended"] - steps["began"] - steps["between_s"]
+    assert inside == pytest.approx(0.75 * steps["n"])
+    one, other = step(0, home=3.0), step(5, home=4.0)
+    both = merged(merged(one, other), step(9, home=5.0))
+    assert (both.n, both.seconds, both.between_s, both.home) == (3, 3.0, 7.0, 5.0)
 
 
 def test_means_leave_out_what_is_not_known() -> None:
@@ -114,25 +140,25 @@ def test_saves_are_thinned_out() -> None:
 
 def test_the_call_under_way_is_told_until_it_is_over() -> None:
     record = Record(0.0)
-    record.known.doing(7.0, 20.0)
-    known = read(file_of(record, 1.0)).known
+    record.doing(7.0, 20.0)
+    known = read(file_of(record, 1.0))
     assert (known.under_way, known.of) == (7.0, 20.0)
     record.step(step(0))
-    known = read(file_of(record, 2.0)).known
+    known = read(file_of(record, 2.0))
     assert (known.under_way, known.of) == (0.0, 0.0)
 
 
 def test_what_is_known_of_the_domain() -> None:
     record = Record(0.0)
-    assert [len(part) for part in read(file_of(record, 1.0)).known[:3]] == [0, 0, 0]
-    record.known.draw(np.linspace(0.0, 1.0, 6).reshape(2, 3))
-    record.known.graph([0, 1], [1, 2])
-    known = read(file_of(record, 1.0)).known
+    assert [len(getattr(read(file_of(record, 1.0)), name)) for name in ("costs", "map", "edges", "tasks")] == [0, 0, 0, 0]
+    record.draw(np.linspace(0.0, 1.0, 6).reshape(2, 3))
+    record.graph([0, 1], [1, 2])
+    known = read(file_of(record, 1.0))
     assert known.map.tolist() == [[0, 51, 102], [153, 204, 255]]
     assert known.edges.tolist() == [[0, 1], [1, 2]]
-    record.known.draw(np.full((2 * MAP, 3), 7.0))
-    record.known.graph(range(EDGES + 1), range(1, EDGES + 2))
-    known = read(file_of(record, 1.0)).known
+    record.draw(np.full((2 * MAP, 3), 7.0))
+    record.graph(range(EDGES + 1), range(1, EDGES + 2))
+    known = read(file_of(record, 1.0))
     assert (known.map.shape, int(known.map.min())) == ((MAP, 3), 255)
     assert len(known.edges) == 2  # a large graph isn't kept
 
@@ -143,12 +169,12 @@ def test_nothing_is_recorded_when_nobody_records() -> None:
     OFF.move(Move(Way.STEAL, 0, 0.0, 0.0, 1.0, 0.0))
     OFF.clock(Clock(1.0, 0, 0.0, 0.0))
     OFF.mark(Mark(Event.SAVE, 0.0, 1.0, 1))
-    OFF.known.know(1.0, lambda: np.ones(3))
-    OFF.known.draw(np.ones((2, 2)))
-    OFF.known.graph([0], [1])
+    OFF.know(1.0, lambda: np.ones(3))
+    OFF.draw(np.ones((2, 2)))
+    OFF.graph([0], [1])
     assert OFF.seconds() == [0.0] * len(Phase)
-    assert (OFF.steps.n, OFF.moves.kept.n, OFF.marks.n, OFF.clocks) == (0, 0, 0, [])
-    assert (len(OFF.known.costs), OFF.known.map.size, len(OFF.known.edges)) == (0, 0, 0)
+    assert (OFF.steps.n, OFF.moves.n, OFF.marks.n, OFF.clocks) == (0, 0, 0, [])
+    assert (len(OFF.costs), OFF.map.size, len(OFF.edges)) == (0, 0, 0)
 
 
 def test_drafts_on_their_way() -> None:
@@ -163,7 +189,7 @@ def test_drafts_on_their_way() -> None:
     drafts.turn(6.0, [], [(2, Message(Kind.DRAFTING, 1, 3)), (0, Message(Kind.WORK, 2, 7, payload=b"1"))])
     drafts.turn(6.5, [], [(2, Message(Kind.ADMISSION, 1, 3))])
     drafts.turn(7.0, [Message(Kind.NOWORK, 1, 3)], [])
-    moves = [Move(*move) for move in record.moves.kept.all.tolist()]
+    moves = [Move(*move) for move in record.moves.all.tolist()]
     assert moves == [
         Move(Way.DRAFT, -1, 1.0, 2.0, 0.0, 0.0),
         Move(Way.DRAFT, 10, 3.0, 5.0, 1.0, 5.0),
@@ -177,7 +203,7 @@ def test_work_of_a_walk_names_who_gave_it() -> None:
     drafts.turn(1.0, [], [(0, Message(Kind.DRAFTING, 2, 1, 3))])
     drafts.turn(2.0, [Message(Kind.WORK, 2, 1, 0, payload=b"12345")], [])
     drafts.turn(3.0, [Message(Kind.NOWORK, 2, 1)], [])  # from whom, nobody says
-    assert record.moves.kept.all["other"].tolist() == [10, -1]
+    assert record.moves.all["other"].tolist() == [10, -1]
 
 
 def test_exchanges_and_what_is_computed_between_them() -> None:
@@ -241,11 +267,11 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
     [
         (b"", "expected the record of a rank"),
         (b"something else entirely", "expected the record of a rank"),
-        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "version 9: expected 3"),
-        (header(ABOUT)[:30], "torn or flipped"),
-        (header(ABOUT), "no snapshot in it is whole"),
-        (header(ABOUT._replace(rank=3)), "is of rank 3 of 3: expected 0 to 2"),
-        (header(ABOUT._replace(host=5)), "torn or flipped"),  # type: ignore[arg-type]
+        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "format version 9: expected 4; record the run again"),
+        (header(ABOUT)[:30], "truncated or corrupt"),
+        (header(ABOUT), "no complete snapshot in it"),
+        (header(ABOUT._replace(rank=3)), "rank 3 of 3: expected 0 to 2"),
+        (header(ABOUT._replace(host=5)), "truncated or corrupt"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_no_record_is_refused_in_words(data: bytes, words: str) -> None:

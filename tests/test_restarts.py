@@ -16,7 +16,7 @@ from lb_mpi import signs
 from lb_mpi.launching import limit, start, watch
 from lb_mpi.launching.program import children
 from lb_mpi.launching.ranks import SHARE, Progress, Used
-from lb_mpi.recording import launches
+from lb_mpi.record import launches
 from tests.lab import ROOT, Lab, gone, mpi_library, script, until
 from tests.started import started
 from tools.environment import here

@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from lb_mpi.balancing.tally import Share, Shares
+from lb_mpi.balancing.record import Share, Shares
 from lb_mpi.searching.table import TABLE
 from tools.documents import ROOT
 

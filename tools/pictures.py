@@ -1,6 +1,6 @@
 """The pictures of README and the tutorial: records of runs on a virtual clock, so that they are the same on any machine.
 
-python -m tools.pictures [NAME ...]          # in .venv, with matplotlib (extra plot)
+python -m tools.pictures [NAME ...]
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lb_mpi.balancing.recorded_rows import Rows
 from lb_mpi.balancing.simulate import Cluster, simulate
 from lb_mpi.graph_files import as_graph
 from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.pictures import COLOURS, strip_pixels
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.run import Run, assemble, timeline
-from lb_mpi.recording.virtual import Rows, files
+from lb_mpi.record.events import Phase
+from lb_mpi.record.record import Record
+from lb_mpi.record.store import virtual_files
+from lb_mpi.report.figures import standalone, strips
+from lb_mpi.report.run import Run, assemble, timeline
 from lb_mpi.searching import simulate as search
 from lb_mpi.searching.options import Options
 from lb_mpi.virtual import Network
@@ -67,9 +68,14 @@ def queens() -> list[Run]:
     text = next(
         block.text for page in PAGES for block in blocks(page) if block.name == "queens.py" and "sys" in block.text
     )
-    names: dict[str, Any] = {}
-    exec(text.partition("\nbalance = ")[0].replace("from mpi4py import MPI\n", ""), names)
-    return searches(lambda: names["Queens"](10), 2e-5)
+    code = text.partition("\nanswer = ")[0].replace("from mpi4py import MPI\n", "")
+
+    def problem() -> Any:
+        names: dict[str, Any] = {}
+        exec(code, names)
+        return names["tree"]
+
+    return searches(problem, 2e-5)
 
 
 def rows() -> list[Run]:
@@ -87,7 +93,7 @@ def rows() -> list[Run]:
 
 def virtual(records: Sequence[Record], seconds: float) -> Run:
     """Read the records of virtual ranks, as a report does."""
-    return assemble(files(records, seconds, ["virtual"] * len(records), "pictures"))
+    return assemble(virtual_files(records, seconds, ["virtual"] * len(records), "pictures"))
 
 
 PICTURES = {
@@ -99,31 +105,8 @@ PICTURES = {
 
 def draw(picture: Picture, runs: list[Run], path: Path) -> None:
     """Draw the strips below each other, on one axis of time that begins where lb_mpi begins to work."""
-    from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-
-    spans = [_span(run) for run in runs]
-    longest = max(end - begin for begin, end in spans)
-    figure = Figure(figsize=(7.0, 0.7 + 1.3 * len(runs)), layout="constrained", facecolor="white")
-    many: Any = figure.subplots(len(runs), 1, sharex=True, squeeze=False)
-    for axes, run, (begin, end), title in zip(many[:, 0], runs, spans, picture.titles, strict=True):
-        parts = timeline(run, COLUMNS)[:, round(COLUMNS * begin / run.seconds) : round(COLUMNS * end / run.seconds)]
-        colours = ListedColormap([*COLOURS.values(), "#ffffff"])
-        extent = (0.0, end - begin, len(run.ranks), 0.0)
-        pixels = strip_pixels(parts)[0]
-        axes.imshow(
-            pixels, cmap=colours, vmin=0, vmax=len(COLOURS), aspect="auto", interpolation="nearest", extent=extent
-        )
-        axes.set_xlim(0.0, longest)
-        axes.set_yticks([k + 0.5 for k in range(len(run.ranks))], [f"rank {one.about.rank}" for one in run.ranks])
-        axes.set_title(title, loc="left", fontsize="medium")
-    many[-1, 0].set_xlabel("seconds")
-    totals = sum(run.totals.sum(axis=0) for run in runs)
-    shown = [phase for phase in Phase if totals[phase] > 0.02 * totals.sum()]
-    handles = [Patch(color=COLOURS[phase], label=NAMES[phase]) for phase in shown]
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize="small", frameon=False)
-    figure.savefig(path, dpi=110, pil_kwargs={"optimize": True})
+    shown = [(title, run, *_span(run)) for title, run in zip(picture.titles, runs, strict=True)]
+    path.write_text(standalone(strips(shown, NAMES)))
 
 
 def _span(run: Run) -> tuple[float, float]:
@@ -142,7 +125,7 @@ def main() -> None:
     names = parser.parse_args().names or list(PICTURES)
     for name in names:
         picture = PICTURES[name]
-        path = ROOT / "docs" / "pictures" / f"{name}.png"
+        path = ROOT / "docs" / "pictures" / f"{name}.svg"
         draw(picture, picture.runs(), path)
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e3:.0f} kB", flush=True)
 

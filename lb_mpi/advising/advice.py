@@ -1,9 +1,9 @@
 """What advice is made of, whatever the driver.   (pure)
 
 Law.  A prediction comes from the recorded work and the objects that run on MPI.  The first line of each driver is what the
-model says of the very run that was recorded, beside what was measured: who doesn't believe the one need not believe the
-others.  What the recorded run took beyond that (messages, steps that were uneven by chance) is added to each other line that
-could be run, whatever it is: it is the best guess for the same machine, and on a quiet one it's small.
+model says of the recorded run itself, beside what was measured: the other lines are no better than that one.  What the
+recorded run needed beyond that (messages, steps that were uneven by chance) is added to each other line that could be run,
+whatever it is: it is the best guess for the same machine, and on a quiet one it is small.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.recording.events import Driver
-from lb_mpi.recording.record import Table
-from lb_mpi.recording.run import USEFUL, Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Driver
+from lb_mpi.record.record import Rows
+from lb_mpi.record.store import Stored
+from lb_mpi.report.run import USEFUL, Run
 
 Floats = NDArray[np.float64]
 SEEDS = 3  # that a prediction is made with
@@ -58,12 +58,12 @@ def ranked(run: Run) -> list[Stored]:
     """Records in the order of the ranks; ValueError when one is missing."""
     if len(run.ranks) < run.size:
         raise ValueError(
-            f"records of {len(run.ranks)} of {run.size} ranks: expected all of them, to play the run again"
+            f"records of {len(run.ranks)} of {run.size} ranks: expected all of them, to replay the run"
         )
     return sorted(run.ranks, key=lambda one: one.about.rank)
 
 
-def calls(ranks: Sequence[Stored], driver: Driver) -> list[Table]:
+def calls(ranks: Sequence[Stored], driver: Driver) -> list[Rows]:
     """The steps of one driver on each rank, those that all ranks have ended; none where they were added up differently."""
     tables = [one.steps[one.steps["driver"] == driver] for one in ranks]
     n = min(map(len, tables))
@@ -74,7 +74,7 @@ def calls(ranks: Sequence[Stored], driver: Driver) -> list[Table]:
 
 def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
     """How a driver was called, as the first rank that knows it has told."""
-    return next((dict(one.known.settings[driver]) for one in ranks if driver in one.known.settings), {})
+    return next((dict(one.settings[driver]) for one in ranks if driver in one.settings), {})
 
 
 class Worked:
@@ -90,12 +90,12 @@ class Worked:
         both = np.interp([begin, end], self._ends, self._sums)
         return float(both[1] - both[0])
 
-    def within(self, steps: Table) -> float:
+    def within(self, steps: Rows) -> float:
         """Seconds at work in all these calls."""
         return sum(self.between(began, ended) for began, ended in steps[["began", "ended"]].tolist())
 
 
-def core_share(ranks: Sequence[Stored], tables: Sequence[Table], *, quiet: bool = False) -> Floats:
+def core_share(ranks: Sequence[Stored], tables: Sequence[Rows], *, quiet: bool = False) -> Floats:
     """(P,) useful time / time at work in the calls: below 1 where a rank had to wait for a core; NaN: it did nothing.
 
     `quiet` : as if nobody had had to.
@@ -118,8 +118,8 @@ def busy_notes(share: Floats) -> list[str]:
     if least >= BUSY:
         return []
     return [
-        f"a rank at work had a core for {least:.0%} of the time only: the machine was busy, or has fewer cores than ranks; "
-        "what is predicted is for a machine as busy as it was then"
+        f"a rank at work had a core for only {least:.0%} of the time: the machine was busy, or has fewer cores than ranks; "
+        "the predictions are for a machine as busy as it was then"
     ]
 
 
@@ -147,12 +147,11 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[Change]:
 def model_note(predicted_s: float, measured_s: float, extra_s: float, *, quiet: bool = False) -> str:
     """Say how well the model knows the recorded run."""
     if quiet:
-        return "as if each rank had had a core whenever it worked, and messages had taken no longer than in the model"
+        return "as if each rank had a core whenever it worked, and messages needed no longer than in the model"
     off = predicted_s / measured_s - 1.0 if measured_s else 0.0
-    return (
-        f"the model says {off:+.1%} of what was measured; {extra_s:.3f} s that it does not know of (messages, chance) are "
-        "added to the other lines"
-    )
+    how = f"{'over' if off > 0.0 else 'under'}estimates the recorded run by {abs(off):.1%}"
+    added = f"; the missing {extra_s:.3f} s (messages, noise) are added to every prediction" if extra_s else ""
+    return f"the model {how}{added}"
 
 
 def over_seeds(predict: Callable[[int], float]) -> tuple[float, float]:

@@ -24,9 +24,9 @@ from lb_mpi.advising.advice import (
     model_note,
     ranked,
 )
-from lb_mpi.recording.events import Driver
-from lb_mpi.recording.run import Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Driver
+from lb_mpi.record.store import Stored
+from lb_mpi.report.run import Run
 
 IMBALANCE = 0.03  # that `distribute` allows, unless it is told otherwise: half of it is expected
 
@@ -63,8 +63,8 @@ def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | Non
     notes = [
         model_note(own_s, recorded.measured_s, recorded.talk_s, quiet=quiet),
         *busy_notes(recorded.core_share),
-        "messages take what they took, whatever another distribution cuts",
-        f"dealt by speed: parts exceed their targets by half of the {IMBALANCE:.0%} that are allowed, give or take as much",
+        "messages need the recorded time, whatever edges another distribution cuts",
+        f"dealt by speed: parts exceed their targets by half of the allowed {IMBALANCE:.0%}, give or take as much",
         "equal blocks: vertices that weigh the same",
     ]
     return Advice("exchange", lines, notes)
@@ -78,9 +78,9 @@ def _by_speed(recorded: Recorded, speeds: Floats) -> tuple[float, float]:
 
 def _recorded(ranks: list[Stored], *, quiet: bool) -> Recorded | None:
     tables = calls(ranks, Driver.EXCHANGE)
-    if not len(tables[0]) or not all("exchange" in one.known.settings for one in ranks):
+    if not len(tables[0]) or not all("exchange" in one.settings for one in ranks):
         return None
-    weights = np.array([float(one.known.settings["exchange"]["weight"]) for one in ranks])
+    weights = np.array([float(one.settings["exchange"]["weight"]) for one in ranks])
     useful = np.array([float(table["useful_s"].sum()) for table in tables])
     busy = (weights > 0.0) & (useful > 0.0)
     if not busy.any():

@@ -12,7 +12,7 @@ import numpy as np
 from lb_mpi.advising.advice import Advice, Line, Progress, over_seeds
 from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.graph import mesh, most_square_mesh
-from lb_mpi.recording.profile import Profile
+from lb_mpi.profiling.profile import Profile
 
 NOISE, ROWS = 0.05, 64  # of a block's time; of a rank on the virtual clock
 LEAST, MOST = 4, 50  # calls that are played; the rest goes on as the last half of them
@@ -21,7 +21,7 @@ LEAST, MOST = 4, 50  # calls that are played; the rest goes on as the last half 
 def advise(profile: Profile, progress: Progress) -> Advice:
     """Advise on a program of which only a profile is known; ValueError for one that isn't complete."""
     if len(profile.ranks) < 2:
-        raise ValueError("the profile of one rank: expected two or more, to balance between them")
+        raise ValueError("the profile of one rank: expected two or more, to balance between")
     if [rank.rank for rank in profile.ranks] != list(range(len(profile.ranks))):
         raise ValueError("the profile of some ranks only: expected all of them")
     progress("profile")
@@ -31,16 +31,16 @@ def advise(profile: Profile, progress: Progress) -> Advice:
     lines = [
         Line("as profiled", profile.seconds, 0.0, profile.seconds),
         Line("balanced as lb_mpi does it", predicted_s, spread_s, change="rows = balancer.map_blocks(function, rows)"),
-        Line("perfectly balanced, nobody waits", profile.balanced_s, 0.0),
+        Line("perfectly balanced, no rank waits", profile.balanced_s, 0.0),
     ]
     notes = [
-        f"balanced: the work can be lent row by row, in {n:,} calls, and each call is as unbalanced as all of them together",
-        f"{talk_s:.3f} s of messages stay; what is not computing on a rank, as reading a file, is taken for work",
+        f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together",
+        f"{talk_s:.3f} s of messages remain; whatever else a rank does outside of MPI, as reading a file, counts as work",
     ]
     if len(set(profile.speeds)) == 1:
-        notes.append("speeds are taken to be equal: give those of the ranks to profile --speeds")
+        notes.append("all speeds are assumed to be equal: pass those of the ranks to profile --speeds")
     if not all(rank.complete for rank in profile.ranks):
-        notes.append("the program did not come to its end: this is about what the ranks had told by then")
+        notes.append("the program did not end by itself: this covers what the ranks had reported by then")
     return Advice("profile", lines, notes)
 
 

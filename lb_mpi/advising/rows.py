@@ -32,10 +32,10 @@ from lb_mpi.balancing.simulate import Cluster
 from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import Graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
-from lb_mpi.recording.events import Driver
-from lb_mpi.recording.known import LOAD
-from lb_mpi.recording.run import Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Driver
+from lb_mpi.record.record import Rows
+from lb_mpi.record.store import Stored
+from lb_mpi.report.run import Run
 
 NOISE = 0.05  # of a block's time, as a standard deviation of its logarithm
 ROWS = 48  # of a rank on the virtual clock, at most
@@ -158,15 +158,11 @@ def _moved_once_s(recorded: Recorded) -> float:
 
 def _recorded(ranks: list[Stored]) -> Recorded | None:
     how = settings(ranks, "map_blocks")
-    tables, loads = calls(ranks, Driver.ROWS), [one.known.loads for one in ranks]
-    n = min(map(len, loads))
-    if not how or not n or not len(tables[0]):
+    tables = calls(ranks, Driver.ROWS)
+    if not how or not len(tables[0]):
         return None
-    each = max(int(one["n"].max()) for one in loads)
-    loads = [_coarser(one, each) for one in loads]
-    n = min(map(len, loads))
-    counts = loads[0]["n"][:n].astype(float)
-    home, outside = (np.array([one[name][:n] for one in loads]).T / counts[:, None] for name in ("home_s", "outside_s"))
+    counts = tables[0]["n"].astype(float)
+    home, outside = (np.array(some).T / counts[:, None] for some in zip(*map(_seconds, tables), strict=True))
     known = np.isfinite(outside).all(axis=1)
     outside[~known] = np.median(outside[known], axis=0) if known.any() else 0.0
     home = np.where(np.isfinite(home), home, np.nanmedian(home, axis=0)) if np.isfinite(home).any() else home
@@ -175,12 +171,18 @@ def _recorded(ranks: list[Stored]) -> Recorded | None:
     speeds = np.array([float(np.median(table["speed"])) for table in tables])
     seconds = _measured_s(tables, outside)
     picked, stands = _some(counts)
-    neighbours = [one.known.settings["map_blocks"]["neighbours"] for one in ranks]
+    neighbours = [one.settings["map_blocks"]["neighbours"] for one in ranks]
     tails = np.repeat(np.arange(len(ranks)), [len(mine) for mine in neighbours])
     heads = np.array([rank for mine in neighbours for rank in mine], dtype=np.int64)
     graph = Graph.from_edges(len(ranks), tails[tails < heads], heads[tails < heads])
-    shapes = [_shape(one.known.costs) for one in ranks]
+    shapes = [_shape(one.costs) for one in ranks]
     return Recorded(home[picked], outside[picked], stands, speeds / speeds.mean(), shapes, seconds, graph, how)
+
+
+def _seconds(table: Rows) -> tuple[Floats, Floats]:
+    """Seconds that a rank needs for its own rows, and those that it spent outside before its calls; NaN: not known."""
+    before = table["began"] - np.append(np.nan, table["ended"][:-1])
+    return table["home_s"].astype(float), before + table["between_s"]
 
 
 def _measured_s(tables: list[Any], outside: Floats) -> float:
@@ -196,17 +198,6 @@ def _some(counts: Floats) -> tuple[Any, Floats]:
     groups = np.array_split(np.arange(FIRST, len(counts)), CALLS)
     picked = [*range(FIRST), *(int(group[len(group) // 2]) for group in groups)]
     return np.array(picked), np.array([*counts[:FIRST], *(counts[group].sum() for group in groups)])
-
-
-def _coarser(loads: Any, each: int) -> Any:
-    """Add up entries until each has `each` calls, but for the last."""
-    made: list[tuple[float, float, int]] = []
-    for home, outside, n in loads.tolist():
-        if made and made[-1][2] < each:
-            made[-1] = made[-1][0] + home, made[-1][1] + outside, made[-1][2] + n
-        else:
-            made.append((home, outside, n))
-    return np.array(made, dtype=LOAD)
 
 
 def _shape(costs: Floats) -> Floats:

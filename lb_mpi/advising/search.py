@@ -34,9 +34,9 @@ from lb_mpi.advising.advice import (
     settings,
 )
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
-from lb_mpi.recording.events import Driver, Way
-from lb_mpi.recording.run import Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Driver, Way
+from lb_mpi.record.store import Stored
+from lb_mpi.report.run import Run
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.simulate import search
 
@@ -99,15 +99,15 @@ def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | Non
     ]
     if recorded.shares is None:
         notes.append(
-            "no balancing: several searches, or too many drafts to keep them all, so first parts can't be followed"
+            "no balancing: first parts can't be followed through several searches, or more drafts than a record keeps"
         )
     elif recorded.balanced:
         notes.append(
-            "no balancing: the first parts as they were dealt in this run; another run deals others, the spread is that "
+            "no balancing: with the first parts that were dealt in this run; another run deals others, the spread is that "
             "between deals of these"
         )
     if not played:
-        notes.append(f"more than {MOST_RANKS} ranks: balancing isn't played, {bound_s:.3f} s is the least")
+        notes.append(f"more than {MOST_RANKS} ranks: balancing isn't replayed; it needs at least {bound_s:.3f} s")
     return Advice("search", lines, notes)
 
 

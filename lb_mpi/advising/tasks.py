@@ -31,9 +31,9 @@ from lb_mpi.advising.advice import (
 )
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.simulate import Pool, counter_s
-from lb_mpi.recording.events import Driver
-from lb_mpi.recording.run import Run
-from lb_mpi.recording.store import Stored
+from lb_mpi.record.events import Driver
+from lb_mpi.record.store import Stored
+from lb_mpi.report.run import Run
 
 
 class Recorded(NamedTuple):
@@ -88,12 +88,12 @@ def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | Non
 def _notes(recorded: Recorded) -> list[str]:
     notes = [
         *busy_notes(recorded.core_share),
-        "with costs: as good as those that were measured; real predictions are worse",
+        "with costs: uses the measured costs; real predictions of costs are less good",
     ]
     if recorded.with_costs:
-        notes.append("without costs: the order of the items isn't known, they are shuffled")
+        notes.append("without costs: the order of the items is not recorded, so they are shuffled")
     if len(set(recorded.hosts)) > 1 and len(set(recorded.speeds.tolist())) == 1:
-        notes.append("a task is taken to cost elsewhere what it cost where it ran: the record knows no speeds of hosts")
+        notes.append("a task is assumed to cost the same on every host: the record has no speeds of hosts")
     return notes
 
 
@@ -130,7 +130,7 @@ def _recorded(ranks: list[Stored], *, quiet: bool) -> Recorded | None:
     tables = calls(ranks, Driver.TASKS)
     if not len(tables[0]):
         return None
-    chunks = np.concatenate([one.known.tasks for one in ranks])
+    chunks = np.concatenate([one.tasks for one in ranks])
     chunks = chunks[np.argsort(chunks["first"], kind="stable")]
     n = chunks["n"].astype(np.int64)
     costs = np.repeat(chunks["seconds"].astype(float) / np.maximum(n, 1), n)

@@ -1,11 +1,15 @@
-"""What calls of the Balancer did, and why.   (pure)"""
+"""What calls of the Balancer did, and why, as tables.   (pure)"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from lb_mpi.record.events import Step
+from lb_mpi.table import Table
 
 MOST_RECORDS = 10_000  # in a History
 
@@ -14,11 +18,11 @@ MOST_RECORDS = 10_000  # in a History
 class Balanced:
     """One call: what it did, and why; the same on all ranks but for `seconds`.
 
-    The imbalance is the time of the slowest rank / the time that perfect balance would take, less 1 (Jin and Wang's I_m).
+    The imbalance is the time of the slowest rank / the time that perfect balance would take, minus 1 (Jin and Wang's I_m).
     """
 
     acted: bool  # whether the distribution was changed (map_blocks: for the calls after this one)
-    reason: str  # in words; and what was lent in this call, by the plan of before or to idle ranks
+    reason: str  # in words; and what was lent in this call, under the plan of before or to idle ranks
     imbalance_before: float  # with all rows at home; NaN: not known yet
     imbalance_after: float  # map_blocks: as it was in this call; migrate: as planned
     rows_moved: int  # in this call, on all ranks: lent, or given away
@@ -29,7 +33,7 @@ class Balanced:
 
     def __str__(self) -> str:
         """Lay out as a table of one line."""
-        return table([(1, self)])
+        return _table(1, [self])
 
 
 class History:
@@ -55,20 +59,75 @@ class History:
 
     def __str__(self) -> str:
         """Lay out as a table, a line a call."""
-        first = self.n_calls - len(self._records) + 1
-        return table(list(enumerate(self._records, start=first)))
+        return _table(self.n_calls - len(self._records) + 1, self._records)
 
 
-def table(rows: list[tuple[int, Balanced]]) -> str:
-    """Lay out calls with their numbers, a line each."""
-    lines = ["  call  imbalance: at home   now  rows moved    MB moved  steps  ms spent  ms gained  what was done"]
-    for number, one in rows:
-        lines.append(
-            f"{number:6d} {percent(one.imbalance_before):>19} {percent(one.imbalance_after):>5} {one.rows_moved:11,d} "
-            f"{one.bytes_moved / 1e6:11,.2f} {one.steps:6d} {1e3 * one.seconds:9.2f} {1e3 * one.predicted_gain_s:10.1f}  "
-            f"{one.reason}"
+def _table(first: int, calls: Iterable[Balanced]) -> str:
+    header = ("call", "imbalance: at home", "now", "rows moved", "MB moved", "steps", "ms spent", "ms gained", "decision")
+    lines = [
+        (
+            str(number), percent(one.imbalance_before), percent(one.imbalance_after), f"{one.rows_moved:,}",
+            f"{one.bytes_moved / 1e6:,.2f}", str(one.steps), f"{1e3 * one.seconds:.2f}", f"{1e3 * one.predicted_gain_s:.1f}",
+            one.reason,
         )
-    return "\n".join(lines)
+        for number, one in enumerate(calls, first)
+    ]  # fmt: skip
+    return str(Table(header, lines, words=(8,)))
+
+
+class Share(NamedTuple):
+    """One rank's part of the calls of map_blocks so far."""
+
+    rank: int
+    rows_home: int  # its own, in the last call
+    rows_computed: int  # in all calls: its own and others'
+    computing_s: float  # in all calls; rests of an emulated slow rank included
+    seconds: float  # in all calls, from entering to leaving
+
+    @property
+    def idle(self) -> float:
+        """The part of the time in map_blocks in which this rank did not compute, 0 to 1."""
+        return max(0.0, 1.0 - self.computing_s / self.seconds) if self.seconds > 0.0 else 0.0
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Each rank's part of the calls so far, and how even the last one was; prints as a table.
+
+    The imbalance is the time of the slowest rank / the time that perfect balance would take, minus 1: 0 is perfect, 1 is
+    twice as long as need be.  NaN: not known yet, since not all rows have been timed.
+    """
+
+    n_calls: int
+    ranks: tuple[Share, ...]
+    imbalance_home: float  # of the last call, if every rank had computed its own rows
+    imbalance: float  # as it was in the last call
+
+    def __str__(self) -> str:
+        """Lay out as a table, a line a rank."""
+        lines = [
+            (str(one.rank), f"{one.rows_home:,}", f"{one.rows_computed:,}", f"{one.computing_s:.3f}", f"{one.idle:.1%}")
+            for one in self.ranks
+        ]
+        return (
+            f"{Table(('rank', 'rows at home', 'rows computed', 'computing s', 'idle'), lines)}\n"
+            f"{self.n_calls} calls; imbalance of the last one: {percent(self.imbalance)}, "
+            f"with all rows at home {percent(self.imbalance_home)}\n"
+            "(imbalance 0%: all ranks end together; 100%: it takes twice as long as need be)"
+        )
+
+
+def shares(totals: Sequence[Step | None], last: Step | None) -> Shares:
+    """Put together each rank's calls added up, in the order of ranks (None: there was none), and the last call."""
+    ranks = [
+        Share(rank, 0, 0, 0.0, 0.0)
+        if one is None
+        else Share(rank, int(one.home), int(one.units), one.useful_s, one.seconds)
+        for rank, one in enumerate(totals)
+    ]
+    calls = max((one.n for one in totals if one is not None), default=0)
+    imbalances = (math.nan, math.nan) if last is None else (last.before, last.after)
+    return Shares(calls, tuple(ranks), *imbalances)
 
 
 def percent(value: float) -> str:

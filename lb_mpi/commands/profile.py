@@ -1,4 +1,4 @@
-"""The command `profile`: any program with mpi4py, with each rank's time split into computing and waiting, and for whom."""
+"""The command `profile`: any mpi4py program, with each rank's time split into computing and waiting, and for which rank."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from pathlib import Path
 from lb_mpi.checks import comma_list
 from lb_mpi.commands.dispatch import FAILED, MISTAKE, speaks
 from lb_mpi.errors import Error
-from lb_mpi.recording.profile import Profile
-from lb_mpi.recording.profile_store import read_profile, write_profile
-from lb_mpi.recording.profile_table import table
+from lb_mpi.profiling.profile import Profile, read_profile, table, write_profile
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -53,21 +51,23 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
         prog=prog,
         usage=f"mpiexec -n 4 {prog} [-o FOLDER] [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]\n"
         f"       {prog} --show FOLDER [--json]",
-        description="Run a program with mpi4py, and tell where each rank's time went: computing, or waiting, and for whom. "
-        "The table goes to standard error; the program's own output stays as it is.",
-        epilog="Not seen are one-sided communication, files, and what other languages do with a communicator; the table "
-        "says so where a program uses the first two.",
+        description="Run a program that uses mpi4py, and report where each rank's time went: computing, or waiting, and for "
+        "which rank. The table goes to standard error; the program's own output is unchanged.",
+        epilog="Not measured are one-sided communication, file access, and what other languages do with a communicator; the "
+        "table says so where a program uses the first two.",
     )
-    parser.add_argument("-o", dest="output", metavar="FOLDER", help="write the profile there, each rank's as it goes")
+    parser.add_argument(
+        "-o", dest="output", metavar="FOLDER", help="write the profile to FOLDER; each rank updates its file while it runs"
+    )
     parser.add_argument("--speeds", metavar="F,F,...", help="the ranks' relative speeds, if they are unequal")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
-    parser.add_argument("--show", metavar="FOLDER", help="without MPI: print the profile that -o has written")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("--show", metavar="FOLDER", help="print the profile that -o has written; needs no MPI")
     parser.add_argument(
         "-m", dest="module", action="store_true", help="PROGRAM is the name of a module, as with python -m"
     )
     parser.add_argument("program", metavar="PROGRAM", nargs="?", help="a file of Python")
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="are the program's sys.argv[1:]"
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="the program's sys.argv[1:]"
     )
     if not speaks():
         parser.print_usage = parser.print_help = lambda file=None: None  # type: ignore[method-assign]

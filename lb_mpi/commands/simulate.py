@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
+from lb_mpi.balancing.recorded_rows import Rows
 from lb_mpi.balancing.times import Call
 from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
 from lb_mpi.commands.arguments import GRAPH, add_route, draw, route_of
@@ -26,8 +27,8 @@ from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling import simulate as pools
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.virtual import Rows, files
+from lb_mpi.record.record import Record
+from lb_mpi.record.store import virtual_files
 from lb_mpi.searching import room
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.options import Options
@@ -100,7 +101,7 @@ def _write(options: argparse.Namespace, records: Sequence[Record], now: float, h
     """Write the records of virtual ranks on `hosts` (ranks,), as they are at `now`; OSError."""
     folder = Path(options.record)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in files(records, now, hosts, f"simulate {options.subject} {what}"):
+    for name, data in virtual_files(records, now, hosts, f"simulate {options.subject} {what}"):
         (folder / name).write_bytes(data)
 
 
@@ -237,7 +238,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     bytes_per_s, row_s = bandwidth("bandwidth", options.bandwidth), virtual_s("row_s", options.row_s)
     recorded = Rows(graph.n) if options.record is not None else None
     if recorded is not None:
-        recorded.records[0].known.graph(*graph.edges())
+        recorded.records[0].graph(*graph.edges())
     cluster = rounds.Cluster(
         graph,
         _speeds(options, graph.n) / row_s,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lb_mpi.files import create
 from lb_mpi.launching.followed import SHOWN
-from lb_mpi.recording.launches import FILE, RESTART, START, Happened, folder_of, line
+from lb_mpi.record.launches import FILE, RESTART, START, Happened, folder_of, line
 
 
 class Diary:

@@ -18,10 +18,10 @@ END_S = 3.0  # for the process to end by itself, and to leave the terminal as it
 def followed(folder: str, *, after_s: float = 0.0, terminal: str | None = None) -> Iterator[None]:
     """Show how the run goes that is recorded in `folder`, while the block runs, from `after_s` seconds on.
 
-    It is told on standard error, or on the `terminal` of this path.  What shows it reads standard input: at its end, which
-    comes even if this process is killed, it stops.
+    It is shown on standard error, or on the `terminal` of this path.  The process that shows it stops at the end of its
+    standard input, which comes even if this process is killed.
     """
-    argv = [sys.executable, "-m", "lb_mpi.commands.follow", folder]
+    argv = [sys.executable, "-m", "lb_mpi.report.live", folder]
     package = str(Path(__file__).resolve().parents[2])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
     started: list[subprocess.Popen[bytes]] = []

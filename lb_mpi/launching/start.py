@@ -29,7 +29,7 @@ from lb_mpi.launching.restarting import Outcome, decide, place
 from lb_mpi.launching.starting import Start
 from lb_mpi.launching.supervise import Patience, say, supervise
 from lb_mpi.launching.watch import Watch, is_here, launcher
-from lb_mpi.recording.launches import END, RESTART
+from lb_mpi.record.launches import END, RESTART
 
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
 

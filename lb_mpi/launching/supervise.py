@@ -17,7 +17,7 @@ from lb_mpi.launching.program import children
 from lb_mpi.launching.restarting import How, Outcome, how
 from lb_mpi.launching.starting import Start
 from lb_mpi.launching.watch import LOOK_S, Watch
-from lb_mpi.recording.launches import DEATH
+from lb_mpi.record.launches import DEATH
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 
 DEATH_S = 10.0  # so long mpiexec may need to end the others when a rank has died

@@ -15,9 +15,9 @@ from lb_mpi import signs
 from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.learned import Learned
-from lb_mpi.balancing.record import Balanced, History
+from lb_mpi.balancing.record import Balanced, History, Shares, shares
+from lb_mpi.balancing.recorded import Loans
 from lb_mpi.balancing.reports import Report, Verdict
-from lb_mpi.balancing.tally import Shares, Tally
 from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
@@ -40,8 +40,7 @@ from lb_mpi.mpi.rows import Pack, Rows, Unpack
 from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.verdicts import Hearing
 from lb_mpi.mpi.wire import Wire
-from lb_mpi.recording.events import Driver, Phase
-from lb_mpi.recording.loans import Loans
+from lb_mpi.record.events import Phase
 
 
 class Balancer:
@@ -110,7 +109,6 @@ class Balancer:
         self._judge = Judge(own.size, trigger, self._flows.planner) if own.rank == 0 else None
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
-        self._tally = Tally()
         self.history = History()
 
     @property
@@ -157,7 +155,7 @@ class Balancer:
         or differ.
         """
         comm, course = self._open(), self._course
-        began_s = (began := time.perf_counter()) - self._tally.ended_s
+        began_s = (began := time.perf_counter()) - self._loans.ended
         mine: Rows | None = None
         blame: Blame | None = None
         try:
@@ -187,9 +185,8 @@ class Balancer:
                 raise
             ended = time.perf_counter()
             n_rows = mine.n if mine is not None else 0, self._watch.rows
-            self._tally.called(began, ended, n_rows, self._watch.computing_s, self.history[-1])
-            self._loans.called(Driver.ROWS, began, ended, self.history[-1], course, self._watch.computing_s)
-            self._loans.load(told.took, began_s, course)
+            computing_s = self._watch.computing_s
+            self._loans.mapped(began, ended, self.history[-1], course, n_rows, computing_s, told.took)
         return lending.value
 
     def migrate(
@@ -218,7 +215,7 @@ class Balancer:
                 self._news.raised = error
                 raise
         self.history.append(moved.last)
-        self._loans.called(Driver.MIGRATE, began, time.perf_counter(), moved.last, course)
+        self._loans.migrated(began, time.perf_counter(), moved.last, course)
         if not moved.last.acted:
             return rows
         course.own(moved.work)
@@ -229,7 +226,7 @@ class Balancer:
     def report(self) -> Shares:
         """Say what each rank had, computed and waited in the calls so far; prints as a table.  The same on all ranks."""
         comm = self._open()
-        return self._tally.shares(comm.allgather(self._tally.share(comm.rank)))
+        return shares(comm.allgather(self._loans.total), self._loans.last)
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""

@@ -28,10 +28,10 @@ from lb_mpi.mpi.shelf import Shelf
 from lb_mpi.mpi.waiting import Nap
 from lb_mpi.mpi.words import Words
 from lb_mpi.pooling.intervals import meets
+from lb_mpi.pooling.recorded import Steals
 from lb_mpi.pooling.worker import Worker
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.record import Record
-from lb_mpi.recording.steals import Steals
+from lb_mpi.record.events import Phase
+from lb_mpi.record.record import Record
 
 MAP = "a map of lb_mpi.Pool"
 TASK = "a task of lb_mpi.Pool"

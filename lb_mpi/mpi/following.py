@@ -25,7 +25,7 @@ from lb_mpi.mpi.pool_messages import (
     unpack_failure,
 )
 from lb_mpi.mpi.shift import Call, Outbox, Shift
-from lb_mpi.recording.events import Phase
+from lb_mpi.record.events import Phase
 
 
 class Followed(NamedTuple):
@@ -71,7 +71,7 @@ def follow(crew: Crew, function: Callable[..., Any] | None = None) -> Followed:
         end = _await_order(crew, Tag.END, shift.turn)
     finally:
         shift.end()
-        crew.steals.end(time.perf_counter(), shift.done, crew.slow.speed)
+        crew.steals.end(time.perf_counter(), shift.done, crew.emulated_speeds[crew.rank])
     kind, index, payload = crew.read_all(end)
     own = outbox.failed if not isinstance(outbox.failed, Exception) else None  # who is told to leave, leaves
     if kind == End.FAILED:

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from lb_mpi.distributing.allocation import Allocation
 from lb_mpi.distributing.halo import Part
+from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.mpi import news
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.news import News
 from lb_mpi.mpi.recorder import recorder
 from lb_mpi.partitioning.quality import MappingCost
-from lb_mpi.recording.halos import Halos
 
 MOST_KINDS = 16
 MOST_BYTES = 2**31 - 1  # of one value: what an MPI 3 can make a datatype of
@@ -94,7 +94,7 @@ class HaloPlan:
         self._news = News(duplicate(comm), "plan")
         record = recorder(self._news.comm)
         how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
-        record.known.use("exchange", how)
+        record.use("exchange", how)
         counts = np.ones(comm.size) if allocation is None else allocation.counts  # in proportion to the ranks' speeds
         self._halos = Halos(record, float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0, emulated_speed)
         self.n_halo = int(self._news.comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks

@@ -149,7 +149,7 @@ class Lead:
             self.ledger.fresh.append((list(job.log.done), list(job.log.done.values())))
         self._shift = Shift(crew, job.call, lambda lo, hi: job.items.some(self._order[lo:hi].tolist()), self.ledger)
         how = {"costs": job.costs is not None, "chunksize": job.chunksize, "speeds": plan.speeds}
-        crew.post.record.known.use("pool", how)
+        crew.post.record.use("pool", how)
         with crew.news.telling():
             self._tell(plan)
         lo, hi = bounds[crew.rank : crew.rank + 2].tolist()
@@ -218,7 +218,7 @@ class Lead:
         crew, ledger = self._crew, self.ledger
         self._leader.map, crew.busy = None, False
         self._shift.end()
-        crew.steals.end(time.perf_counter(), self._shift.done, crew.slow.speed)
+        crew.steals.end(time.perf_counter(), self._shift.done, crew.emulated_speeds[crew.rank])
         payload = b""
         try:
             ledger.write()

@@ -13,6 +13,7 @@ from lb_mpi.mpi.pool_messages import Failure, failure_of, read_results, unpack_f
 from lb_mpi.mpi.shift import FLUSH_S
 from lb_mpi.mpi.task_log import TaskLog
 from lb_mpi.pooling.collect import Collector, RankTasks
+from lb_mpi.table import Table
 
 
 class PoolReport(NamedTuple):
@@ -25,12 +26,16 @@ class PoolReport(NamedTuple):
 
     def __str__(self) -> str:
         """Write a table, a line for each rank."""
-        lines = [f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s"]
-        lines.append("rank      tasks    busy s  busy  steals       bytes")
-        for rank, (tasks, busy_s, _, steals, sent_bytes) in enumerate(self.ranks):
-            busy = busy_s / self.seconds if self.seconds else 0.0
-            lines.append(f"{rank:4} {tasks:10,} {busy_s:9.3f} {busy:5.0%} {steals:7,} {sent_bytes:11,}")
-        return "\n".join(lines)
+        whole_s = self.seconds or 1.0
+        lines = [
+            (str(rank), f"{one.tasks:,}", f"{one.busy_s:.3f}", f"{one.busy_s / whole_s:.0%}", f"{one.steals:,}",
+             f"{one.sent_bytes:,}")
+            for rank, one in enumerate(self.ranks)
+        ]  # fmt: skip
+        return (
+            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s\n"
+            f"{Table(('rank', 'tasks', 'busy s', 'busy', 'steals', 'bytes'), lines)}"
+        )
 
 
 class Ledger:

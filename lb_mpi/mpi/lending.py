@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lb_mpi.balancing.learned import Learned
+from lb_mpi.balancing.recorded import Loans
 from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Kind, Message, Round, Send
 from lb_mpi.balancing.rowsets import count, numbers
 from lb_mpi.mpi.blame import Blame, blame_user
@@ -32,8 +33,7 @@ from lb_mpi.mpi.rows import (
 from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.waiting import PATIENCE_S, Nap
 from lb_mpi.mpi.wire import Wire
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.loans import Loans
+from lb_mpi.record.events import Phase
 
 LONGEST_NAP_S = 0.5e-3
 VERDICT_S = 1.0  # who has left the block has had the verdict: it is on its way, and only if it doesn't come that matters

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from lb_mpi.mpi.collective import raise_together
 from lb_mpi.mpi.crew import Crew
 from lb_mpi.mpi.recorder import running
-from lb_mpi.recording.events import Phase
+from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.recording.calls import NOBODY, Calls, Stream
-from lb_mpi.recording.lateness import Clock, Ints, lateness, offset
+from lb_mpi.graph import Ints
+from lb_mpi.profiling.calls import NOBODY, Calls, Clock, Stream, lateness, offset
 
 ROUNDS = 20  # messages there and back for each look at another host's clock
 PIECE = 1 << 18  # collective calls of all ranks together that are split at once

@@ -23,8 +23,8 @@ from lb_mpi.mpi.profiled import Installed, install
 from lb_mpi.mpi.profiling import Recorder
 from lb_mpi.mpi.script import Load, find_script, folder_of
 from lb_mpi.mpi.waiting import Nap
-from lb_mpi.recording import profile_store
-from lb_mpi.recording.profile import Profile, RankProfile, lines_of, rank_from, rank_json, until_the_end
+from lb_mpi.profiling import profile as profile_store
+from lb_mpi.profiling.profile import Profile, RankProfile, lines_of, rank_from, rank_json, until_the_end
 
 PATIENCE_S = 5.0  # of a rank that leaves with an exit code, before it ends the others
 

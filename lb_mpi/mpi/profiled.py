@@ -21,7 +21,7 @@ from lb_mpi.mpi import timed_requests as requests
 from lb_mpi.mpi.profiling import Recorder, n_bytes
 from lb_mpi.mpi.timed import Timed, argument
 from lb_mpi.mpi.waiting import Nap
-from lb_mpi.recording.calls import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
+from lb_mpi.profiling.calls import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
 
 Way = Callable[[str, Any], Any]  # from a method's name and mpi4py's own to the timed one
 

@@ -1,6 +1,6 @@
 """The recorder of one rank's calls: clocks, places in the program, ranks behind communicators.
 
-It carries `lb_mpi.recording.calls.Calls` on the clocks of this rank.  Only calls of the thread that has made it are
+It carries `lb_mpi.profiling.calls.Calls` on the clocks of this rank.  Only calls of the thread that has made it are
 recorded; those of others take place while that one computes.  Calls within calls (a reduction in Python that sends, say)
 are part of the outer one.
 """
@@ -21,7 +21,7 @@ import mpi4py
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.recording.calls import NOBODY, Calls, CpuShare, Stream
+from lb_mpi.profiling.calls import NOBODY, Calls, CpuShare, Stream
 
 OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
 PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")

@@ -1,7 +1,7 @@
 """The record of this process, kept in a file while it runs, when LB_MPI_RECORD names a folder.
 
 It is begun by the first driver that is called, and written about once a second, at the end of each bin of time (see
-`lb_mpi.recording.record`), and when Python ends: without a message, so that a rank alone can do it.  An error when it is
+`lb_mpi.record.record`), and when Python ends: without a message, so that a rank alone can do it.  An error when it is
 written ends the recording, not the run.
 
 Clocks: ranks of one host have one clock.  Between hosts, the lowest rank of each exchanges messages with the lowest rank of
@@ -29,9 +29,9 @@ import lb_mpi
 from lb_mpi.files import create
 from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.facts import library
-from lb_mpi.recording.events import Clock, Event, Mark, Phase
-from lb_mpi.recording.record import OFF, Record
-from lb_mpi.recording.store import About, header, place, snapshot
+from lb_mpi.record.events import Clock, Event, Mark, Phase
+from lb_mpi.record.record import OFF, Record
+from lb_mpi.record.store import About, file_name, header, place, snapshot
 
 VARIABLE = "LB_MPI_RECORD"
 WRITE_S = 1.0
@@ -81,13 +81,8 @@ class _File:
             left, at = left[n:], at + n
 
 
-def file_name(rank: int) -> str:
-    """Name the file of a rank in its folder."""
-    return f"rank{rank:06d}.lbrec"
-
-
 def recorder(comm: MPI.Intracomm) -> Record:
-    """Collective: the record of this process, or one that does nothing when nobody records.
+    """Collective: the record of this process, or one that does nothing when the run isn't recorded.
 
     ValueError on every rank unless all have the same LB_MPI_RECORD, OSError when its folder can't be written to.
     """
@@ -116,12 +111,12 @@ def map_of(shares: NDArray[np.float64], layout: str = "") -> None:
     """Record which part of each place of the domain this rank computed, (h, w) from 0 to 1, the same shape on all ranks.
 
     `layout` : in words, how a graph without coordinates was laid out.
-    Not collective; nothing where nobody records, or no driver was called.
+    Not collective; does nothing where the run isn't recorded, or no driver was called.
     """
     for file in _files:
-        file.record.known.draw(shares)
+        file.record.draw(shares)
         if layout:
-            file.record.known.use("map", {"layout": layout})
+            file.record.use("map", {"layout": layout})
 
 
 def mark_save(began: float, number: int) -> None:

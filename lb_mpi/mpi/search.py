@@ -22,14 +22,14 @@ from lb_mpi.mpi.roll_call import RollCall, hang_s
 from lb_mpi.mpi.save_search import Saving, saved
 from lb_mpi.mpi.search_result import RankStats, SearchResult, collect
 from lb_mpi.mpi.waiting import Nap, barrier
-from lb_mpi.recording.drafts import Drafts
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.record import Record
+from lb_mpi.record.events import Phase
+from lb_mpi.record.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.guard import Guard, check_problem, check_route, check_savable
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
+from lb_mpi.searching.recorded import Drafts, step
 from lb_mpi.searching.reporting import ROOT, Report
 from lb_mpi.searching.searcher import Searcher, Work
 
@@ -203,7 +203,7 @@ def _run(
             record.enter(Phase.OWN, polled)
             done = searcher.attempt(guard.work, quantum.units) or 0
             searcher.done(job, done)
-            record.known.doing(searcher.units)
+            record.doing(searcher.units)
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
             slow.charge(cpu)
@@ -212,17 +212,15 @@ def _run(
         elif not searcher.over and not arrived and job is None:
             record.enter(Phase.WAITING, turned + aside_s)
             nap.take(searcher.wake_at - (time.perf_counter() - start))
-    seconds, speed = (ended := time.perf_counter()) - start, slow.speed * throttled()
+    ended = time.perf_counter()
     record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     parcels.drain()
     roll.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(comm.allgather(searcher.sharing.bound.best))
-    drafts.end(start, ended, cpu_s, searcher.units, slow.speed)
+    whole = step(
+        searcher, start, ended, slow.speed * throttled(), cpu_s, busy_s=work_s, serving_s=poll_s, messages=parcels.n_sent
+    )
+    record.step(whole)
     align(comm, record)
-    share = poll_s / (poll_s + work_s) if work_s else 0.0
-    stats = RankStats(
-        searcher.units, searcher.drafting.received, searcher.drafting.seq, parcels.n_sent, seconds, speed, cpu_s,
-        cpu_s / speed / seconds, share,
-    )  # fmt: skip
-    return collect(parcels, searcher, stats, None if saving is None else saving.stopped)
+    return collect(parcels, searcher, whole, None if saving is None else saving.stopped)

@@ -14,6 +14,7 @@ from lb_mpi.mpi.collective import describe, place
 from lb_mpi.mpi.parcels import Parcels
 from lb_mpi.mpi.search_messages import send, take
 from lb_mpi.mpi.waiting import Nap, barrier
+from lb_mpi.record.events import Step
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.reporting import ROOT
 from lb_mpi.searching.searcher import Reason, Searcher
@@ -21,7 +22,7 @@ from lb_mpi.searching.searcher import Reason, Searcher
 
 @dataclass(frozen=True)
 class RankStats:
-    """What one rank did in a search."""
+    """What one rank did in a search: its `Step` in the words of a search."""
 
     units: int  # units of work done
     balances: int  # parts of work received from others
@@ -61,7 +62,7 @@ class SearchResult:
 
 
 def collect(
-    parcels: Parcels, searcher: Searcher, stats: RankStats, stopped: Callable[[MPI.Comm], NoReturn] | None = None
+    parcels: Parcels, searcher: Searcher, step: Step, stopped: Callable[[MPI.Comm], NoReturn] | None = None
 ) -> SearchResult:
     """Collective, when the search is over on all ranks and its messages are drained: the result, or the error of all.
 
@@ -72,7 +73,7 @@ def collect(
     pickled = b""
     if searcher.error is None and searcher.reason is not Reason.STOPPED:
         pickled = searcher.attempt(_pickled, searcher) or b""
-    ranks = _raise_any(parcels, searcher, stats)
+    ranks = [_stats(each) for each in _raise_any(parcels, searcher, step)]
     if searcher.reason is Reason.STOPPED and stopped is not None:
         stopped(parcels.comm)
     send(parcels, [(ROOT, Message(Kind.RESULT, rank, payload=pickled))])
@@ -84,7 +85,7 @@ def collect(
     (merged,) = _await(parcels, 1)
     value = searcher.attempt(pickle.loads, merged) if merged else None
     parcels.drain()
-    _raise_any(parcels, searcher, stats)
+    _raise_any(parcels, searcher, step)
     return SearchResult(
         value=value,
         found=searcher.reason is Reason.FOUND,
@@ -117,18 +118,33 @@ def _await(parcels: Parcels, n: int) -> list[bytes]:
     return [message.payload for message in sorted(messages, key=lambda message: message.source)]
 
 
-def _raise_any(parcels: Parcels, searcher: Searcher, stats: RankStats) -> list[RankStats]:
-    """Collective: the ranks' figures; when some rank has failed, every rank raises."""
+def _stats(step: Step) -> RankStats:
+    cpu_s, at_work_s = step.useful_s * step.speed, step.serving_s + step.busy_s
+    return RankStats(
+        units=int(step.units),
+        balances=int(step.moved),
+        drafts=int(step.asked),
+        messages=int(step.messages),
+        seconds=step.seconds,
+        emulated_speed=step.speed,
+        cpu_s=cpu_s,
+        busy_fraction=step.useful_s / step.seconds,
+        poll_fraction=step.serving_s / at_work_s if step.busy_s else 0.0,
+    )
+
+
+def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
+    """Collective: the ranks' steps; when some rank has failed, every rank raises."""
     barrier(parcels.comm)  # asleep, until the last has come
     error = searcher.error
     told = None if error is None else f"rank {searcher.rank}: {_in_words(error)}"
-    everyone = parcels.comm.allgather((told, stats))
+    everyone = parcels.comm.allgather((told, step))
     errors = [told for told, _ in everyone if told is not None]
     if error is not None and not isinstance(error, Exception):
         raise error
     if errors:
         raise SearchError("; ".join(errors)) from error
-    return [stats for _, stats in everyone]
+    return [each for _, each in everyone]
 
 
 def _in_words(error: BaseException) -> str:

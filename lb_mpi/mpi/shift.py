@@ -24,7 +24,7 @@ from lb_mpi.mpi.pool_messages import (
 from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.intervals import Interval
 from lb_mpi.pooling.worker import Swap
-from lb_mpi.recording.events import Phase
+from lb_mpi.record.events import Phase
 
 FLUSH_S = 20e-3  # results wait so long for others to go with
 FLUSH_BYTES = 256 << 10

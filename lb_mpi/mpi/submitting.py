@@ -21,7 +21,7 @@ from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.parcels import Buffer
 from lb_mpi.mpi.pool_messages import Tag, failure_of, numbers_parcel, read_numbers, task_error, unpack_failure
 from lb_mpi.mpi.recorder import running
-from lb_mpi.recording.events import Phase
+from lb_mpi.record.events import Phase
 
 AHEAD = 2  # tasks at a rank: one that it runs, and the next
 CLOSED = ": the pool was closed"  # why a task was cancelled

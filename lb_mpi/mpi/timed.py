@@ -13,7 +13,7 @@ from typing import Any
 from mpi4py import MPI
 
 from lb_mpi.mpi.profiling import Recorder, n_bytes
-from lb_mpi.recording.calls import NEIGHBOURS, NOBODY, Stream
+from lb_mpi.profiling.calls import NEIGHBOURS, NOBODY, Stream
 
 Method = Callable[..., Any]
 

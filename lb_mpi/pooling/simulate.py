@@ -20,7 +20,7 @@ from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.worker import Worker
 from lb_mpi.pooling.world import Costs, Tasks, World
-from lb_mpi.recording.record import Record
+from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network
 
 NETWORK = Network((2e-6, 2e-6), (50e-6, 50e-6))  # within a host, and between two
@@ -98,7 +98,7 @@ class Pool:
         sums = np.concatenate([[0.0], np.cumsum(dealt)])
         wrong = frozenset(np.flatnonzero(np.isin(order, list(raising))).tolist())
         how = {"costs": costs_known, "chunksize": 0, "speeds": speeds.tolist()}
-        world.members[0].steals.record.known.use("pool", how)
+        world.members[0].steals.record.use("pool", how)
         began, n_messages = world.now, sum(world.sent)
         world.open(self.epoch, bounds.tolist(), Tasks(sums, wrong), speeds)
         self.epoch += 1

@@ -14,10 +14,10 @@ from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.collect import Collector
 from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import EPOCHS, Interval, unpack
+from lb_mpi.pooling.recorded import Steals
 from lb_mpi.pooling.worker import Begin, End, Message, Swap, Worker
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.record import OFF, Record
-from lb_mpi.recording.steals import Steals
+from lb_mpi.record.events import Phase
+from lb_mpi.record.record import OFF, Record
 from lb_mpi.virtual import Network, Raised, Virtual
 
 ROOT = 0

@@ -14,14 +14,15 @@ from lb_mpi.checks import show, virtual_s
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
-from lb_mpi.recording.drafts import Drafts
-from lb_mpi.recording.events import Phase
-from lb_mpi.recording.record import Record
+from lb_mpi.record.events import Phase
+from lb_mpi.record.record import Record
+from lb_mpi.searching import recorded
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Message, Send
 from lb_mpi.searching.guard import Guard, check_problem, check_route
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
+from lb_mpi.searching.recorded import Drafts
 from lb_mpi.searching.saves import Store, share
 from lb_mpi.searching.searcher import Job, Reason, Searcher, Work
 from lb_mpi.virtual import Network, Raised, Virtual, check_span
@@ -164,7 +165,7 @@ class Simulation(Virtual[Message, Job]):
         for searcher, slot in zip(self.searchers, self.slots, strict=True):
             cpu_s = searcher.units * slot.unit_s * slot.speed
             if slot.drafts is not None:
-                slot.drafts.end(0.0, self.over_at, cpu_s, searcher.units, slot.speed)
+                slot.drafts.record.step(recorded.step(searcher, 0.0, self.over_at, slot.speed, cpu_s))
 
 
 def search(

@@ -23,8 +23,7 @@ from lb_mpi.mpi.profile_end import Look, split_collectives
 from lb_mpi.mpi.profile_script import Ended, open_program, run_program
 from lb_mpi.mpi.profiled import install
 from lb_mpi.mpi.profiling import Recorder, n_bytes
-from lb_mpi.recording.profile import Line, Profile, lines_of, profile_from
-from lb_mpi.recording.profile_store import read_profile
+from lb_mpi.profiling.profile import Line, Profile, lines_of, profile_from, read_profile
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

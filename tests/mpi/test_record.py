@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from lb_mpi.recording.events import Driver, Phase, Way
-from lb_mpi.recording.store import Stored, read
+from lb_mpi.record.events import Driver, Phase, Way
+from lb_mpi.record.store import Stored, read
 from tests.started import started
 
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(MPI.COMM_WORLD.rank > 0, reason="starts a run of its own")]
@@ -58,6 +58,7 @@ with lb_mpi.Balancer(comm) as balancer:
     for _ in range(4):
         column = balancer.map_blocks(rows, column)
     lent = [one.rows_moved for one in balancer.history]
+    shares = [(one.rows_computed, one.computing_s) for one in balancer.report().ranks]
 with lb_mpi.Pool(comm, speeds=[1.0] + [0.05] * (comm.size - 1)) as pool:
     doubled = pool.map(burn, range(200))
     tasks = pool.last and [rank._asdict() for rank in pool.last.ranks]
@@ -66,7 +67,7 @@ sums = comm.gather(float(column.sum()))
 if comm.rank == 0:
     print(json.dumps({
         "value": sorted(found.value), "ranks": [vars(rank) for rank in found.ranks], "lent": lent, "sums": sums,
-        "doubled": doubled, "tasks": tasks, "seconds": seconds,
+        "shares": shares, "doubled": doubled, "tasks": tasks, "seconds": seconds,
     }), flush=True)
 if sys.argv[1:] == ["wait"]:
     lb_mpi.search(comm, SlowPile(10**9), threshold=1.0)
@@ -116,19 +117,20 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
         search, tasks = steps[0], steps[-1]
         assert search["units"] == told["ranks"][rank]["units"]
         assert search["moved"] == told["ranks"][rank]["balances"]
+        assert search["messages"] == told["ranks"][rank]["messages"]
         assert search["useful_s"] * search["speed"] == pytest.approx(told["ranks"][rank]["cpu_s"], rel=1e-3)
         assert steps["moved"][1:5].tolist() == told["lent"]
-        assert steps["units"][1:5].tolist() == [sizes[rank]] * 4
+        assert steps["home"][1:5].tolist() == [sizes[rank]] * 4
+        assert (steps["units"][1:5].sum(), steps["useful_s"][1:5].sum()) == pytest.approx(told["shares"][rank], rel=1e-5)
         assert tasks["units"] == told["tasks"][rank]["tasks"]
         assert tasks["moved"] == told["tasks"][rank]["steals"]
+        assert tasks["sent_bytes"] >= told["tasks"][rank]["sent_bytes"]  # the root knows those up to the last results
         assert one.seconds.sum() == pytest.approx(one.until - one.about.clock_s, rel=1e-3)
-        assert set(one.known.settings) >= {"search", "map_blocks"}
-        assert one.known.settings["map_blocks"]["scheme"] == "auto"
-        assert one.known.loads["n"].tolist() == [1] * 4
-        assert (one.known.loads["home_s"] > 0.0).all()
-        assert np.isnan(one.known.loads["outside_s"]).tolist() == [True, False, False, False]
-        assert one.known.tasks["n"].sum() == tasks["units"]
-        assert one.known.tasks["seconds"].sum() == pytest.approx(told["tasks"][rank]["work_s"], rel=1e-3)
+        assert set(one.settings) >= {"search", "map_blocks"}
+        assert one.settings["map_blocks"]["scheme"] == "auto"
+        assert (steps["home_s"][1:5] > 0.0).all()
+        assert one.tasks["n"].sum() == tasks["units"]
+        assert one.tasks["seconds"].sum() == pytest.approx(told["tasks"][rank]["work_s"], rel=1e-3)
         computed_s = one.seconds[:, [Phase.OWN, Phase.FOREIGN]].sum()
         assert computed_s >= told["ranks"][rank]["cpu_s"]
     by_way = {way: [one.flows[one.flows["way"] == way] for one in found] for way in Way}

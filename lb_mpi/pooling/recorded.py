@@ -1,0 +1,51 @@
+"""What a carrier records of one rank of a pool: its tasks, dealt or stolen, and a Step for each map.   (pure)"""
+
+from __future__ import annotations
+
+from lb_mpi.pooling.collect import RankTasks
+from lb_mpi.pooling.intervals import unpack
+from lb_mpi.pooling.worker import Kind, Message, Swap
+from lb_mpi.record.events import Driver, Move, Phase, Step, Way
+from lb_mpi.record.record import Record
+
+
+class Steals:
+    """What this rank steals from others, map by map; `worlds[r]` is the rank in COMM_WORLD of rank r."""
+
+    def __init__(self, record: Record, worlds: list[int]) -> None:
+        self.record, self._worlds = record, worlds
+        self._began, self._dealt = 0.0, range(0)
+
+    def begin(self, now: float, lo: int, hi: int) -> None:
+        """A map begins, in which this rank is dealt the tasks lo..hi-1."""
+        self._began, self._dealt = now, range(lo, hi)
+        self.record.begin_tasks()
+        self.record.enter(Phase.PROTOCOL, now)
+
+    def phase(self, position: int) -> Phase:
+        """Return what the rank does when it runs the task at this position."""
+        return Phase.OWN if position in self._dealt else Phase.FOREIGN
+
+    def done(self, tasks: int) -> None:
+        """The rank has done `tasks` tasks of the map."""
+        self.record.doing(tasks, len(self._dealt))
+
+    def ran(self, first: int, n: int, seconds: float) -> None:
+        """The `n` tasks from this position on took `seconds`, in the rank's own time."""
+        self.record.task(first, n, seconds)
+
+    def taken(self, swap: Swap, now: float) -> None:
+        """A swap has succeeded, which took tasks from the back of another rank's word."""
+        n = unpack(swap.old).hi - unpack(swap.new).hi
+        self.record.move(Move(Way.STEAL, self._worlds[swap.rank], now, now, n, 0.0))
+
+    def given(self, source: int, now: float, message: Message) -> None:
+        """A message has come from a rank of another host, maybe with tasks."""
+        if message.kind is Kind.GIVE and message.lo < message.hi:
+            self.record.move(Move(Way.STEAL, self._worlds[source], now, now, message.hi - message.lo, 0.0))
+
+    def end(self, now: float, done: RankTasks, speed: float) -> None:
+        """The map is over: what this rank has done in it, at its emulated speed."""
+        step = Step(Driver.TASKS, self._began, now, done.work_s / speed, done.tasks, speed, moved=done.steals)
+        self.record.step(step._replace(busy_s=done.busy_s, sent_bytes=done.sent_bytes))
+        self.record.enter(Phase.OUTSIDE, now)

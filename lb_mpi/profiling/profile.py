@@ -1,0 +1,400 @@
+"""A profile: where each rank's time went, the POP metrics, and what balancing could gain; as a table and as files.
+
+A rank's time is useful (outside of MPI), waiting (for a certain rank) or communication (the rest of the time within MPI).
+The program's time is that of the rank that ran longest; a rank that ends earlier waits for that one.
+
+    load balance              mean useful time / longest useful time
+    communication efficiency  longest useful time / the program's time
+    parallel efficiency       the product of both: mean useful time / the program's time
+
+Source: POP Standard Metrics for Parallel Performance Analysis, https://pop-coe.eu/node/69.
+
+The folder of a profile has a file of each rank, written as it goes, and the complete profile at the end:
+
+    profile.rank-N.json   what rank N has reported so far; all that is left of a run that was killed
+    profile.json          the complete profile, with the metrics, when all ranks have ended
+    profile.txt           the same as a table
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lb_mpi.checks import show
+from lb_mpi.files import write_whole
+from lb_mpi.metrics import Floats, check_speeds
+from lb_mpi.profiling.calls import Calls
+from lb_mpi.table import Table
+
+T = TypeVar("T")
+END = "(the program's end)"
+WHOLE, TABLE = "profile.json", "profile.txt"
+MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
+_EXPLAINED = (
+    "useful: outside of MPI; cpu: CPU time of the main thread in it (less if it slept, read files, or queued for a core);",
+    "waiting: all of a call between two ranks, with the transfer of its data; in collectives, until the last rank arrived;",
+    "other MPI: the rest of the time in MPI; sent: bytes handed to MPI.",
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A call in the program's text, on one rank or summed over several."""
+
+    file: str  # "" for the program's end
+    line: int
+    function: str
+    call: str  # "recv", "Allreduce", ..
+    calls: int
+    seconds: float  # in the call, waiting or not
+    sent_bytes: int  # handed to MPI to be sent
+    waited_s: Mapping[int, float]  # by the rank that was waited for; SOMEBODY: not known
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds of waiting, whoever was waited for."""
+        return sum(self.waited_s.values())
+
+    @property
+    def communication_s(self) -> float:
+        """Seconds that are no wait."""
+        return max(0.0, self.seconds - self.waiting_s)  # rounding
+
+
+@dataclass(frozen=True)
+class RankProfile:
+    """One rank's time."""
+
+    rank: int
+    host: str
+    seconds: float  # from the program's begin to this rank's end of it
+    useful_s: float  # outside of MPI
+    useful_cpu_s: float  # CPU time of this thread outside of MPI
+    lines: Sequence[Line]
+    complete: bool = True  # False: the rank has not ended; which ranks were waited for in collectives isn't known
+
+    @property
+    def waited_s(self) -> dict[int, float]:
+        """Seconds of waiting by the rank that was waited for."""
+        total: dict[int, float] = {}
+        for line in self.lines:
+            for rank, seconds in line.waited_s.items():
+                total[rank] = total.get(rank, 0.0) + seconds
+        return total
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds of waiting."""
+        return sum(line.waiting_s for line in self.lines)
+
+    @property
+    def communication_s(self) -> float:
+        """Seconds within MPI that are no wait."""
+        return sum(line.communication_s for line in self.lines)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes handed to MPI to be sent."""
+        return sum(line.sent_bytes for line in self.lines)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A run of a program on P ranks."""
+
+    program: str
+    ranks: Sequence[RankProfile]
+    speeds: Sequence[float]  # of the ranks, relative; equal unless they were given
+    clock_error_s: float = 0.0  # the ranks' clocks are set side by side to +- this
+    notes: Sequence[str] = field(default=())  # what could not be seen
+
+    @property
+    def seconds(self) -> float:
+        """The program's time."""
+        return max(rank.seconds for rank in self.ranks)
+
+    @property
+    def load_balance(self) -> float:
+        """Mean useful time / longest useful time."""
+        return _ratio(self._useful.mean(), self._useful.max())
+
+    @property
+    def communication_efficiency(self) -> float:
+        """Longest useful time / the program's time."""
+        return _ratio(self._useful.max(), self.seconds)
+
+    @property
+    def parallel_efficiency(self) -> float:
+        """Mean useful time / the program's time."""
+        return _ratio(self._useful.mean(), self.seconds)
+
+    @property
+    def most_waited_for(self) -> tuple[int, float]:
+        """The rank that is most waited for, and the part of the program's time that the others wait for it, on average."""
+        waited = dict.fromkeys(range(len(self.ranks)), 0.0)
+        for rank in self.ranks:
+            for whom, seconds in rank.waited_s.items():
+                if whom >= 0 and whom != rank.rank:
+                    waited[whom] = waited.get(whom, 0.0) + seconds
+        most = max(waited, key=waited.__getitem__)
+        return most, waited[most] / (max(self.seconds, 1e-9) * max(1, len(self.ranks) - 1))
+
+    @property
+    def balanced_s(self) -> float:
+        """Seconds if the same work were distributed by speed, and no rank waited.
+
+        Useful seconds times speed are work; all work / all speeds is the ideal time.  Added to it is the
+        communication that is no wait, as it was: the mean of all ranks.
+        """
+        speeds = check_speeds(self.speeds, len(self.ranks))
+        communication = np.array([rank.communication_s for rank in self.ranks])
+        return float((self._useful * speeds).sum() / speeds.sum() + communication.mean())
+
+    @property
+    def _useful(self) -> Floats:
+        return np.array([rank.useful_s for rank in self.ranks])
+
+    def lines(self) -> list[Line]:
+        """All ranks' lines, those of the same call added up; most waiting first."""
+        together: dict[tuple[str, int, str], Line] = {}
+        for line in (line for rank in self.ranks for line in rank.lines):
+            key = line.file, line.line, line.call
+            together[key] = add(together[key], line) if key in together else line
+        return sorted(together.values(), key=lambda line: (-line.waiting_s, -line.seconds))
+
+    def to_json(self) -> dict[str, Any]:
+        """The profile with its metrics, ready for JSON."""
+        most, part = self.most_waited_for
+        return {
+            "program": self.program,
+            "seconds": self.seconds,
+            "load_balance": self.load_balance,
+            "communication_efficiency": self.communication_efficiency,
+            "parallel_efficiency": self.parallel_efficiency,
+            "most_waited_for": most,
+            "waited_for_part": part,
+            "balanced_s": self.balanced_s,
+            "speeds": list(self.speeds),
+            "clock_error_s": self.clock_error_s,
+            "notes": list(self.notes),
+            "ranks": [rank_json(rank) for rank in self.ranks],
+        }
+
+
+def profile_from(found: Mapping[str, Any]) -> Profile:
+    """Read what `Profile.to_json` has made."""
+    ranks = [rank_from(rank) for rank in found["ranks"]]
+    return Profile(found["program"], ranks, found["speeds"], found["clock_error_s"], found["notes"])
+
+
+def rank_json(rank: RankProfile) -> dict[str, Any]:
+    """One rank's profile with its sums, ready for JSON."""
+    sums = {"waiting_s": rank.waiting_s, "communication_s": rank.communication_s, "sent_bytes": rank.sent_bytes}
+    return {**asdict(rank), **sums, "waited_s": rank.waited_s}
+
+
+def rank_from(found: Mapping[str, Any]) -> RankProfile:
+    """Read what `rank_json` has made."""
+    lines = [
+        Line(**{**line, "waited_s": {int(rank): seconds for rank, seconds in line["waited_s"].items()}})
+        for line in found["lines"]
+    ]
+    fields = ("rank", "host", "seconds", "useful_s", "useful_cpu_s", "complete")
+    return RankProfile(**{name: found[name] for name in fields}, lines=lines)
+
+
+def lines_of(calls: Calls) -> list[Line]:
+    """One rank's calls in seconds."""
+    return [
+        Line(
+            place.file,
+            place.line,
+            place.function,
+            place.call,
+            place.calls,
+            1e-9 * place.ns,
+            place.n_bytes,
+            {rank: 1e-9 * ns for rank, ns in sorted(place.waits.items())},
+        )
+        for place in calls.places
+    ]
+
+
+def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
+    """The ranks with their wait for the one that ran longest."""
+    last = max(ranks, key=lambda rank: rank.seconds)
+    found = []
+    for rank in ranks:
+        if (rest := last.seconds - rank.seconds) > 0:
+            end = Line("", 0, "", END, 1, rest, 0, {last.rank: rest})
+            rank = replace(rank, lines=[*rank.lines, end])
+        found.append(rank)
+    return found
+
+
+def add(one: Line, other: Line) -> Line:
+    """Two ranks' lines of the same call as one."""
+    both = dict(one.waited_s)
+    for rank, seconds in other.waited_s.items():
+        both[rank] = both.get(rank, 0.0) + seconds
+    return replace(
+        one,
+        calls=one.calls + other.calls,
+        seconds=one.seconds + other.seconds,
+        sent_bytes=one.sent_bytes + other.sent_bytes,
+        waited_s=both,
+    )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else 1.0
+
+
+# --- table -------------------------------------------------------------------------------------------------------------
+
+
+def table(profile: Profile) -> list[str]:
+    """Ranks, the lines that waited most, metrics, and one sentence."""
+    size, hosts = len(profile.ranks), len({rank.host for rank in profile.ranks})
+    head = f"profile of {profile.program}: {_count(size, 'rank')} on {_count(hosts, 'host')}, {profile.seconds:.2f} s"
+    lines = [head, "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), "", *_EXPLAINED, ""]
+    return [*lines, *metrics(profile), *(f"note: {note}" for note in profile.notes), sentence(profile)]
+
+
+def metrics(profile: Profile) -> list[str]:
+    """The POP metrics with their definitions."""
+    return [
+        f"load balance              {profile.load_balance:6.1%}   mean useful / longest useful",
+        f"communication efficiency  {profile.communication_efficiency:6.1%}   longest useful / time of the program",
+        f"parallel efficiency       {profile.parallel_efficiency:6.1%}   the product: mean useful / time of the program",
+    ]
+
+
+def sentence(profile: Profile) -> str:
+    """Say which rank is waited for most, and what perfect balance would gain."""
+    most, part = profile.most_waited_for
+    speeds = "by speed" if len(set(profile.speeds)) > 1 else "by speed (all equal)"
+    would = (
+        f"perfectly balanced {speeds} this run would take {profile.balanced_s / max(profile.seconds, 1e-9):.0%} of it"
+    )
+    if not all(rank.complete for rank in profile.ranks):
+        return "the run was not complete: which ranks were waited for in collectives is not known"
+    if part < 0.005:
+        return f"no rank is waited for during 1% of the time; {would}"
+    return f"rank {most} is waited for during {part:.0%} of the time (mean of the others); {would}"
+
+
+def _of_ranks(profile: Profile) -> Table:
+    def spent(seconds: float) -> str:
+        return f"{seconds:.2f} s {_part(seconds, profile.seconds):>4}"
+
+    header = ("rank", "host", "useful", "cpu", "waiting", "other MPI", "sent", "for")
+    lines = [
+        (str(rank.rank), rank.host, spent(rank.useful_s), f"{rank.useful_cpu_s:.2f} s", spent(rank.waiting_s),
+         spent(rank.communication_s), _size(rank.sent_bytes), _whom(rank.waited_s, profile.seconds))
+        for rank in profile.ranks
+    ]  # fmt: skip
+    return Table(header, lines, words=(1, 7), most=MOST_RANKS)
+
+
+def _of_lines(profile: Profile) -> list[str]:
+    found = [line for line in profile.lines() if line.seconds > 0]
+    if not found:
+        return ["no calls of MPI were seen"]
+    header = ("line", "calls", "waiting", "mean", "other MPI", "sent", "for")
+    lines = [
+        (_name(line), f"{line.calls:,}", f"{line.waiting_s:.2f} s", _short(line.waiting_s / line.calls),
+         f"{line.communication_s:.2f} s", _size(line.sent_bytes), _whom(line.waited_s, line.waiting_s))
+        for line in found
+    ]  # fmt: skip
+    rest = found[MOST_LINES:]
+    more = [f"(the others: {sum(line.waiting_s for line in rest):.2f} s of waiting)"] if rest else []
+    made = str(Table(header, lines, words=(0, 6), most=MOST_LINES)).splitlines()
+    return [*made, *more, "(seconds of all ranks, added up)"]
+
+
+def _name(line: Line) -> str:
+    if line.call == END:
+        return END
+    file = line.file.replace("\\", "/").split("/")
+    return f"{'/'.join(file[-2:]) if len('/'.join(file)) > 40 else '/'.join(file)}:{line.line} {line.call}"
+
+
+def _whom(waited_s: Mapping[int, float], whole: float) -> str:
+    """As "rank 2 41 %, rank 1 3 %"; waits of less than half a percent are left out."""
+    most = sorted(waited_s.items(), key=lambda item: -item[1])
+    named = [f"{_rank(rank)} {_part(seconds, whole)}" for rank, seconds in most if seconds >= 0.005 * whole > 0]
+    return ", ".join(named[:MOST_NAMES]) + (", .." if len(named) > MOST_NAMES else "")
+
+
+def _rank(rank: int) -> str:
+    return f"rank {rank}" if rank >= 0 else "unattributed"
+
+
+def _part(seconds: float, whole: float) -> str:
+    return f"{seconds / whole:.0%}" if whole > 0 else "0%"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
+def _size(n_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 999.5:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
+
+
+def _short(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.2f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.1f} us"
+
+
+# --- files -------------------------------------------------------------------------------------------------------------
+
+
+def clear(folder: Path) -> None:
+    """Make the folder, without the files of an earlier run; OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in [folder / WHOLE, folder / TABLE, *folder.glob("profile.rank-*.json")]:
+        path.unlink(missing_ok=True)
+
+
+def write_rank(folder: Path, program: str, rank: RankProfile) -> None:
+    """Write what one rank has reported so far; OSError."""
+    write_whole(folder / f"profile.rank-{rank.rank}.json", json.dumps({"program": program, **rank_json(rank)}))
+
+
+def write_profile(folder: Path, profile: Profile) -> None:
+    """Write the whole; OSError."""
+    write_whole(folder / WHOLE, json.dumps(profile.to_json()))
+    write_whole(folder / TABLE, "\n".join(table(profile)) + "\n")
+
+
+def read_profile(folder: Path) -> Profile:
+    """The profile in a folder, or what the ranks of a run that didn't end have left there; OSError, ValueError."""
+    if (folder / WHOLE).exists():
+        return _made(folder / WHOLE, profile_from)
+    paths = sorted(folder.glob("profile.rank-*.json"))
+    if not paths:
+        raise ValueError(f"{folder}: expected a folder with {WHOLE}, or with files profile.rank-N.json")
+    ranks = sorted((_made(path, rank_from) for path in paths), key=lambda rank: rank.rank)
+    program = _made(paths[0], lambda found: str(found["program"]))
+    note = f"the run did not end by itself: this is what {len(ranks)} of its ranks had written before"
+    return Profile(program, ranks, [1.0] * len(ranks), notes=[note])
+
+
+def _made(path: Path, make: Callable[[Any], T]) -> T:
+    try:
+        return make(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: expected what `profile -o` writes ({show(error)})") from None

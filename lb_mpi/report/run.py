@@ -1,0 +1,357 @@
+"""A recorded run: the records of all its ranks on one clock, and what they come to in numbers and words.   (pure)
+
+Useful time is that in the user's work, a slow rank's rests included (a real slow rank would compute).  With P ranks, T the
+longest time that a rank spent in lb_mpi, and u_r the useful time of rank r, the metrics of the POP project
+(https://pop-coe.eu) are
+
+    parallel efficiency      mean u / T  =  load balance * communication efficiency
+    load balance             mean u / max u
+    communication efficiency max u / T
+
+They count seconds, however fast a rank is.  The lower bound counts speeds as well: work / sum of the ranks' speeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.record.events import Driver, Event, Phase, Way
+from lb_mpi.record.launches import END, FILE, Happened, folder_of, parse
+from lb_mpi.record.record import N_PHASES, Rows, coarser
+from lb_mpi.record.store import About, Stored, read
+
+USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # a rank that emulates a slow one would compute while it rests
+SAVE = "save"
+SKEW_S = 60.0  # by which the clocks of hosts may differ
+DRIVERS = {
+    Driver.SEARCH: ("search", "units", "parts"),
+    Driver.ROWS: ("map_blocks", "rows", "rows"),
+    Driver.MIGRATE: ("migrate", "rows", "rows"),
+    Driver.TASKS: ("pool", "tasks", "steals"),
+    Driver.EXCHANGE: ("exchange", "exchanges", "times"),
+}  # in words: what is called, what is done, what moves
+NAMES = {
+    Phase.OWN: "own work",
+    Phase.FOREIGN: "work for others",
+    Phase.PROTOCOL: "protocol",
+    Phase.PACKING: "packing",
+    Phase.WAITING: "waiting",
+    Phase.RESTING: "resting (slow)",
+    Phase.OUTSIDE: "outside lb_mpi",
+}
+SHORT = {**NAMES, Phase.OWN: "own", Phase.FOREIGN: "others'", Phase.RESTING: "resting", Phase.OUTSIDE: "outside"}
+WAYS = {
+    Way.DRAFT: "parts of work, by drafts",
+    Way.LOAN: "rows lent",
+    Way.STEAL: "tasks stolen",
+    Way.GIFT: "rows given away",
+}
+UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks", Way.GIFT: "rows"}
+
+
+class Happening(NamedTuple):
+    """Something that happened during a run."""
+
+    what: str  # SAVE, or one of `launches.KINDS`
+    began_s: float  # since the begin of this run
+    ended_s: float
+    rank: int  # -1: all, or none
+    words: str
+
+
+class Run(NamedTuple):
+    """What is known of a run, or of one start of it."""
+
+    ranks: list[Stored]  # ordered by host, and by rank on each host
+    size: int  # ranks that the run had
+    offsets_s: list[float]  # of each in `ranks`: to be added to its times, to have those of the page
+    seconds: float  # from the begin of the first record to the end of the last
+    clock: str  # in words: how the clocks were aligned
+    notes: list[str]  # in words: what is missing, or no good
+    happened: list[Happening] = []  # noqa: RUF012 - in their order
+    earlier: tuple[Run, ...] = ()  # the starts before this one, when a rank or a host had died
+
+    @property
+    def totals(self) -> Floats:
+        """(ranks, phases) seconds."""
+        return np.array([one.seconds.sum(axis=0) for one in self.ranks])
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts, in the order of `ranks`."""
+        return list(dict.fromkeys(one.about.host for one in self.ranks))
+
+
+def gather(folder: Path) -> Run:
+    """Read the record of a run, with all its starts; ValueError when there is none that can be read, OSError for files."""
+    launches = parse(place.read_text()) if (place := folder / FILE).exists() else []
+    runs: list[Run] = []
+    problem = ValueError("")
+    for start in range(1 + max((it.start for it in launches), default=0)):
+        within = folder / folder_of(start)
+        found = within.iterdir() if within.is_dir() or not start else []
+        files = sorted(path for path in found if path.suffix == ".lbrec")
+        try:
+            run = assemble(((path.name, path.read_bytes()) for path in files), launches, start)
+        except ValueError as error:
+            problem = error
+            continue
+        runs.append(run)
+        if not belongs(launches, run.ranks[0].about):
+            break  # launch/run has reported a run before this one
+    if not runs:
+        raise ValueError(f"{folder}: {problem}")
+    return runs[-1]._replace(earlier=tuple(runs[:-1]))
+
+
+def assemble(files: Iterable[tuple[str, bytes]], launches: Sequence[Happened] = (), start: int = 0) -> Run:
+    """Put together the files of a folder, as (name, content); what can't be read is noted.
+
+    `launches` : what launch/run has reported, left out when it is of another run; the files are those of `start`.
+
+    ValueError when there is none that can.
+    """
+    found: list[Stored] = []
+    notes: list[str] = []
+    for name, data in files:
+        try:
+            found.append(read(data))
+        except ValueError as error:
+            notes.append(f"{name}: {error}")
+    if not found:
+        raise ValueError(notes[0] if notes else "no record in it: expected files rank*.lbrec")
+    newest = max((one.about for one in found), key=lambda about: about.wall_s)
+    kept = [one for one in found if (one.about.size, one.about.virtual) == (newest.size, newest.virtual)]
+    if len(kept) < len(found):
+        notes.append(f"left out {len(found) - len(kept)} record{'s' * (len(found) - len(kept) > 1)} of another run")
+    hosts: dict[str, int] = {}
+    for one in sorted(kept, key=lambda one: one.about.rank):
+        hosts.setdefault(one.about.host, len(hosts))
+    kept.sort(key=lambda one: (hosts[one.about.host], one.about.rank))
+    missing = sorted(set(range(newest.size)) - {one.about.rank for one in kept})
+    if missing:
+        notes.append(f"no record of {_ranks(missing)}")
+    killed = sorted(one.about.rank for one in kept if not one.ended)
+    if killed:
+        notes.append(f"{_ranks(killed)}: the record breaks off, as when a rank was killed or still runs")
+    offsets, clock = _align(kept)
+    begins = [one.about.clock_s + offset for one, offset in zip(kept, offsets, strict=True)]
+    ends = [one.until + offset for one, offset in zip(kept, offsets, strict=True)]
+    offsets = [offset - min(begins) for offset in offsets]
+    happened = _saves(kept, offsets) + _launches(launches, start, kept[0].about, offsets[0])
+    happened.sort(key=lambda it: it.began_s)
+    return Run(kept, newest.size, offsets, max(ends) - min(begins), clock, notes, happened)
+
+
+def _saves(kept: list[Stored], offsets_s: list[float]) -> list[Happening]:
+    """Each save, from when its first rank began to write until the last one had written."""
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for one, offset in zip(kept, offsets_s, strict=True):
+        for mark in one.marks[one.marks["event"] == Event.SAVE]:
+            span = float(mark["began"]) + offset, float(mark["ended"]) + offset
+            spans.setdefault(int(mark["number"]), []).append(span)
+    return [
+        Happening(SAVE, min(began for began, _ in ranks), max(ended for _, ended in ranks), -1, f"save {number}")
+        for number, ranks in sorted(spans.items())
+    ]
+
+
+def _launches(launches: Sequence[Happened], start: int, about: About, offset_s: float) -> list[Happening]:
+    """What launch/run has reported of this start, on its clock; nothing if that was another run than the recorded one."""
+    if not belongs(launches, about):
+        return []
+    begin_wall_s = about.wall_s - (about.clock_s + offset_s)
+    mine = [(it, it.wall_s - begin_wall_s) for it in launches if it.start == start]
+    return [Happening(it.what, at, at, it.rank, it.words) for it, at in mine]
+
+
+def belongs(launches: Sequence[Happened], about: About) -> bool:
+    """Return whether launch/run reported the run of this record, rather than an earlier one in the same folder."""
+    end_s = min((it.wall_s for it in launches if it.what == END), default=math.inf)
+    return bool(launches) and launches[0].wall_s - SKEW_S <= about.wall_s <= end_s + SKEW_S
+
+
+def steps(run: Run) -> Rows:
+    """(ranks, calls) the steps, entries added up where ranks have kept different numbers of them.
+
+    (ranks, 0) where ranks have not made the same calls, as when one of them was killed at the beginning.
+    """
+    each = max((int(one.steps["n"].max(initial=1)) for one in run.ranks), default=1)
+    tables = [coarser(one.steps, each) for one in run.ranks]
+    n = min(map(len, tables))
+    found = np.stack([table[:n] for table in tables])
+    return found if (found["driver"] == found[0]["driver"]).all() else found[:, :0]
+
+
+def timeline(run: Run, columns: int, begin_s: float = 0.0, end_s: float | None = None) -> Floats:
+    """(ranks, columns, phases): the parts of each column's time; they add up to 1, or to less where nothing is known."""
+    end_s = run.seconds if end_s is None else end_s
+    edges = np.linspace(begin_s, end_s, columns + 1)
+    parts = np.zeros((len(run.ranks), columns, N_PHASES))
+    for k, (one, offset) in enumerate(zip(run.ranks, run.offsets_s, strict=True)):
+        begin = one.about.clock_s + offset
+        ends = begin + one.width_s * np.arange(len(one.seconds) + 1)
+        ends[-1] = max(ends[-2], one.until + offset) if len(ends) > 1 else begin
+        sums = np.vstack([np.zeros(N_PHASES), np.cumsum(one.seconds, axis=0)])
+        for phase in range(N_PHASES):
+            parts[k, :, phase] = np.diff(np.interp(edges, ends, sums[:, phase]))
+    return parts * (columns / (end_s - begin_s)) if end_s > begin_s else parts
+
+
+def _align(kept: list[Stored]) -> tuple[list[float], str]:
+    """(ranks,) seconds to be added to each rank's clock to have that of the first one, and how that is known."""
+    if kept[0].about.virtual:
+        return [0.0] * len(kept), "virtual: one clock for all ranks"
+    hosts = {one.about.host for one in kept}
+    if len(hosts) == 1:
+        return [0.0] * len(kept), "one host, so one clock"
+    with_clock = [one for one in kept if one.clocks]
+    references = {one.clocks[-1].reference for one in with_clock}
+    if len(with_clock) < len(kept) or len(references) != 1:
+        walls = [one.about.wall_s - one.about.clock_s for one in kept]
+        return walls, "not compared: each host's own clock is used as it is"
+    error = max(clock.error_s for one in kept for clock in one.clocks)
+    drift = max(abs(one.clocks[-1].offset_s - one.clocks[0].offset_s) for one in kept)
+    words = f"compared between hosts: within {1e6 * error:.0f} us; they drifted by at most {1e6 * drift:.0f} us"
+    return [float(np.mean([clock.offset_s for clock in one.clocks])) for one in kept], words
+
+
+def _ranks(ranks: list[int]) -> str:
+    named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8:,} more" if len(ranks) > 8 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {named}"
+
+
+class Headline(NamedTuple):
+    """A run in some numbers."""
+
+    seconds: float  # from the first record's begin to the last one's end
+    inside_s: float  # the longest time that a rank spent in lb_mpi
+    bound_s: float  # the least time for this work on this hardware
+    ratio: float  # inside_s / bound_s; NaN when nothing was done
+    parallel: float  # parallel efficiency
+    balance: float  # load balance
+    communication: float  # communication efficiency
+    words: str  # what cost most
+
+
+def headline(run: Run) -> Headline:
+    """Sum a run up."""
+    totals = run.totals
+    inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]
+    useful = totals[:, list(USEFUL)].sum(axis=1)
+    inside_s, bound_s = float(inside.max()), lower_bound(run)
+    mean, most = float(useful.mean()), float(useful.max())
+    return Headline(
+        seconds=run.seconds,
+        inside_s=inside_s,
+        bound_s=bound_s,
+        ratio=_part(inside_s, bound_s),
+        parallel=_part(mean, inside_s),
+        balance=_part(mean, most),
+        communication=_part(most, inside_s),
+        words=_words(run, totals, inside),
+    )
+
+
+def lower_bound(run: Run) -> float:
+    """Seconds that the work of all calls needs at least, on all ranks together, at their speeds."""
+    calls = steps(run)
+    if calls.size:
+        return float(bounds(calls).sum())
+    work = speed = 0.0
+    for one in run.ranks:  # not the same calls: all in one
+        useful, speeds = one.steps["useful_s"].astype(float), one.steps["speed"].astype(float)
+        work += float((useful * speeds).sum())
+        speed += float(speeds.mean()) if len(speeds) else 1.0
+    return work / speed if speed else 0.0
+
+
+def bounds(calls: Rows) -> Floats:
+    """(calls,) seconds that the work of each call needs at least, from the (ranks, calls) steps."""
+    useful, speeds = calls["useful_s"].astype(np.float64), calls["speed"].astype(np.float64)
+    return np.asarray((useful * speeds).sum(axis=0) / speeds.sum(axis=0))
+
+
+def _words(run: Run, totals: Floats, inside: Floats) -> str:
+    whole = float(inside.sum())
+    if not whole:
+        return "Nothing was done in lb_mpi."
+    lost = {phase: float(totals[:, phase].sum()) / whole for phase in (Phase.WAITING, Phase.PROTOCOL, Phase.PACKING)}
+    phase = max(lost, key=lambda one: lost[one])
+    work_s = float(totals[:, list(USEFUL)].sum())
+    away = (work_s - sum(float(one.steps["useful_s"].sum()) for one in run.ranks)) / whole
+    covered = np.array([float((one.steps["ended"] - one.steps["began"]).sum()) for one in run.ranks])
+    # Of calls that have not ended, and of submitted tasks, the useful time isn't known.
+    if away > max(2.0 * lost[phase], 0.1) and (covered >= 0.9 * inside).all():
+        return (
+            f"Biggest loss: ranks were at work but had no core for {away:.1%} of the time. Either there are more ranks than "
+            "cores, or other programs use this machine."
+        )
+    share = totals[:, phase] / np.where(inside > 0.0, inside, 1.0)
+    rank = run.ranks[int(share.argmax())].about
+    where = f", most on rank {rank.rank} ({rank.host}): {share.max():.0%} of its time" if len(run.ranks) > 1 else ""
+    return f"Biggest loss: {NAMES[phase]}, {lost[phase]:.1%} of all ranks' time{where}."
+
+
+def _part(one: float, whole: float) -> float:
+    return one / whole if whole else float("nan")
+
+
+def matrix(run: Run, way: Way) -> Floats:
+    """(size, size) what has moved: from the row's rank to the column's, in parts, rows or tasks."""
+    moved = np.zeros((run.size, run.size))
+    for one in run.ranks:
+        flows = one.flows[(one.flows["way"] == way) & (one.flows["other"] >= 0) & (one.flows["other"] < run.size)]
+        mine = moved[one.about.rank] if way in (Way.LOAN, Way.GIFT) else moved[:, one.about.rank]
+        np.add.at(mine, flows["other"], flows["amount"])
+    return moved
+
+
+class Drafts(NamedTuple):
+    """What came of all drafts."""
+
+    n: int  # drafts
+    unanswered: int  # for which no rank volunteered
+    nothing: int  # whose volunteer had nothing left
+    work: int  # that brought work
+    median_s: float  # from a draft that brought work to the work; of those kept, NaN: there was none
+    bytes: float  # that came
+
+
+def drafts(run: Run) -> Drafts | None:
+    """Sum up all drafts; None when there was none."""
+    flows = np.concatenate([one.flows for one in run.ranks])
+    flows = flows[flows["way"] == Way.DRAFT]
+    if not len(flows):
+        return None
+    n, work, unanswered = flows["n"].sum(), flows["amount"].sum(), flows["n"][flows["other"] < 0].sum()
+    moves = np.concatenate([one.moves for one in run.ranks])
+    brought = moves[(moves["way"] == Way.DRAFT) & (moves["amount"] > 0.0)]
+    median = float(np.median(brought["ended"] - brought["began"])) if len(brought) else float("nan")
+    return Drafts(int(n), int(unanswered), int(n - unanswered - work), int(work), median, float(flows["bytes"].sum()))
+
+
+def owners(run: Run) -> Ints:
+    """(h, w) the rank that computed most of each place, -1 where none did; (0, 0) where there is no map."""
+    mapped = [one for one in run.ranks if one.map.size]
+    shapes = {one.map.shape for one in mapped}
+    if len(shapes) != 1:
+        return np.zeros((0, 0), dtype=np.int64)
+    most = np.zeros(shapes.pop(), dtype=np.uint8)
+    found = np.full(most.shape, -1, dtype=np.int64)
+    for one in mapped:
+        more = one.map > most
+        found[more], most[more] = one.about.rank, one.map[more]
+    return found
+
+
+def layout_of(run: Run) -> str:
+    """In words, how vertices without coordinates were laid out; "" for a domain that has some."""
+    words = (one.settings.get("map", {}).get("layout", "") for one in run.ranks)
+    return next((str(one) for one in words if one), "")

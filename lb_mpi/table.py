@@ -1,0 +1,51 @@
+"""A table for people, as text and as HTML.   (pure)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+
+class Table(NamedTuple):
+    """Lines of cells under a header: words at the left of their columns, numbers at the right."""
+
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    words: tuple[int, ...] = ()  # numbers of the columns of words
+    most: int = 0  # lines that are shown; 0: all
+
+    def __str__(self) -> str:
+        """Lay out as text."""
+        rows = [self.header, *self._shown]
+        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if k in self.words else cell.rjust(width)
+                for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in rows
+        ]
+        return "\n".join([*lines, *filter(None, [self._rest])])
+
+    def html(self, kind: str = "") -> str:
+        """Lay out for a page, `kind` being its class; HTML allows rows and cells without ends, which saves a third."""
+        marks = [' class="t"' if k in self.words else "" for k in range(len(self.header))]
+
+        def row(tag: str, cells: Sequence[str]) -> str:
+            return "<tr>" + "".join(
+                f"<{tag}{mark}>{escape(cell)}" for cell, mark in zip(cells, marks, strict=True)
+            )
+
+        body = "".join(row("td", line) for line in self._shown)
+        rest = f'<p class="soft">{self._rest}</p>' if self._rest else ""
+        return f'<div class="wide"><table class="{kind}"><thead>{row("th", self.header)}<tbody>{body}</table></div>{rest}'
+
+    @property
+    def _shown(self) -> Sequence[Sequence[str]]:
+        return self.lines[: self.most or None]
+
+    @property
+    def _rest(self) -> str:
+        left = len(self.lines) - len(self._shown)
+        return f"... and {left:,} more" if left else ""
