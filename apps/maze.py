@@ -18,12 +18,8 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from apps.command import Parser, add_search_options, compile_once, figures, lines, run, search
-from apps.maze_shared import shared_bytes
-from lb_mpi.checks import integer
-from lb_mpi.mpi.collective import agree
-from lb_mpi.mpi.recorder import map_of, records
-from lb_mpi.mpi.waiting import barrier
-from lb_mpi.problems.maze import (
+from apps.maze_kernel import TOLD
+from apps.maze_search import (
     FREE,
     MARKED,
     MazeResult,
@@ -36,9 +32,13 @@ from lb_mpi.problems.maze import (
     read_maze,
     way_back,
 )
-from lb_mpi.problems.maze_kernel import TOLD
-from lb_mpi.problems.maze_tiles import TiledMazeSearch, usual_tile
-from lb_mpi.problems.maze_tiles import compile_kernels as compile_tile_kernels
+from apps.maze_shared import shared_bytes
+from apps.maze_tiles import TiledMazeSearch, usual_tile
+from apps.maze_tiles import compile_kernels as compile_tile_kernels
+from lb_mpi.checks import integer
+from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.recorder import map_of, records
+from lb_mpi.mpi.waiting import barrier
 from lb_mpi.record.record import MAP
 
 PROG = "python -m apps.maze"
@@ -156,7 +156,9 @@ def find_path(
             machines = [cells, *(np.empty_like(cells) for _ in leaders[1:])]
             for leader, others in zip(leaders[1:], machines[1:], strict=True):
                 comm.Recv(others, leader)
-        found = agree(comm, lambda: way_back(join(machines), done.found_at)[::-1] if comm.rank == 0 else path, patient=True)
+        found = agree(
+            comm, lambda: way_back(join(machines), done.found_at)[::-1] if comm.rank == 0 else path, patient=True
+        )
         path = np.ascontiguousarray(found)
     length = comm.bcast(len(path))
     return path if comm.rank == 0 else np.empty(length, np.int64)

@@ -11,7 +11,6 @@ says of the other run's own record for a quiet machine, which is made of the CPU
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -23,7 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.noise import MARK, MUCH, Watch, known, percent
+from benchmarks.measuring import MARK, MUCH, Watch, command, known, percent
 
 WANTED = 0.10
 UNPLAYED = "weather none"  # without a Balancer there is nothing to play
@@ -143,18 +142,14 @@ def table(found: dict[str, Way]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure, print the table (or JSON)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.advise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=3, help="of each way (default: %(default)s)")
+    parser = command("advise", __doc__, runs=(3, "of each way"))
     parser.add_argument("--speeds", default=SPEEDS, metavar="F,F,...", help="of the ranks (default: %(default)s)")
     parser.add_argument("--app", choices=("weather", "heat", "uts", "sweep"), help="only this one (default: all)")
     parser.add_argument("--mpiexec-options", default="", metavar="WORDS", help="as --oversubscribe, with Open MPI")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if options.runs < 1 or mpiexec is None:
-        parser.error("expected --runs >= 1, and mpiexec beside python or in PATH")
+    if mpiexec is None:
+        parser.error("expected mpiexec beside python or in PATH")
     size = str(len(options.speeds.split(",")))
     ways = [way for way, (app, _) in WAYS.items() if options.app in (None, app)]
     argv = [mpiexec, *options.mpiexec_options.split(), "-n", size]

@@ -10,15 +10,14 @@ The paper's own experiments are in `python -m benchmarks.papers`.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
 import numpy as np
 
-from benchmarks.noise import Watch, words
+from benchmarks.measuring import Watch, command, words
 from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, Arrangement, arrange
-from lb_mpi.arranging.secular import compile_kernels
+from lb_mpi.arranging.objectives import compile_kernels
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Floats, Graph, parse
 
@@ -95,16 +94,9 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Run all of it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.arrangement",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--seeds", type=int, default=10, help="of the 8x8 mesh (%(default)s)")
+    parser = command("arrangement", __doc__, seeds=(10, "of the 8x8 mesh"))
     parser.add_argument("--large", action="store_true", help="the 32x32 mesh, too")
     args = parser.parse_args()
-    if args.seeds < 1:
-        parser.error("expected --seeds >= 1")
     names = {"mesh:8x8": (args.seeds, FAST), "mesh:16x16": (3, FAST[:3])}
     if args.large:
         names["mesh:32x32"] = (1, FAST[:3])

@@ -17,7 +17,6 @@ cause in words.  What may not: "wrong"; "silent", an end without a cause, or no 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -33,14 +32,30 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.measuring import command
 from lb_mpi.launching import leftovers, limit
 from tools.environment import FOLDERS, ROOT, Environment, wanted
-from tools.kills import ranks
 
 LIMIT_S = 60.0  # without a new save, for a run that nothing happens to any more
 HANG_S = 4.0
 LATEST_S = 0.5  # after the first save of a start
 MISFORTUNES = ("kill", "kill", "kill", "kill", "stop", "full", "torn", "flipped")
+NUMBER = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")  # of a rank, in its environment
+
+
+def ranks(mark: str, program: str) -> dict[int, int]:
+    """Return the process of each rank that runs `program`, without what stands before it."""
+    found = {}
+    for pid in limit.bearers(mark):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        rank = [value.partition(b"=")[2] for value in variables if value.startswith(NUMBER)]
+        if rank and words[1:3] == [b"-m", program.encode()]:
+            found[int(rank[0])] = pid
+    return found
 
 
 class Program(NamedTuple):
@@ -62,7 +77,7 @@ PROGRAMS = (
         "-m apps.maze --dim 4000 --walled --speeds {speeds} --save {folder} --save-every 0.2 --json",
         lambda told: (told["found"], told["visited"] - told["visited_twice"]),
     ),
-    Program("pool", "-m benchmarks.campaign_tasks {folder}", lambda told: told["results"]),
+    Program("pool", "-m benchmarks.campaign --tasks {folder}", lambda told: told["results"]),
     Program(
         "weather",
         "-m apps.weather --shape 48x72 --steps 80 --save {folder} --save-every 5 --json",
@@ -185,7 +200,9 @@ def comes_to_its_end(start: Start) -> bool:
     return False
 
 
-def campaign(environment: Environment, chance: random.Random, answers: dict[str, Any], programs: Iterable[Program]) -> Run:
+def campaign(
+    environment: Environment, chance: random.Random, answers: dict[str, Any], programs: Iterable[Program]
+) -> Run:
     """One run, and what came of it."""
     program, misfortune = chance.choice(list(programs)), chance.choice(MISFORTUNES)
     n, times = chance.randint(2, 4), chance.randint(1, 2)
@@ -232,24 +249,50 @@ def undisturbed(environment: Environment, program: Program) -> Any:
         return program.answer(json.loads(out.splitlines()[-1]))
 
 
-def parser() -> argparse.ArgumentParser:
-    """Make the command line."""
-    top = argparse.ArgumentParser(
-        prog="python -m benchmarks.campaign", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    top.add_argument("--runs", type=int, default=40, help="how many, in all (default: %(default)s)")
-    top.add_argument(
-        "--mpi", choices=[*FOLDERS, "both"], help="on which MPI; both: in turn (default: that of the variable MPI, or mpich)"
-    )
-    top.add_argument("--only", choices=[program.name for program in PROGRAMS], help="one program only")
-    top.add_argument("--seed", type=int, default=0, help="of all that is left to chance (default: %(default)s)")
-    top.add_argument("--json", action="store_true", help="print one JSON object")
-    return top
+# --- the pool of tasks that --tasks runs --------------------------------------------------------------------------------
+
+N_TASKS = 2000
+
+
+def task(number: int) -> int:
+    """Some hundred microseconds of work, whose result depends on all of it."""
+    value = number
+    for _ in range(4000):
+        value = (value * 6364136223846793005 + 1442695040888963407) % 2**64
+    return value >> 32
+
+
+def map_tasks(log: str) -> None:
+    """Map them all on these ranks; print how many results there are, their sum, and that of each with its place."""
+    from mpi4py import MPI  # late: only this begins MPI
+
+    import lb_mpi
+
+    with lb_mpi.Pool(MPI.COMM_WORLD) as pool:
+        results = pool.map(task, N_TASKS, log=log)
+    if results is not None:
+        told = [len(results), sum(results), sum(place * result for place, result in enumerate(results)) % 2**64]
+        print(json.dumps({"results": told}), flush=True)
+
+
+# --- the command -------------------------------------------------------------------------------------------------------
 
 
 def main() -> int:
     """Let it happen, and print what was counted."""
-    options = parser().parse_args()
+    parser = command("campaign", __doc__, runs=(40, "how many, in all"))
+    parser.add_argument(
+        "--mpi",
+        choices=[*FOLDERS, "both"],
+        help="on which MPI; both: in turn (default: that of the variable MPI, or mpich)",
+    )
+    parser.add_argument("--only", choices=[program.name for program in PROGRAMS], help="one program only")
+    parser.add_argument("--seed", type=int, default=0, help="of all that is left to chance (default: %(default)s)")
+    parser.add_argument("--tasks", metavar="LOG", help="be the pool of tasks, on these ranks, with this log")
+    options = parser.parse_args()
+    if options.tasks is not None:
+        map_tasks(options.tasks)
+        return 0
     names = list(FOLDERS) if options.mpi == "both" else [options.mpi] if options.mpi else []
     environments = [wanted({**os.environ, "MPI": name}) for name in names] or [wanted()]
     programs = [program for program in PROGRAMS if options.only in (None, program.name)]

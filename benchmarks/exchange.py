@@ -7,7 +7,6 @@ the slowest rank's microseconds, and the ratio to the one by hand.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -16,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from benchmarks.noise import Watch, known, of_ranks, ratio, words
+from benchmarks.measuring import Watch, command, known, of_ranks, ratio, words
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
 from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
 
@@ -58,15 +57,8 @@ def measure(comm: MPI.Intracomm, ways: dict[str, Exchange], rounds: int, exchang
 def main() -> None:
     """Measure, print the table (or JSON) on rank 0."""
     comm = MPI.COMM_WORLD
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.exchange", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=25, help="(default: %(default)s)")
-    parser.add_argument("--exchanges", type=int, default=400, help="in each round (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command("exchange", __doc__, rounds=(25, "of each way"), exchanges=(400, "in each round"))
     options = parser.parse_args()
-    if min(options.rounds, options.exchanges) < 1:
-        parser.error("expected --rounds and --exchanges >= 1")
     rows, columns = most_square_mesh(comm.size)
     graph = mesh(rows, columns)
     exchanges = {method: NeighbourExchange(comm, graph, method=method) for method in METHODS}

@@ -13,15 +13,9 @@ with Open MPI the ranks there do, too, since its daemons leave the program that 
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from benchmarks import emulated
-from benchmarks.noise import MARK, MUCH, Watch, known, percent
-from benchmarks.pool import Row
-from benchmarks.stealing import run
+from benchmarks.measuring import Answer, Row, Watch, command, hosts, run, table
 
 HOSTS, ONE, ROOM = "0.8,0.4,0.2", "0.8,0.4,0.2,0.2", "0.4,0.2,0.1,0.1"
 SMALL = ["apps.weather", "--shape", "128x240", "--steps", "30"]
@@ -45,7 +39,16 @@ CASES: dict[str, list[Case]] = {
 }
 
 
-def measure(cases: Sequence[Case], repeat: int, answer: Callable[[Sequence[str]], dict[str, Any]]) -> list[Row]:
+def section(name: str, repeat: int) -> Iterator[Row]:
+    """Measure a section of the table."""
+    if name == "hosts":
+        with hosts(HOSTS) as answer:
+            yield from measure(CASES[name], repeat, answer)
+    else:
+        yield from measure(CASES[name], repeat, lambda argv: run(4, argv))
+
+
+def measure(cases: Sequence[Case], repeat: int, answer: Answer) -> Iterator[Row]:
     """Run the cases in turn; a row for each."""
     ratios: dict[str, list[float]] = {name: [] for name, _, _ in cases}
     shares: dict[str, list[float]] = {name: [] for name, _, _ in cases}
@@ -55,39 +58,16 @@ def measure(cases: Sequence[Case], repeat: int, answer: Callable[[Sequence[str]]
             told = answer(["-m", *argv, "--json"])
             ratios[name].append(told["seconds"] / told["lower_bound_seconds"])
             shares[name].append(watch.others())
-    return [Row(name, ratios[name], "", wanted, max(shares[name])) for name, wanted, _ in cases]
-
-
-def section(name: str, repeat: int) -> list[Row]:
-    """Measure a section of the table."""
-    if name == "hosts":
-        with emulated.hosts(HOSTS) as answer:
-            return measure(CASES[name], repeat, answer)
-    return measure(CASES[name], repeat, lambda argv: run(4, argv))
+    for name, wanted, _ in cases:
+        yield Row(name, ratios[name], "", wanted, max(shares[name]))
 
 
 def main() -> None:
     """Measure, print the table (or JSON)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.machines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command("machines", __doc__, repeat=(5, "rounds of each measurement"))
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these sections")
-    parser.add_argument("--repeat", type=int, default=5, help="rounds of each measurement (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    if options.repeat < 1:
-        parser.error(f"--repeat {options.repeat}: expected at least 1")
-    rows = []
-    for name in options.only:
-        for row in section(name, options.repeat):
-            rows.append(row)
-            if not options.json:
-                print(row, f"others {percent(row.others)}", flush=True)
-    if options.json:
-        told = [{**row._asdict(), "seen": row.seen, "met": row.met, "others": known(row.others)} for row in rows]
-        print(json.dumps(told))
-    elif any(row.others > MUCH for row in rows):
-        print(f"{MARK} others took more than {MUCH:.0%} of the machine: this row says little")
+    table(options.only, lambda name: section(name, options.repeat), options.json)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Use no more ranks than cores.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -20,7 +19,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.weather_physics import Floats, compile_kernels, physics
-from benchmarks.noise import Watch, known, of_ranks, ratio, words
+from benchmarks.measuring import Watch, command, known, of_ranks, ratio, words
 from lb_mpi.mpi.waiting import barrier
 
 WANTED = 1.02
@@ -48,15 +47,8 @@ def measure(comm: MPI.Intracomm, ways: dict[str, Callable[[], Any]], steps: int)
 def main() -> None:
     """Measure, print the table (or JSON) on rank 0."""
     comm = MPI.COMM_WORLD
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.overhead", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, default=16384, help="on each rank (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=40, help="by each way (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command("overhead", __doc__, rows=(16384, "on each rank"), steps=(40, "by each way"))
     options = parser.parse_args()
-    if min(options.rows, options.steps) < 1:
-        parser.error("expected --rows and --steps >= 1")
     compile_kernels()
     rows: Floats = np.tile(250.0 + np.arange(LEVELS), (options.rows, 1))
     sun, storm = np.ones(options.rows), np.zeros(options.rows)

@@ -1,31 +1,136 @@
-"""Cuts and CPU seconds of `lb_mpi.partition` against METIS and KaHIP, on all graphs in a folder.
+"""Cuts and CPU seconds of `lb_mpi.partition`, on all graphs in a folder.
 
     pip install "lb_mpi[peers]"
-    python -m benchmarks.partition FOLDER [--graphs crack,uk] [--k 2,4,8] [--efforts fast,good] [--peers metis-kway] [--json]
+    python -m benchmarks.partition FOLDER [--tables peers,spectral,objective,connected] [--graphs crack,uk] [--k 2,8]
 
-Geometric means over graphs and k of the ratio ours / peer's, at 3 % imbalance; of each method the cut is the mean over
-seeds.  The same with unequal targets (the speeds, over and over, for each k that is a multiple of their number) against
-METIS alone, which knows targets.  METIS and KaHIP get the graph ready made; the kernels of the library are compiled or
-loaded before the clock starts.
+peers      against METIS and KaHIP: geometric means over graphs and k of the ratio ours / peer's, at 3 % imbalance; of each
+           method the cut is the mean over seeds.  The same with unequal targets (the speeds, over and over, for each k that
+           is a multiple of their number) against METIS alone, which knows targets.  METIS and KaHIP get the graph ready
+           made; the kernels of the library are compiled or loaded before the clock starts.
+spectral   cuts of multilevel spectral bisection beside effort good, beside spectral bisection of the whole graph by scipy's
+           eigsh and by networkx's Fiedler vector, and beside Kernighan & Lin of networkx; and of effort good without its
+           Fiedler starts, and with no others.  Geometric means of the ratio to good.
+objective  max_j (C_j + K_j), computing and talking, of the partition by cut and of the one that aims at it, on a machine of
+           three unequal hosts, one behind a slow link: one rank on each, and several.  Medians of the ratio.
+connected  what parts in one piece cost: the ratio of the cuts, and the worst imbalance.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
+import networkx as nx
 import numpy as np
 
+from benchmarks.measuring import command
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
-from lb_mpi.partitioning.external import WholeNumbers, kahip, metis, whole_numbers
+from lb_mpi.machine import Machine, read_machine, write_machine
+from lb_mpi.partitioning import multilevel
+from lb_mpi.partitioning.bisect import Starts, spectral_bisection, split
 from lb_mpi.partitioning.partition import EFFORTS, partition
 from lb_mpi.partitioning.quality import partition_metrics
+
+# --- the peers: METIS, KaHIP, and plain spectral bisection ------------------------------------------------------------
+#
+# METIS and KaHIP want whole numbers as weights.  Weights that are none, or too many, are scaled; edges of weight 0 are left
+# out, since both programs crash on graphs with nothing but them.
+
+_TOTAL = 1 << 28  # of all weights: what they are scaled to; sums of them fit into 32 bits
+
+
+class WholeNumbers(NamedTuple):
+    """A graph as METIS and KaHIP take it; the names are those of `Graph`."""
+
+    indptr: Ints
+    indices: Ints
+    weights: Ints  # >= 1
+    vertex_weights: Ints
+
+
+def whole_numbers(graph: Graph) -> WholeNumbers:
+    """The graph without its edges of weight 0, all weights of vertices (>= 0) and edges (>= 1) whole numbers."""
+    kept = graph.weights > 0.0
+    indptr = np.concatenate([[0], np.cumsum(kept)])[graph.indptr].astype(np.int64)
+    weights = np.maximum(_scaled(graph.weights[kept]), 1)
+    vertex_weights = _scaled(graph.vertex_weights)
+    if not vertex_weights.any():
+        vertex_weights = np.ones(graph.n, dtype=np.int64)
+    return WholeNumbers(indptr, graph.indices[kept], weights, vertex_weights)
+
+
+def metis(whole: WholeNumbers, targets: Floats, imbalance: float, seed: int, *, recursive: bool = False) -> Ints:
+    """(n,) part of each vertex by METIS, directly into k parts or by recursive bisection."""
+    pymetis = _imported("pymetis")
+    options = pymetis.Options(ufactor=max(1, round(min(imbalance, 1e3) * 1000)), seed=seed % (1 << 31))
+    _, part = pymetis.part_graph(
+        len(targets),
+        pymetis.CSRAdjacency(whole.indptr, whole.indices),
+        vweights=whole.vertex_weights,
+        eweights=whole.weights,
+        tpwgts=targets.tolist(),
+        recursive=recursive,
+        options=options,
+    )
+    return np.array(part, dtype=np.int64)
+
+
+def kahip(whole: WholeNumbers, k: int, imbalance: float, seed: int, mode: str) -> Ints:
+    """(n,) part of each vertex by KaHIP in its mode "FAST", "ECO" or "STRONG"."""
+    module = _imported("kahip")
+    arrays = (whole.vertex_weights, whole.indptr, whole.weights, whole.indices)
+    quiet = True
+    _, part = module.kaffpa(
+        *(array.tolist() for array in arrays), k, imbalance, quiet, seed % (1 << 31), getattr(module, mode)
+    )
+    return np.array(part, dtype=np.int64)
+
+
+def spectral_bisections(graph: Graph, targets: Floats) -> Ints:
+    """(n,) part of each vertex by recursive spectral bisection of the whole graph: no levels, no refinement."""
+    adjacency = graph.to_scipy()
+    part = np.zeros(graph.n, dtype=np.int64)
+    todo = [(np.arange(graph.n), 0, len(targets))]  # vertices, and the parts they are for
+    while todo:
+        vertices, first, end = todo.pop()
+        if end - first == 1 or len(vertices) < 2:
+            part[vertices] = first + int(targets[first:end].argmax())
+            continue
+        middle = (first + end) // 2
+        piece = Graph.from_scipy(adjacency[vertices][:, vertices], graph.vertex_weights[vertices])
+        side = spectral_bisection(piece, float(targets[first:middle].sum() / targets[first:end].sum()))
+        todo += [(vertices[side == 0], first, middle), (vertices[side == 1], middle, end)]
+    return part
+
+
+def _scaled(weights: Floats) -> Ints:
+    largest = float(weights.max(initial=0.0))
+    total = float((weights / largest).sum()) if largest else 0.0  # in units of the largest: it can't overflow
+    if total * largest > _TOTAL or (weights != np.floor(weights)).any():
+        weights = weights / largest * (_TOTAL / total)
+    return np.rint(weights).astype(np.int64)
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SystemExit(
+            f"python -m benchmarks.partition: error: no {name}: pip install 'lb_mpi[peers]' ({error})"
+        ) from None
+
+
+# --- ours beside theirs -----------------------------------------------------------------------------------------------
 
 Peer = Callable[[WholeNumbers, Floats, float, int], Ints]
 PEERS: dict[str, Peer] = {
@@ -150,44 +255,182 @@ def chosen(text: str, allowed: Iterable[str], what: str) -> list[str]:
     return words
 
 
-def main() -> None:
-    """Run, print the tables or JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.partition", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, help="of METIS .graph or Matrix Market .mtx files")
-    parser.add_argument("--graphs", help="names of files, without .graph or .mtx, with commas (all)")
-    parser.add_argument("--k", default="2,4,8,16,32,64", help="(%(default)s)")
-    parser.add_argument("--efforts", type=lambda text: chosen(text, EFFORTS, "some"), default=",".join(EFFORTS))
-    parser.add_argument("--peers", type=lambda text: chosen(text, PEERS, "some"), default=",".join(PEERS))
-    parser.add_argument("--imbalance", type=float, default=0.03, help="(%(default)s)")
-    parser.add_argument("--speeds", default="1,1,2,4", help="of the unequal targets; empty: none (%(default)s)")
-    parser.add_argument("--only-unequal", action="store_true", help="unequal targets only")
-    parser.add_argument("--seeds", type=int, default=1, help="runs of each method (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, with a row for every case")
-    options = parser.parse_args()
-    try:
-        ks = [int(word) for word in options.k.split(",")]
-        speeds = [float(word) for word in options.speeds.split(",") if word]
-    except ValueError:
-        parser.error("expected numbers with commas between in --k and --speeds")
-    if options.seeds < 1 or min(ks) < 2 or any(speed <= 0 for speed in speeds):
-        parser.error("expected --seeds >= 1, --k >= 2 and --speeds > 0")
-    files = {path.stem: path for suffix in ("graph", "mtx") for path in sorted(options.folder.glob(f"*.{suffix}"))}
-    names = sorted(files) if options.graphs is None else options.graphs.split(",")
-    if not names or not set(names) <= set(files):
-        parser.error(f"expected graphs in {options.folder}: {', '.join(sorted(files)) or 'there are none'}")
+# --- what can be asked for beside light cuts --------------------------------------------------------------------------
 
+Method = Callable[[Graph, int, int], Ints | None]  # of a graph, k and a seed; None: it can't
+MOST_FOR_KERNIGHAN_LIN = 12_000  # vertices: more take it minutes
+
+GOOD = multilevel.EFFORTS["good"]
+STARTS = {
+    "good without Fiedler starts": GOOD._replace(starts=Starts(GOOD.starts.tries, 0)),
+    "Fiedler starts only": GOOD._replace(starts=Starts(0, 99), first=1),  # another first one would be the same
+}
+
+
+def by_networkx(graph: Graph, k: int, _: int) -> Ints | None:
+    """Recursive bisection by networkx's Fiedler vector, split at the median as ours is: None where a part is in pieces."""
+    part = np.zeros(graph.n, dtype=np.int64)
+    whole = graph.to_networkx()
+    todo = [(np.arange(graph.n), 0, k)]
+    while todo:
+        vertices, first, end = todo.pop()
+        if end - first == 1:
+            part[vertices] = first
+            continue
+        middle = (first + end) // 2
+        piece = whole.subgraph(vertices.tolist())
+        order = np.array(list(piece))
+        if not nx.is_connected(piece):
+            return None
+        vector = nx.fiedler_vector(piece, method="tracemin_lu", tol=1e-6, seed=0)
+        side = split(vector, graph.vertex_weights[order], (middle - first) / (end - first))
+        todo += [(order[side == 0], first, middle), (order[side == 1], middle, end)]
+    return part
+
+
+def by_kernighan_lin(graph: Graph, k: int, seed: int) -> Ints | None:
+    """Two parts by networkx's Kernighan & Lin, from a random start."""
+    if k != 2 or graph.n > MOST_FOR_KERNIGHAN_LIN:
+        return None
+    one, _ = nx.community.kernighan_lin_bisection(graph.to_networkx(), seed=seed)
+    part = np.ones(graph.n, dtype=np.int64)
+    part[sorted(one)] = 0
+    return part
+
+
+def by_effort(effort: multilevel.Effort) -> Method:
+    """Ours, with another effort."""
+
+    def method(graph: Graph, k: int, seed: int) -> Ints:
+        with patch.dict(multilevel.EFFORTS, {"good": effort}):
+            return partition(graph, k, seed=seed)
+
+    return method
+
+
+METHODS: dict[str, Method] = {
+    "good": by_effort(GOOD),
+    "multilevel-spectral": lambda graph, k, seed: partition(graph, k, seed=seed, method="multilevel-spectral"),
+    "scipy eigsh": lambda graph, k, seed: spectral_bisections(graph, np.full(k, 1.0 / k)),
+    "networkx Fiedler": by_networkx,
+    "networkx Kernighan-Lin": by_kernighan_lin,
+    **{name: by_effort(effort) for name, effort in STARTS.items()},
+}
+ONCE = ("scipy eigsh", "networkx Fiedler")  # know no seeds
+
+
+def spectral(graphs: dict[str, Graph], ks: list[int], seeds: int) -> Iterator[str]:
+    """Lines of Markdown: mean cuts of all methods."""
+    for k in ks:
+        cuts: dict[str, list[float]] = {method: [] for method in METHODS}
+        yield f"\nspectral, k = {k}: mean cuts of {seeds} seeds\n"
+        yield "| graph | " + " | ".join(METHODS) + " |"
+        yield "|---" * (len(METHODS) + 1) + "|"
+        for name, graph in graphs.items():
+            for method, function in METHODS.items():
+                show(f"{name}, k = {k}: {method}")
+                found = [function(graph, k, seed) for seed in range(1 if method in ONCE else seeds)]
+                some = [partition_metrics(graph, part, k).cut for part in found if part is not None]
+                cuts[method].append(float(np.mean(some)) if some else np.nan)
+            show("")
+            lasts = [values[-1] for values in cuts.values()]
+            yield f"| {name} | " + " | ".join(f"{last:.1f}" if np.isfinite(last) else "-" for last in lasts) + " |"
+        logs = {
+            method: np.log(np.maximum(values, 1.0) / np.maximum(cuts["good"], 1.0)) for method, values in cuts.items()
+        }
+        yield "| / good | " + " | ".join(f"{np.exp(np.nanmean(log)):.3f}" for log in logs.values()) + " |"
+
+
+def three_hosts(ranks: tuple[int, int, int]) -> Machine:
+    """Speeds 4, 2, 1; 1 Gbit/s between a and b, 10 Mbit/s to c, with latencies of 50 and 200 us; memory within a host."""
+    hosts = np.repeat(np.arange(3), ranks)
+    latency_s = np.array([[1e-6, 50e-6, 200e-6], [50e-6, 1e-6, 200e-6], [200e-6, 200e-6, 1e-6]])
+    s_per_byte = np.array([[2e-10, 8e-9, 8e-7], [8e-9, 2e-10, 8e-7], [8e-7, 8e-7, 2e-10]])
+    off = 1.0 - np.eye(len(hosts))
+    return Machine(
+        tuple("abc"[host] for host in hosts),
+        np.array([4.0, 2.0, 1.0])[hosts],
+        off * latency_s[np.ix_(hosts, hosts)],
+        off * s_per_byte[np.ix_(hosts, hosts)],
+    )
+
+
+UNIT_S, EDGE_BYTES = 1e-6, 8.0  # a vertex takes the fastest rank a microsecond, an edge carries a double
+
+
+def objective(graphs: dict[str, Graph], seeds: int) -> Iterator[str]:
+    """Lines of Markdown: milliseconds by cut and by time, on machines that were written to a file and read."""
+    for ranks in ((1, 1, 1), (4, 2, 2)):
+        with tempfile.TemporaryDirectory() as folder:
+            write_machine(three_hosts(ranks), Path(folder) / "machine.json")
+            machine = read_machine(Path(folder) / "machine.json")
+        yield f"\nobjective, {' + '.join(map(str, ranks))} ranks on hosts of speeds 4, 2, 1: ms, {seeds} seeds\n"
+        yield "| graph | bound | by cut | by time | / by cut | cut | cut by time | in one piece | / by cut |"
+        yield "|---" * 9 + "|"
+        ratios = []
+        for name, one in graphs.items():
+            graph = Graph(one.indptr, one.indices, one.weights * EDGE_BYTES, one.vertex_weights)
+            figures = []
+            for seed in range(seeds):
+                show(f"{name}, {machine.size} ranks, seed {seed}")
+                for how in ({}, {"aim": "time"}, {"connected": True}, {"aim": "time", "connected": True}):
+                    part = partition(graph, machine.size, machine=machine, unit_s=UNIT_S, seed=seed, **how)
+                    found = partition_metrics(graph, part, machine.size, machine=machine, unit_s=UNIT_S)
+                    assert found.cost is not None
+                    figures.append((1e3 * found.cost.objective_s, found.cut, 1e3 * found.cost.lower_bound_s))
+            ms, cuts, bounds = np.array(figures).reshape(seeds, 4, 3).transpose(2, 0, 1)
+            ratio, whole = ms[:, 1] / ms[:, 0], ms[:, 3] / ms[:, 2]
+            ratios += [(a, b) for a, b in zip(ratio, whole, strict=True)]
+            show("")
+            mean, cut = ms.mean(axis=0), cuts.mean(axis=0) / EDGE_BYTES
+            yield (
+                f"| {name} | {bounds[0, 0]:.3f} | {mean[0]:.3f} | {mean[1]:.3f} | {ratio.mean():.3f} "
+                f"| {cut[0]:.0f} | {cut[1]:.0f} | {mean[3]:.3f} | {whole.mean():.3f} |"
+            )
+        median, worst = np.median(ratios, axis=0), np.max(ratios, axis=0)
+        yield f"\nmedian {median[0]:.3f}, in one piece {median[1]:.3f}; worst {worst[0]:.3f}, in one piece {worst[1]:.3f}"
+
+
+def connected(graphs: dict[str, Graph], ks: list[int], seeds: int) -> Iterator[str]:
+    """Lines of Markdown: parts in several pieces, and what it costs to have none."""
+    yield "\nconnected: parts in several pieces as they are, with connected=True, ratio of the cuts, worst imbalance\n"
+    yield "| graph | " + " | ".join(f"k = {k}" for k in ks) + " |"
+    yield "|---" * (len(ks) + 1) + "|"
+    logs: dict[int, list[float]] = {k: [] for k in ks}
+    for name, graph in graphs.items():
+        cells = []
+        for k in ks:
+            show(f"{name}, k = {k}")
+            figures = []
+            for seed in range(seeds):
+                for how in (False, True):
+                    found = partition_metrics(graph, partition(graph, k, seed=seed, connected=how), k)
+                    figures.append((float(np.count_nonzero(~found.connected)), found.cut, found.imbalance))
+            broken, cuts, imbalances = np.array(figures).reshape(seeds, 2, 3).transpose(2, 1, 0)
+            logs[k].append(float(np.mean(np.log(np.maximum(cuts[1], 1.0) / np.maximum(cuts[0], 1.0)))))
+            pieces = f"{broken[0].mean():.1f}, {broken[1].mean():.1f}"
+            cells.append(f"{pieces}, {np.exp(logs[k][-1]):.3f}, {imbalances[1].max():.4f}")
+        show("")
+        yield f"| {name} | " + " | ".join(cells) + " |"
+    yield "| geometric mean | " + " | ".join(f"{np.exp(np.mean(log)):.3f}" for log in logs.values()) + " |"
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+TABLES = ("peers", "spectral", "objective", "connected")
+
+
+def against_peers(graphs: dict[str, Graph], ks: list[int], options: argparse.Namespace) -> None:
+    """Run ours and the peers, print the tables or JSON."""
+    speeds = options.speeds
     for effort in options.efforts:
         for targets in (None, [1, 1, 2, 4]):  # compiles, or loads what was compiled
             partition("mesh:60x60", 4, targets=targets, effort=effort)
     rows: list[Row] = []
-    for name in names:
-        graph = as_graph(files[name])
+    for name, graph in graphs.items():
         for k in ks:
-            if not options.only_unequal:
-                equal = Case(name, graph, np.full(k, 1.0 / k), False)
-                rows += run(equal, [*options.peers, *options.efforts], options.imbalance, options.seeds)
+            equal = Case(name, graph, np.full(k, 1.0 / k), False)
+            rows += run(equal, [*options.peers, *options.efforts], options.imbalance, options.seeds)
             if speeds and k % len(speeds) == 0:
                 shares = np.tile(speeds, k // len(speeds))
                 unequal = Case(name, graph, shares / shares.sum(), True)
@@ -198,12 +441,58 @@ def main() -> None:
     if options.json:
         print(json.dumps({"reached": reached, "rows": [row._asdict() for row in rows]}))
         return
-    print(f"{len(names)} graphs, ours / peer's, imbalance {options.imbalance:g}, {options.seeds} seeds")
+    print(f"{len(graphs)} graphs, ours / peer's, imbalance {options.imbalance:g}, {options.seeds} seeds")
     print("\n".join(tables(rows, options.efforts, options.peers)), end="\n\n")
     for what, found in reached.items():
         limit = "" if found["wanted_time"] is None else f" (wanted <= {found['wanted_time']:g})"
         print(f"{what}: cut {found['cut']:.3f} of {found['peer']} (wanted <= {found['wanted_cut']}), ", end="")
         print(f"time {found['time']:.2f}{limit}, {found['cases']} cases")
+
+
+def numbers(text: str) -> list[float]:
+    """The numbers in "1,2"; argparse turns a ValueError into its own."""
+    found = [float(word) for word in text.split(",") if word]
+    if any(not one > 0 for one in found):
+        raise ValueError
+    return found
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = command("partition", __doc__, seeds=(1, "runs of each method"))
+    parser.add_argument("folder", type=Path, help="of METIS .graph or Matrix Market .mtx files")
+    parser.add_argument(
+        "--tables", type=lambda text: chosen(text, TABLES, "some"), default="peers", help="(%(default)s)"
+    )
+    parser.add_argument("--graphs", help="names of files, without .graph or .mtx, with commas (all)")
+    parser.add_argument("--k", type=numbers, default="2,4,8,16,32,64", help="(%(default)s)")
+    peers = parser.add_argument_group("of peers, as --json is")
+    peers.add_argument("--efforts", type=lambda text: chosen(text, EFFORTS, "some"), default=",".join(EFFORTS))
+    peers.add_argument("--peers", type=lambda text: chosen(text, PEERS, "some"), default=",".join(PEERS))
+    peers.add_argument("--imbalance", type=float, default=0.03, help="(%(default)s)")
+    peers.add_argument(
+        "--speeds", type=numbers, default="1,1,2,4", help="of unequal targets; empty: none (%(default)s)"
+    )
+    options = parser.parse_args()
+    ks = [int(k) for k in options.k]
+    if min(ks) < 2:
+        parser.error("expected --k >= 2")
+    files = {path.stem: path for suffix in ("graph", "mtx") for path in sorted(options.folder.glob(f"*.{suffix}"))}
+    names = sorted(files) if options.graphs is None else options.graphs.split(",")
+    if not names or not set(names) <= set(files):
+        parser.error(f"expected graphs in {options.folder}: {', '.join(sorted(files)) or 'there are none'}")
+    graphs = {name: as_graph(files[name]) for name in names}
+    for table in options.tables:
+        if table == "peers":
+            against_peers(graphs, ks, options)
+            continue
+        lines = {
+            "spectral": lambda: spectral(graphs, ks, options.seeds),
+            "objective": lambda: objective(graphs, options.seeds),
+            "connected": lambda: connected(graphs, ks, options.seeds),
+        }[table]()
+        for line in lines:
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -19,53 +19,80 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks import emulated, pool_tasks
-from benchmarks.noise import MARK, MUCH, Watch
-from benchmarks.stealing import run
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import measuring
+from benchmarks.measuring import Row, command, run, table
 
 SPEEDS, HOSTS = "0.8,0.4,0.2,0.2", "0.8,0.4,0.2"
 GRAINS = (2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6)  # seconds of a task
 MODEL_TASKS = 4
-JOB_S = 0.2  # no job is shorter
 TOTAL_S, MOST_TASKS = 0.3, 10_000  # of useful work in a list of tasks, on each rank
 
 
-class Row(NamedTuple):
-    """One line of the table: `values` are those of the rounds, or the one."""
+# --- the tasks: CPU time that is spun away, sleep, a large function, large results -------------------------------------
 
-    name: str
-    values: list[float]
-    unit: str = ""
-    wanted: str = ""  # ">= 3"; empty: nothing is
-    others: float = 0.0  # share of the machine that other programs took
+SIGMA = 1.0  # of the logarithm of heavy-tailed costs: in a thousand, the largest is some 14 times the mean
+MODEL_BYTES, RESULT_BYTES = 50_000_000, 2_000_000
 
-    @property
-    def seen(self) -> float:
-        """What counts."""
-        return statistics.median(self.values)
 
-    @property
-    def met(self) -> bool | None:
-        """True when it is as wanted; None: nothing is wanted."""
-        if not self.wanted:
-            return None
-        sign, number = self.wanted.split()
-        return self.seen >= float(number) if sign == ">=" else self.seen <= float(number)
+def costs(kind: str, n: int, mean_s: float, seed: int) -> list[float]:
+    """n costs in seconds of this mean, "constant" or "heavy" (lognormal)."""
+    if kind == "constant":
+        return [mean_s] * n
+    drawn = np.random.default_rng(seed).lognormal(0.0, SIGMA, n)
+    return [float(cost) for cost in drawn * (mean_s / drawn.mean())]
 
-    def __str__(self) -> str:
-        """Write a line: what was seen, its spread, what is wanted."""
-        spread = f"{min(self.values):.3g} .. {max(self.values):.3g}" if len(self.values) > 1 else ""
-        met = {None: "", True: "yes", False: "no"}[self.met]
-        mark = MARK if self.others > MUCH else ""
-        return f"{self.name:72} {self.seen:9.4g}{mark:1} {self.unit:5} {spread:17} {self.wanted:8} {met}"
 
+def spin(seconds: float) -> float:
+    """Use so much CPU time."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+    return seconds
+
+
+def nothing(item: int) -> int:
+    """The cheapest task."""
+    return item
+
+
+def nap(seconds: float) -> float:
+    """Wait, as for another program."""
+    time.sleep(seconds)
+    return seconds
+
+
+def large(seconds: float) -> NDArray[np.float64]:
+    """A large result."""
+    spin(seconds)
+    return np.full(RESULT_BYTES // 8, seconds)
+
+
+class Model(NamedTuple):
+    """Data that comes with a function."""
+
+    data: NDArray[np.float64]
+
+    def look_up(self, seconds: float) -> float:
+        """Look something up."""
+        spin(seconds)
+        return float(self.data[int(seconds * 1e6) % len(self.data)])
+
+
+def large_model() -> Model:
+    """Make one of 50 MB."""
+    return Model(np.random.default_rng(0).random(MODEL_BYTES // 8))
+
+
+# --- the sections of the table -----------------------------------------------------------------------------------------
 
 Rows = Iterator[Row]
 
@@ -117,7 +144,7 @@ def peers(options: argparse.Namespace) -> Rows:
                 ])  # fmt: skip
                 for peer in names:
                     yield Row(f"{what}: {peer} / pool", ratios(answer, peer), "times", wanted_of(peer, n, task_s))
-                items = pool_tasks.costs(kind, tasks, task_s, options.seed)
+                items = costs(kind, tasks, task_s, options.seed)
                 theirs = [by_processes(n, items) for _ in range(options.repeat)]
                 ours = statistics.median(answer["seconds"]["pool"])
                 yield Row(f"{what}: multiprocessing / pool", [seconds / ours for seconds in theirs], "times")
@@ -128,9 +155,9 @@ def by_processes(n: int, items: list[float]) -> float:
     import multiprocessing
 
     with multiprocessing.get_context("spawn").Pool(n) as pool:
-        pool.map(pool_tasks.spin, items[: 4 * n], 1)
+        pool.map(spin, items[: 4 * n], 1)
         began = time.perf_counter()
-        pool.map(pool_tasks.spin, items)
+        pool.map(spin, items)
         return time.perf_counter() - began
 
 
@@ -162,7 +189,9 @@ def metg(shares: Sequence[float]) -> float:
 def model(options: argparse.Namespace) -> Rows:
     """A function with 50 MB of data."""
     of = ["--work", "model", "--tasks", str(MODEL_TASKS), "--task-s", "1e-4"]
-    few = argparse.Namespace(repeat=min(options.repeat, 2), seed=options.seed)  # an executor needs seconds for each task
+    few = argparse.Namespace(
+        repeat=min(options.repeat, 2), seed=options.seed
+    )  # an executor needs seconds for each task
     more = ["schwimmbad + 1"] if importlib.util.find_spec("schwimmbad") else []
     answer = compete(2, ["pool", "executor 1", *more], few, *of)
     what = f"50 MB model, {MODEL_TASKS} tasks of 100 us"
@@ -208,7 +237,7 @@ def hosts(options: argparse.Namespace) -> Rows:
     """Three emulated hosts, a rank on each.  RuntimeError where they can't be had."""
     case = ["-m", "benchmarks.pool_ranks", "pool_bound", "--speeds", HOSTS, "--hosts-are-slow"]
     case += ["--repeat", str(options.repeat), "--seed", str(options.seed), "--kind", "heavy", "--task-s", "1e-2"]
-    with emulated.hosts(HOSTS) as answer:
+    with measuring.hosts(HOSTS) as answer:
         for work, words in (("spin", ""), ("nap", ", tasks that wait")):
             for tasks in (300, 1000):
                 ratios = answer([*case, "--tasks", str(tasks), "--work", work])["ratios"]
@@ -222,31 +251,13 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
 
 def main() -> None:
     """Measure, print the table (or JSON)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.pool", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command("pool", __doc__, repeat=(5, "rounds of each measurement"))
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections")
-    parser.add_argument("--repeat", type=int, default=5, help="rounds of each measurement (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of costs and orders (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    if options.repeat < 1:
-        parser.error(f"--repeat {options.repeat}: expected at least 1")
-    rows, watch, looked_at, others = [], Watch(), time.perf_counter(), 0.0
-    for name in options.only:
-        if not options.json:
-            print(f"{name}:", flush=True)
-        for row in SECTIONS[name](options):
-            if time.perf_counter() - looked_at > JOB_S:  # rows of one job have one share
-                looked_at, others = time.perf_counter(), watch.others()
-            measured = row._replace(others=others)
-            rows.append(measured)
-            if not options.json:
-                print(f"  {measured}", flush=True)
+    table(options.only, lambda name: SECTIONS[name](options), options.json)
     if not importlib.util.find_spec("schwimmbad") and {"peers", "model"} & set(options.only) and not options.json:
         print("schwimmbad is not installed: left out")
-    if options.json:
-        print(json.dumps([{**row._asdict(), "seen": row.seen, "met": row.met} for row in rows]))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import random
 import time
@@ -11,29 +12,123 @@ from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from mpi4py.futures import MPICommExecutor
 
 import lb_mpi
-from benchmarks import pool_tasks
-from benchmarks.pool_peers import CONTESTANTS, ONE_MORE
+from benchmarks.pool import costs, large, large_model, nap, nothing, spin
 from lb_mpi.checks import comma_list
 from lb_mpi.mpi.waiting import barrier
 
 COMM = MPI.COMM_WORLD
-PLAIN: dict[str, Callable[[float], Any]] = {
-    "spin": pool_tasks.spin,
-    "nap": pool_tasks.nap,
-    "large": pool_tasks.large,
-}
+PLAIN: dict[str, Callable[[float], Any]] = {"spin": spin, "nap": nap, "large": large}
 MAPS = 200  # of a few tasks each
 Answer = dict[str, Any]
+
+# --- who competes: each runs function(item) for all items and has the results on rank 0 -------------------------------
+#
+# A contestant is called on all ranks of its communicator as run(comm, function, items, ranking), is warmed with the
+# first items, and returns the seconds of the rest on rank 0, None elsewhere.  `ranking` are the items' numbers, the
+# largest first, for who can use them.
+
+Function = Callable[[Any], Any]
+WARM = 2  # items
+
+
+def timed(run: Callable[[], Any]) -> float:
+    """Seconds of a call."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def pool(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
+    """lb_mpi.Pool, of which only the root goes on: the function has to travel, as with the others."""
+    with lb_mpi.Pool(comm, root=0) as pool:
+        if pool is None:
+            return None
+        pool.map(function, items[:WARM])
+        return timed(lambda: pool.map(function, items))
+
+
+def executor(chunksize: int) -> Callable[..., float | None]:
+    """mpi4py's own, of which rank 0 only manages."""
+
+    def run(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
+        executor: Any
+        with MPICommExecutor(comm, root=0) as executor:
+            if executor is None:
+                return None
+            list(executor.map(function, items[:WARM], chunksize=1))
+            return timed(lambda: list(executor.map(function, items, chunksize=chunksize)))
+
+    return run
+
+
+def schwimmbad(comm: MPI.Intracomm, function: Function, items: Sequence[Any], _: Sequence[int]) -> float | None:
+    """Its MPIPool, of which rank 0 only manages."""
+    try:
+        pool = importlib.import_module("schwimmbad").MPIPool(comm)
+    except SystemExit:  # how the other ranks leave it
+        return None
+    pool.map(function, items[:WARM])
+    seconds = timed(lambda: pool.map(function, items))
+    pool.close()
+    pool.workers.clear()  # it closes again at the end of the program, by messages that nobody would receive
+    return seconds
+
+
+def counter(*, sort: bool) -> Callable[..., float | None]:
+    """A number in a window that each rank counts up; function and items are everywhere before the clock starts."""
+
+    def run(comm: MPI.Intracomm, function: Function, items: Sequence[Any], ranking: Sequence[int]) -> float | None:
+        function, items = comm.bcast((function, items))
+        order = ranking if sort else range(len(items))
+        window = MPI.Win.Allocate(8 if comm.rank == 0 else 0, 8, comm=comm)
+        one, found, mine = np.ones(1, np.int64), np.zeros(1, np.int64), []
+        window.Lock_all(MPI.MODE_NOCHECK)
+        if comm.rank == 0:
+            window.Put(found, 0)
+            window.Flush(0)
+        barrier(comm)
+
+        def work() -> None:
+            while True:
+                window.Fetch_and_op(one, found, 0)
+                window.Flush(0)
+                if (number := int(found[0])) >= len(order):
+                    break
+                mine.append((order[number], function(items[order[number]])))
+            barrier(comm, 1e-4)  # who waits in gather would take a core from who works
+            comm.gather(mine)
+
+        seconds = timed(work)
+        window.Unlock_all()
+        window.Free()
+        return seconds if comm.rank == 0 else None
+
+    return run
+
+
+CONTESTANTS: dict[str, Callable[..., float | None]] = {
+    "pool": pool,
+    "counter": counter(sort=False),
+    "counter, largest first": counter(sort=True),
+    "executor 1": executor(1),
+    "executor 16": executor(16),
+    "schwimmbad": schwimmbad,
+}
+ONE_MORE = " + 1"  # behind a contestant's name: it gets one more rank, which manages
+
+
+# --- the cases ---------------------------------------------------------------------------------------------------------
 
 
 def compete(options: argparse.Namespace) -> Answer:
     """Seconds of each contestant in each round, in an order that is drawn anew; the last rank is for `ONE_MORE`."""
     rng = random.Random(options.seed)
-    items = pool_tasks.costs(options.kind, options.tasks, options.task_s, options.seed)
+    items = costs(options.kind, options.tasks, options.task_s, options.seed)
     ranking = np.argsort(-np.array(items), kind="stable").tolist()
-    function = pool_tasks.model().look_up if options.work == "model" else PLAIN[options.work]
+    function = large_model().look_up if options.work == "model" else PLAIN[options.work]
     fewer = COMM.Split(0 if COMM.rank < options.ranks else MPI.UNDEFINED, COMM.rank)
     seconds: dict[str, list[float]] = {name: [] for name in options.contestants}
     for _ in range(options.repeat):
@@ -63,11 +158,11 @@ def overhead(options: argparse.Namespace) -> Answer:
     """CPU seconds of a task that does nothing, and of a map on the root."""
     pool = lb_mpi.Pool(COMM)
     with pool:
-        pool.map(pool_tasks.nothing, options.tasks)
+        pool.map(nothing, options.tasks)
         a_task, a_map = [], []
         for _ in range(options.repeat):
-            together_s, _ = cpu_of(lambda: pool.map(pool_tasks.nothing, options.tasks))
-            _, root_s = cpu_of(lambda: [pool.map(pool_tasks.nothing, COMM.size) for _ in range(MAPS)])
+            together_s, _ = cpu_of(lambda: pool.map(nothing, options.tasks))
+            _, root_s = cpu_of(lambda: [pool.map(nothing, COMM.size) for _ in range(MAPS)])
             a_task.append(together_s / options.tasks)
             a_map.append(root_s / MAPS)
     return {"task_s": a_task, "map_s": a_map}
@@ -79,7 +174,7 @@ def model_bytes(options: argparse.Namespace) -> Answer:
     reports = []
     with lb_mpi.Pool(COMM, root=0) as pool:
         if pool is not None:
-            look_up = pool_tasks.model().look_up
+            look_up = large_model().look_up
             for _ in range(options.repeat + 1):
                 pool.map(look_up, items)
                 assert pool.last is not None
@@ -101,19 +196,21 @@ def pool_bound(options: argparse.Namespace) -> Answer:
     ratios = []
 
     def slow_nap(seconds: float) -> float:
-        return mine * pool_tasks.nap(seconds / mine)
+        return mine * nap(seconds / mine)
 
     function = slow_nap if waits else PLAIN[options.work]
     pool = lb_mpi.Pool(COMM, emulated_speed=1.0 if waits or options.hosts_are_slow else mine)
     with pool:
         for k in range(options.repeat + 1):
-            items = pool_tasks.costs(options.kind, options.tasks, options.task_s, options.seed + k)
+            items = costs(options.kind, options.tasks, options.task_s, options.seed + k)
             results = pool.map(function, items, costs=items if options.costs else None)
             if pool.last is not None:
                 assert results is not None
                 assert np.allclose(results, items, rtol=1e-12, atol=0.0)
                 done = pool.last.ranks
-                work_s = sum(rank.busy_s * speed for rank, speed in zip(done, speeds, strict=True)) if waits else sum(items)
+                work_s = (
+                    sum(rank.busy_s * speed for rank, speed in zip(done, speeds, strict=True)) if waits else sum(items)
+                )
                 bound_s = max(work_s / sum(speeds), max(items) / max(speeds))
                 ratios.append(pool.last.seconds / bound_s)
     return {"ratios": ratios[1:]}
@@ -124,7 +221,7 @@ def rows_bound(options: argparse.Namespace) -> Answer:
     ratios = []
     with lb_mpi.Balancer(COMM) as balancer:
         for k in range(options.repeat + 1):
-            items = np.array(pool_tasks.costs(options.kind, options.tasks, options.task_s, options.seed + k))
+            items = np.array(costs(options.kind, options.tasks, options.task_s, options.seed + k))
             barrier(COMM)
             began = time.perf_counter()
             balancer.map_blocks(sleep_rows, items if COMM.rank == 0 else items[:0])

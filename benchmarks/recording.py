@@ -7,7 +7,6 @@ bytes of a rank's file.  Use no more ranks than cores, on a machine that does no
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.noise import Watch, known, percent, ratio, words
+from benchmarks.measuring import Watch, command, known, percent, ratio, words
 
 WANTED = 1.01
 APPS = {
@@ -54,23 +53,23 @@ def measure(mpiexec: str, ranks: int, app: str, runs: int) -> dict[str, Any]:
         n_bytes = max(path.stat().st_size for path in Path(folder).iterdir())
     medians = {way: statistics.median(values) for way, values in taken.items()}
     spreads = {way: (max(values) - min(values)) / medians[way] for way, values in taken.items()}
-    found = {"seconds": medians, "spread": spreads, "ratio": ratio(taken["on"], taken["off"])._asdict(), "bytes": n_bytes}
+    found = {
+        "seconds": medians,
+        "spread": spreads,
+        "ratio": ratio(taken["on"], taken["off"])._asdict(),
+        "bytes": n_bytes,
+    }
     return {**found, "others": watch.others()}
 
 
 def main() -> None:
     """Measure, print the table (or JSON)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.recording", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ranks", type=int, default=2, help="(default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=9, help="in each way (default: %(default)s)")
+    parser = command("recording", __doc__, ranks=(2, "that run it"), runs=(9, "in each way"))
     parser.add_argument("--only", choices=APPS, help="one program only")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     mpiexec = shutil.which("mpiexec")
-    if min(options.ranks, options.runs) < 1 or mpiexec is None:
-        parser.error("expected --ranks and --runs >= 1, and mpiexec in PATH")
+    if mpiexec is None:
+        parser.error("expected mpiexec in PATH")
     told = {app: measure(mpiexec, options.ranks, app, options.runs) for app in APPS if options.only in (None, app)}
     if options.json:
         told = {app: {**one, "others": known(one["others"])} for app, one in told.items()}

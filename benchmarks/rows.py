@@ -12,7 +12,6 @@ them all.  The machine must have as many cores as the sum of the speeds.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -22,7 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from benchmarks.noise import Watch, known, of_ranks, words
+from benchmarks.measuring import Watch, command, known, of_ranks, words
 from lb_mpi.balancing.simulate import ROWS, Cluster, Network, row_costs, simulate
 from lb_mpi.checks import comma_list
 from lb_mpi.graph import Floats, mesh, most_square_mesh
@@ -74,16 +73,13 @@ def real(
 def main() -> None:
     """Measure, simulate, print on rank 0."""
     comm = MPI.COMM_WORLD
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.rows", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command("rows", __doc__)
     parser.add_argument("--case", choices=("drawn", "root", "sleep"), default="drawn", help="see above (%(default)s)")
     parser.add_argument("--speeds", default="0.8,0.4,0.2,0.2", help="of the ranks; sleep: all 1 (%(default)s)")
     parser.add_argument("--costs", choices=ROWS, default="lognormal", help="of drawn rows (%(default)s)")
     parser.add_argument("--rows", type=int, default=200, help="on each rank (%(default)s)")
     parser.add_argument("--row-s", type=float, default=4e-4, help="mean seconds of a row (%(default)s)")
     parser.add_argument("--calls", type=int, default=40, help="of map_blocks (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     sleeps = options.case == "sleep"
     speeds = np.ones(comm.size) if sleeps else np.array(comma_list("--speeds", options.speeds, comm.size))

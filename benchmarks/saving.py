@@ -12,7 +12,6 @@ and the cost of a save every 30 s is B / A - 1 + the cost of one save / 30 s.  T
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
@@ -20,13 +19,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks import noise
-from benchmarks.noise import Watch
-from tools.environment import here
+from benchmarks.measuring import Watch, command, known, percent, words
+from benchmarks.measuring import run as run_ranks
 
-LIMIT_S = 300.0
 EVERY_S = 30.0
 WANTED = 0.01
 
@@ -62,26 +59,25 @@ class Row(NamedTuple):
     others: float  # took so much of the machine
 
 
-def run(ranks: int, words: Sequence[str], folder: Path | None, every: str) -> float:
+def run(ranks: int, program: Sequence[str], folder: Path | None, every: str) -> float:
     """Run it once; the seconds that it tells."""
     saving = [] if folder is None else ["--save", str(folder), "--save-every", every]
-    answer: dict[str, Any] = here().answer(ranks, [*words, *saving, "--json"], LIMIT_S)
-    return float(answer["seconds"])
+    return float(run_ranks(ranks, [*program, *saving, "--json"])["seconds"])
 
 
 def measure(program: Program, ranks: int, repeat: int, place: Path) -> Row:
     """Run it in the three ways, in turn, after a round that doesn't count."""
     taken: dict[str, list[float]] = {"A": [], "B": [], "C": []}
     saves, sizes = [], []
-    words = program.words.split()
+    argv = program.words.split()
     watch = Watch()
     for k in range(repeat + 1):
         if k == 1:
             watch.others()
-        took = {"A": run(ranks, words, None, "")}
+        took = {"A": run(ranks, argv, None, "")}
         for way, every in (("B", program.rarely), ("C", program.often)):
             folder = place / "saves"
-            took[way] = run(ranks, words, folder, every)
+            took[way] = run(ranks, argv, folder, every)
             if way == "C":
                 kept = sorted(folder.glob("save-*"))
                 saves.append(count(program, kept))
@@ -108,17 +104,10 @@ def count(program: Program, kept: Sequence[Path]) -> int:
 
 def main() -> None:
     """Measure, print the table (or JSON)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.saving", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ranks", type=int, default=2, help="(default: %(default)s)")
-    parser.add_argument("--repeat", type=int, default=5, help="rounds (default: %(default)s)")
+    parser = command("saving", __doc__, ranks=(2, "that run it"), repeat=(5, "rounds"))
     parser.add_argument("--folder", help="below which is saved (default: that of temporary files)")
     parser.add_argument("--only", choices=[program.name.split()[0] for program in PROGRAMS], help="one program only")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    if min(options.ranks, options.repeat) < 1:
-        parser.error("expected --ranks and --repeat >= 1")
     rows = []
     for program in PROGRAMS:
         if options.only in (None, program.name.split()[0]):
@@ -126,7 +115,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=options.folder) as place:
                 rows.append(measure(program, options.ranks, options.repeat, Path(place)))
     if options.json:
-        told = [{**row._asdict(), "others": noise.known(row.others)} for row in rows]
+        told = [{**row._asdict(), "others": known(row.others)} for row in rows]
         print(json.dumps({"ranks": options.ranks, "repeat": options.repeat, "rows": told}))
         return
     print(f"{options.ranks} ranks, {options.repeat} rounds")
@@ -134,10 +123,10 @@ def main() -> None:
     for row in rows:
         print(
             f"{row.name:18} {row.plain_s:8.3f} {row.spread:7.1%} {row.rarely_s:8.3f} {row.often_s:8.3f} {row.n_saves:6.0f} "
-            f"{row.mb:6.1f} {row.save_s * 1e3:6.0f} ms {row.cost:13.2%}  {noise.percent(row.others)}"
+            f"{row.mb:6.1f} {row.save_s * 1e3:6.0f} ms {row.cost:13.2%}  {percent(row.others)}"
         )
     print(f"wanted: cost < {WANTED:.0%}; a save of the maze < 500 ms")
-    print(noise.words(max(row.others for row in rows)))
+    print(words(max(row.others for row in rows)))
 
 
 if __name__ == "__main__":

@@ -15,19 +15,17 @@ bound      shortest tours through 14 cities, seeds 1 to --repeat, four ranks tha
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from benchmarks import noise
+from benchmarks import measuring
+from benchmarks.measuring import command, run
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels, plain_count
-from tools.environment import here
 
-LIMIT_S = 300.0
 SPEEDS = "0.8,0.4,0.2,0.2"
 PLAIN_NODES = 200_000
 
@@ -44,11 +42,6 @@ class Row(NamedTuple):
     low: float  # least and greatest ratio of the rounds
     high: float
     others: float = math.nan  # took so much of the machine meanwhile
-
-
-def run(n: int, argv: Sequence[str]) -> dict[str, Any]:
-    """Run `python argv` on n ranks; return its last line, a JSON object."""
-    return here().answer(n, argv, LIMIT_S)
 
 
 def kernel(repeat: int) -> Row:
@@ -82,7 +75,7 @@ def pool(repeat: int) -> Row:
     ours, theirs = [], []
     for _ in range(repeat):
         ours.append(run(2, ["-m", "benchmarks.stealing_ranks", "--tasks"])["seconds"])
-        theirs.append(run(3, ["-m", "mpi4py.futures", "-m", "benchmarks.stealing_pool"])["seconds"])
+        theirs.append(run(3, ["-m", "mpi4py.futures", "-m", "benchmarks.stealing_ranks", "--executor"])["seconds"])
     mine, peers = ([690 / seconds for seconds in taken] for taken in (ours, theirs))
     return _row("2 ranks / MPIPoolExecutor", mine, peers, ">= 1.5", "tasks/s")
 
@@ -118,21 +111,15 @@ def bound(repeat: int) -> Row:
 
 def _row(name: str, ours: Sequence[float], peers: Sequence[float], wanted: str, unit: str) -> Row:
     """Of two ways that were measured in turn."""
-    found = noise.ratio(ours, peers)
+    found = measuring.ratio(ours, peers)
     mine, peer = statistics.median(ours), statistics.median(peers)
     return Row(name, mine, peer, found.median, wanted, unit, found.low, found.high)
 
 
 def main() -> None:
     """Measure, print the table (or JSON)."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.stealing", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeat", type=int, default=5, help="rounds of each measurement (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command("stealing", __doc__, repeat=(5, "rounds of each measurement"))
     options = parser.parse_args()
-    if options.repeat < 1:
-        parser.error(f"--repeat {options.repeat}: expected at least 1")
     rows = []
     for measure in (
         kernel,
@@ -142,20 +129,20 @@ def main() -> None:
         lambda repeat: unequal(repeat, "maze", ["apps.maze", "--dim", "12000", "--walled", "--seed", "1"]),
         bound,
     ):
-        watch = noise.Watch()
+        watch = measuring.Watch()
         row = measure(options.repeat)
         row = row._replace(others=watch.others())
         rows.append(row)
         if not options.json:
             print(
                 f"{row.name:52} {row.ours:14,.4g} {row.peer:14,.4g} {row.unit:12} {row.ratio:7.3f} "
-                f"({row.low:.3f} to {row.high:.3f})  {row.wanted:8} {noise.percent(row.others)}",
+                f"({row.low:.3f} to {row.high:.3f})  {row.wanted:8} {measuring.percent(row.others)}",
                 flush=True,
             )
     if options.json:
-        print(json.dumps([{**row._asdict(), "others": noise.known(row.others)} for row in rows]))
+        print(json.dumps([{**row._asdict(), "others": measuring.known(row.others)} for row in rows]))
         return
-    print(noise.words(max(row.others for row in rows)))
+    print(measuring.words(max(row.others for row in rows)))
 
 
 if __name__ == "__main__":

@@ -17,22 +17,24 @@ from lb_mpi.commands.dispatch import PROG, dispatch, say, speaks
 from lb_mpi.launching import commands as launching
 
 COMMANDS = {
-    "allocate": "how many tasks each of some unequal nodes should run",
-    "partition": "which tasks of a graph go to which of some nodes",
-    "arrange": "which node sits where on a process graph",
-    "run": "start a program on a list of hosts, checked before and watched while it runs",
-    "cluster": "hosts on this machine, each with a name, an address and a speed of its own",
-    "throttle": "run a program as if on a slower machine",
-    "pool": "run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool()",
-    "profile": "run any program with mpi4py; tell where each rank's time went, and who is waited for",
-    "info": "versions, MPI, hosts, ranks; with --measure, speeds and costs of messages",
-    "report": "the record of a run (launch/run --record, LB_MPI_RECORD) as one page",
-    "advise": "play a recorded run again: what other ways of balancing, or another machine, would gain",
-    "simulate diffusion": "without MPI: neighbours level their loads, step by step",
-    "simulate lockstep": "without MPI: idealised search of a maze, communication is free",
-    "simulate rows": "without MPI: calls of Balancer.map_blocks on a virtual clock, with and without balancing",
-    "simulate search": "without MPI: an unbalanced tree search on a virtual clock, message by message",
-    "simulate tasks": "without MPI: maps of a pool on a virtual clock, beside a fixed distribution and a counter",
+    "to use": {
+        "run": "start a program on a list of hosts, checked before and watched while it runs",
+        "profile": "run any program with mpi4py; tell where each rank's time went, and who is waited for",
+        "report": "the record of a run (launch/run --record, LB_MPI_RECORD) as one page",
+        "advise": "play a recorded run again: what other ways of balancing, or another machine, would gain",
+        "pool": "run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool()",
+        "info": "versions, MPI, hosts, ranks; with --measure, speeds and costs of messages",
+    },
+    "to try": {
+        "throttle": "run a program as if on a slower machine",
+        "cluster": "hosts on this machine, each with a name, an address and a speed of its own",
+        "simulate": "a search, rows or tasks on thousands of virtual ranks, without MPI",
+    },
+    "for graphs": {
+        "partition": "which tasks of a graph go to which of some nodes",
+        "allocate": "how many tasks each of some unequal nodes should run",
+        "arrange": "which node sits where on a process graph",
+    },
 }
 
 

@@ -31,6 +31,7 @@ SAVED = os.EX_TEMPFAIL  # 75: the exit code of a program that has saved and stop
 SAVE_SIGNAL = signal.SIGUSR1
 STACK_SIGNAL = signal.SIGRTMAX - 5  # one that nobody else is likely to want
 VARIABLE = "LB_MPI_SIGNS"  # where the page is
+NAME = "lb_mpi-signs"  # of its file
 BYTES = 4096  # of the page; behind it is what faulthandler has written
 _TURNS, _N_SAVED, _SAVED, _STACK_PID, _SAVES_PID, _MPI_PID, _AT_END, _ASLEEP_NS = range(8)  # words of the page, 8 bytes each
 _PHASE = slice(64, 128)  # bytes of the page: text, padded with zeros
@@ -150,9 +151,10 @@ def _open() -> None:
         return
     _page.opened = True
     path = os.environ.get(VARIABLE)
-    if not path:
-        return
     with contextlib.suppress(OSError, ValueError):
+        # On another host, or later, the same path may be anybody's file.
+        if not path or not os.readlink(path).startswith(f"/memfd:{NAME}"):
+            return
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         _page.show(memoryview(mmap.mmap(file, BYTES)))
         os.lseek(file, BYTES, os.SEEK_SET)

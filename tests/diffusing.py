@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
-from lb_mpi.diffusion import spectral
+from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.diffusion import (
     RankDiffusion,
     prepare,

@@ -50,7 +50,7 @@ def wait_together(comm: MPI.Intracomm, folder: Path) -> None:
 
 
 def main(what: str, folder: Path) -> None:
-    """Kill (rank 0, or the last), fail, hang, leave, stop oneself, or wait for a signal; at the first start only."""
+    """Kill (rank 0, or the last), fail, hang, leave, stop, or wait for a signal or a file; at the first start only."""
     comm = MPI.COMM_WORLD
     number = save(folder) if comm.rank == 0 else 0
     number = comm.bcast(number)
@@ -74,10 +74,18 @@ def main(what: str, folder: Path) -> None:
         if last:
             return
         balancer.map_blocks(np.sqrt, np.ones(8))
+    if what == "linger" and comm.rank == 0:
+        (folder / "ready").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
 
     def task(item: int) -> int:
-        if number == 1 and what == "stop" and last:
-            os.kill(os.getpid(), signal.SIGSTOP)
+        if number == 1 and what == "stop":
+            while not last and not (folder / "stopped").exists():
+                pass  # or the others may steal all tasks of the last rank
+            if last:
+                (folder / "stopped").touch()
+                os.kill(os.getpid(), signal.SIGSTOP)
         if number == 1 and what == "sleep" and last:
             time.sleep(1000)
         if number == 1 and (what == "leave-together" or (what == "leave" and last)):

@@ -16,8 +16,7 @@ from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.pooling.simulate import Pool, task_costs
-from lb_mpi.problems.uts import UnbalancedTreeSearch
-from lb_mpi.problems.uts_tree import Tree
+from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.profiling.profile import Line, Profile, RankProfile, write_profile
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record

@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 
 import lb_mpi
 from lb_mpi.__main__ import main
-from lb_mpi.arranging import methods as methods_module
-from lb_mpi.arranging import modes as modes_module
+from lb_mpi.arranging import arrange as methods_module
 from lb_mpi.arranging import objectives as aims_module
-from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, predict_steps
-from lb_mpi.arranging.methods import all_costs
-from lb_mpi.arranging.modes import find_modes
-from lb_mpi.arranging.objectives import AIMS, UniformAim, costs
-from lb_mpi.arranging.secular import ends_after_place, first_swap_below, see
+from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, all_costs, predict_steps
+from lb_mpi.arranging.objectives import AIMS, UniformAim, costs, ends_after_place, find_modes, first_swap_below, see
 from lb_mpi.diffusion.diffusion import balance
-from lb_mpi.diffusion.spectral import laplacian, paper_tau
+from lb_mpi.diffusion.setup import laplacian, paper_tau
 from lb_mpi.graph import Floats, Graph, parse
 from lb_mpi.hosts import read_hosts
 
@@ -228,7 +224,6 @@ def test_no_swap_improves_a_local_minimum(objective: str) -> None:
 def test_a_few_modes_do_as_well(monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
     graph, speeds = parse("mesh:9x9"), np.random.default_rng(2).uniform(1, 10, 81)
     by_all = lb_mpi.arrange(graph, speeds, objective=objective, method="fill")
-    monkeypatch.setattr(modes_module, "DENSE", 20)
     monkeypatch.setattr(aims_module, "DENSE", 20)
     monkeypatch.setattr(aims_module, "N_HIGH", 16)
     aim = AIMS[objective](graph)

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import pathlib
 import subprocess
 import sys
 from typing import NoReturn
@@ -13,38 +12,13 @@ import pytest
 import lb_mpi
 from lb_mpi.__main__ import COMMANDS, main
 from lb_mpi.commands import allocate
+from lb_mpi.commands.simulate import SUBJECTS
 from lb_mpi.errors import Error
-
-MAZE = str(pathlib.Path(__file__).parent / "data" / "maze16.txt")
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
     assert main([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out.splitlines()[-1])
-
-
-@pytest.mark.parametrize(("ranks", "steps", "balances"), [(1, 67, 0), (2, 47, 10)])
-def test_lockstep_gives_the_figures_of_the_paper(
-    capsys: pytest.CaptureFixture[str], ranks: int, steps: int, balances: int
-) -> None:
-    given = answer(capsys, "simulate", "lockstep", "--maze", MAZE, "--ranks", str(ranks))
-    assert (given["steps"], given["balances"], given["found"]) == (steps, balances, True)
-    assert given["speedup"] == 67 / steps
-    assert given["efficiency"] == 67 / steps / ranks
-
-
-def test_lockstep_is_more_efficient_on_larger_mazes(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ("simulate", "lockstep", "--dims", "16,48", "--ranks", "8", "--seeds", "4")
-    small, large = answer(capsys, *command)["sizes"]
-    assert (small["dim"], small["mazes"], large["dim"], large["mazes"]) == (16, 4, 48, 4)
-    assert small["efficiency"] < large["efficiency"]
-    assert main([*command]) == 0
-    assert f"48^2      4 {large['steps_on_one_rank']:>12g}" in capsys.readouterr().out
-
-
-def test_lockstep_says_what_is_not_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "lockstep", "--maze", MAZE, "--ranks", "4"]) == 0
-    assert "can't be reproduced" in capsys.readouterr().out
 
 
 def test_simulated_search_is_exact_and_deterministic(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,12 +33,6 @@ def test_simulated_search_is_exact_and_deterministic(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["lockstep", "--maze", "nosuch.txt"], "nosuch.txt"),
-        (["lockstep", "--maze", MAZE, "--ranks", "0"], "0"),
-        (["lockstep", "--dims", "5", "--free", "0.1", "--seeds", "1"], "a way out"),
-        (["lockstep", "--dims", "16", "--seeds", "0"], "seeds"),
-        (["lockstep", "--maze", MAZE, "--threshold", "nan"], "nan"),
-        (["lockstep", "--maze", MAZE, "--threshold", "-1"], "-1"),
         (["search", "--ranks", "0"], "0"),
         (["search", "--ranks", "-4"], "-4"),
         (["search", "--latency", "0"], "latency"),
@@ -72,7 +40,10 @@ def test_simulated_search_is_exact_and_deterministic(capsys: pytest.CaptureFixtu
         (["search", "--threshold", "-1"], "threshold"),
         (["search", "--seed", "-1"], "seed"),
         (["search", "--unit-s", "inf"], "unit_s"),
-        (["search", "--pause", "1,0.5"], "pause"),
+        (["search", "--speeds", "uniform:4"], "speeds = 'uniform:4': expected uniform:LOW:HIGH"),
+        (["search", "--speeds", "uniform:4:3"], "speeds = 3.0: expected a finite number >= 4"),
+        (["search", "--speeds", "normal:4:5"], "speeds = 'normal:4:5'"),
+        (["rows", "--latency", "2,1"], "latency = (2.0, 1.0): expected"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(
@@ -110,18 +81,42 @@ def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> Non
         assert done.stderr.count("\n") == (1 if says else 0)
 
 
-@pytest.mark.parametrize("arguments", ["", "simulate", "simulate maze", "alocate --tasks 3"])
+@pytest.mark.parametrize("arguments", ["", "alocate --tasks 3"])
 def test_unknown_commands(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
     assert main(arguments.split()) == 2
     err = capsys.readouterr().err
-    assert f"COMMAND = '{' '.join(arguments.split()[:2])}': expected allocate, partition, arrange, " in err
+    assert f"COMMAND = '{' '.join(arguments.split()[:1])}': expected run, profile, report, " in err
 
 
-def test_help_names_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["-h"], ["simulate", "--help"]):
-        assert main(arguments) == 0
-        out = capsys.readouterr().out
-        assert all(f"  {name} " in out for name in COMMANDS)
+@pytest.mark.parametrize("arguments", ["simulate", "simulate maze"])
+def test_unknown_subjects(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
+    assert main(arguments.split()) == 2
+    assert "SUBJECT" in capsys.readouterr().err
+
+
+def test_help_names_all_commands_by_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-h"]) == 0
+    out = capsys.readouterr().out
+    for title, group in COMMANDS.items():
+        assert f"\n{title}:\n" in out
+        assert all(f"\n  {name} " in out for name in group)
+
+
+def test_help_of_simulate_lists_its_subjects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "SUBJECT" in out
+    assert all(f"\n    {name} " in out for name in SUBJECTS)
+    assert "partition" not in out
+    assert main(["simulate", "rows", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {option} " in out for option in ("--speeds", "--latency", "--seed", "--record", "--json"))
+
+
+def test_fewer_speeds_than_ranks_are_taken_in_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["simulate", "rows", "--graph", "mesh:2x2", "--calls", "2", "--costs", "constant", "--speeds"]
+    turns, whole = answer(capsys, *given, "2,1"), answer(capsys, *given, "2,1,2,1")
+    assert turns | {"cpu_seconds": 0} == whole | {"cpu_seconds": 0}
 
 
 def test_what_has_failed_is_one_line_and_a_bug_keeps_its_traceback(
@@ -143,7 +138,18 @@ def test_what_has_failed_is_one_line_and_a_bug_keeps_its_traceback(
 
 
 def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["simulate", "rows", "--graph", "mesh:2x3", "--calls", "6", "--costs", "constant", "--speeds", "4,1,1,1,1,2"]
+    given = [
+        "simulate",
+        "rows",
+        "--graph",
+        "mesh:2x3",
+        "--calls",
+        "6",
+        "--costs",
+        "constant",
+        "--speeds",
+        "4,1,1,1,1,2",
+    ]
     assert main([*given, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ranks"] == len(answer["calls"]) == 6
@@ -152,7 +158,11 @@ def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["total"]["rows_moved"] == sum(call["rows_moved"] for call in answer["calls"]) > 0
     assert main(given) == 0
     assert "without balancing" in capsys.readouterr().out
-    for wrong, words in (("--calls=0", "calls = 0"), ("--noise=-1", "noise = -1"), ("--speeds=1,2", "speeds")):
+    for wrong, words in (
+        ("--calls=0", "calls = 0"),
+        ("--noise=-1", "noise = -1"),
+        ("--speeds=1,2,3,4,5,6,7", "speeds"),
+    ):
         assert main([*given, wrong]) == 2
         assert words in capsys.readouterr().err
 

@@ -158,7 +158,7 @@ def test_the_least_time_is_an_aim(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 
 def test_parts_are_connected_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["partition", "mesh:3x40", "-k", "7", "--connected", "--method", "spectral", "--json"]) == 0
+    assert main(["partition", "mesh:3x40", "-k", "7", "--connected", "--json"]) == 0
     given = json.loads(capsys.readouterr().out)
     assert given["connected"]
     assert given["disconnected"] == []

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi import metrics
-from lb_mpi.diffusion import spectral
+from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.diffusion import (
     SCHEMES,
     TAU_RULES,
@@ -19,9 +19,10 @@ from lb_mpi.diffusion.diffusion import (
     Diffusion,
     RankDiffusion,
     balance,
+    cancel_cycles,
+    outflow,
     prepare,
 )
-from lb_mpi.diffusion.flow import cancel_cycles, outflow
 from lb_mpi.graph import Floats, Graph, parse
 from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
 

@@ -5,7 +5,7 @@ import pytest
 
 from lb_mpi.balancing.direct import Direct
 from lb_mpi.diffusion.diffusion import balance
-from lb_mpi.graph_hosts import host_graph
+from lb_mpi.graph import host_graph
 
 
 def crossing(hosts: list[str]) -> int:

@@ -8,7 +8,6 @@ import pytest
 import lb_mpi
 from lb_mpi.searching import simulate
 from lb_mpi.searching.guard import METHODS, Guard, check_problem
-from lb_mpi.searching.lockstep import lockstep
 from tests.misbehaviour import NotForPickling
 from tests.pile import Heap, Pile
 
@@ -71,8 +70,6 @@ def test_a_load_is_a_finite_number(value: object) -> None:
     pile.load = lambda: value
     with pytest.raises(lb_mpi.SearchError, match=r"load\(\) = .*: expected a finite number >= 0"):
         simulate.search([Pile(3), pile] if value is None else [pile, Pile(3)])
-    with pytest.raises(lb_mpi.SearchError, match=r"load\(\) = "):
-        lockstep([pile], [0])
 
 
 @pytest.mark.parametrize("value", [None, -1, 6, 2.0, "words", math.nan, True])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from lb_mpi.problems import maze_kernel
-from lb_mpi.problems.maze import (
+from apps import maze_kernel
+from apps.maze_search import (
     BLOCKED,
     FREE,
     MARKED,
@@ -276,7 +276,7 @@ def test_alternate_gives_every_second_open_record_but_not_the_top():
 
 
 def test_alternate_looks_at_few_records(monkeypatch):
-    monkeypatch.setattr("lb_mpi.problems.maze.WINDOW", 8)
+    monkeypatch.setattr("apps.maze_search.WINDOW", 8)
     cells = random_maze(100, 1.0, 0)
     victim = MazeSearch(cells, 0)
     victim.start()
@@ -286,7 +286,7 @@ def test_alternate_looks_at_few_records(monkeypatch):
 
 
 def test_work_is_cut_short_when_much_has_to_be_popped(monkeypatch):
-    monkeypatch.setattr("lb_mpi.problems.maze.LOOKS", 10)
+    monkeypatch.setattr("apps.maze_search.LOOKS", 10)
     cells = random_maze(30, 1.0, 0, walled=True)
     expected = component(cells).sum()
     searches = [MazeSearch(cells, rank) for rank in range(2)]

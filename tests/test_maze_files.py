@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.problems.maze import (
+from apps.maze_search import (
     BLOCKED,
     FREE,
     WALL,
@@ -38,7 +38,7 @@ def test_random_maze(dim):
 
 def test_random_maze_does_not_depend_on_the_block(monkeypatch):
     whole = random_maze(50, 0.6, 7)
-    monkeypatch.setattr("lb_mpi.problems.maze_cells.BLOCK", 1)
+    monkeypatch.setattr("apps.maze_search.BLOCK", 1)
     assert np.array_equal(whole, random_maze(50, 0.6, 7))
 
 

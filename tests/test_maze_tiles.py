@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lb_mpi.problems import maze_tiles
-from lb_mpi.problems.maze import FREE, MARKED, MazeSearch, check_path, join, random_maze, way_back
-from lb_mpi.problems.maze import compile_kernels as compile_maze_kernels
-from lb_mpi.problems.maze_kernel import TOLD
-from lb_mpi.problems.maze_tiles import HEAD, MOVED, WAYS, TiledMazeSearch, compile_kernels, usual_tile
+from apps import maze_tiles
+from apps.maze_kernel import TOLD
+from apps.maze_search import FREE, MARKED, MazeSearch, check_path, join, random_maze, way_back
+from apps.maze_search import compile_kernels as compile_maze_kernels
+from apps.maze_tiles import HEAD, MOVED, WAYS, TiledMazeSearch, compile_kernels, usual_tile
 from lb_mpi.searching import simulate
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.saves import pack_parts, unpack_parts

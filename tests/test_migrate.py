@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb_mpi.balancing.migrate import Plan, pick, plan
-from lb_mpi.diffusion.diffusion import Diffusion, balance
-from lb_mpi.diffusion.flow import cancel_cycles, outflow
+from lb_mpi.diffusion.diffusion import Diffusion, balance, cancel_cycles, outflow
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Floats, Graph, Ints, parse
 

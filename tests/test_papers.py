@@ -5,17 +5,30 @@ import json
 import numpy as np
 import pytest
 
+from apps.maze_search import read_maze
 from benchmarks.papers import __main__ as papers
 from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition
-from benchmarks.papers.arrangement_cases import ALL, cases, rows
-from benchmarks.papers.page import DATA, Section, left_out, write
-from benchmarks.papers.ratios import ratios
-from benchmarks.papers.verdicts import BETTER, DIFFERS, LOST, MISPRINT, SAME, Evidence, Item, Printed, claim, compare
+from benchmarks.papers.arrangement import ALL, cases, ratios, rows
+from benchmarks.papers.lockstep import compare_on
+from benchmarks.papers.page import (
+    BETTER,
+    DATA,
+    DIFFERS,
+    LOST,
+    MISPRINT,
+    SAME,
+    Evidence,
+    Item,
+    Printed,
+    Section,
+    claim,
+    compare,
+    left_out,
+    write,
+)
 from lb_mpi.arranging.arrange import arrange
 from lb_mpi.arranging.objectives import UniformAim, costs
-from lb_mpi.commands.lockstep import compare_on
 from lb_mpi.graph import parse
-from lb_mpi.problems.maze import read_maze
 
 YES, NO = Evidence("shown", True), Evidence("not shown", False)
 

@@ -1,7 +1,6 @@
 """The door to the partitioners: what goes in, what is refused, and what any method must keep to."""
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,12 @@ import pytest
 from scipy import sparse
 
 import lb_mpi
+from benchmarks.partition import PEERS, spectral_bisections, whole_numbers
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.graph_files import read_parts, write_parts
 from lb_mpi.machine import Machine
-from lb_mpi.partitioning.external import metis, whole_numbers
 from lb_mpi.partitioning.partition import METHODS, partition
 from lb_mpi.partitioning.quality import partition_metrics
-
-MODULES = {"metis": "pymetis", "kahip": "kahip"}
-
-
-def or_skip(method: str) -> str:
-    if method in MODULES:
-        pytest.importorskip(MODULES[method])
-    return method
 
 
 def graphs() -> dict[str, Graph]:
@@ -52,7 +43,6 @@ def graphs() -> dict[str, Graph]:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", graphs())
 def test_awkward_graphs(name: str, method: str) -> None:
-    or_skip(method)
     graph = graphs()[name]
     for k in (1, 2, 3, 7, 40):
         parts = partition(graph, k, effort="fast", method=method)
@@ -65,14 +55,13 @@ def test_awkward_graphs(name: str, method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_grid_is_cut_well_and_evenly(method: str) -> None:
     graph = mesh(20, 32)
-    figures = partition_metrics(graph, partition(graph, 4, method=or_skip(method)), 4)
+    figures = partition_metrics(graph, partition(graph, 4, method=method), 4)
     assert figures.cut <= 64  # quarters cut 52, stripes 60, METIS 62
     assert figures.imbalance <= 0.04
-    if method != "kahip":
-        targets = [4, 2, 1, 1]  # in stripes of whole columns and a stripe cut in two: 48
-        figures = partition_metrics(graph, partition(graph, 4, targets=targets, method=method), 4, targets=targets)
-        assert figures.cut <= 64
-        assert figures.imbalance <= 0.04
+    targets = [4, 2, 1, 1]  # in stripes of whole columns and a stripe cut in two: 48
+    figures = partition_metrics(graph, partition(graph, 4, targets=targets, method=method), 4, targets=targets)
+    assert figures.cut <= 64
+    assert figures.imbalance <= 0.04
 
 
 def test_every_way_to_give_a_graph(tmp_path: Path) -> None:
@@ -118,11 +107,14 @@ def test_every_way_to_give_a_graph(tmp_path: Path) -> None:
         ({"imbalance": math.inf}, "imbalance = inf"),
         ({"imbalance": "little"}, "imbalance = 'little'"),
         ({"effort": "great"}, "effort = 'great': expected one of fast, good, best"),
-        ({"method": "magic"}, "method = 'magic': expected one of multilevel, multilevel-spectral, metis"),
+        ({"method": "magic"}, "method = 'magic': expected one of multilevel, multilevel-spectral"),
         ({"aim": "speed"}, "aim = 'speed': expected one of cut, time"),
         ({"aim": "time"}, "aim = 'time' without a machine"),
         ({"unit_s": 1.0}, "unit_s = 1.0 without a machine"),
-        ({"machine": Machine(("a",), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)))}, "machine of 1 ranks: expected 2"),
+        (
+            {"machine": Machine(("a",), np.ones(1), np.zeros((1, 1)), np.zeros((1, 1)))},
+            "machine of 1 ranks: expected 2",
+        ),
         ({"graph": "mesh:0x3"}, "graph = 'mesh:0x3'"),
         ({"graph": sparse.csr_array([[0.0, 1.0], [0.0, 0.0]])}, "one-sided"),
         ({"graph": Graph.from_edges(2, [0], [1], [1e308])}, "add up to more than floating point can tell"),
@@ -144,24 +136,30 @@ def test_odd_graphs() -> None:
             partition(name, 2)
 
 
-@pytest.mark.parametrize("method", MODULES)
-def test_what_is_not_installed_is_said(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, MODULES[method], None)
-    with pytest.raises(ValueError, match=f"method = '{method}' needs {MODULES[method]}: pip install {MODULES[method]}"):
-        partition("mesh:3x3", 2, method=method)
-
-
-def test_kahip_knows_no_targets() -> None:
-    with pytest.raises(ValueError, match="expected equal ones"):
-        partition("mesh:3x3", 2, targets=[1, 2], method="kahip")
-
-
-def test_metis_by_recursive_bisection() -> None:
-    or_skip("metis")
+@pytest.mark.parametrize("peer", PEERS)
+def test_peers(peer: str) -> None:
+    pytest.importorskip("pymetis" if peer.startswith("metis") else "kahip")
     graph = mesh(16, 16)
-    figures = partition_metrics(graph, metis(whole_numbers(graph), np.full(8, 1 / 8), 0.03, 0, recursive=True), 8)
+    figures = partition_metrics(graph, PEERS[peer](whole_numbers(graph), np.full(8, 1 / 8), 0.03, 0), 8)
     assert figures.cut <= 112
     assert figures.imbalance <= 0.07
+
+
+@pytest.mark.parametrize("name", ["one vertex", "isolated", "star", "grid", "two pieces", "weighted", "zero weights"])
+def test_spectral_bisections_of_whole_graphs(name: str) -> None:
+    graph = graphs()[name]
+    for k in (1, 2, 3, 7):
+        parts = spectral_bisections(graph, np.full(k, 1.0 / k))
+        assert ((parts >= 0) & (parts < k)).all()
+
+
+def test_spectral_bisections_cut_a_grid_well() -> None:
+    graph, targets = mesh(20, 32), [4, 2, 1, 1]
+    for shares in ([1, 1, 1, 1], targets):
+        parts = spectral_bisections(graph, np.array(shares) / sum(shares))
+        figures = partition_metrics(graph, parts, 4, targets=shares)
+        assert figures.cut <= 64  # quarters cut 52, stripes 60
+        assert figures.imbalance <= 0.04
 
 
 def test_whole_numbers() -> None:

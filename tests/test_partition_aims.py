@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 
 from lb_mpi.graph import Graph, Ints, mesh
 from lb_mpi.machine import Machine
-from lb_mpi.partitioning.balance import find_bounds
+from lb_mpi.partitioning.balance import find_bounds, find_connections, find_parts, move
 from lb_mpi.partitioning.coarsen import csr
-from lb_mpi.partitioning.connections import find_connections, find_parts, move
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.pieces import can_leave, in_one_piece, join_pieces, make_walk
 from lb_mpi.partitioning.quality import connected, mapping_cost, partition_metrics
-from lb_mpi.partitioning.refine_time import Costs, Scale, find_times, look, refine_time, seconds_of
-from lb_mpi.partitioning.shorten import shorten
+from lb_mpi.partitioning.shorten import Costs, Scale, find_times, look, refine_time, seconds_of, shorten
 
 
 @st.composite

@@ -67,6 +67,12 @@ def test_what_the_cause_was(outcome: Outcome, found: How) -> None:
             3,
             (True, 124, "restart 2 of 3, after 61.0 s: the program had not begun"),
         ),
+        (
+            Outcome(255, gone=GONE, lost_nothing=True, seconds=0.5),
+            1,
+            3,
+            (True, 255, "restart 2 of 3, after 0.5 s: the program had not begun"),
+        ),
         (Outcome(1, hung=True, lost_nothing=True), 3, 3, (False, 124, "no restart: all 3 allowed had been made")),
         (
             Outcome(9, [(1.0, KILLED)], lost_nothing=True),
@@ -105,7 +111,8 @@ def test_the_law_holds_for_all_small_outcomes() -> None:
             outcome = Outcome(code, some, gone, hung, lost_nothing, n_saved=n_saved)
             again, ended, why = decide(outcome, n_restarts, allowed)
             n_cases += 1
-            may = (found in (How.DIED, How.GONE, How.HUNG) and n_saved > 0) or (found is How.HUNG and lost_nothing)
+            may = found in (How.DIED, How.GONE, How.HUNG) and n_saved > 0
+            may |= found in (How.GONE, How.HUNG) and lost_nothing
             assert again == (may and n_restarts != allowed and allowed > 0)
             assert (ended == 0) == (found is How.DONE)
             assert (ended == 75) == (found is How.STOPPED) or code == 75

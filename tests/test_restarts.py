@@ -14,6 +14,7 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.launching import limit, start, watch
+from lb_mpi.launching.program import children
 from lb_mpi.launching.ranks import SHARE, Progress, Used
 from lb_mpi.record import launches
 from tests.lab import ROOT, Lab, gone, mpi_library, script, until
@@ -131,16 +132,50 @@ def test_a_rank_for_which_all_others_wait_is_named_with_its_stack_and_the_run_go
 
 
 @needs_mpiexec
-@pytest.mark.parametrize("what", ["wait", "wait-together"])
-def test_a_program_that_can_saves_before_it_is_ended(tmp_path: Path, mark: dict[str, str], what: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "number"), [("wait", signal.SIGTERM), ("wait", signal.SIGUSR1), ("wait-together", signal.SIGTERM)]
+)
+def test_a_program_that_can_saves_before_it_is_ended(
+    tmp_path: Path, mark: dict[str, str], what: str, number: signal.Signals
+) -> None:
     with started(argv(what, tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert (tmp_path / "saved").exists()
     assert "run: saved (1) and stopped: the same command goes on from there\n" in err
     assert (tmp_path / "starts").read_text() == "*"
+
+
+@needs_mpiexec
+def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tmp_path: Path, mark: dict[str, str]) -> None:
+    with started(argv("linger", tmp_path), cwd=ROOT, env=mark) as process:
+        until((tmp_path / "ready").exists)
+        process.send_signal(signal.SIGUSR1)
+        assert process.stderr is not None
+        said: list[str] = []
+        while not said or "goes on" not in said[-1]:
+            said.append(process.stderr.readline())
+            assert said[-1], said
+        (tmp_path / "go").touch()
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert out == f"start 1, 3 ranks: {sum(range(12))}\n"
+    assert said[-1] == "run: SIGUSR1: the program goes on, since it can't save at a signal (lb_mpi.asked_to_stop)\n"
+
+
+@needs_mpiexec
+def test_nothing_is_left_of_an_mpiexec_that_is_killed(tmp_path: Path, mark: dict[str, str]) -> None:
+    with started(argv("linger", tmp_path), cwd=ROOT, env=mark) as process:
+        until((tmp_path / "ready").exists)
+        for pid in children(process.pid):
+            name = Path(f"/proc/{pid}/cmdline").read_text().partition("\0")[0]
+            if Path(name).name in ("mpiexec", "mpiexec.hydra", "prterun"):
+                os.kill(pid, signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "run: mpiexec died by signal 9\n" in err
 
 
 # --- hosts that are programs of the test: no MPI ---------------------------------------------------------------------

@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.rivals.__main__ import WAYS, run
-from benchmarks.rivals.ctws import CyclicToken
-from benchmarks.rivals.glb import Lifelines
-from benchmarks.rivals.rival import Rival, Windowed
+from benchmarks.rivals import WAYS, CyclicToken, Lifelines, Rival, Windowed, run
 from lb_mpi.errors import Error
 from lb_mpi.problems.uts import Tree, plain_count
 from lb_mpi.searching.drafting import Kind, Message, Send

@@ -6,25 +6,20 @@ import tracemalloc
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.problems.maze import MazeSearch, random_maze
 from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
 from lb_mpi.searching import room, simulate
-from tests.test_cli import MAZE
 
 
-@pytest.mark.parametrize("arguments", [["search"], ["lockstep", "--maze", MAZE]])
 @pytest.mark.parametrize("ranks", ["1000000000000", "0", "-1"])
-def test_the_command_says_how_many_fit(capsys: pytest.CaptureFixture[str], arguments: list[str], ranks: str) -> None:
-    assert main(["simulate", *arguments, "--ranks", ranks]) == 2
+def test_the_command_says_how_many_fit(capsys: pytest.CaptureFixture[str], ranks: str) -> None:
+    assert main(["simulate", "search", "--ranks", ranks]) == 2
     said = capsys.readouterr().err
     assert re.search(rf"ranks = {ranks}: expected an integer, 1 to \d+ \(each takes some \d+ kB, .* 8 GiB\)\n$", said)
 
 
 def test_what_is_said_of_the_bytes_is_so() -> None:
-    cells = random_maze(100, 0.7, 0)
     made = {
         room.TREE_BYTES: lambda: UnbalancedTreeSearch(TREES["T1"]),
-        room.MAZE_BYTES + room.CELL_BYTES * cells.size: lambda: MazeSearch(cells, 0),
     }
     for expected, make in made.items():
         make()

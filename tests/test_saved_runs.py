@@ -9,10 +9,10 @@ import subprocess
 import time
 from pathlib import Path
 
+from benchmarks.campaign import ranks
 from lb_mpi.launching import limit
 from tests.started import started
 from tools.environment import ROOT, here
-from tools.kills import ranks
 
 APP = "apps.weather"
 SMALL = ["--shape", "24x48", "--levels", "4"]

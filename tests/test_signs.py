@@ -17,7 +17,7 @@ NOTHING = (0, 0, 0, 0, 0, "", 0, False, 0.0)
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> int:
     """A launcher's file, which this process has not found yet."""
-    file = os.memfd_create("signs")
+    file = os.memfd_create(signs.NAME)
     os.ftruncate(file, signs.BYTES)
     monkeypatch.setenv(signs.VARIABLE, f"/proc/{os.getpid()}/fd/{file}")
     monkeypatch.setattr(signs, "_page", signs._Page())

@@ -5,12 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb_mpi.diffusion import spectral
+from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.diffusion import (
+    at_ends,
     balance,
+    cancel_cycles,
+    outflow,
 )
-from lb_mpi.diffusion.flow import at_ends, cancel_cycles, outflow
-from lb_mpi.diffusion.schemes import colour_edges
+from lb_mpi.diffusion.setup import colour_edges
 from lb_mpi.graph import Floats, Graph, parse
 from tests.diffusing import acyclic, cases, paper_case
 

@@ -12,16 +12,18 @@ from lb_mpi.problems import uts_kernel as kernel
 from lb_mpi.problems.uts import (
     NODE_BYTES,
     PUBLISHED,
+    RANDS,
+    SHAPES,
     SPLIT_RULES,
     TREES,
     Tree,
     TreeCount,
     UnbalancedTreeSearch,
+    child_counter,
     compile_kernels,
     growth,
     plain_count,
 )
-from lb_mpi.problems.uts_tree import RANDS, SHAPES, child_counter
 from lb_mpi.searching.problem import Problem
 
 TOO_LARGE = 5000  # nodes: random trees beyond this are not counted

@@ -9,18 +9,15 @@ did and more, and takes several times as long.  The exit code is 1 when a number
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import json
 import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
+from benchmarks.measuring import command, pyplot
 from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition
-from benchmarks.papers.page import Run, write
-from benchmarks.papers.verdicts import DIFFERS, VERDICTS
+from benchmarks.papers.page import DIFFERS, VERDICTS, Run, write
 
 SECTIONS = {
     "drafting": drafting.section,
@@ -33,26 +30,16 @@ SECTIONS = {
 
 def main() -> int:
     """Run all of it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.papers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command("papers", __doc__)
     parser.add_argument("--full", action="store_true", help="as many drawn instances as the papers had, or more")
     parser.add_argument("--output", type=Path, default=Path("out/papers"), help="folder for the page (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="print all items as a line of JSON at the end")
     parser.add_argument("--only", default=",".join(SECTIONS), metavar="NAMES", help="some of %(default)s")
     parser.add_argument("--no-plots", action="store_true", help="the page without pictures; needs no matplotlib")
     args = parser.parse_args()
     names = args.only.split(",")
     if unknown := sorted(set(names) - set(SECTIONS)):
         parser.error(f"--only {','.join(unknown)}: expected some of {', '.join(SECTIONS)}")
-    plt: Any = None
-    if not args.no_plots:
-        try:
-            import matplotlib as mpl
-        except ModuleNotFoundError:
-            parser.error('pictures need matplotlib: pip install "lb_mpi[plot]", or give --no-plots')
-        mpl.use("Agg")
-        plt = importlib.import_module("matplotlib.pyplot")
+    plt = None if args.no_plots else pyplot(parser)
     began = time.perf_counter()
 
     def say(text: str) -> None:

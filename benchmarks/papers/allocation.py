@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.papers.page import Run, Section, left_out, table
-from benchmarks.papers.verdicts import Evidence, Item, claim, compare
+from benchmarks.papers.page import Evidence, Item, Run, Section, claim, compare, left_out, table
 from lb_mpi.distributing.allocation import Allocation, allocate
 from lb_mpi.graph import Floats, Ints
 

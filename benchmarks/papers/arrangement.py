@@ -2,18 +2,365 @@
 
 from __future__ import annotations
 
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import permutations, product
 from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
+from networkx.algorithms.isomorphism import GraphMatcher
+from numba import njit
+from scipy import stats
 
-from benchmarks.papers.arrangement_cases import ALL, Case, N, Place, cases, rows
-from benchmarks.papers.arrangement_mesh import experiment_3
-from benchmarks.papers.page import Run, Section, left_out, table
-from benchmarks.papers.verdicts import Evidence, Item, Printed, claim, compare
+from benchmarks.papers.page import DATA, Evidence, Item, Printed, Run, Section, claim, compare, left_out, table
 from lb_mpi.arranging.arrange import arrange
 from lb_mpi.arranging.objectives import TIE
-from lb_mpi.graph import Floats
+from lb_mpi.graph import Floats, Graph, Ints, parse
+
+# --- p = lambda_P / lambda_2 of S^-1 A A^T for hundreds of thousands of arrangements, compiled: ten times LAPACK's pace
+#
+# `lb_mpi.arranging.objectives.costs` says the same in numpy, and the tests hold one against the other.  Small matrices are
+# reduced to tridiagonal form (Householder), and the two eigenvalues found by bisection on Sturm's count.
+
+PRECISION = 2e-12  # of an eigenvalue, relative to the largest
+SHARE = 512  # arrangements that a thread takes at a time
+
+
+def ratios(graph: Graph, layouts: Floats) -> Floats:
+    """(B,) p of the (B, P) layouts, speeds in the order of the vertices."""
+    tails, heads = graph.edges()
+    result = np.empty(len(layouts))
+    parts = [slice(first, first + SHARE) for first in range(0, len(layouts), SHARE)]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for _ in threads.map(lambda part: _ratios(tails, heads, layouts[part], result[part]), parts):
+            pass
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _ratios(tails: Ints, heads: Ints, layouts: Floats, result: Floats) -> None:
+    n = layouts.shape[1]
+    matrix = np.empty((n, n))
+    diagonal, beside, mirror, work = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    for k in range(len(layouts)):
+        speeds = layouts[k]
+        matrix[:] = 0.0
+        for edge in range(len(tails)):
+            i, j = tails[edge], heads[edge]
+            matrix[i, i] += 1.0 / speeds[i]
+            matrix[j, j] += 1.0 / speeds[j]
+            matrix[i, j] = matrix[j, i] = -1.0 / np.sqrt(speeds[i] * speeds[j])
+        _tridiagonal(matrix, diagonal, beside, mirror, work)
+        top = 0.0  # Gershgorin
+        for i in range(n):
+            top = max(top, diagonal[i] + beside[i] + (beside[i + 1] if i + 1 < n else 0.0))
+        for i in range(n):
+            beside[i] *= beside[i]
+        result[k] = _eigenvalue(diagonal, beside, n - 1, top) / _eigenvalue(diagonal, beside, 1, top)
+
+
+@njit(cache=True, nogil=True, fastmath=True)
+def _tridiagonal(matrix: Floats, diagonal: Floats, beside: Floats, mirror: Floats, work: Floats) -> None:
+    """Reduce the symmetric matrix, which is lost; beside[i] >= 0 stands between rows i - 1 and i, beside[0] = 0."""
+    n = len(matrix)
+    beside[0] = 0.0
+    for k in range(n - 2):
+        rest, u, w = matrix[k + 1 :, k + 1 :], mirror[k + 1 :], work[k + 1 :]
+        u[:] = matrix[k, k + 1 :]
+        norm = np.sqrt((u * u).sum())
+        beside[k + 1] = norm
+        if norm == 0.0:
+            continue
+        # The reflection I - u u^T / half turns row k into norm times a unit vector.
+        if u[0] > 0.0:
+            norm = -norm
+        u[0] -= norm
+        half = -norm * u[0]
+        along = 0.0
+        for i in range(len(u)):
+            row = rest[i]
+            total = 0.0
+            for j in range(len(u)):
+                total += row[j] * u[j]
+            w[i] = total / half
+            along += u[i] * w[i]
+        along /= 2.0 * half
+        for i in range(len(u)):
+            w[i] -= along * u[i]
+        for i in range(len(u)):  # whole rows: twice the work, at four numbers a time
+            row, one, other = rest[i], u[i], w[i]
+            for j in range(len(u)):
+                row[j] -= one * w[j] + other * u[j]
+    if n > 1:
+        beside[n - 1] = abs(matrix[n - 1, n - 2])
+    for i in range(n):
+        diagonal[i] = matrix[i, i]
+
+
+@njit(cache=True, nogil=True)
+def _eigenvalue(diagonal: Floats, squares: Floats, index: int, top: float) -> float:
+    """The eigenvalue of that index, from 0, in [0, top]."""
+    low, high = 0.0, top
+    while high - low > PRECISION * top:
+        middle = 0.5 * (low + high)
+        below = 0
+        pivot = 1.0
+        for i in range(len(diagonal)):
+            pivot = diagonal[i] - middle - squares[i] / pivot
+            if pivot == 0.0:
+                pivot = 1e-300
+            below += pivot < 0.0
+        if below > index:
+            high = middle
+        else:
+            low = middle
+    return 0.5 * (low + high)
+
+
+# --- Graphs of nine nodes, and all 362,880 arrangements of nine speeds on them, up to the symmetries of the graph -----
+
+N = 9
+ALL = 362_880  # 9!
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    """The rows of a file of printed data."""
+    with open(DATA / "papers" / name, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class Case(NamedTuple):
+    """A graph of nine nodes and its symmetries."""
+
+    name: str
+    graph: Graph
+    symmetries: Ints  # (A, 9) all maps of the graph onto itself: vertex k goes to symmetries[a, k]
+
+    @property
+    def orders(self) -> Ints:
+        """(9! / A, 9) one of each A arrangements that are the same up to symmetry."""
+        return _orders(self.symmetries.tobytes())
+
+    def values(self, speeds: Floats) -> Floats:
+        """(9! / A,) p of all arrangements, each for A of them."""
+        return ratios(self.graph, speeds[self.orders])
+
+    def place(self, speeds: Floats) -> Place:
+        """All arrangements of the (9,) speeds."""
+        return Place(np.sort(self.values(speeds)), len(self.symmetries))
+
+    def greedy(self, speeds: Floats) -> Floats:
+        """p of the paper's greedy, of each outcome that there is when several positions are equally good: ascending."""
+        fastest_first = np.argsort(-speeds, kind="stable")
+        some = {(-1,) * N}
+        for node in fastest_first.tolist():
+            some = {self._first(placed) for one in some for placed in self._best(one, node, speeds)}
+        found = np.sort(ratios(self.graph, speeds[np.array(sorted(some))]))
+        return found[np.diff(found, prepend=0.0) > TIE * found]
+
+    def _best(self, placed: tuple[int, ...], node: int, speeds: Floats) -> Iterator[tuple[int, ...]]:
+        now = np.array(placed)
+        free = np.flatnonzero(now < 0)
+        layouts = np.tile(np.where(now < 0, speeds.min(), speeds[now]), (len(free), 1))
+        layouts[np.arange(len(free)), free] = speeds[node]
+        values = ratios(self.graph, layouts)
+        for position in free[values <= values.min() * (1.0 + TIE)].tolist():
+            yield (*placed[:position], node, *placed[position + 1 :])
+
+    def _first(self, placed: tuple[int, ...]) -> tuple[int, ...]:
+        """Of arrangements that are the same up to symmetry, always the same one."""
+        return min(map(tuple, np.array(placed)[self.symmetries].tolist()))
+
+
+class Place(NamedTuple):
+    """The values of all arrangements, where each stands for several."""
+
+    values: Floats  # ascending
+    weight: int
+
+    @property
+    def least(self) -> float:
+        """The smallest p."""
+        return float(self.values[0])
+
+    @property
+    def greatest(self) -> float:
+        """The largest p."""
+        return float(self.values[-1])
+
+    def below(self, p: float) -> int:
+        """The number of arrangements with a smaller p."""
+        return self.weight * int(np.searchsorted(self.values, p * (1.0 - TIE), "left"))
+
+    def above(self, p: float) -> int:
+        """The number of arrangements with a larger p."""
+        return self.weight * (len(self.values) - int(np.searchsorted(self.values, p * (1.0 + TIE), "right")))
+
+    def relative(self, p: float) -> float:
+        """The paper's Pr in %: where p is between the least and the greatest."""
+        return 100.0 * (p - self.least) / (self.greatest - self.least)
+
+    def percentile(self, p: float) -> float:
+        """The paper's Pct in %: the share of arrangements with a smaller p."""
+        return 100.0 * self.below(p) / ALL
+
+
+@cache
+def _orders(symmetries: bytes) -> Ints:
+    everything = _everything()
+    digits = N ** np.arange(N, dtype=np.int32)[::-1]
+    code = everything @ digits
+    least = code
+    for one in np.frombuffer(symmetries, np.int64).reshape(-1, N):
+        least = np.minimum(least, everything @ digits[np.argsort(one)])  # the code of everything[:, one]
+    orders: Ints = everything[code == least].astype(np.int64)
+    return orders
+
+
+@cache
+def _everything() -> Any:
+    return np.array(list(permutations(range(N))), dtype=np.int32)
+
+
+@cache
+def cases() -> dict[str, Case]:
+    """The eight graphs whose lists are whole, by name."""
+    found = {}
+    for row in rows("arrangement_lists.csv"):
+        graph = parse(row["neighbours"])
+        picture = graph.to_networkx()
+        maps = [[one[k] for k in range(N)] for one in GraphMatcher(picture, picture).isomorphisms_iter()]
+        found[row["graph"]] = Case(row["graph"], graph, np.array(sorted(maps), dtype=np.int64))
+    return found
+
+
+# --- Jin & Wang 2003, experiment 3: 64 speeds on the 8x8 mesh, the greedy among 100,000 random arrangements -----------
+
+DRAWS = 100_000  # of the paper
+QUICK_DRAWS = 2_000  # of all seeds but the first, without --full
+SEEDS = 12  # sets of speeds
+BY = ("paper", "fill", "swap")  # of large graphs
+AT_ONCE = 20_000
+NEARLY = 0.5  # skewness and excess kurtosis of what is called roughly normal
+NAMES = {
+    "greedy": "p of the greedy",
+    "least": "least p of the random ones",
+    "greatest": "greatest p of the random ones",
+    "pr": "Pr, %",
+    "pct": "Pct, %",
+    "below": f"random ones below the greedy, of {DRAWS:,}",
+}
+PRINTED = {"greedy": "93.9", "least": "63.8", "greatest": "225.2", "below": "23", "pr": "18.6", "pct": "0.023"}
+
+
+class Draw(NamedTuple):
+    """One drawn set of speeds."""
+
+    values: Floats  # (draws,) p of random arrangements
+    p: dict[str, float]  # of each method
+
+    @property
+    def below(self) -> float:
+        """The share of random arrangements with a smaller p than the greedy, in %."""
+        return 100.0 * float((self.values < self.p["paper"]).mean())
+
+    @property
+    def relative(self) -> float:
+        """The paper's Pr, in %: below 0 when the greedy beats all."""
+        least, greatest = float(self.values.min()), float(self.values.max())
+        return 100.0 * (self.p["paper"] - least) / (greatest - least)
+
+
+def draw(seed: int, draws: int) -> Draw:
+    """Speeds uniform in [1, 10], and random arrangements of them."""
+    graph, rng = parse("mesh:8x8"), np.random.default_rng(seed)
+    speeds = rng.uniform(1.0, 10.0, graph.n)
+    sizes = np.diff([*range(0, draws, AT_ONCE), draws]).tolist()
+    values = [ratios(graph, rng.permuted(np.tile(speeds, (size, 1)), axis=1)) for size in sizes]
+    return Draw(np.concatenate(values), {method: arrange(graph, speeds, method=method).p for method in BY})
+
+
+def experiment_3(run: Run, section: Section, quick: int = QUICK_DRAWS, seeds: int = SEEDS) -> None:
+    """Add experiment 3 to the section."""
+    found = []
+    for seed in range(seeds):
+        draws = DRAWS if run.full else DRAWS if seed == 0 and quick == QUICK_DRAWS else quick
+        run.say(f"arrangement: {draws:,} random arrangements on the 8x8 mesh, speeds {seed + 1} of {seeds}")
+        found.append(draw(seed, draws))
+    first = found[0]
+    columns = {
+        "greedy": [one.p["paper"] for one in found],
+        "least": [float(one.values.min()) for one in found],
+        "greatest": [float(one.values.max()) for one in found],
+        "pr": [one.relative for one in found],
+        "pct": [one.below for one in found],
+    }
+    columns["below"] = [float((one.values < one.p["paper"]).sum()) for one in found[:1]]
+    items = [_item(key, name, columns[key], seeds) for key, name in NAMES.items()]
+    p1, least, greatest = (Printed(PRINTED[key]) for key in ("greedy", "least", "greatest"))
+    span = [
+        100.0 * (one - low) / (high - low) for one, low, high in product(*(_ends(p) for p in (p1, least, greatest)))
+    ]
+    items += [
+        compare("Pr, %, from the printed p", PRINTED["pr"], float(np.median(span)), drawn=span),
+        compare("Pct, %, from the printed number", PRINTED["pct"], 100.0 * float(PRINTED["below"]) / DRAWS),
+        _normal(first.values),
+    ]
+    heads = ["speeds", "random ones", "least p", "mean", "greatest", *BY, "below the greedy"]
+    rows = [
+        [seed, f"{len(one.values):,}", f"{one.values.min():.1f}", f"{one.values.mean():.1f}", f"{one.values.max():.1f}"]
+        + [f"{one.p[method]:.1f}" for method in BY]
+        + [int((one.values < one.p["paper"]).sum())]
+        for seed, one in enumerate(found)
+    ]
+    section.show("Experiment 3: 64 speeds uniform in [1, 10] on the 8x8 mesh", items)
+    section.lines += table(heads, rows)
+    section.lines += run.draw("arrangement_8x8.png", "random arrangements", lambda plt: plot(plt, first))
+
+
+def _item(key: str, name: str, values: Sequence[float], seeds: int) -> Item:
+    low, high, printed = min(values), max(values), Printed(PRINTED[key])
+    span = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+    sets = f"{seeds} sets that were drawn likewise give" if len(values) > 1 else "one that was drawn likewise gives"
+    lost = Evidence(f"the paper's 64 speeds aren't printed; {sets} {span}", printed.least > high or printed.most < low)
+    return compare(name, printed.text, float(np.median(values)), drawn=values, lost=lost)
+
+
+def _normal(values: Floats) -> Item:
+    bent = float(stats.skew(values)), float(stats.kurtosis(values))
+    text = f"skewness {bent[0]:.2f}, excess kurtosis {bent[1]:.2f}"
+    return claim("distribution of the random ones", "roughly normal", text, max(map(abs, bent)) < NEARLY)
+
+
+def _ends(number: Printed) -> tuple[float, float]:
+    return number.least, number.most
+
+
+def plot(plt: Any, drawn: Draw) -> Any:
+    """The histogram of the first set of speeds, with the place of each method."""
+    figure, axis = plt.subplots(figsize=(9, 4.6), layout="constrained")
+    axis.hist(drawn.values, bins=120, color="0.75")
+    for colour, method in zip(("tab:red", "tab:orange", "tab:green"), BY, strict=True):
+        name = "the paper's greedy" if method == "paper" else method
+        axis.axvline(drawn.p[method], color=colour, label=f"{name} {drawn.p[method]:.1f}")
+    axis.axvline(
+        float(PRINTED["greedy"]),
+        color="tab:red",
+        ls="--",
+        label=f"greedy as printed, of other speeds {PRINTED['greedy']}",
+    )
+    axis.set(
+        title=f"{len(drawn.values):,} random arrangements of 64 speeds, uniform in [1, 10], on the 8x8 mesh",
+        xlabel="p = lambda_P / lambda_2: steps of diffusion are proportional to it",
+        ylabel="arrangements",
+    )
+    axis.legend()
+    return figure
+
 
 SOURCE = (
     'Jin, Wang, "Improving the convergence rate of the diffusion algorithm by arranging processors", '

@@ -7,18 +7,15 @@ from typing import Any
 import networkx
 import numpy as np
 
-from benchmarks.convergence import plot_mesh
-from benchmarks.convergence_cases import Case, draw, steps_to
-from benchmarks.papers.page import Run, Section, left_out, table
-from benchmarks.papers.verdicts import Evidence, Item, claim, compare
-from lb_mpi.diffusion.diffusion import Diffusion, prepare
-from lb_mpi.diffusion.flow import outflow
-from lb_mpi.diffusion.spectral import laplacian, paper_tau
+from benchmarks.convergence import Case, draw, plot_mesh, steps_to
+from benchmarks.papers.page import Evidence, Item, Run, Section, claim, compare, left_out, table
+from lb_mpi.diffusion.diffusion import Diffusion, outflow, prepare
+from lb_mpi.diffusion.setup import laplacian, paper_tau
 from lb_mpi.graph import Floats
 
 SOURCE = (
     'Jin, Wang, "Diffusion Algorithm of Dynamic Load Balancing for Heterogeneous System", Chinese Journal of Computers. '
-    "Here: `lb_mpi.balance`, `lb_mpi.Balancer`, `python -m lb_mpi simulate diffusion`, `python -m benchmarks.convergence`."
+    "Here: `lb_mpi.balance`, `lb_mpi.Balancer`, `python -m benchmarks.convergence`."
 )
 SEEDS = 20
 SIDES = (4, 8, 12, 16, 32)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
-from benchmarks.papers.page import Run, Section, left_out, table
-from benchmarks.papers.verdicts import Item, claim, compare
+from benchmarks.papers.page import Item, Run, Section, claim, compare, left_out, table
+from benchmarks.partition import spectral_bisections
 from lb_mpi.graph import Graph, Ints, parse
+from lb_mpi.partitioning.bisect import fiedler, spectral_bisection
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import connected, cut
-from lb_mpi.partitioning.spectral_bisection import fiedler, spectral_bisection
 
 SOURCE = (
     "A laboratory course on spectral load balancing of multiprocessor systems (in Russian), which follows "
@@ -23,7 +25,10 @@ SOURCE = (
 EXAMPLE = "3,5/4,6/1,5,4/2,6,3/1,3/2,4"  # two triangles, 1 3 5 and 2 4 6, joined by the edge 3-4
 EIGENVALUES = ("0", "0.4384", "3", "3", "3", "4.5616")
 COMPONENTS = ("0.4647", "-0.4647", "0.2610", "-0.2610", "0.4647", "-0.4647")
-METHODS = ("spectral", "multilevel-spectral", "multilevel")
+METHODS: dict[str, Callable[[Graph, int], Ints]] = {
+    "spectral": lambda graph, k: spectral_bisections(graph, np.full(k, 1.0 / k)),
+    **{name: partial(partition, method=name) for name in ("multilevel-spectral", "multilevel")},
+}
 PARTS = (2, 8)
 
 
@@ -54,7 +59,7 @@ def example() -> list[Item]:
     ]
     for name, part in (
         ("bisection", spectral_bisection(graph)),
-        *((method, partition(graph, 2, method=method)) for method in METHODS),
+        *((name, method(graph, 2)) for name, method in METHODS.items()),
     ):
         sides = _sides(part)
         items.append(claim(f"sides, {name}", "1 3 5, 2 4 6", ", ".join(sides), sides == ["1 3 5", "2 4 6"]))
@@ -79,8 +84,8 @@ def _cuts(run: Run) -> list[str]:
     for name, graph in some.items():
         for k in PARTS:
             cells = []
-            for method in METHODS:
-                part = partition(graph, k, method=method)
+            for method in METHODS.values():
+                part = method(graph, k)
                 whole = int(np.sum(connected(graph, part, k)))
                 cells.append(f"{cut(graph, part, k):g} ({whole})")
             rows.append([name, graph.n, k, *cells])

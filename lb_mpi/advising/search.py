@@ -33,8 +33,7 @@ from lb_mpi.advising.advice import (
     ranked,
     settings,
 )
-from lb_mpi.problems.uts import UnbalancedTreeSearch
-from lb_mpi.problems.uts_tree import Tree
+from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.record.events import Driver, Way
 from lb_mpi.record.store import Stored
 from lb_mpi.report.run import Run

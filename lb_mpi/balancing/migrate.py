@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.diffusion.flow import cancel_cycles, outflow
+from lb_mpi.diffusion.diffusion import cancel_cycles, outflow
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import check_loads, check_speeds
 

@@ -1,17 +1,13 @@
-"""Arguments that several commands have: a graph, a seed, numbers that are drawn or listed."""
+"""Arguments that several commands have: a graph, a route, numbers that are drawn or listed."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from lb_mpi.checks import comma_list, number, show
 from lb_mpi.graph import Floats
-from lb_mpi.record.record import Record
-from lb_mpi.record.store import virtual_files
 from lb_mpi.searching.options import MOST_ON_RING
 
 GRAPH = (
@@ -30,29 +26,6 @@ def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
     low = number(name, comma_list(name, bounds[0], 1)[0], least=0.0)
     high = number(name, comma_list(name, bounds[1], 1)[0], least=low)
     return rng.uniform(low, high, n)
-
-
-def pair(text: str) -> tuple[float, float]:
-    """Parse "LOW,HIGH", or one number for both."""
-    try:
-        numbers = comma_list("", text)
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 2):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected one number, or two with a comma")
-    return numbers[0], numbers[-1]
-
-
-def add_record(parser: argparse.ArgumentParser) -> None:
-    """Add --record, of simulators."""
-    parser.add_argument("--record", metavar="FOLDER", help="keep a record there, for python -m lb_mpi report FOLDER")
-
-
-def write_record(folder: str, records: Sequence[Record], now: float, hosts: Sequence[str], program: str) -> None:
-    """Write the records of virtual ranks on `hosts` (ranks,), as they are at `now`; OSError."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, data in virtual_files(records, now, hosts, program):
-        (Path(folder) / name).write_bytes(data)
 
 
 def add_route(group: argparse._ActionsContainer) -> None:

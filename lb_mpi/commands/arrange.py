@@ -15,7 +15,7 @@ import numpy as np
 
 from lb_mpi import checks
 from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, arrange
-from lb_mpi.arranging.secular import compile_kernels
+from lb_mpi.arranging.objectives import compile_kernels
 from lb_mpi.checks import comma_list
 from lb_mpi.commands.arguments import GRAPH, draw
 from lb_mpi.graph import Floats, Graph

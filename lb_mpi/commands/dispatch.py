@@ -31,15 +31,16 @@ class Command(Protocol):
         """The answer as lines for people."""
 
 
-def dispatch(table: Mapping[str, str], arguments: Sequence[str]) -> int:
-    """Run the command of the table (its words, a line of help) that the arguments begin with; return the exit code."""
-    words = next((name.split() for name in table if list(arguments[: len(name.split())]) == name.split()), [])
+def dispatch(table: Mapping[str, Mapping[str, str]], arguments: Sequence[str]) -> int:
+    """Run the command that the arguments begin with; return the exit code.  The table: groups, names, a line of help."""
+    texts = {name: text for group in table.values() for name, text in group.items()}
+    name = arguments[0] if arguments else ""
     asked, complaint = io.StringIO(), io.StringIO()  # argparse drops what it can't write
     try:
         with contextlib.redirect_stdout(asked), contextlib.redirect_stderr(complaint):
-            if not words:
+            if name not in texts:
                 _choose(table, arguments)
-            command, options = _parse(words, table[" ".join(words)], arguments[len(words) :])
+            command, options = _parse(name, texts[name], arguments[1:])
         answer = command.run(options)
         if not answer:
             return 0
@@ -58,27 +59,31 @@ def dispatch(table: Mapping[str, str], arguments: Sequence[str]) -> int:
     return say(text + "\n")
 
 
-def _choose(table: Mapping[str, str], arguments: Sequence[str]) -> NoReturn:
+def _choose(table: Mapping[str, Mapping[str, str]], arguments: Sequence[str]) -> NoReturn:
     """Say which commands there are, and leave."""
-    width = max(map(len, table))
+    names = [name for group in table.values() for name in group]
+    width = max(map(len, names))
+    groups = [
+        "\n".join([f"{title}:", *(f"  {name:<{width}}  {text}" for name, text in group.items())])
+        for title, group in table.items()
+    ]
     parser = argparse.ArgumentParser(
         prog=PROG,
         usage="%(prog)s COMMAND ... | --version",
         description="Load balancing on unequal machines.",
-        epilog="commands, each with a help of its own (COMMAND -h):\n"
-        + "\n".join(f"  {name:<{width}}  {text}" for name, text in table.items()),
+        epilog="commands, each with a help of its own (COMMAND -h)\n\n" + "\n\n".join(groups),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if {"-h", "--help"} & set(arguments):
         parser.print_help()
         parser.exit()
-    parser.error(f"COMMAND = {' '.join(arguments[:2])!r}: expected {', '.join(table)}")
+    parser.error(f"COMMAND = {' '.join(arguments[:1])!r}: expected {', '.join(names)}")
 
 
-def _parse(words: Sequence[str], text: str, arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
-    module: Any = importlib.import_module(f"lb_mpi.commands.{words[-1]}")
+def _parse(name: str, text: str, arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
+    module: Any = importlib.import_module(f"lb_mpi.commands.{name}")
     command: Command = module
-    parser = argparse.ArgumentParser(prog=" ".join((PROG, *words)), description=f"{text[0].upper()}{text[1:]}.")
+    parser = argparse.ArgumentParser(prog=f"{PROG} {name}", description=f"{text[0].upper()}{text[1:]}.")
     command.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return command, parser.parse_args(arguments)

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=METHODS,
         default="multilevel",
-        help="this library's, or another to compare with; metis and kahip need pymetis and kahip (%(default)s)",
+        help="this library's, or recursive spectral bisection to compare with (%(default)s)",
     )
     parser.add_argument(
         "--aim",
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     options = {name: getattr(args, name) for name in ("imbalance", "effort", "seed", "method", "connected")} | aims
     graph = as_graph(args.graph)
     if args.fiedler:
-        from lb_mpi.partitioning.spectral_bisection import fiedler  # late: it brings numba
+        from lb_mpi.partitioning.bisect import fiedler  # late: it brings numba
     began = time.perf_counter()
     if args.parts is None:  # a small one first: the kernels are compiled, or read, and that is no partitioning
         if sys.stderr.isatty():

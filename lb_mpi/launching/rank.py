@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import array
 import contextlib
-import json
 import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from lb_mpi import signs
 from lb_mpi.launching import limit
-from lb_mpi.launching.heard import End
+from lb_mpi.launching.heard import Begin, End, told
 from lb_mpi.launching.program import FORWARDED, become, end_as
 
 NUMBER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
@@ -39,24 +38,24 @@ def number(variables: Mapping[str, str]) -> str:
     return next((variables[name] for name in NUMBER if variables.get(name)), "?")
 
 
-def tell(what: dict[str, Any], variables: Mapping[str, str], *files: int, wait_s: float | None = SEND_S) -> bool:
+def tell(what: Begin | End, variables: Mapping[str, str], *files: int, wait_s: float | None = SEND_S) -> bool:
     """Tell host.py, and give it `files`; False when it isn't there, or doesn't hear within `wait_s` (None: for ever)."""
     mark = variables.get(limit.MARK, "").rpartition(":")[2]
     given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.settimeout(wait_s)
         out.connect(address(mark))
-        out.sendmsg([json.dumps(what).encode()], given)
+        out.sendmsg([told(what).encode()], given)
         return True
     return False
 
 
 def page(variables: Mapping[str, str]) -> tuple[int, dict[str, str]]:
     """Make the page for the program's signs: its file, and the variable that tells where it is; none when nobody listens."""
-    file = os.memfd_create("lb_mpi-signs")  # leaves nothing behind; host.py still has it when this process is gone
+    file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py still has it when this process is gone
     os.ftruncate(file, signs.BYTES)
-    # Many ranks start at once, and one that has not told would look as if it hung; a host.py that hangs ends the run.
-    if not tell({"rank": number(variables), "pid": os.getpid()}, variables, file, wait_s=None):
+    # Many ranks start at once, and one that has not told would look as if it hung.
+    if not tell(Begin(number(variables)), variables, file, wait_s=None):
         return file, {}
     return file, {signs.VARIABLE: f"/proc/{os.getpid()}/fd/{file}"}
 
@@ -90,5 +89,5 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
     code = os.waitstatus_to_exitcode(ended[1])
     failed = code != 0 or not finalized(file)
     if code == signs.SAVED or (failed and not asked):  # mpiexec ends the others when one is gone
-        tell(End(number(os.environ), socket.gethostname(), code)._asdict(), os.environ)
+        tell(End(number(os.environ), socket.gethostname(), code), os.environ)
     end_as(code or int(failed))

@@ -6,7 +6,7 @@ The law
 - Who came first is the cause: mpiexec ends the other ranks.  But where a rank dies, others may fail of it before its
   death is told: within `SETTLE_S`, a death counts before a failure.
 - Without a save since the start, starting again would be the same once more; but not where a restart hangs before the
-  program has said anything (starting.py): that is not its doing, and all that was saved is still there.
+  program has said anything (starting.py), or loses a host: that is not its doing, and all that was saved is still there.
 - What people have ended stays ended.
 - Where no rank has told how it ended, the code of mpiexec does: a signal (Open MPI: 128 and more, MPICH: 9), that it has
   saved and stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to tell), or a failure.
@@ -21,6 +21,7 @@ STOPPED  a rank with 75: it has saved, as it was told  over: 75                 
 FAILED   a rank with another exit code, or as above    over: that of mpiexec        over: that of mpiexec
 DIED     a rank by a signal                            again                        over: that of mpiexec
 GONE     a host                                        again                        over: that of mpiexec
+         the same, in a restart that has said nothing  again, without a save        over: that of mpiexec
 HUNG     a rank neither computes nor answers           again                        over: 124
          the same, in a restart that has said nothing  again, without a save        over: 124
 """
@@ -116,7 +117,7 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> Decision:
         return Decision(
             False, code, f"no restart: {'the one' if allowed == 1 else f'all {allowed}'} allowed had been made"
         )
-    if found is How.HUNG and outcome.lost_nothing:
+    if found in (How.GONE, How.HUNG) and outcome.lost_nothing:
         return Decision(
             True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s: the program had not begun"
         )

@@ -28,7 +28,7 @@ from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
 from lb_mpi.launching.restarting import Outcome, decide, place
 from lb_mpi.launching.starting import Start
 from lb_mpi.launching.supervise import Patience, say, supervise
-from lb_mpi.launching.watch import SOON_S, Watch, is_here, launcher
+from lb_mpi.launching.watch import Watch, is_here, launcher
 from lb_mpi.record.launches import END, RESTART
 
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
@@ -124,8 +124,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         type=float,
         default=10.0,
         metavar="S",
-        help="after Ctrl-C or SIGTERM, a program that can save has S seconds to do so; a second Ctrl-C ends it at once "
-        "(default: %(default)g)",
+        help="after Ctrl-C, SIGTERM or SIGUSR1 a program that can save has S seconds for that; a second Ctrl-C ends it at "
+        "once; at SIGUSR1 one that can't save goes on (default: %(default)g)",
     )
     top.add_argument(
         "--arrange",
@@ -167,8 +167,9 @@ class Job(NamedTuple):
     patience: Patience
     restarts: int  # at most
     diary: Diary
+    reached: set[str]  # hosts that have come to this one over the network between them
 
-    def start(self, before: Outcome | None) -> Outcome | int:
+    def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
         """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
 
         A host that won't do is an error the first time.  After a start `before`: it's left out, and all others of the list
@@ -181,8 +182,7 @@ class Job(NamedTuple):
         if any(not is_here(name) for name in names):
             find(launcher(self.launcher)[0])
         self.argv(self.ranks, python, env)  # a host that can't be named is told before any is asked
-        sign_s = SOON_S if self.restarts else None
-        with Watch(names, launcher(self.launcher), python, mark, sign_s=sign_s) as watch:
+        with Watch(names, launcher(self.launcher), python, mark, may_restart=may_restart, reached=self.reached) as watch:
             ranks = self.placed(watch, python, gone, again=again)
             if not ranks:
                 return 1
@@ -258,13 +258,14 @@ def make(options: argparse.Namespace, program: list[str], record: str | None) ->
         Patience(options.hang_s, options.grace_s),
         options.restarts,
         Diary(record, shown=options.progress),
+        set(),
     )
 
 
 def repeat(job: Job) -> int:
     """Start it, and start again what has died, at most so often; the exit code."""
     n_restarts, before = 0, None  # the start before
-    while not isinstance(outcome := job.start(before), int):
+    while not isinstance(outcome := job.start(before, may_restart=n_restarts < job.restarts), int):
         decision = decide(outcome, n_restarts, job.restarts)
         if decision.why:
             say(decision.why)

@@ -59,7 +59,7 @@ class Balancer:
     ----------
     graph : the process graph, vertex k being rank k of `comm` (anything that `lb_mpi.as_graph` takes); None: where several
         ranks share a host, and there are other hosts, one that follows the hosts, so that work goes to a rank of the same
-        host first (`lb_mpi.graph_hosts.host_graph`); otherwise that of a Cartesian communicator, or the most square mesh.
+        host first (`lb_mpi.graph.host_graph`); otherwise that of a Cartesian communicator, or the most square mesh.
     scheme : one of `diffusion.setup.SCHEMES`, or "auto": `diffusion.setup.usual_scheme` of the graph.  That is "direct",
         solved on the root, up to 512 ranks; above, on most graphs, one that works between neighbours.
     tau : the rule for the edges' weights, see `diffusion.setup.prepare`.

@@ -12,19 +12,18 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.checks import integer, number
-from lb_mpi.diffusion.diffusion import Diffusion, RankDiffusion
-from lb_mpi.diffusion.flow import at_ends, cancel_cycles
+from lb_mpi.diffusion.diffusion import Diffusion, RankDiffusion, at_ends, cancel_cycles
 from lb_mpi.diffusion.setup import (
     Eigen,
     Local,
     Setup,
+    Spectrum,
     assemble,
     chosen_scheme,
     find_eigen,
     tau_rule,
     warn_of_components,
 )
-from lb_mpi.diffusion.spectral import Spectrum
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import check_loads, check_speeds
 from lb_mpi.mpi.collective import agree, agree_on, raise_together

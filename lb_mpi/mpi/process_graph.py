@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from lb_mpi.graph import Graph, mesh, most_square_mesh
+from lb_mpi.graph import Graph, host_graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
-from lb_mpi.graph_hosts import host_graph
 
 
 def graph_of_ranks(graph: Any, size: int) -> Graph:

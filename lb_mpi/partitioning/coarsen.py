@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.partitioning.chance import State, next_random, shuffle
+from lb_mpi.partitioning.compiled import State, next_random, shuffle
 
 Flags = NDArray[np.bool_]
 

@@ -7,9 +7,13 @@ loops, too, and that takes as long as the work itself.  Who makes no array, and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+from lb_mpi.graph import Floats, Ints
 
 COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: where it is missing, this module can't be imported
 
@@ -26,3 +30,141 @@ def inlined(kernel: Kernel) -> Kernel:
     """Compile a small kernel that makes no arrays, as a part of whatever calls it."""
     compiled: Kernel = njit(forceinline=True, **COUNTLESS)(kernel)
     return compiled
+
+
+# --- Random numbers inside compiled loops: a seed gives the same partition on every machine ---------------------------
+
+State = NDArray[np.uint64]  # (1,)
+
+
+@inlined
+def next_random(state: State, below: int) -> int:
+    """A random integer in 0..below-1 from state (1,) uint64, which moves on: xorshift64* (Vigna 2016)."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return int(np.int64(((x * np.uint64(2685821657736338717)) >> np.uint64(33)) % np.uint64(below)))
+
+
+def random_state(seed: int) -> State:
+    """The (1,) state that `next_random` moves on; any integer is a seed."""
+    sequence = np.random.SeedSequence(abs(int(seed)), spawn_key=(int(seed < 0),))
+    return sequence.generate_state(1, np.uint64) | np.uint64(1)  # anything but 0
+
+
+@njit(cache=True)
+def shuffle(values: Ints, n: int, state: State) -> None:
+    """Put values[:n] into random order."""
+    for i in range(n - 1, 0, -1):
+        j = next_random(state, i + 1)
+        values[i], values[j] = values[j], values[i]
+
+
+# --- A heap of vertices, the largest key first, in which keys may change ----------------------------------------------
+#
+# The arrays are as long as there are vertices, so that nothing is allocated while it works.
+
+OUT, DONE = -1, -2  # for `place`: not in the heap; never to come into it again
+
+
+class Heap(NamedTuple):
+    """The vertices that wait, and their keys."""
+
+    items: Ints  # (n,) the first size[0] are in the heap; none has a larger key than the one above it
+    place: Ints  # (n,) where in `items` each vertex stands, or OUT, or DONE
+    key: Floats  # (n,)
+    size: Ints  # (1,)
+
+
+@njit(cache=True)
+def make_heap(n: int) -> Heap:
+    """Return an empty heap for the vertices 0..n-1."""
+    return Heap(np.empty(n, np.int64), np.full(n, OUT), np.zeros(n), np.zeros(1, np.int64))
+
+
+@inlined
+def put(heap: Heap, v: int, key: float) -> None:
+    """Put v in with this key, or change its key if it is there already."""
+    i = heap.place[v]
+    if i < 0:
+        i = heap.size[0]
+        heap.size[0] += 1
+        heap.items[i] = v
+        heap.key[v] = key
+        rise(heap, i)
+    elif key > heap.key[v]:
+        heap.key[v] = key
+        rise(heap, i)
+    elif key < heap.key[v]:
+        heap.key[v] = key
+        sink(heap, i)
+
+
+@inlined
+def pop(heap: Heap) -> int:
+    """Take out the vertex of the largest key; the heap must not be empty."""
+    v: int = heap.items[0]
+    remove(heap, v)
+    return v
+
+
+@inlined
+def remove(heap: Heap, v: int) -> None:
+    """Take v out, if it is in."""
+    i = heap.place[v]
+    if i < 0:
+        return
+    heap.place[v] = OUT
+    heap.size[0] -= 1
+    if i < heap.size[0]:
+        last = heap.items[heap.size[0]]
+        heap.items[i] = last
+        heap.place[last] = i
+        rise(heap, i)
+        sink(heap, heap.place[last])
+
+
+@inlined
+def clear(heap: Heap) -> None:
+    """Take out all vertices; those that are done stay done."""
+    for i in range(heap.size[0]):
+        heap.place[heap.items[i]] = OUT
+    heap.size[0] = 0
+
+
+@inlined
+def rise(heap: Heap, i: int) -> None:
+    """Restore the order after the key of the i-th item has risen."""
+    items, place, key = heap.items, heap.place, heap.key
+    v = items[i]
+    while i > 0:
+        above = (i - 1) >> 1
+        if key[items[above]] >= key[v]:
+            break
+        items[i] = items[above]
+        place[items[i]] = i
+        i = above
+    items[i] = v
+    place[v] = i
+
+
+@inlined
+def sink(heap: Heap, i: int) -> None:
+    """Restore the order after the key of the i-th item has fallen."""
+    items, place, key, size = heap.items, heap.place, heap.key, heap.size[0]
+    v = items[i]
+    while True:
+        below = 2 * i + 1
+        if below >= size:
+            break
+        if below + 1 < size and key[items[below + 1]] > key[items[below]]:
+            below += 1
+        if key[items[below]] <= key[v]:
+            break
+        items[i] = items[below]
+        place[items[i]] = i
+        i = below
+    items[i] = v
+    place[v] = i

@@ -15,10 +15,9 @@ import numpy as np
 
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.partitioning.balance import find_bounds
-from lb_mpi.partitioning.bisect import Starts, bisect_recursively
-from lb_mpi.partitioning.chance import State, random_state
+from lb_mpi.partitioning.bisect import Starts, bisect_recursively, cut_and_excess
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
-from lb_mpi.partitioning.grow import cut_and_excess
+from lb_mpi.partitioning.compiled import State, random_state
 from lb_mpi.partitioning.refine_flow import refine_by_flow
 from lb_mpi.partitioning.refine_fm import refine
 

@@ -1,4 +1,4 @@
-"""Partitions of a task graph: `partition` is the door, `multilevel` the method, `external` has others to compare with.
+"""Partitions of a task graph: `partition` is the door, `multilevel` the method.
 
 graph --coarsen--> smaller graphs --bisect--> parts of the smallest --restored and refined, level by level--> parts
 """
@@ -21,7 +21,7 @@ from lb_mpi.partitioning.quality import MAX_PARTS, check_machine
 AIMS = ("cut", "time")
 EFFORTS = ("fast", "good", "best")
 ATTEMPTS = 4  # partitions that are made whole, to choose from
-METHODS = ("multilevel", "multilevel-spectral", "metis", "kahip", "spectral")
+METHODS = ("multilevel", "multilevel-spectral")
 
 
 def partition(
@@ -50,8 +50,7 @@ def partition(
     effort : "fast", "good" or "best".
     seed : of the random numbers; the same arguments give the same parts.
     method : "multilevel" is that of this library.  For comparison: "multilevel-spectral", recursive bisection by the Fiedler
-        vector of a coarse graph, restored and refined; "spectral", by that of the whole graph, not refined, which keeps to
-        no imbalance (both know no effort); "metis" and "kahip" (equal targets only), where pymetis and kahip are installed.
+        vector of a coarse graph, restored and refined; it knows no effort.
     aim : "cut", or "time": the least seconds until the last rank of the machine has computed and talked (the `objective_s`
         of `partition_metrics`).  Begins with the partition by cut, and gives up its targets where that saves time: a rank
         behind a slow link may get less, or nothing.  Never slower than the partition by cut.
@@ -92,17 +91,11 @@ def partition(
 
 def _parts(graph: Graph, shares: Floats, imbalance: float, effort: str, seed: int, method: str) -> Ints:
     """(n,) part of each vertex, by the method."""
+    from lb_mpi.partitioning.multilevel import multilevel, multilevel_spectral
+
     if method == "multilevel":
-        from lb_mpi.partitioning.multilevel import multilevel
-
         return multilevel(graph, shares, imbalance, effort, seed)
-    if method == "multilevel-spectral":
-        from lb_mpi.partitioning.multilevel import multilevel_spectral
-
-        return multilevel_spectral(graph, shares, imbalance, seed)
-    from lb_mpi.partitioning import external
-
-    return external.partition(graph, shares, imbalance, effort, seed, method)
+    return multilevel_spectral(graph, shares, imbalance, seed)
 
 
 def _shares(k: int, targets: ArrayLike | None) -> Floats:

@@ -16,12 +16,10 @@ import numpy as np
 from numba import njit
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.partitioning.balance import find_bounds
-from lb_mpi.partitioning.chance import State, random_state, shuffle
+from lb_mpi.partitioning.balance import Connections, Parts, find_bounds, find_connections, find_parts, move
+from lb_mpi.partitioning.bisect import cut_and_excess
 from lb_mpi.partitioning.coarsen import Csr, coarsen, contract, csr, go_through
-from lb_mpi.partitioning.compiled import borrowing
-from lb_mpi.partitioning.connections import Connections, Parts, find_connections, find_parts, move
-from lb_mpi.partitioning.grow import cut_and_excess
+from lb_mpi.partitioning.compiled import State, borrowing, random_state, shuffle
 
 FARTHEST = 1000  # vertices that a walk looks at
 ROUNDS = 10  # sweeps over the boundary, for each mu

@@ -15,12 +15,9 @@ import numpy as np
 from numba import njit
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.partitioning.balance import rebalance
-from lb_mpi.partitioning.chance import State, shuffle
+from lb_mpi.partitioning.balance import Connections, Parts, find_connections, find_parts, move, rebalance, strongest
 from lb_mpi.partitioning.coarsen import Csr
-from lb_mpi.partitioning.compiled import borrowing, inlined
-from lb_mpi.partitioning.connections import Connections, Parts, find_connections, find_parts, move, strongest
-from lb_mpi.partitioning.heap import DONE, Heap, clear, make_heap, put, remove
+from lb_mpi.partitioning.compiled import DONE, Heap, State, borrowing, clear, inlined, make_heap, put, remove, shuffle
 
 LATEST = 1e-7  # of the heaviest edge: of equal gains the one that was found last goes first, which keeps a search local
 SMALLEST = 1e-12  # of the largest gain so far: less is a rounding error

@@ -3,24 +3,184 @@
 A partition by cut gives every rank its share of the work, whatever links it has.  Here a rank behind a slow link may get
 less, none even, and the ranks between which links are slow be no neighbours.  From several starts: ranks in another order
 of their hosts, so that others become neighbours; shares that make up for the seconds of talking; then cycles as in
-`multilevel`, that refine by time (`refine_time`) and not by cut.  What counts is max_j (C_j + K_j), see `quality`: the
+`multilevel`, that refine by time (below) and not by cut.  What counts is max_j (C_j + K_j), see `quality`: the
 result is never above what it was for the partition given, nor for all work on the fastest rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.machine import Machine
-from lb_mpi.partitioning.chance import State, random_state
+from lb_mpi.partitioning.balance import Connections, Parts, find_connections, find_parts, move
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through
+from lb_mpi.partitioning.compiled import State, borrowing, inlined, random_state, shuffle
 from lb_mpi.partitioning.multilevel import multilevel
-from lb_mpi.partitioning.pieces import join_pieces
+from lb_mpi.partitioning.pieces import Walk, can_leave, join_pieces, make_walk
 from lb_mpi.partitioning.quality import mapping_cost
-from lb_mpi.partitioning.refine_time import Costs, refine_time, seconds_of
+
+# --- Refinement by time: moves of vertices after which the slower ranks of a machine are done sooner ------------------
+#
+# Part p needs C_p + K_p seconds, computing and talking (see `quality`).  A move from p to q changes the seconds of both,
+# and of every part that the vertex has neighbours in, since the link to q may be another than that to p.  What is brought
+# down is the sum over parts of (seconds / the longest)^16, later ^256.  It follows the longest, but unlike that, it falls
+# with any move that takes time from a slow part, even where several parts are the slowest together.
+
+NOTHING = 1e-12  # of all traffic: what rounding leaves where nothing is exchanged
+SQUARINGS = (4, 8)  # one after the other: the 16th power lets many parts gain, the 256th follows the longest closely
+ENOUGH = 1e-4  # of the sum, which is 1 or a little more: a sweep that gains less is the last
+LEAST = 1e-9  # of the sum: less is not worth a move
+
+
+class Costs(NamedTuple):
+    """What the ranks of a machine take: part j is on rank j."""
+
+    s_per_work: Floats  # (k,) seconds for vertex weight 1
+    latency_s: Floats  # (k, k) for a message
+    s_per_byte: Floats  # (k, k) for edge weight 1
+
+
+class Scale(NamedTuple):
+    """What is brought down: the sum over parts of (seconds / longest)^(2^squarings)."""
+
+    longest: float
+    squarings: int
+
+
+class Times(NamedTuple):
+    """Seconds of all parts, kept up to date while vertices move."""
+
+    seconds: Floats  # (k,) C_p + K_p
+    traffic: Floats  # (k, k) weight of the edges between two parts
+    nothing: float  # traffic up to here is none
+    change: Floats  # (k,) of the seconds, by the move that is looked at; 0 in between
+
+
+@njit(cache=True)
+def find_times(graph: Csr, parts: Parts, costs: Costs) -> Times:
+    """Add up the seconds of all parts."""
+    k = len(parts.weights)
+    traffic = np.zeros((k, k))
+    for v in range(len(parts.of)):
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            traffic[parts.of[v], parts.of[graph.indices[e]]] += graph.weights[e]
+    seconds = parts.weights * costs.s_per_work
+    for p in range(k):
+        for q in range(k):
+            if p != q and traffic[p, q] > 0.0:
+                seconds[p] += costs.latency_s[p, q] + costs.s_per_byte[p, q] * traffic[p, q]
+    return Times(seconds, traffic, NOTHING * graph.weights.sum(), np.zeros(k))
+
+
+@inlined
+def exchange(costs: Costs, times: Times, p: int, q: int, more: float, keep: bool) -> None:
+    """Add to the changes of p and q what `more` traffic between them means; `keep` it."""
+    before, after = times.traffic[p, q], times.traffic[p, q] + more
+    messages = (1.0 if after > times.nothing else 0.0) - (1.0 if before > times.nothing else 0.0)
+    times.change[p] += messages * costs.latency_s[p, q] + more * costs.s_per_byte[p, q]
+    times.change[q] += messages * costs.latency_s[q, p] + more * costs.s_per_byte[q, p]
+    if keep:
+        times.traffic[p, q] = times.traffic[q, p] = after
+
+
+@inlined
+def power(x: float, squarings: int) -> float:
+    """x^(2^squarings)."""
+    for _ in range(squarings):
+        x *= x
+    return x
+
+
+@inlined
+def settle(times: Times, p: int, scale: Scale, keep: bool) -> float:
+    """How the change of p's seconds changes the sum; it is kept, or forgotten."""
+    before = times.seconds[p] / scale.longest
+    after = max(0.0, times.seconds[p] + times.change[p]) / scale.longest
+    if keep:
+        times.seconds[p] += times.change[p]
+    times.change[p] = 0.0
+    return power(after, scale.squarings) - power(before, scale.squarings)
+
+
+@borrowing
+def look(
+    graph: Csr, parts: Parts, others: Connections, costs: Costs, times: Times, v: int, to: int, scale: Scale, keep: bool
+) -> float:
+    """How a move of v to part `to`, one that it is connected to, changes the sum; `keep` the seconds and the traffic."""
+    source, work = parts.of[v], graph.vertex_weights[v]
+    begin, end = graph.indptr[v], graph.indptr[v] + others.n_others[v]
+    times.change[source] -= work * costs.s_per_work[source]
+    times.change[to] += work * costs.s_per_work[to]
+    for i in range(begin, end):
+        p, weight = others.part[i], others.weight[i]
+        if p == to:
+            exchange(costs, times, source, to, others.inner[v] - weight, keep)
+        else:
+            exchange(costs, times, source, p, -weight, keep)
+            exchange(costs, times, to, p, weight, keep)
+    total = settle(times, source, scale, keep) + settle(times, to, scale, keep)
+    for i in range(begin, end):
+        if others.part[i] != to:
+            total += settle(times, others.part[i], scale, keep)
+    return total
+
+
+@borrowing
+def sweep(
+    graph: Csr, parts: Parts, others: Connections, costs: Costs, times: Times, order: Ints, scale: Scale, walk: Walk
+) -> float:
+    """Move each vertex of the boundary, in `order`, to where it brings the sum down most, if anywhere: by how much in all.
+
+    With room for a `walk`, parts in one piece stay so.
+    """
+    gained = 0.0
+    for v in order:
+        best, to = -LEAST, -1
+        for i in range(graph.indptr[v], graph.indptr[v] + others.n_others[v]):
+            change = look(graph, parts, others, costs, times, v, others.part[i], scale, False)
+            if change < best:
+                best, to = change, others.part[i]
+        if to >= 0 and (len(walk.queue) == 0 or can_leave(graph, parts.of, v, walk)):
+            look(graph, parts, others, costs, times, v, to, scale, True)
+            move(graph, parts, others, v, to)
+            gained -= best
+    return gained
+
+
+@njit(cache=True)
+def refine_time(graph: Csr, part: Ints, costs: Costs, rounds: int, connected: bool, state: State) -> None:
+    """Move vertices of part (n,), in place, in up to `rounds` sweeps over the boundary for each of the powers.
+
+    connected : parts that are in one piece stay so.
+    """
+    k = len(costs.s_per_work)
+    parts = find_parts(graph, part, np.zeros(k))
+    others = find_connections(graph, part, k)
+    walk = make_walk(len(part) if connected else 0)
+    for squarings in SQUARINGS:
+        for _ in range(rounds):
+            times = find_times(graph, parts, costs)  # anew: rounding errors add up
+            scale = Scale(times.seconds.max(), squarings)
+            if scale.longest <= 0.0:
+                return
+            order = np.nonzero(others.n_others)[0]
+            shuffle(order, len(order), state)
+            if sweep(graph, parts, others, costs, times, order, scale, walk) < ENOUGH:
+                break
+
+
+@njit(cache=True)
+def seconds_of(graph: Csr, part: Ints, costs: Costs) -> Floats:
+    """(k,) C_p + K_p of part (n,)."""
+    return find_times(graph, find_parts(graph, part, np.zeros(len(costs.s_per_work))), costs).seconds
+
+
+# --- From several starts to the least time ----------------------------------------------------------------------------
 
 STARTS = {"fast": 1, "good": 4, "best": 12}  # orders of the hosts
 CORRECTIONS = 2  # of the shares, from each start

@@ -1,1 +1,1 @@
-"""Problems to search: two yardsticks of the field, and examples of the `Problem` interface."""
+"""Problems to search: a tree given by a function, and the unbalanced tree that is the yardstick of the field."""

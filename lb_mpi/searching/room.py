@@ -7,8 +7,6 @@ from lb_mpi.checks import integer
 MOST_BYTES = 8 << 30  # what the problems of all virtual ranks may take: half of a laptop
 SEARCHER_BYTES = 5_000  # one rank without its problem, as measured with tracemalloc
 TREE_BYTES = 120_000  # a fresh UnbalancedTreeSearch
-MAZE_BYTES = 150_000  # a fresh MazeSearch, without what grows with the maze:
-CELL_BYTES = 11  # for each cell of its maze
 
 
 def check_ranks(ranks: object, problem_bytes: int) -> int:

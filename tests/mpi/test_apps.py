@@ -16,8 +16,8 @@ from scipy import ndimage
 
 import lb_mpi
 from apps import command, maze, progress, uts
+from apps.maze_search import FREE, random_maze
 from lb_mpi.mpi import recorder
-from lb_mpi.problems.maze import FREE, random_maze
 
 COMM = MPI.COMM_WORLD
 PAPER = str(pathlib.Path(__file__).parents[1] / "data" / "maze16.txt")

@@ -9,8 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.diffusion.diffusion import SCHEMES, balance
-from lb_mpi.diffusion.flow import outflow
+from lb_mpi.diffusion.diffusion import SCHEMES, balance, outflow
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh, parse
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.diffuse import Diffuser, diffuse

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from lb_mpi.problems.maze import FREE, MARKED, MazeSearch, check_path, random_maze, read_maze, trace_path
-from lb_mpi.searching.lockstep import Comparison, LockstepResult, compare, lockstep
+from apps.maze_search import FREE, MARKED, MazeSearch, check_path, random_maze, read_maze, trace_path
+from benchmarks.papers.lockstep import Comparison, LockstepResult, compare, lockstep
 
 PAPER = pathlib.Path(__file__).parent / "data" / "maze16.txt"
 RINGS = {1: [0], 2: [0, 1], 4: [0, 1, 3, 2], 8: [0, 1, 3, 2, 6, 7, 5, 4]}
@@ -108,7 +108,7 @@ def test_steps_are_free_of_what_is_popped(monkeypatch):
     """The bound on one call of work() doesn't change the model."""
     cells = random_maze(40, 0.7, 1, walled=True)
     size = lockstep([MazeSearch(cells, 0)], [0]).steps
-    monkeypatch.setattr("lb_mpi.problems.maze.LOOKS", 2)
+    monkeypatch.setattr("apps.maze_search.LOOKS", 2)
     cells = random_maze(40, 0.7, 1, walled=True)
     assert lockstep([MazeSearch(cells, 0)], [0]).steps in (size, size + 1)  # the last, empty one: load claimed too much
     assert (cells >= MARKED).sum() == size

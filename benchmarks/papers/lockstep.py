@@ -1,4 +1,4 @@
-"""Idealised search in lock step: communication is free, and one step is one unit of work on every rank.   (pure)
+"""Idealised search in lock step: communication is free, and one step is one unit of work on every rank.
 
 Source: Xu, Zhang, Sun, "A dynamic and distributed algorithm for load balancing on multiprocessors" (Nanjing University,
 1991), the table of the example.  It says what balancing could gain at best: a bound to hold real runs against.
@@ -20,8 +20,11 @@ S = L1 / L and efficiency E = S / ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import NamedTuple
 
+from apps.maze_kernel import Cells
+from apps.maze_search import MazeSearch, random_maze
 from lb_mpi.checks import integer, number
 from lb_mpi.graph import ring_order
 from lb_mpi.searching.guard import Guard
@@ -65,6 +68,43 @@ def compare(make: Callable[[int], Sequence[Problem]], ranks: int, threshold: flo
     ranks = integer("ranks", ranks, 1)
     alone = lockstep(make(1), [0], threshold)
     return Comparison(ranks, alone, lockstep(make(ranks), ring_order(ranks), threshold) if ranks > 1 else alone)
+
+
+def compare_on(cells: Cells, ranks: int) -> Comparison:
+    """The search of a maze on one rank and on `ranks`; the cells stay as they are."""
+
+    def make(size: int) -> list[MazeSearch]:
+        shared = cells.copy()
+        return [MazeSearch(shared, rank, "half") for rank in range(size)]
+
+    return compare(make, ranks)
+
+
+class Medians(NamedTuple):
+    """Of the mazes of one size that have a way out."""
+
+    mazes: int
+    steps_on_one_rank: float
+    steps: float
+    balances: float
+    speedup: float
+    efficiency: float
+
+
+def median_of_mazes(dim: int, ranks: int, free: float, seeds: int) -> Medians:
+    """Medians over drawn mazes of dim x dim cells that have a way out; ValueError when none has."""
+    drawn = (random_maze(dim, free, seed) for seed in range(seeds))
+    some = [found for cells in drawn if (found := compare_on(cells, ranks)).together.found]
+    if not some:
+        raise ValueError(f"dims = {dim}, free = {free}, seeds = {seeds}: expected a maze with a way out, got none")
+    return Medians(
+        len(some),
+        median(one.alone.steps for one in some),
+        median(one.together.steps for one in some),
+        median(one.together.balances for one in some),
+        median(one.speedup for one in some),
+        median(one.efficiency for one in some),
+    )
 
 
 def lockstep(

@@ -1,6 +1,6 @@
 """A maze searched by ranks that share no memory: each tile of the maze belongs to one rank.   (pure)
 
-Where ranks share one array of cells, all see a mark at once (`lb_mpi.problems.maze`).  Machines hear of it a message later,
+Where ranks share one array of cells, all see a mark at once (`apps.maze_search`).  Machines hear of it a message later,
 and what they mark meanwhile is marked twice, unless everybody waits.  So here the maze is cut into square tiles, and the
 cells of a tile are marked by its owner only.  Ways that lead into another's tile are told to its owner, in batches: nothing
 is visited twice, nobody waits, and only the borders of tiles are talked about.
@@ -30,11 +30,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from apps import maze_kernel
+from apps.maze_kernel import FREE, MARKED, STAY, TOLD, Cells, Indices, Tiles
+from apps.maze_search import NOBODY, NOWHERE, MazeResult, check_ends, pack_state, resumed, steps
 from lb_mpi import checks
-from lb_mpi.problems import maze_kernel, tile_kernel
-from lb_mpi.problems.maze import NOBODY, NOWHERE, MazeResult, check_ends, pack_state, resumed, steps
-from lb_mpi.problems.maze_kernel import FREE, MARKED, STAY, TOLD, Cells, Indices
-from lb_mpi.problems.tile_kernel import Tiles
 
 WAYS, MOVED = range(2)  # what an OWNED payload holds
 UNKNOWN = -1  # the owner of a tile that was given away, until he tells
@@ -92,9 +91,7 @@ class TiledMazeSearch:
     Errors: ValueError, TypeError for an array that is no maze, or whose entry or exit is blocked.
     """
 
-    def __init__(
-        self, cells: Cells, rank: int, size: int, *, tile: int, keeper: bool = True, picture: int = 0
-    ) -> None:
+    def __init__(self, cells: Cells, rank: int, size: int, *, tile: int, keeper: bool = True, picture: int = 0) -> None:
         _, exit_cell = check_ends(cells)
         self.rank, size, width = checks.integer("rank", rank, 0), checks.integer("size", size, 1), len(cells)
         side = checks.integer("tile", tile, 4)
@@ -106,7 +103,7 @@ class TiledMazeSearch:
         self._begun: set[int] = set()
         self._pending: dict[int, list[Indices]] = {}  # ways into tiles of this rank
         self._to_tell: dict[int, list[Indices]] = {}  # by rank
-        self._hand = tile_kernel.Hand(side)
+        self._hand = maze_kernel.Hand(side)
         self._run = 0
         self._visited, self._found, self._keeper = 0, False, bool(keeper)
         self._picture = min(checks.integer("picture", picture, 0), width - 2)
@@ -137,7 +134,7 @@ class TiledMazeSearch:
             return 0
         if not self._hand.left and self._pending:
             self._take_tile()
-        done, ways = tile_kernel.flood(self._tiles, self._hand, units)
+        done, ways = maze_kernel.flood(self._tiles, self._hand, units)
         self._sort(ways)
         self._visited += done
         self._found = bool(MARKED <= self._tiles.cells[self.exit] < TOLD and self._owns(self.exit))
@@ -228,7 +225,7 @@ class TiledMazeSearch:
         if self._keeper:
             self._tiles.cells[:] = flat
         self._run = zlib.crc32(flat.tobytes())
-        ways = tile_kernel.open_ways(self._tiles._replace(cells=flat), self._deeds.owner, self.rank)
+        ways = maze_kernel.open_ways(self._tiles._replace(cells=flat), self._deeds.owner, self.rank)
         self._sort(ways)
         if flat[self.entry] == FREE and 0 in mine:
             self.start()
@@ -238,14 +235,14 @@ class TiledMazeSearch:
         cells, dim, side = self.cells, self._tiles.width - 2, self._picture
         counts = np.zeros((side, side))
         for tile in self._begun if side else ():
-            first_row, last_row, left, right = tile_kernel.box(self._tiles, tile)
+            first_row, last_row, left, right = maze_kernel.box(self._tiles, tile)
             part = cells[first_row : last_row + 1, left : right + 1]
             rows, columns = np.nonzero((part >= MARKED) & (part < TOLD))
             np.add.at(counts, ((rows + first_row - 1) * side // dim, (columns + left - 1) * side // dim), 1.0)
         return np.minimum(counts * (side / dim) ** 2, 1.0)
 
     def _owns(self, cell: int) -> bool:
-        return bool(self._deeds.owner[tile_kernel.tiles_of(self._tiles, np.array([16 * cell]))[0]] == self.rank)
+        return bool(self._deeds.owner[maze_kernel.tiles_of(self._tiles, np.array([16 * cell]))[0]] == self.rank)
 
     def _take_tile(self) -> None:
         """Take the ways into a tile in hand: one that was begun, if there is one, since those can't be given away."""
@@ -257,7 +254,7 @@ class TiledMazeSearch:
         """Put ways where they belong: with this rank's own, with those that are to be told, or in limbo."""
         if not len(ways):
             return
-        tiles = tile_kernel.tiles_of(self._tiles, ways)
+        tiles = maze_kernel.tiles_of(self._tiles, ways)
         order = np.argsort(tiles, kind="stable")
         found, first = np.unique(tiles[order], return_index=True)
         for tile, part in zip(found.tolist(), np.split(ways[order], first[1:]), strict=True):

@@ -1,28 +1,24 @@
-"""What is left when a rank is killed?  MPI=openmpi python -m tools.kills --runs 50
+"""A rank is killed at a random moment, while it imports, while MPI starts, while it computes: what is left, what is told?
 
-Each run starts UTS or the weather with `launch/run -n 4` on this machine, and kills one rank (SIGKILL) at a random moment:
-while it imports, while MPI starts, while it computes.  Counted are the runs after which a process, shared memory or a
-temporary file is left, and those in which the rank, the host or the signal is not told.
+`kill_one` starts UTS or the weather with `launch/run` on four ranks of this machine, and says whether a process, shared
+memory or a temporary file is left, and whether the rank, the host and the signal are told.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.campaign import ranks
 from lb_mpi.launching import leftovers, limit
-from tools.environment import ROOT, Environment, wanted
+from tools.environment import ROOT, Environment
 
 N_RANKS = 4
 LIMIT_S = 90.0  # for a run that should have ended at the kill
@@ -31,7 +27,6 @@ PROGRAMS = (
     ("-m", "apps.uts", "--tree", "T1XL"),
     ("-m", "apps.weather", "--shape", "64x128", "--steps", "100000"),
 )
-NUMBER = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")
 
 
 class Run(NamedTuple):
@@ -42,21 +37,6 @@ class Run(NamedTuple):
     after_s: float
     faults: list[str]  # none: nothing is left, and all is told
     told: str
-
-
-def ranks(mark: str, program: str) -> dict[int, int]:
-    """Return the process of each rank that runs `program`, without what stands before it."""
-    found = {}
-    for pid in limit.bearers(mark):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        rank = [value.partition(b"=")[2] for value in variables if value.startswith(NUMBER)]
-        if rank and words[1:3] == [b"-m", program.encode()]:
-            found[int(rank[0])] = pid
-    return found
 
 
 def kill_one(environment: Environment, chance: random.Random) -> Run:
@@ -95,31 +75,3 @@ def kill_one(environment: Environment, chance: random.Random) -> Run:
     line = f"rank {victim} on host {socket.gethostname()} was killed by signal {signal.SIGKILL:d}"
     faults += ["not told"] * (line not in told)
     return Run(program[1], victim, after_s, faults, told)
-
-
-def main() -> int:
-    """Kill, and print what was counted."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.kills", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=50, help="how many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of programs, ranks and moments (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-    environment, chance = wanted(), random.Random(options.seed)
-    faults: Counter[str] = Counter()
-    for number in range(options.runs):
-        run = kill_one(environment, chance)
-        faults.update(run.faults)
-        if run.faults:
-            print(f"run {number}: {run.program}, rank {run.rank} after {run.after_s:.2f} s: {run.faults}", file=sys.stderr)
-            print(run.told, file=sys.stderr)
-    answer = {"mpi": environment.mpi, "runs": options.runs, "seed": options.seed, "faults": dict(faults)}
-    for_people = f"{environment.mpi}: {options.runs} runs, faults: {dict(faults) or 'none'}"
-    print(json.dumps(answer) if options.json else for_people)
-    return int(bool(faults))
-
-
-if __name__ == "__main__":
-    with limit.interruptible():
-        sys.exit(main())

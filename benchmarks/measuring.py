@@ -1,0 +1,242 @@
+"""How the benchmarks measure: rounds in turn, what others took of the machine, ranks under mpiexec, rows of a table.
+
+    watch = Watch()
+    run(4, ["-m", "apps.uts", "--json"])    # its last line, a JSON object
+    others = watch.others()                 # part of the cores' time that went to none of ours, 0 to 1
+
+What others took comes from /proc/stat: what all processes used of all cores, less what this process and its children used.
+What the hypervisor gave to other machines (steal) counts as others'.  Where there is no such file it is NaN, and the words
+say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import math
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tools.environment import ROOT, here
+
+LIMIT_S = 300.0  # of one program
+DELAY_MS = 1  # between emulated hosts
+MUCH = 0.05  # above which a figure says less
+MARK = "*"
+JOB_S = 0.2  # no job is shorter
+STAT = Path("/proc/stat")
+_BUSY = (0, 1, 2, 5, 6, 7)  # of the columns: user, nice, system, (idle, iowait,) irq, softirq, steal
+
+
+class Ratio(NamedTuple):
+    """Of two ways that were measured in turn, A B A B: each round's ratio."""
+
+    median: float
+    low: float
+    high: float
+
+
+def ratio(ours: Sequence[float], peers: Sequence[float]) -> Ratio:
+    """Ratio of the medians, with the least and the greatest of the rounds; ValueError for unequal numbers of rounds."""
+    rounds = [mine / other for mine, other in zip(ours, peers, strict=True)]
+    return Ratio(statistics.median(ours) / statistics.median(peers), min(rounds), max(rounds))
+
+
+def busy_s(stat: str, ticks_per_s: float) -> float:
+    """Seconds that all cores have computed since the machine was started, from the text of /proc/stat."""
+    name, _, rest = stat.partition("\n")[0].partition(" ")
+    columns = rest.split()
+    if name != "cpu" or len(columns) <= max(_BUSY):
+        raise ValueError(f"/proc/stat begins with {stat[:40]!r}: expected cpu and 8 numbers")
+    return sum(int(columns[k]) for k in _BUSY) / ticks_per_s
+
+
+def share(all_s: float, own_s: float, wall_s: float, cores: int) -> float:
+    """What others took of the cores' time, 0 to 1; NaN for no time, or when it isn't known what all took."""
+    if math.isnan(all_s) or not wall_s > 0.0:
+        return math.nan
+    return min(1.0, max(0.0, all_s - own_s) / (wall_s * cores))
+
+
+def own_cpu_s() -> float:
+    """CPU seconds of this process, and of its children that have ended and were waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+class Watch:
+    """Looks at the machine from now on.
+
+    `own_s` : CPU seconds so far of all that is ours; on ranks `of_ranks(comm)`, and then all of them make and ask it.
+    """
+
+    def __init__(self, own_s: Callable[[], float] = own_cpu_s) -> None:
+        """Look for the first time."""
+        self._own_s = own_s
+        self._look = self._see()
+
+    def others(self) -> float:
+        """What others took of the machine since the last time this was asked, 0 to 1; NaN: it can't be known."""
+        before, self._look = self._look, self._see()
+        all_s, own_s, wall_s = (now - then for now, then in zip(self._look, before, strict=True))
+        return share(all_s, own_s, wall_s, os.cpu_count() or 1)
+
+    def _see(self) -> tuple[float, float, float]:
+        try:
+            all_s = busy_s(STAT.read_text(), os.sysconf("SC_CLK_TCK"))
+        except (OSError, ValueError):
+            all_s = math.nan
+        return all_s, self._own_s(), time.perf_counter()
+
+
+def of_ranks(comm: Any) -> Callable[[], float]:
+    """CPU seconds of all ranks of a communicator on one machine; collective."""
+    return lambda: float(comm.allreduce(own_cpu_s()))
+
+
+def percent(others: float) -> str:
+    """Six letters for a table: "  3 % ", with a mark where it is much; a dash where it isn't known."""
+    return f"{'-':>5} " if math.isnan(others) else f"{100.0 * others:3.0f} %{MARK if others > MUCH else ' '}"
+
+
+def known(others: float) -> float | None:
+    """For JSON, which has no NaN."""
+    return None if math.isnan(others) else others
+
+
+def words(others: float) -> str:
+    """Say it in a line below a table."""
+    if math.isnan(others):
+        return "others: what they took of this machine isn't known, there is no /proc/stat"
+    much = f"  {MARK} above {MUCH:.0%}: figures say less" if others > MUCH else ""
+    return f"others took {others:.0%} of this machine's cores{much}"
+
+
+# --- programs on ranks of this machine, and on emulated hosts ---------------------------------------------------------
+
+
+def run(n: int, argv: Sequence[str]) -> dict[str, Any]:
+    """Run `python argv` on n ranks; return its last line, a JSON object."""
+    return here().answer(n, argv, LIMIT_S)
+
+
+Answer = Callable[[Sequence[str]], dict[str, Any]]
+
+
+@contextlib.contextmanager
+def hosts(speeds: str) -> Iterator[Answer]:
+    """Hosts of these speeds, "0.8,0.4,0.2", by launch/cluster: what runs `python argv` with a rank on each, as `run` does.
+
+    RuntimeError where they can't be had, and when a program fails.
+    """
+
+    def cluster(*argv: str) -> str:
+        words = [sys.executable, "launch/cluster", "--name", "benchmark", *argv]
+        done = subprocess.run(words, capture_output=True, text=True, env=here().variables(), cwd=ROOT, timeout=LIMIT_S)
+        if done.returncode:
+            raise RuntimeError(f"launch/cluster {shlex.join(argv)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def answer(argv: Sequence[str]) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(cluster("run", "--", sys.executable, *argv).splitlines()[-1])
+        return told
+
+    cluster("up", "--hosts", str(len(speeds.split(","))), "--speeds", speeds, "--delay-ms", str(DELAY_MS))
+    try:
+        yield answer
+    finally:
+        cluster("down")
+
+
+# --- the command line, and the rows of a table ------------------------------------------------------------------------
+
+
+def command(name: str, doc: str | None, **counts: tuple[int, str]) -> argparse.ArgumentParser:
+    """Make the parser of `python -m benchmarks.NAME`: --json, and for each of `counts` an option (its default, its help)."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for option, (default, text) in counts.items():
+        parser.add_argument(f"--{option}", type=_count, default=default, help=f"{text} (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
+def pyplot(parser: argparse.ArgumentParser) -> Any:
+    """Return matplotlib.pyplot, which draws into files; the parser ends the program where there is none."""
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError:
+        parser.error('pictures need matplotlib: pip install "lb_mpi[plot]", or give --no-plots')
+    mpl.use("Agg")
+    return importlib.import_module("matplotlib.pyplot")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected an integer >= 1")
+    return int(text)
+
+
+class Row(NamedTuple):
+    """One line of a table: `values` are those of the rounds, or the one."""
+
+    name: str
+    values: list[float]
+    unit: str = ""
+    wanted: str = ""  # ">= 3"; empty: nothing is
+    others: float = 0.0  # share of the machine that other programs took
+
+    @property
+    def seen(self) -> float:
+        """What counts."""
+        return statistics.median(self.values)
+
+    @property
+    def met(self) -> bool | None:
+        """True when it is as wanted; None: nothing is wanted."""
+        if not self.wanted:
+            return None
+        sign, number = self.wanted.split()
+        return self.seen >= float(number) if sign == ">=" else self.seen <= float(number)
+
+    def __str__(self) -> str:
+        """Write a line: what was seen, its spread, what is wanted, what others took."""
+        spread = f"{min(self.values):.3g} .. {max(self.values):.3g}" if len(self.values) > 1 else ""
+        met = {None: "", True: "yes", False: "no"}[self.met]
+        others = percent(self.others)
+        return f"{self.name:72} {self.seen:9.4g} {self.unit:5} {spread:17} {self.wanted:8} {met:3}  others {others}"
+
+    def told(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {**self._asdict(), "seen": self.seen, "met": self.met, "others": known(self.others)}
+
+
+def table(sections: Sequence[str], measure: Callable[[str], Iterator[Row]], as_json: bool) -> None:
+    """Measure the sections; print each row when it is there, or one JSON object at the end.
+
+    Rows that come in one go, out of one job, have one share of others.
+    """
+    rows, watch, looked_at, others = [], Watch(), time.perf_counter(), 0.0
+    for name in sections:
+        if not as_json:
+            print(f"{name}:", flush=True)
+        for row in measure(name):
+            if time.perf_counter() - looked_at > JOB_S:
+                looked_at, others = time.perf_counter(), watch.others()
+            rows.append(row._replace(others=row.others or others))
+            if not as_json:
+                print(f"  {rows[-1]}", flush=True)
+    if as_json:
+        print(json.dumps([row.told() for row in rows]))
+    elif any(row.others > MUCH for row in rows):
+        print(f"{MARK} others took more than {MUCH:.0%} of the machine: this row says little")

@@ -1,0 +1,442 @@
+"""The command `simulate`: a search, rows or tasks on virtual ranks, as many as wanted, without MPI.
+
+The same objects that run on MPI run here on a virtual clock, so the same options give the same figures.  All subjects
+share the options of `_common`; each one's own, its answer and its summary stand together below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lb_mpi.balancing import simulate as rounds
+from lb_mpi.balancing.recorded_rows import Rows
+from lb_mpi.balancing.times import Call
+from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
+from lb_mpi.commands.arguments import GRAPH, add_route, draw, route_of
+from lb_mpi.diffusion.setup import AUTO, SCHEMES
+from lb_mpi.graph import Floats
+from lb_mpi.graph_files import as_graph
+from lb_mpi.pooling import simulate as pools
+from lb_mpi.pooling.world import Network
+from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
+from lb_mpi.record.record import Record
+from lb_mpi.record.store import virtual_files
+from lb_mpi.searching import room
+from lb_mpi.searching import simulate as searches
+from lb_mpi.searching.options import Options
+
+KNOWN = ("nothing", "speeds", "costs", "both")
+SHOWN = 20  # lines of a table, to people
+PROGRESS_S = 2.0  # between two lines of progress
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a parser for each subject."""
+    subjects = parser.add_subparsers(dest="subject", required=True, metavar="SUBJECT", title="subjects")
+    for name, subject in SUBJECTS.items():
+        text = f"{subject.text[0].upper()}{subject.text[1:]}."
+        of = subjects.add_parser(name, help=subject.text, description=text)
+        subject.add_arguments(of)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Simulate as the options say; ValueError for odd values.  The answer of the subject, and which one it is."""
+    return {"subject": options.subject, **SUBJECTS[options.subject].run(options)}
+
+
+def summary(answer: dict[str, Any]) -> list[str]:
+    """The answer in lines for people."""
+    return SUBJECTS[answer["subject"]].summary(answer)
+
+
+# --- what all subjects share ------------------------------------------------------------------------------------------
+
+
+def pair(text: str) -> tuple[float, float]:
+    """Parse "LOW,HIGH", or one number for both."""
+    try:
+        numbers = comma_list("", text)
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected one number, or two with a comma")
+    return numbers[0], numbers[-1]
+
+
+def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: float = 5e-6, between: str = "") -> None:
+    parser.add_argument(
+        "--speeds",
+        default=speeds,
+        help="of the ranks, relative to each other: uniform:LOW:HIGH, or numbers, 1,2,..., which are taken in turns when "
+        "there are fewer of them than ranks (%(default)s)",
+    )
+    parser.add_argument(
+        "--latency",
+        type=pair,
+        default=(latency_s, latency_s),
+        metavar="S[,S]",
+        help=f"seconds that a message{between} takes; two: log-uniform between them ({latency_s:g})",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (%(default)s)")
+    parser.add_argument("--record", metavar="FOLDER", help="keep a record there, for python -m lb_mpi report FOLDER")
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
+
+
+def _speeds(options: argparse.Namespace, size: int) -> Floats:
+    """(size,) speeds, those listed in turns when they are fewer."""
+    speeds = draw("speeds", options.speeds, size, np.random.default_rng(options.seed))
+    return np.resize(speeds, size) if len(speeds) < size else speeds
+
+
+def _write(options: argparse.Namespace, records: Sequence[Record], now: float, hosts: Sequence[str], what: str) -> None:
+    """Write the records of virtual ranks on `hosts` (ranks,), as they are at `now`; OSError."""
+    folder = Path(options.record)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in virtual_files(records, now, hosts, f"simulate {options.subject} {what}"):
+        (folder / name).write_bytes(data)
+
+
+def _some(values: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Those of a long list that a table shows, with their numbers, and always the last one."""
+    every = -(-len(values) // SHOWN)
+    return [(k, value) for k, value in enumerate(values) if k % every == 0 or k == len(values) - 1]
+
+
+# --- search -----------------------------------------------------------------------------------------------------------
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tree", choices=sorted(TREES), default="T1", help="a published tree (%(default)s)")
+    parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks (%(default)s)")
+    parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds a node takes (%(default)s)")
+    parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link (%(default)s)")
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        default=4.0,
+        metavar="J",
+        help="a rank with no more nodes in hand than this gives none away (%(default)s)",
+    )
+    add_route(parser)
+    _common(parser)
+
+
+def _search(options: argparse.Namespace) -> dict[str, Any]:
+    """Search a published tree; its count is checked.
+
+    `nodes`, `leaves`, `depth` of the tree, `efficiency` (1: all ranks did nothing but work), how often work was moved
+    (`balances`) with how many `drafts` and `messages` (`most_messages`: sent by one rank), in `virtual_seconds`; the last
+    `detection_seconds` of these nobody worked, until all knew it; simulated in `seconds`.
+    """
+    began = time.perf_counter()
+    room.check_ranks(options.ranks, room.TREE_BYTES)
+    seed = integer("seed", options.seed, 0)
+    latency = searches.check_latency(options.latency)
+    records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None
+    result = searches.search(
+        [UnbalancedTreeSearch(TREES[options.tree]) for _ in range(options.ranks)],
+        speeds=_speeds(options, options.ranks),
+        latency=latency,
+        unit_s=options.unit_s,
+        bytes_per_s=options.bandwidth,
+        seed=seed,
+        options=Options(
+            threshold=options.threshold,
+            pause_s=searches.pause_for(options.ranks, latency[1]),
+            seed=seed,
+            route=route_of(options),
+        ),
+        records=records,
+    )
+    if records is not None:
+        what = f"--tree {options.tree} --ranks {options.ranks}"
+        _write(options, records, result.virtual_seconds, ["virtual"] * options.ranks, what)
+    count = result.value
+    known = PUBLISHED.get(options.tree)
+    if known is not None and known != count:
+        raise AssertionError(f"{options.tree} has {known} as published, but {count} were counted")
+    return {
+        "tree": options.tree,
+        "ranks": options.ranks,
+        **count._asdict(),
+        "efficiency": result.efficiency,
+        "balances": result.balances,
+        "drafts": result.drafts,
+        "messages": result.messages,
+        "most_messages": result.most_messages,
+        "detection_seconds": result.detection_s,
+        "virtual_seconds": result.virtual_seconds,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _tell_search(answer: dict[str, Any]) -> list[str]:
+    return [
+        f"{answer['nodes']:,} nodes on {answer['ranks']} virtual ranks in {answer['virtual_seconds']:.6f} virtual seconds",
+        f"efficiency {answer['efficiency']:.3f}; work was moved {answer['balances']} times, with {answer['drafts']} drafts "
+        f"and {answer['messages']:,} messages, {answer['messages'] / answer['ranks']:.0f} a rank and "
+        f"{answer['most_messages']:,} at most",
+    ]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _add_rows(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--graph", default="mesh:4x4", help=f"which ranks are neighbours: {GRAPH} (%(default)s)")
+    parser.add_argument("--calls", type=int, default=20, help="of map_blocks, one after the other (%(default)s)")
+    parser.add_argument("--rows", type=int, default=50, metavar="N", help="on each rank (%(default)s)")
+    parser.add_argument(
+        "--costs",
+        choices=rounds.ROWS,
+        default="lognormal",
+        help="of the rows: all the same; drawn, a few are heavy; or a warm region that moves over the ranks (%(default)s)",
+    )
+    parser.add_argument(
+        "--spread", type=float, default=1.0, help="of the costs: of their logarithm; how warm it gets (%(default)s)"
+    )
+    parser.add_argument(
+        "--period", type=int, default=100, help="calls in which the warm region comes round once (%(default)s)"
+    )
+    parser.add_argument(
+        "--row-s", type=float, default=2e-4, help="mean seconds of a row on a rank of speed 1 (%(default)s)"
+    )
+    parser.add_argument("--row-bytes", type=int, default=256, help="of a row, and of its result (%(default)s)")
+    parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link (%(default)g)")
+    parser.add_argument(
+        "--noise", type=float, default=0.0, help="by which times vary, as a standard deviation: 0.05 (%(default)s)"
+    )
+    parser.add_argument(
+        "--scheme",
+        choices=(AUTO, *SCHEMES),
+        default=AUTO,
+        help="how it is found out who gives what to whom; auto: what suits the number of ranks and the graph (%(default)s)",
+    )
+    parser.add_argument("--tolerance", type=float, default=0.05, help="imbalance that is good enough (%(default)s)")
+    _common(parser, speeds="uniform:1:4")
+
+
+def _rows(options: argparse.Namespace) -> dict[str, Any]:
+    """Call `Balancer.map_blocks` on drawn rows.
+
+    The `scheme` that was taken; `calls`, a list with the seconds of each, without balancing (`alone_s`) and at least
+    (`bound_s`), the rows and bytes moved; the totals of these; simulated in `cpu_seconds`.
+    """
+    began = time.process_time()
+    graph = as_graph(options.graph)
+    n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
+    latency = searches.check_latency(options.latency)
+    bytes_per_s, row_s = bandwidth("bandwidth", options.bandwidth), virtual_s("row_s", options.row_s)
+    network = rounds.Network(latency, 1.0 / bytes_per_s, integer("row_bytes", options.row_bytes, 0))
+    recorded = Rows(graph.n) if options.record is not None else None
+    if recorded is not None:
+        recorded.records[0].graph(*graph.edges())
+    cluster = rounds.Cluster(
+        graph,
+        _speeds(options, graph.n) / row_s,
+        scheme=options.scheme,
+        tolerance=options.tolerance,
+        network=network,
+        noise=options.noise,
+        seed=seed,
+        world_class=rounds.World if recorded is None else recorded.world,
+    )
+    costs = rounds.row_costs(options.costs, graph.n, n_rows, seed=seed, spread=options.spread, period=options.period)
+    show = _progress(options.calls)
+
+    def on_call(number: int, call: Call) -> None:
+        show(number, call)
+        if recorded is not None:
+            recorded.called(cluster, call)
+
+    done = rounds.simulate(cluster, costs, options.calls, on_call)
+    if recorded is not None:
+        what = f"--graph {options.graph} --calls {options.calls}"
+        _write(options, recorded.records, recorded.now, ["virtual"] * graph.n, what)
+    totals = {
+        name: sum(getattr(call, name) for call in done)
+        for name in ("seconds", "bound_s", "alone_s", "rows_moved", "bytes_moved", "messages")
+    }
+    later = done[len(done) // 2 :]
+    return {
+        "ranks": graph.n,
+        "scheme": cluster.scheme,
+        "calls": [call._asdict() for call in done],
+        "total": totals,
+        "ratio": totals["seconds"] / totals["bound_s"],
+        "ratio_without": totals["alone_s"] / totals["bound_s"],
+        "ratio_later": statistics.median(call.seconds / call.bound_s for call in later),
+        "cpu_seconds": time.process_time() - began,
+    }
+
+
+def _tell_rows(answer: dict[str, Any]) -> list[str]:
+    calls, total = answer["calls"], answer["total"]
+    lines = [" call     bound s   time / bound  without balancing   rows moved      MB moved  what was done"]
+    lines += [
+        f"{k + 1:5d} {call['bound_s']:11.6f} {call['seconds'] / call['bound_s']:14.3f} "
+        f"{call['alone_s'] / call['bound_s']:18.3f} {call['rows_moved']:12,d} {call['bytes_moved'] / 1e6:13.3f}  "
+        f"{call['reason']}"
+        for k, call in _some(calls)
+    ]
+    return [
+        *lines,
+        f"{answer['ranks']:,} ranks, {len(calls)} calls: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
+        f"the bound ({answer['ratio_later']:.3f} in the later half); without balancing {answer['ratio_without']:.3f}",
+        f"{total['rows_moved']:,} rows and {total['bytes_moved'] / 1e6:,.1f} MB moved, with {total['messages']:,} messages",
+    ]
+
+
+def _progress(n_calls: int) -> Callable[[int, Call], None]:
+    """Make what tells on a terminal how far it is."""
+    told = [time.monotonic()]
+
+    def show(number: int, call: Call) -> None:
+        if sys.stderr.isatty() and time.monotonic() > told[0] + PROGRESS_S:
+            told[0] = time.monotonic()
+            ratio = call.seconds / call.bound_s
+            print(f"call {number + 1} of {n_calls}: {ratio:.3f} of the bound", file=sys.stderr, flush=True)
+
+    return show
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+
+
+def _add_tasks(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hosts",
+        default="16",
+        metavar="N,N,...",
+        help="how many ranks there are on each host (%(default)s: all on one)",
+    )
+    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="in each map, for each rank (%(default)s)")
+    parser.add_argument(
+        "--maps", type=int, default=1, metavar="N", help="of pool.map, one after the other (%(default)s)"
+    )
+    parser.add_argument(
+        "--costs",
+        choices=pools.TASKS,
+        default="lognormal",
+        help="of the tasks: all the same; drawn, a few are heavy (%(default)s)",
+    )
+    parser.add_argument(
+        "--spread", type=float, default=1.0, help="of drawn costs: standard deviation of their logarithm (%(default)s)"
+    )
+    parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1 (%(default)s)")
+    parser.add_argument(
+        "--known",
+        choices=KNOWN,
+        default="nothing",
+        help="what the pool is told; speeds that it isn't told it measures from map to map (%(default)s)",
+    )
+    parser.add_argument(
+        "--within",
+        type=pair,
+        default=(2e-6, 2e-6),
+        metavar="S[,S]",
+        help="seconds that a message takes on one host; two: log-uniform between them (2e-6)",
+    )
+    _common(parser, latency_s=50e-6, between=" between hosts")
+
+
+def _tasks(options: argparse.Namespace) -> dict[str, Any]:
+    """Map drawn tasks with a pool.
+
+    `maps`, a list with the seconds of each, at least (`bound_s`), as dealt and without stealing (`dealt_s`), and with an
+    ideal counter (`counter_s`); tasks and busy seconds by rank, steals and messages; their totals; simulated in
+    `cpu_seconds`.
+    """
+    began = time.process_time()
+    hosts = [integer("hosts", int(n) if n.is_integer() else n, 1) for n in comma_list("hosts", options.hosts)]
+    size = integer("hosts", sum(hosts), 1, pools.MOST_RANKS, unit="ranks in all")
+    n_tasks, n_maps = integer("tasks", options.tasks, 0), integer("maps", options.maps, 1)
+    seed = integer("seed", options.seed, 0)
+    records = [Record(0.0) for _ in range(size)] if options.record is not None else None
+    pool = pools.Pool(
+        hosts,
+        _speeds(options, size),
+        speeds_known=options.known in ("speeds", "both"),
+        network=Network(options.within, searches.check_latency(options.latency)),
+        seed=seed,
+        records=records,
+    )
+    done: list[pools.MapRun] = []
+    for k in range(n_maps):
+        costs = pools.task_costs(options.costs, n_tasks * size, options.task_s, spread=options.spread, seed=seed + k)
+        done.append(pool.map(costs, costs_known=options.known in ("costs", "both")))
+    if records is not None:
+        names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
+        _write(options, records, pool.world.events.now, names, f"--hosts {options.hosts} --maps {n_maps}")
+    totals = {
+        name: sum(getattr(each, name) for each in done)
+        for name in ("seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")
+    }
+    return {
+        "ranks": size,
+        "maps": [each._asdict() for each in done],
+        "total": totals,
+        "ratio": _ratio(totals["seconds"], totals["bound_s"]),
+        "ratio_dealt": _ratio(totals["dealt_s"], totals["bound_s"]),
+        "ratio_counter": _ratio(totals["counter_s"], totals["bound_s"]),
+        "ratio_later": statistics.median(each.ratio for each in done[len(done) // 2 :]),
+        "speeds": (pool.learned.values / pool.learned.values.max()).tolist(),
+        "cpu_seconds": time.process_time() - began,
+    }
+
+
+def _ratio(seconds: float, bound_s: float) -> float:
+    """Time / bound; 1 when there was nothing to do."""
+    return seconds / bound_s if bound_s else 1.0
+
+
+def _tell_tasks(answer: dict[str, Any]) -> list[str]:
+    maps, total = answer["maps"], answer["total"]
+    lines = ["  map     bound s   time / bound   as dealt  counter     steals   messages"]
+    lines += [
+        f"{k + 1:5d} {each['bound_s']:11.6f} "
+        f"{_ratio(each['seconds'], each['bound_s']):14.3f} {_ratio(each['dealt_s'], each['bound_s']):10.3f} "
+        f"{_ratio(each['counter_s'], each['bound_s']):8.3f} {each['steals']:10,d} {each['messages']:10,d}"
+        for k, each in _some(maps)
+    ]
+    last = maps[-1]
+    lines += [" rank      speed      tasks     busy s   busy, in the last map"]
+    for rank, speed in enumerate(answer["speeds"][:SHOWN]):
+        busy_s = last["busy_s"][rank]
+        lines.append(
+            f"{rank:5d} {speed:10.3f} {last['tasks'][rank]:10,d} {busy_s:10.4f} {_ratio(busy_s, last['seconds']):6.0%}"
+        )
+    if answer["ranks"] > SHOWN:
+        lines.append(f"  ... and {answer['ranks'] - SHOWN:,} more ranks")
+    return [
+        *lines,
+        f"{answer['ranks']:,} ranks, {len(maps)} maps: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
+        f"the bound ({answer['ratio_later']:.3f} in the later half); as dealt, nothing stolen, {answer['ratio_dealt']:.3f}; "
+        f"with a counter that costs nothing {answer['ratio_counter']:.3f}",
+        f"{total['steals']:,} steals, with {total['messages']:,} messages",
+    ]
+
+
+class Subject(NamedTuple):
+    """What can be simulated."""
+
+    text: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], dict[str, Any]]
+    summary: Callable[[dict[str, Any]], list[str]]
+
+
+SUBJECTS = {
+    "search": Subject("an unbalanced tree search, message by message", _add_search, _search, _tell_search),
+    "rows": Subject("calls of Balancer.map_blocks, with and without balancing", _add_rows, _rows, _tell_rows),
+    "tasks": Subject("maps of a pool, beside a fixed distribution and a counter", _add_tasks, _tasks, _tell_tasks),
+}
