@@ -44,6 +44,7 @@ and without MPI:
 
 from typing import TYPE_CHECKING, Any
 
+from lb_mpi import beginning
 from lb_mpi.emulate import throttle
 from lb_mpi.errors import BalanceError, Error, ProtocolError, SaveError, SearchError, Stopped, TaskError
 from lb_mpi.searching.problem import Problem, Savable
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from lb_mpi.searching.bound import Bound
 
 __version__ = "0.1.0"
+beginning.guard()
 
 _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "Allocation": "distributing.allocation",

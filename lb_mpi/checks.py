@@ -63,6 +63,16 @@ def number(
     return found
 
 
+def virtual_s(name: str, value: object, *, least: float = 1e-15) -> float:
+    """Return seconds of a simulation, so many that sums and quotients of them are finite, and not 0."""
+    return number(name, value, least=least, most=1e12, unit="seconds")
+
+
+def bandwidth(name: str, value: object) -> float:
+    """Return what a link of a simulation carries in a second."""
+    return number(name, value, least=1e-3, unit="bytes per second")
+
+
 def emulated_speed(value: object, name: str = "emulated_speed") -> float:
     """Return the relative speed that a rank emulates, above 0 and at most 1."""
     return number(name, value, above=0.0, most=1.0, unit="1: full speed")

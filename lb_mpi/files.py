@@ -1,4 +1,4 @@
-"""A file is written as a whole or not at all."""
+"""Files that are written as a whole or not at all, and new files, which follow no link that has their name."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
             _replace(Path(os.path.realpath(path)), data, mode)
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from None
+
+
+def create(path: str | os.PathLike[str]) -> int:
+    """Open a new file for writing, in place of a file or a link that has its name.  OSError, naming `path`.
+
+    In a folder that others may write to, a link could lead to a file of this user's that is not meant.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _replace(target: Path, data: bytes, mode: int | None) -> None:

@@ -5,6 +5,8 @@ A rank with speed s_i (units of work per second) and load w_i (units of work) ne
 
 from __future__ import annotations
 
+import numbers
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -25,7 +27,10 @@ def check_loads(loads: ArrayLike, size: int | None = None, *, name: str = "loads
 
 def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
     """`parts` as an (n,) array of integers; ValueError, naming the vertex, for one outside 0..k-1."""
-    array = np.asarray(parts)
+    try:
+        array = np.asarray(parts)
+    except ValueError:  # rows of unequal lengths
+        raise ValueError(f"parts = {show(parts)}: expected {n} integers, one per vertex") from None
     if array.shape != (n,) or array.dtype.kind not in "iu":
         raise ValueError(f"parts of shape {array.shape} and dtype {array.dtype}: expected {n} integers, one per vertex")
     outside = (array < 0) | (array >= k)
@@ -35,14 +40,23 @@ def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _check(values: ArrayLike, size: int | None, name: str, *, zero: bool) -> Floats:
+def as_numbers(name: str, values: ArrayLike) -> Floats:
+    """`values` as a new array; ValueError unless they are numbers: text, complex numbers, True and False are none."""
     try:
         given = np.asarray(values)
-        if given.dtype.kind not in "iufO":  # text, complex numbers, True and False
+        if not (given.dtype.kind in "iuf" or (given.dtype.kind == "O" and all(map(_is_number, given.flat)))):
             raise TypeError
-        array = np.array(given, dtype=float)
+        return np.array(given, dtype=float)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} = {show(values)}: expected numbers") from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+
+
+def _check(values: ArrayLike, size: int | None, name: str, *, zero: bool) -> Floats:
+    array = as_numbers(name, values)
     if array.ndim != 1 or len(array) < 1 or (size is not None and len(array) != size):
         expected = "at least one number" if size is None else f"{size} numbers"
         raise ValueError(f"{name} of shape {array.shape}: expected {expected} in one dimension")

@@ -1,6 +1,6 @@
 """Signs that a program gives to who has started it (launch/run): it goes on, something was saved, it can save at a signal.
 
-    signs.begin()                       # it has come to a call of lb_mpi: MPI has begun
+    signs.begin()                       # it has come to a call of lb_mpi: MPI has begun, and has to be finalized
     with signs.phase("search"):         # from here on it's a hang if nothing happens for long
         while working:
             signs.turn()                # it goes on
@@ -17,6 +17,7 @@ Only the standard library is needed, and no MPI.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import mmap
@@ -30,8 +31,9 @@ SAVED = os.EX_TEMPFAIL  # 75: the exit code of a program that has saved and stop
 SAVE_SIGNAL = signal.SIGUSR1
 STACK_SIGNAL = signal.SIGRTMAX - 5  # one that nobody else is likely to want
 VARIABLE = "LB_MPI_SIGNS"  # where the page is
+NAME = "lb_mpi-signs"  # of its file
 BYTES = 4096  # of the page; behind it is what faulthandler has written
-_TURNS, _N_SAVED, _SAVED, _STACK_PID, _SAVES_PID = range(5)  # words of the page, 8 bytes each
+_TURNS, _N_SAVED, _SAVED, _STACK_PID, _SAVES_PID, _MPI_PID, _AT_END, _ASLEEP_NS = range(8)  # words of the page, 8 bytes each
 _PHASE = slice(64, 128)  # bytes of the page: text, padded with zeros
 
 
@@ -44,6 +46,9 @@ class Seen(NamedTuple):
     stack_pid: int  # the process that writes its stack at STACK_SIGNAL; 0: none
     saves_pid: int  # the process that saves at SAVE_SIGNAL and ends; 0: none
     phase: str  # what it is in, where it must go on; "": nowhere of the kind
+    mpi_pid: int = 0  # the process that has begun MPI; 0: none
+    at_end: bool = False  # it has come to its regular end, or finalized MPI
+    asleep_s: float = 0.0  # for so long so far it has slept in lb_mpi, waiting for other ranks
 
     @property
     def spoke(self) -> bool:
@@ -56,6 +61,7 @@ class _Page:
 
     def __init__(self) -> None:
         self.opened = False
+        self.begun = False
         self.show(memoryview(bytearray(BYTES)))
 
     def show(self, memory: memoryview) -> None:
@@ -66,14 +72,30 @@ _page = _Page()
 
 
 def begin() -> None:
-    """Say that the program has come to lb_mpi."""
+    """Say that the program has come to lb_mpi: MPI has begun, and from here on it must come to a regular end (`end`)."""
     _open()
+    if not _page.begun:
+        _page.begun = True
+        _page.words[_AT_END] = 0
+        _page.words[_MPI_PID] = os.getpid()
+        atexit.register(end)  # afterwards mpi4py finalizes MPI
     turn()
+
+
+def end() -> None:
+    """Say that the program comes to its end, or that MPI is finalized; a process that it has forked says nothing."""
+    if _page.words[_MPI_PID] == os.getpid():
+        _page.words[_AT_END] = 1
 
 
 def turn() -> None:
     """Say that the program goes on."""
     _page.words[_TURNS] += 1
+
+
+def slept(seconds: float) -> None:
+    """Say for how long the program has just slept, waiting for other ranks."""
+    _page.words[_ASLEEP_NS] += int(1e9 * seconds)
 
 
 class phase:
@@ -114,7 +136,8 @@ def read(page: bytes) -> Seen:
     """Read what a page says."""
     words = memoryview(page)[: _PHASE.start].cast("Q")
     text = page[_PHASE].partition(b"\0")[0].decode(errors="replace")
-    return Seen(words[_TURNS], words[_N_SAVED], words[_SAVED], words[_STACK_PID], words[_SAVES_PID], text)
+    turns, n_saved, number, stack_pid, saves_pid, mpi_pid, at_end, asleep_ns = words
+    return Seen(turns, n_saved, number, stack_pid, saves_pid, text, mpi_pid, bool(at_end), 1e-9 * asleep_ns)
 
 
 def _padded(name: str) -> bytes:
@@ -128,9 +151,10 @@ def _open() -> None:
         return
     _page.opened = True
     path = os.environ.get(VARIABLE)
-    if not path:
-        return
     with contextlib.suppress(OSError, ValueError):
+        # On another host, or later, the same path may be anybody's file.
+        if not path or not os.readlink(path).startswith(f"/memfd:{NAME}"):
+            return
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         _page.show(memoryview(mmap.mmap(file, BYTES)))
         os.lseek(file, BYTES, os.SEEK_SET)

@@ -86,7 +86,7 @@ class MemoryDisk:
                 above.change(lambda names, made=made: names.update(made))
                 self.sync_dir(parent.parent)
 
-    def names(self, path: Path) -> list[str]:
+    def names(self, path: Path, *, own: bool = False) -> list[str]:
         try:
             return sorted(self._at(path).now)
         except FileNotFoundError:

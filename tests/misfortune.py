@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
@@ -38,8 +39,18 @@ def wait_for_signal(folder: Path) -> None:
         time.sleep(0.01)
 
 
+def wait_together(comm: MPI.Intracomm, folder: Path) -> None:
+    """All ranks learn of the signal in the same step, save, and leave."""
+    with lb_mpi.asked_to_stop(comm) as asked:
+        (folder / "ready").touch()
+        while not asked():
+            time.sleep(0.01)
+        (folder / "saved").touch()
+        sys.exit(signs.SAVED)
+
+
 def main(what: str, folder: Path) -> None:
-    """Kill (rank 0, or the last), fail, hang, stop oneself, or wait for a signal; at the first start only."""
+    """Kill (rank 0, or the last), fail, hang, leave, stop, or wait for a signal or a file; at the first start only."""
     comm = MPI.COMM_WORLD
     number = save(folder) if comm.rank == 0 else 0
     number = comm.bcast(number)
@@ -55,15 +66,34 @@ def main(what: str, folder: Path) -> None:
         raise RuntimeError("this program is wrong")
     if number == 1 and what == "wait" and comm.rank == 0:
         wait_for_signal(folder)
+    if number == 1 and what == "wait-together":
+        wait_together(comm, folder)
+
+    if number == 1 and what == "end":
+        balancer = lb_mpi.Balancer(comm)  # is not closed: that would tell the others
+        if last:
+            return
+        balancer.map_blocks(np.sqrt, np.ones(8))
+    if what == "linger" and comm.rank == 0:
+        (folder / "ready").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
 
     def task(item: int) -> int:
         if number == 1 and what == "stop" and last:
             os.kill(os.getpid(), signal.SIGSTOP)
         if number == 1 and what == "sleep" and last:
             time.sleep(1000)
+        if number == 1 and (what == "leave-together" or (what == "leave" and last)):
+            os._exit(0)
         return item
 
     with lb_mpi.Pool(comm) as pool:
+        comm.Barrier()
+        if number == 1 and what == "sleep-outside" and last:
+            time.sleep(1000)
+        if number == 1 and what == "receive-outside" and last:
+            comm.recv(source=0, tag=7)
         done = pool.map(task, 4 * comm.size, chunksize=1)
     if comm.rank == 0:
         print(f"start {number}, {comm.size} ranks: {sum(done)}", flush=True)

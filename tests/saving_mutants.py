@@ -22,10 +22,10 @@ MUTANTS = [
     ("            self._disk.remove(place / MANIFEST)\n            self._disk.sync_dir(place)\n", "            self._disk.remove(place / MANIFEST)\n"),
     ("            if name != MANIFEST:\n                self._disk.remove(place / name)\n        self._disk.remove_dir(place)", "            self._disk.remove(place / name)\n        self._disk.remove_dir(place)"),
     ("        if MANIFEST in names:\n            self._disk.remove(place / MANIFEST)\n            self._disk.sync_dir(place)\n        for name in names:\n            if name != MANIFEST:\n", "        for name in sorted(names, reverse=True):\n            if True:\n"),
-    ("            if MANIFEST not in self._disk.names(self._place(number)):\n                self._remove(number)", "            self._remove(number)"),
+    ("            if MANIFEST not in self._disk.names(self._place(number), own=True):\n                self._remove(number)", "            self._remove(number)"),
     # which one is read
     ("reverse=True", "reverse=False"),
-    ("            if MANIFEST in self._disk.names(self._place(number)):\n                try:", "            if {MANIFEST, DRAFT} & {*self._disk.names(self._place(number))}:\n                try:"),
+    ("            if MANIFEST in self._disk.names(self._place(number), own=True):\n                try:", "            if {MANIFEST, DRAFT} & {*self._disk.names(self._place(number), own=True)}:\n                try:"),
     ("        if wrong:\n            raise", "        if not wrong:\n            raise"),
     ("        if wrong:\n            raise", "        if False:\n            raise"),
     ("                self._distrusted.add(saved.number)\n", ""),

@@ -170,3 +170,24 @@ def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"lb_mpi {lb_mpi.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("simulate rows --bandwidth 0", "bandwidth = 0.0: expected a finite number >= 0.001"),
+        ("simulate rows --row-s 0", "row_s = 0.0: expected"),
+        ("simulate rows --noise 1e308", "noise = 1e+308: expected"),
+        ("simulate rows --spread 1e308", "spread = 1e+308: expected"),
+        ("simulate rows --latency inf", "latency = "),
+        ("simulate tasks --spread 1e308", "spread = 1e+308: expected"),
+        ("simulate tasks --task-s 5e-324", "task_s = 5e-324: expected"),
+        ("simulate search --unit-s 5e-324", "unit_s = 5e-324: expected"),
+        ("simulate search --bandwidth 5e-324", "bandwidth = 5e-324: expected"),
+    ],
+)
+def test_numbers_that_no_simulation_can_compute_with(
+    arguments: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    assert named in capsys.readouterr().err

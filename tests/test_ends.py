@@ -1,5 +1,6 @@
 """Under mpiexec, a job whose rank is told to exit, or interrupted, ends as a whole, and says that it has failed."""
 
+import socket
 import sys
 from pathlib import Path
 
@@ -44,6 +45,26 @@ sys.meta_path.insert(0, Finder())
 """
 
 
+# Rank 1 gets SIGINT in MPI_Init, where it waits for rank 0.
+BEGINNING = """
+import os, signal, sys, time
+{first}
+rank, told = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")), sys.argv[1]
+if rank == "1" and os.fork() == 0:
+    while "libmpi" not in open(f"/proc/{{os.getppid()}}/maps").read():
+        time.sleep(0.01)
+    time.sleep(0.5)
+    os.kill(os.getppid(), signal.SIGINT)
+    open(told, "w").close()
+    os._exit(0)
+while rank == "0" and not os.path.exists(told):
+    time.sleep(0.01)
+from mpi4py import MPI
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+MPI.COMM_WORLD.Barrier()
+"""
+
+
 @pytest.mark.parametrize("error", ["SystemExit(0)", "KeyboardInterrupt()"])
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
 def test_a_rank_that_leaves_takes_the_others_along(tmp_path: Path, runner: tuple[str, ...], error: str) -> None:
@@ -66,3 +87,30 @@ def test_ctrl_c_while_an_app_is_being_imported_ends_all_ranks(tmp_path: Path) ->
         argv = [sys.executable, "-m", "apps.uts", "--tree", "T1L"]
         code = here().mpiexec(3, argv, LIMIT_S, env=env, stdout=said, stderr=said)
     assert code not in (0, limit.HUNG)
+
+
+@pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
+def test_ctrl_c_while_mpi_begins_ends_all_ranks(tmp_path: Path, runner: tuple[str, ...]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(BEGINNING.format(first="import lb_mpi"))
+    with (tmp_path / "said").open("w+b") as said:
+        argv = [sys.executable, *runner, str(program), str(tmp_path / "told")]
+        code = here().mpiexec(3, argv, LIMIT_S, env={"PYTHONPATH": str(ROOT)}, stdout=said, stderr=said)
+    assert code not in (0, limit.HUNG)
+
+
+@pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
+def test_ctrl_c_while_mpi_begins_is_told_by_launch_run(tmp_path: Path, runner: tuple[str, ...]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(BEGINNING.format(first=""))
+    (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'mine\\n')")
+    with (tmp_path / "said").open("w+b") as said:
+        command = [sys.executable, *runner, str(program), str(tmp_path / "told")]
+        argv = [sys.executable, str(ROOT / "launch" / "run"), "-n", "3", "--", *command]
+        env = {**here().variables(), "PYTHONPATH": str(tmp_path)}
+        code = limit.run(argv, LIMIT_S, env=env, stdout=said, stderr=said)
+        said.seek(0)
+        text = said.read().decode()
+    assert code not in (0, limit.HUNG), text
+    assert f"run: rank 1 on host {socket.gethostname()} was killed by signal 2 (Interrupt)\n" in text
+    assert text.count("mine\n") >= 3  # a sitecustomize of the user's still runs

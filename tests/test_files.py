@@ -1,4 +1,4 @@
-"""A file is written as a whole or not at all, whatever stands at its path."""
+"""A file is written as a whole or not at all, whatever stands at its path; links that others have made are not followed."""
 
 import os
 import stat
@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.files import write_whole
+from lb_mpi.files import create, write_whole
+from lb_mpi.launching.diary import Diary
+from lb_mpi.recording import launches
+from lb_mpi.saving.folder import Folder
 
 
 def test_text_bytes_and_permissions(tmp_path: Path) -> None:
@@ -78,3 +81,59 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
                 write_whole(path, "new")
         assert path.read_text() == "old"
         assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_takes_the_place_of_a_link_and_leaves_alone_what_that_leads_to(tmp_path: Path) -> None:
+    precious, link = tmp_path / "precious", tmp_path / "link"
+    precious.write_text("kept")
+    for target in (precious, tmp_path / "nosuch"):
+        link.symlink_to(target)
+        file = create(link)
+        os.write(file, b"new")
+        os.close(file)
+        assert not link.is_symlink()
+        assert link.read_text() == "new"
+        link.unlink()
+    assert precious.read_text() == "kept"
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_diary_leaves_alone_what_links_in_its_folder_lead_to(tmp_path: Path) -> None:
+    other, record = tmp_path / "other", tmp_path / "record"
+    for folder in (other, record):
+        folder.mkdir()
+    for name in (launches.FILE, "rank000000.lbrec"):
+        (other / name).write_text("kept")
+    (record / launches.FILE).symlink_to(other / launches.FILE)
+    (record / "rank000000.lbrec").symlink_to(other / "rank000000.lbrec")
+    (record / "restart-1").symlink_to(other)
+    diary = Diary(str(record))
+    diary.begin("2 ranks")
+    assert {path.read_text() for path in other.iterdir()} == {"kept"}
+    assert [path.name for path in record.iterdir()] == [launches.FILE]
+    assert launches.parse((record / launches.FILE).read_text())[0].words == "2 ranks"
+
+
+def test_saves_empty_no_folder_that_a_link_leads_to(tmp_path: Path) -> None:
+    precious, saves = tmp_path / "precious", tmp_path / "saves"
+    for folder in (precious, saves):
+        folder.mkdir()
+    for name in ("a", "manifest"):
+        (precious / name).write_text("kept")
+    (saves / "save-00000001").symlink_to(precious)
+    (saves / "save-00000004").symlink_to(precious)
+    folder = Folder(saves, "rows")
+    folder.lock()
+    for number in (2, 3):
+        folder.begin(number)
+        folder.commit(number, {}, [])
+    with pytest.raises(OSError, match="save-00000004"):
+        folder.begin(4)
+    assert [save.number for save in folder.saves().whole] == [3, 2]
+    assert sorted(path.name for path in precious.iterdir()) == ["a", "manifest"]
+    folder.close()
+    (saves / "lock").unlink()
+    (saves / "lock").symlink_to(tmp_path / "made")
+    with pytest.raises(OSError, match="lock"):
+        folder.lock()
+    assert not (tmp_path / "made").exists()

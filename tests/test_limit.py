@@ -117,7 +117,10 @@ runpy.run_path({str(script)!r}, run_name="__main__")
     assert (process.returncode, said) == (-signal.SIGINT, "")
 
 
-def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_others", [False, True])
+def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_others: bool
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     mark, env = limit.marked(os.environ)
@@ -128,5 +131,8 @@ def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(tmp_path: Path, mon
         (tmp_path / f"ompi.{process.pid}" / "file").touch()
         (tmp_path / f"ompi.{process.pid}" / "link").symlink_to(tmp_path / "elsewhere")
         (tmp_path / f"ompi.{os.getpid()}").mkdir()
+        if by_others:
+            process.kill()
+            process.wait()
         limit.end(mark, process)
     assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", f"ompi.{os.getpid()}"}

@@ -188,8 +188,8 @@ def test_another_log_is_refused() -> None:
         read(data, DIGEST, 6)
     with pytest.raises(ValueError, match="log is of another function or other tasks"):
         read(data, bytes(32), 5)
-    with pytest.raises(ValueError, match="log has version 2: expected 1"):
-        read(data[:6] + b"\2\0" + data[8:], DIGEST, 5)
+    with pytest.raises(ValueError, match="log has version 3: expected 2"):
+        read(data[:6] + b"\3\0" + data[8:], DIGEST, 5)
     with pytest.raises(ValueError, match=r"log begins with b'import n'"):
         read(b"import numpy as np", DIGEST, 5)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lb_mpi.__main__ import main
 from lb_mpi.pooling.chunks import TARGET_S, Pace, share
-from lb_mpi.pooling.deal import Speeds, deal
+from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, meets, pack, take_back, take_front, unpack
 from lb_mpi.pooling.simulate import MapRun, Pool, bound_s, counter_s, task_costs
 from lb_mpi.pooling.world import Network
@@ -89,8 +89,18 @@ def test_speeds_are_measured_and_given_ones_are_kept() -> None:
         for speeds in (measured, given):
             speeds.observe(1000 * true, 1000 * true, np.ones(4))
             speeds.observe(np.zeros(4), None, np.zeros(4))
-    assert given.values.tolist() == UNEQUAL
+    assert given.values.tolist() == [speed / 0.8 for speed in UNEQUAL]
     assert measured.values / measured.values[0] == pytest.approx(true / 0.8, rel=0.1)
+
+
+@pytest.mark.parametrize("costs", [None, np.array([1.0, 0.5, 0.0, 1.0, 1.0])])
+@pytest.mark.parametrize("given", [[1e308] * 4, [5e-324] * 4, [5e-324, 1e308, 1.0, 1e-200]])
+def test_speeds_that_are_huge_or_tiny(given: list[float], costs: Floats | None) -> None:
+    speeds = Speeds(4, given).values.tolist()
+    order, bounds = deal(np.arange(5), speeds, costs)
+    assert sorted(order.tolist()) == [0, 1, 2, 3, 4]
+    assert (bounds[0], bounds[-1]) == (0, 5)
+    assert all(0 <= share(n, one, other) <= n for n in (1, MOST) for one in speeds for other in speeds)
 
 
 def test_a_few_tasks_of_known_cost_tell_the_speeds() -> None:

@@ -251,3 +251,11 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
 def test_what_is_no_record_is_refused_in_words(data: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read(data)
+
+
+def test_arguments_that_are_no_unicode_are_recorded_as_far_as_they_go() -> None:
+    about = About(0, 1, "host", 1, 0.0, 0.0, "versions", "program \udcff\ud800" + "x" * 500)
+    data = bytearray(place(0, 1))
+    data[:HEADER_BYTES] = header(about)
+    found = read(bytes(data) + snapshot(Record(0.0), 1.0, 0)).about
+    assert found.program.startswith("program \\udcff\\ud800xxx")

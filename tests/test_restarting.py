@@ -9,6 +9,7 @@ from lb_mpi.launching.heard import End
 from lb_mpi.launching.restarting import SETTLE_S, How, Outcome, cause, decide, how, place
 
 KILLED, SEGV, FAILED, SAVED = End("1", "b", -9), End("2", "a", -11), End("0", "a", 1), End("0", "a", 75)
+UNFINALIZED = End("2", "a", 0)
 GONE = ("b",)
 
 
@@ -24,6 +25,9 @@ GONE = ("b",)
         (Outcome(9, [(1.0, KILLED), (1.1, FAILED)]), How.DIED),
         (Outcome(9, [(1.0, KILLED), (1.1, SAVED)]), How.DIED),
         (Outcome(0, [(1.0, KILLED)]), How.DIED),  # mpiexec may say 0 all the same
+        (Outcome(0, [(1.0, UNFINALIZED)]), How.FAILED),
+        (Outcome(9, [(1.0, UNFINALIZED), (1.1, KILLED)]), How.DIED),
+        (Outcome(75), How.STOPPED),
         (Outcome(1), How.FAILED),  # MPI_Abort: nobody had the time to tell
         (Outcome(9), How.DIED),
         (Outcome(137), How.DIED),
@@ -52,6 +56,8 @@ def test_what_the_cause_was(outcome: Outcome, found: How) -> None:
         (Outcome(9, [(1.0, KILLED)], n_saved=2), 3, 3, (False, 9, "no restart: all 3 allowed had been made")),
         (Outcome(9, [(1.0, KILLED)], n_saved=2), 1, 1, (False, 9, "no restart: the one allowed had been made")),
         (Outcome(1, [(1.0, FAILED)], n_saved=2), 0, 3, (False, 1, "no restart: the program has failed by itself")),
+        (Outcome(0, [(1.0, UNFINALIZED)]), 0, 0, (False, 1, "")),
+        (Outcome(75, n_saved=1, saved=7), 0, 3, (False, 75, "saved (7) and stopped: the same command goes on from there")),
         (Outcome(0, gone=GONE), 0, 0, (False, 1, "")),
         (Outcome(1, hung=True), 0, 0, (False, 124, "")),
         (Outcome(1, hung=True), 1, 3, (False, 124, "no restart: nothing was saved since the last start")),
@@ -60,6 +66,12 @@ def test_what_the_cause_was(outcome: Outcome, found: How) -> None:
             1,
             3,
             (True, 124, "restart 2 of 3, after 61.0 s: the program had not begun"),
+        ),
+        (
+            Outcome(255, gone=GONE, lost_nothing=True, seconds=0.5),
+            1,
+            3,
+            (True, 255, "restart 2 of 3, after 0.5 s: the program had not begun"),
         ),
         (Outcome(1, hung=True, lost_nothing=True), 3, 3, (False, 124, "no restart: all 3 allowed had been made")),
         (
@@ -81,7 +93,7 @@ def test_what_is_done_and_said(outcome: Outcome, n_restarts: int, allowed: int, 
 
 
 def test_the_law_holds_for_all_small_outcomes() -> None:
-    timed = [(at_s, end) for at_s in (0.0, SETTLE_S / 2, 2 * SETTLE_S) for end in (KILLED, SEGV, FAILED, SAVED)]
+    timed = [(at_s, end) for at_s in (0.0, SETTLE_S / 2, 2 * SETTLE_S) for end in (KILLED, SEGV, FAILED, SAVED, UNFINALIZED)]
     ends = [(), *itertools.product(timed, repeat=1), *itertools.product(timed, repeat=2)]
     n_cases = 0
     for code, some, gone, hung in itertools.product((0, 1, 9, 75, 137), ends, ((), GONE), (False, True)):
@@ -99,7 +111,8 @@ def test_the_law_holds_for_all_small_outcomes() -> None:
             outcome = Outcome(code, some, gone, hung, lost_nothing, n_saved=n_saved)
             again, ended, why = decide(outcome, n_restarts, allowed)
             n_cases += 1
-            may = (found in (How.DIED, How.GONE, How.HUNG) and n_saved > 0) or (found is How.HUNG and lost_nothing)
+            may = found in (How.DIED, How.GONE, How.HUNG) and n_saved > 0
+            may |= found in (How.GONE, How.HUNG) and lost_nothing
             assert again == (may and n_restarts != allowed and allowed > 0)
             assert (ended == 0) == (found is How.DONE)
             assert (ended == 75) == (found is How.STOPPED) or code == 75

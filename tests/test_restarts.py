@@ -14,6 +14,7 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.launching import limit, start, watch
+from lb_mpi.launching.program import children
 from lb_mpi.launching.ranks import SHARE, Progress, Used
 from lb_mpi.recording import launches
 from tests.lab import ROOT, Lab, gone, mpi_library, script, until
@@ -98,15 +99,83 @@ def test_a_rank_that_is_stopped_is_named_with_its_stack_and_the_run_goes_on(
 
 
 @needs_mpiexec
-def test_a_program_that_can_saves_before_it_is_ended(tmp_path: Path, mark: dict[str, str]) -> None:
-    with started(argv("wait", tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
+@pytest.mark.parametrize(("what", "rank"), [("leave", "2"), ("leave-together", "[012]")])
+def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(
+    tmp_path: Path, mark: dict[str, str], what: str, rank: str
+) -> None:
+    code, _, err = run(what, tmp_path, mark, "--restarts", "1")
+    assert code not in (0, limit.HUNG), err
+    assert re.search(f"^run: rank {rank} on host {HOST} ended with exit code 0, but without MPI_Finalize ", err, re.M)
+    assert "run: no restart: the program has failed by itself\n" in err
+
+
+@needs_mpiexec
+@pytest.mark.parametrize(
+    ("what", "how", "line"),
+    [
+        ("sleep-outside", "neither computing nor answering", "in main"),
+        ("receive-outside", "in a blocking call of MPI", "in main"),
+        ("end", "at the end of its program", ""),
+    ],
+)
+def test_a_rank_for_which_all_others_wait_is_named_with_its_stack_and_the_run_goes_on(
+    tmp_path: Path, mark: dict[str, str], what: str, how: str, line: str
+) -> None:
+    code, out, err = run(what, tmp_path, mark, "--restarts", "1", "--hang-s", "4")
+    assert code == 0, err
+    assert out.endswith(DONE)
+    words = f"^run: rank 2 on host {HOST} hangs: {how} for [0-9]+ s, while the other ranks wait in "
+    assert re.search(words, err, re.MULTILINE), err
+    assert line in err.partition("run: Python stack of rank 2:\n")[2]
+    assert "rank 0 on" not in err
+    assert "restart 1 of 1" in err
+
+
+@needs_mpiexec
+@pytest.mark.parametrize(
+    ("what", "number"), [("wait", signal.SIGTERM), ("wait", signal.SIGUSR1), ("wait-together", signal.SIGTERM)]
+)
+def test_a_program_that_can_saves_before_it_is_ended(
+    tmp_path: Path, mark: dict[str, str], what: str, number: signal.Signals
+) -> None:
+    with started(argv(what, tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
     assert (tmp_path / "saved").exists()
     assert "run: saved (1) and stopped: the same command goes on from there\n" in err
     assert (tmp_path / "starts").read_text() == "*"
+
+
+@needs_mpiexec
+def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tmp_path: Path, mark: dict[str, str]) -> None:
+    with started(argv("linger", tmp_path), cwd=ROOT, env=mark) as process:
+        until((tmp_path / "ready").exists)
+        process.send_signal(signal.SIGUSR1)
+        assert process.stderr is not None
+        said: list[str] = []
+        while not said or "goes on" not in said[-1]:
+            said.append(process.stderr.readline())
+            assert said[-1], said
+        (tmp_path / "go").touch()
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert out == f"start 1, 3 ranks: {sum(range(12))}\n"
+    assert said[-1] == "run: SIGUSR1: the program goes on, since it can't save at a signal (lb_mpi.asked_to_stop)\n"
+
+
+@needs_mpiexec
+def test_nothing_is_left_of_an_mpiexec_that_is_killed(tmp_path: Path, mark: dict[str, str]) -> None:
+    with started(argv("linger", tmp_path), cwd=ROOT, env=mark) as process:
+        until((tmp_path / "ready").exists)
+        for pid in children(process.pid):
+            name = Path(f"/proc/{pid}/cmdline").read_text().partition("\0")[0]
+            if Path(name).name in ("mpiexec", "mpiexec.hydra", "prterun"):
+                os.kill(pid, signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "run: mpiexec died by signal 9\n" in err
 
 
 # --- hosts that are programs of the test: no MPI ---------------------------------------------------------------------

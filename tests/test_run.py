@@ -2,11 +2,13 @@
 
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ import lb_mpi
 from lb_mpi.graph import parse
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, start, watch
+from lb_mpi.launching.heard import State
 from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
 from tests import kills
 from tests.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
@@ -265,6 +268,69 @@ def test_a_host_that_falls_silent_ends_the_run_and_is_named(
     )
     assert start.main(lab.arguments("one two", "-n", "2", "--", sys.executable, "-c", stop), "run") == 1
     assert "host two is gone: no sign of life for 4 s" in capfd.readouterr().err
+
+
+# Rank 0 tells of a save, and stops the host.py of this machine for a while: the child of launch/run called so.
+STOPS_HERE = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from lb_mpi import signs
+from lb_mpi.launching.program import children
+signs.saved(1)
+time.sleep(1.0)
+parent = lambda pid: int(open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[1])
+run = parent(parent(os.getppid()))
+(host,) = [pid for pid in children(run) if b"host" in open(f"/proc/{{pid}}/cmdline", "rb").read().split(b"\\0")]
+os.kill(host, signal.SIGSTOP)
+time.sleep(3.0)
+os.kill(host, signal.SIGCONT)
+"""
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_this_machine_is_not_gone_when_it_is_silent(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], restarts: str
+) -> None:
+    monkeypatch.setattr(watch, "SIGN_S", 1.0)
+    monkeypatch.setattr(watch, "SOON_S", 1.0)
+    monkeypatch.setattr(watch, "ASK_S", 0.1)
+    arguments = lab.arguments(socket.gethostname(), "--restarts", restarts, "--", sys.executable, "-c", STOPS_HERE)
+    code = start.main(arguments, "run")
+    err = capfd.readouterr().err
+    assert code == 0, err
+    assert " is gone: " not in err
+
+
+def test_a_silent_host_is_given_up_soon_only_where_that_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(watch, "SOON_S", 0.0)
+    mute = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat > /dev/null"""]
+    for may_restart in (True, False):
+        with watch.Watch(["far"], mute, sys.executable, "mark", may_restart=may_restart) as one:
+            one.hosts[0].silent_s = 5.0
+            assert one.lost() == []
+            one.hosts[0].states["0"] = State("0", "far", n_saved=1)
+            assert one.lost() == ["host far is gone: no sign of life for 0 s"] * may_restart
+
+
+def test_what_others_print_where_a_host_answers_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    lines = ["lb_mpi {", "lb_mpi {}", 'lb_mpi end {"rank": 1}', "lb_mpi alive x", "lb_mpi state []"]
+    lines += [r"lb_mpi \377", r"\033[2Jhi"]
+    script = "".join(f"printf '%b\\n' {shlex.quote(line)}; " for line in lines)
+    with watch.Watch(["far"], ["sh", "-c", f"{script}exit 3"], sys.executable, "mark") as one:
+        assert one.reach() == {"far": r"host far: \x1b[2Jhi (exit code 3)"}
+        assert one.ends() == one.states() == []
+
+
+def test_while_launch_run_was_stopped_no_host_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    mute = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat > /dev/null"""]
+    with watch.Watch(["far"], mute, sys.executable, "mark") as one:
+        one.reach()
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 1000.0)
+        assert one.lost() == []
 
 
 @pytest.mark.parametrize("code", [6, 0])  # Open MPI's mpiexec ends with 0 when a host has died

@@ -230,3 +230,16 @@ def test_a_full_disk_leaves_what_was_saved(tmp_path: Path) -> None:
     folder.discard(2)
     assert [saved.number for saved in folder.saves().whole] == [1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["save-00000001"]
+
+
+def test_a_file_named_like_a_save_is_none(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, "rows")
+    folder.begin(3)
+    folder.commit(3, {}, [folder.write(3, "part", [b"rows"])])
+    (tmp_path / "save-00000012").write_text("no folder")
+    assert [saved.number for saved in folder.saves().whole] == [3]
+    with pytest.raises(NotADirectoryError, match="save-00000012"):
+        folder.begin(12)
+    folder.begin(13)
+    folder.commit(13, {}, [folder.write(13, "part", [b"rows"])])
+    assert (tmp_path / "save-00000012").read_text() == "no folder"

@@ -11,12 +11,13 @@ import pytest
 from lb_mpi import signs
 
 ROOT = Path(__file__).resolve().parent.parent
+NOTHING = (0, 0, 0, 0, 0, "", 0, False, 0.0)
 
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> int:
     """A launcher's file, which this process has not found yet."""
-    file = os.memfd_create("signs")
+    file = os.memfd_create(signs.NAME)
     os.ftruncate(file, signs.BYTES)
     monkeypatch.setenv(signs.VARIABLE, f"/proc/{os.getpid()}/fd/{file}")
     monkeypatch.setattr(signs, "_page", signs._Page())
@@ -29,20 +30,44 @@ def seen(file: int) -> signs.Seen:
 
 
 def test_a_launcher_reads_what_a_program_says(page: int) -> None:
-    assert seen(page) == (0, 0, 0, 0, 0, "")
+    assert seen(page) == NOTHING
     with signs.phase("search"):
         for _ in range(3):
             signs.turn()
-        assert seen(page) == (3, 0, 0, os.getpid(), 0, "search")
+        assert seen(page) == (3, 0, 0, os.getpid(), 0, "search", 0, False, 0.0)
         with signs.phase("x" * 100):
             assert seen(page).phase == "x" * 64
         assert seen(page).phase == "search"
     signs.saved(7)
     signs.saved(8)
     signs.saves_at_signal(True)
-    assert seen(page)[1:] == (2, 8, os.getpid(), os.getpid(), "")
+    assert seen(page)[1:] == (2, 8, os.getpid(), os.getpid(), "", 0, False, 0.0)
     signs.saves_at_signal(False)
     assert seen(page).saves_pid == 0
+
+
+def test_what_a_program_has_slept_adds_up(page: int) -> None:
+    with signs.phase("search"):
+        signs.slept(0.25)
+        signs.slept(0.5)
+    assert seen(page).asleep_s == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("last", "regular"),
+    [
+        ("", True),
+        ("sys.exit(0)", True),
+        ("os._exit(0)", False),
+        ("signs.end(); os._exit(0)", True),  # MPI.Finalize
+        ("if os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)", False),
+    ],
+)
+def test_whether_a_program_came_to_its_end(page: int, last: str, regular: bool) -> None:
+    program = f"import os, sys\nfrom lb_mpi import signs\nsigns.begin()\nsigns.begin()\n{last}"
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as process:
+        assert process.wait() == 0
+    assert (seen(page).mpi_pid, seen(page).at_end) == (process.pid, regular)
 
 
 @pytest.mark.parametrize("path", ["", "/nosuch/file", os.devnull])
@@ -51,7 +76,7 @@ def test_nobody_listens(page: int, monkeypatch: pytest.MonkeyPatch, path: str) -
     with signs.phase("search"):
         signs.turn()
     signs.saved(1)
-    assert seen(page) == (0, 0, 0, 0, 0, "")
+    assert seen(page) == NOTHING
 
 
 def test_the_stack_of_a_program_that_does_nothing_can_be_had(page: int) -> None:

@@ -181,6 +181,7 @@ def _first_least(values: Floats) -> int:
 OBJECTIVES = tuple(AIMS)
 SEARCHES = {"exhaustive": exhaustive, "paper": paper, "fill": fill, "swap": swap}
 METHODS = (*SEARCHES, "anneal")
+LEAST = 1e-12  # of the largest speed: beyond, a spectrum is lost in rounding
 _DRAWS = 25  # of the times at the start
 _N_MODES = 8  # at either end of the spectrum, of large graphs, to predict steps
 
@@ -282,6 +283,8 @@ def check(graph: Graph, speeds: ArrayLike, objective: str, method: str, seed: in
     checks.seed(seed)
     checks.number("tolerance", tolerance, above=0.0)
     array = check_speeds(speeds, graph.n)
+    if (slowest := int(array.argmin())) != (fastest := int(array.argmax())) and array[slowest] < LEAST * array[fastest]:
+        raise ValueError(f"speeds[{slowest}] = {array[slowest]}: expected at least {LEAST} of the largest, {array[fastest]}")
     count, labels = graph.components()
     if count > 1:
         apart = int(np.flatnonzero(labels)[0])

@@ -39,6 +39,7 @@ Costs = Callable[[int], Sequence[Floats]]  # call -> for each rank, (n,) units o
 Seconds = Callable[[int, Job], float]  # rank, job -> how long it takes there
 ROWS = ("constant", "lognormal", "hotspot")  # kinds of costs
 HEADER_BYTES = 64  # of a message
+MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
 
 
 class Network(NamedTuple):
@@ -209,7 +210,7 @@ class Cluster:
         self.world_class = world_class
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
         self.tolerance, chosen = number("tolerance", tolerance, above=0.0), chosen_scheme(graph, scheme)
-        self.network, self.noise = network or Network(), number("noise", noise, least=0.0)
+        self.network, self.noise = network or Network(), number("noise", noise, least=0.0, most=MOST_SPREAD)
         self.courses = [Course(rank, graph.n, graph.neighbours(rank).tolist()) for rank in range(graph.n)]
         planner = Direct(graph).plan if chosen == "direct" else None
         self.judge = Judge(graph.n, Trigger(when, every, tolerance), planner)
@@ -317,7 +318,7 @@ def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: fl
     """
     choice("costs", kind, ROWS)
     ranks, rows = integer("n_ranks", n_ranks, 1), integer("n_rows", n_rows, 1)
-    width, calls = number("spread", spread, least=0.0), integer("period", period, 1)
+    width, calls = number("spread", spread, least=0.0, most=MOST_SPREAD), integer("period", period, 1)
     if kind == "constant":
         same = [np.ones(rows)] * ranks
         return lambda _call: same

@@ -19,7 +19,7 @@ import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.times import Call
-from lb_mpi.checks import comma_list, integer
+from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
 from lb_mpi.commands.arguments import GRAPH, add_route, draw, route_of
 from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph import Floats
@@ -96,6 +96,10 @@ def _speeds(options: argparse.Namespace, size: int) -> Floats:
     return np.resize(speeds, size) if len(speeds) < size else speeds
 
 
+def _bandwidth(options: argparse.Namespace) -> float:
+    return math.inf if options.bandwidth == math.inf else bandwidth("bandwidth", options.bandwidth)
+
+
 def _write(options: argparse.Namespace, records: Sequence[Record], now: float, hosts: Sequence[str], what: str) -> None:
     """Write the records of virtual ranks on `hosts` (ranks,), as they are at `now`; OSError."""
     folder = Path(options.record)
@@ -146,7 +150,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
         speeds=_speeds(options, options.ranks),
         latency=latency,
         unit_s=options.unit_s,
-        bytes_per_s=options.bandwidth,
+        bytes_per_s=_bandwidth(options),
         seed=seed,
         options=Options(
             threshold=options.threshold,
@@ -234,13 +238,13 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     graph = as_graph(options.graph)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
     latency = searches.check_latency(options.latency)
-    network = rounds.Network(latency, 1.0 / options.bandwidth, integer("row_bytes", options.row_bytes, 0))
+    network = rounds.Network(latency, 1.0 / _bandwidth(options), integer("row_bytes", options.row_bytes, 0))
     recorded = Rows(graph.n) if options.record is not None else None
     if recorded is not None:
         recorded.records[0].known.graph(*graph.edges())
     cluster = rounds.Cluster(
         graph,
-        _speeds(options, graph.n) / options.row_s,
+        _speeds(options, graph.n) / virtual_s("row_s", options.row_s),
         scheme=options.scheme,
         tolerance=options.tolerance,
         network=network,

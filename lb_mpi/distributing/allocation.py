@@ -26,15 +26,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.metrics import check_loads, check_speeds
+from lb_mpi.metrics import as_numbers, check_loads, check_speeds
 
 METHODS = ("exact", "paper")
+SHORTEST = 1e-200  # seconds of a task: squares and quotients of such times are no 0
 MAX_TASKS = 1 << 52  # up to twice as many are counted exactly in floating point
 
 
@@ -230,7 +232,7 @@ def _check(
     chance = checks.number("edge_probability", edge_probability, least=0.0, most=1.0)
     limits = np.inf if cap is None else cap
     given = {"time": time, "exchange": exchange, "wait_probability": wait_probability, "wait": wait}
-    m = next((len(np.asarray(values)) for values in (*given.values(), limits) if np.ndim(values)), 1)
+    m = next((n_given for values in (*given.values(), limits) if (n_given := _length(values)) is not None), 1)
     nodes = {name: _per_node(name, values, m) for name, values in given.items()}
     nodes["cap"] = _caps(limits, m, float(n))
     check_speeds(nodes["time"], name="time")
@@ -240,24 +242,37 @@ def _check(
         raise ValueError(f"wait_probability[{node}] = {nodes['wait_probability'][node]}: expected 0..1")
     room = nodes["cap"].sum()
     if room < n:
-        raise ValueError(f"cap adds up to {room:.0f}: {n - room:.0f} short of tasks = {n}")
+        raise ValueError(f"cap adds up to {room:.0f}: {n - room:.0f} short of tasks = {n}, expected at least as much")
     with np.errstate(over="ignore"):
         talk = chance * (nodes["exchange"] + nodes["wait_probability"] * nodes["wait"])
         beyond = ~np.isfinite(nodes["cap"] * (nodes["time"] + talk * n))
     if beyond.any():
-        raise ValueError(f"node {int(beyond.argmax())} would take longer than floating point can tell")
+        node = int(beyond.argmax())
+        raise ValueError(f"time of node {node}: longer than floating point can tell, expected less of each task")
+    if (small := nodes["time"] < SHORTEST).any():
+        node = int(small.argmax())
+        raise ValueError(f"time[{node}] = {nodes['time'][node]}: expected at least {SHORTEST} s")
     return _Nodes(float(n), nodes["time"], talk, nodes["cap"])
 
 
+def _length(values: Any) -> int | None:
+    """How many numbers there are; None: one for all nodes."""
+    try:
+        return len(values)
+    except TypeError:
+        return None
+
+
 def _per_node(name: str, values: ArrayLike, m: int) -> Floats:
-    if np.ndim(values) == 0:
+    if _length(values) is None:
         return np.repeat(check_loads(np.atleast_1d(values), name=name), m)
     return check_loads(values, m, name=name)
 
 
 def _caps(cap: ArrayLike, m: int, n: float) -> Floats:
     """(m,) whole numbers of at most n."""
-    wanted = np.asarray(cap)
+    wanted = cap if _length(cap) is None else as_numbers("cap", cap)
+    wanted = np.asarray(wanted)
     if wanted.dtype.kind == "f":
         broken = np.isfinite(wanted) & (wanted != np.floor(wanted))
         if broken.any():

@@ -7,6 +7,7 @@ import os
 import time
 from pathlib import Path
 
+from lb_mpi.files import create
 from lb_mpi.launching.followed import SHOWN
 from lb_mpi.recording.launches import FILE, RESTART, START, Happened, folder_of, line
 
@@ -16,7 +17,8 @@ class Diary:
 
     `shown` : launch/run shows how the run goes, so that the program need not.
 
-    Records of a run before, which this one would write over, are removed first: they would look like its own.
+    Records of a run before, which this one would write over, are removed first: they would look like its own.  So are links
+    that have the names of its files and folders, since others may have put them there.
     """
 
     def __init__(self, folder: str | None, *, shown: bool = False) -> None:
@@ -25,7 +27,9 @@ class Diary:
         self._start = 0
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / FILE).write_text("")
+            self._file = create(self._folder / FILE)
+            for link in (path for path in self._folder.glob("restart-*") if path.is_symlink()):
+                link.unlink()
             for old in (*self._folder.glob("rank*.lbrec"), *self._folder.glob("restart-*/rank*.lbrec")):
                 old.unlink()
 
@@ -35,8 +39,8 @@ class Diary:
             return
         self._start += what == RESTART
         number = int(rank) if rank.isdecimal() else -1
-        with contextlib.suppress(OSError), open(self._folder / FILE, "a") as file:
-            file.write(line(Happened(what, time.time(), self._start, number, words)))
+        with contextlib.suppress(OSError):
+            os.write(self._file, line(Happened(what, time.time(), self._start, number, words)).encode())
 
     def variables(self) -> dict[str, str]:
         """Return the variables that tell this start's ranks where to record, and that it is shown."""

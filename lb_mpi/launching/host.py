@@ -1,16 +1,22 @@
-"""The side of launch/run that is on each host: `python lb_mpi/launching host MARK`, in the folder that the program is to
-run in.
+"""The side of launch/run that is on each host: `python lb_mpi/launching host`, in the folder that the program is to run in.
 
     it hears    it says
+    MARK        (the first line: what the processes of the run bear)
                 lb_mpi {...}         at the start: what the host has (lb_mpi.mpi.facts), or {"error": ...}
     ? K         lb_mpi state {...}   of each rank that has said something new, or is quiet
                 lb_mpi alive K
+    network HOST PORT TOKEN          (it connects there, too, and says alive K once more: network.py)
+    daemons WORD                     (it ends mpiexec's daemons, too: daemons.py)
     save                             (it lets ranks save and end that can, see lb_mpi.signs)
     stack RANK  lb_mpi stack {...}   its Python stack
                 lb_mpi end {...}     a rank on this host has died, or failed by itself (rank.py tells it so)
 
+Ranks send it datagrams (rank.py), and any user of the machine can send one.  So it asks the kernel who has sent it: a
+process of this user that bears MARK, and once a rank is there, only its own process tells its end.  All else is ignored.
+The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
+
 When its input ends, or nothing has come for LOST_S, the program is over, or its host is cut off from the others: whatever
-bears MARK on this host is ended.
+bears MARK on this host is ended, and so are mpiexec's daemons.
 """
 
 from __future__ import annotations
@@ -20,16 +26,25 @@ import json
 import os
 import select
 import socket
+import stat
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from lb_mpi.launching import limit, rank
-from lb_mpi.launching.heard import End, Stack, State, told
+from lb_mpi import signs
+from lb_mpi.launching import limit, network, rank
+from lb_mpi.launching.heard import Begin, End, Stack, State, read, told
 from lb_mpi.launching.ranks import Rank
 
 LOST_S = 20.0
+CONNECT_S = 10.0
 QUIET_S = 2.0  # a rank is told of that has been quiet for so long
+MOST_BYTES = 4096  # of a datagram
+_CREDENTIALS = struct.Struct("3i")  # of a sender, as the kernel tells them: process, user, group
+_FILE = struct.Struct("i")
 
 
 def facts() -> str:
@@ -47,22 +62,65 @@ def say(text: str) -> None:
     os.write(1, f"lb_mpi {text}\n".encode())
 
 
-class Side:
-    """Answers, and keeps what is known of the ranks of this host."""
+class Datagram(NamedTuple):
+    """What has been received."""
 
-    def __init__(self) -> None:
+    pid: int  # of the sender
+    uid: int  # of its user
+    data: bytes
+    files: list[int]  # open here from now on
+
+
+def receive(from_ranks: socket.socket) -> Datagram:
+    """Receive a datagram."""
+    space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_FILE.size)
+    data, about, _, _ = from_ranks.recvmsg(MOST_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+    pid, uid, files = 0, -1, []
+    for level, kind, value in about:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            pid, uid, _ = _CREDENTIALS.unpack(value)
+        elif (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            files += [file for (file,) in _FILE.iter_unpack(value[: len(value) // _FILE.size * _FILE.size])]
+    return Datagram(pid, uid, data, files)
+
+
+def is_page(file: int) -> bool:
+    """Whether it can be a page of signs: all of it can be read, and without waiting."""
+    about = os.fstat(file)
+    return stat.S_ISREG(about.st_mode) and about.st_size >= signs.BYTES
+
+
+class Side:
+    """Answers, and keeps what is known of the ranks of this host, which bear `mark`."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self.word = ""  # of mpiexec's daemons
+        self._network: socket.socket | None = None
+        self._pids: set[int] = set()  # of the rank.py of all ranks that have been there
         self._ranks: dict[str, Rank] = {}
         self._said: dict[str, State] = {}
         self._text = b""
 
     def hear_rank(self, from_ranks: socket.socket) -> None:
-        """Take in what a rank.py tells: that it starts, or how it has ended."""
-        data, files, _, _ = socket.recv_fds(from_ranks, 4096, 1)
-        told_of = json.loads(data)
-        if files:
-            self._ranks[told_of["rank"]] = Rank(told_of["rank"], told_of["pid"], files[0])
-            return
-        end = End(**told_of)
+        """Take in what a rank.py tells: that it starts, or how it has ended; ignore what isn't from one."""
+        came = receive(from_ranks)
+        if came.uid == os.getuid() and limit.may_bear(came.pid, self._mark):
+            with contextlib.suppress(ValueError):  # junk
+                if came.files:
+                    self._begin(came)
+                elif came.pid in self._pids:
+                    self._end(read(End, came.data))
+        for file in came.files:
+            os.close(file)
+
+    def _begin(self, came: Datagram) -> None:
+        number = read(Begin, came.data).rank
+        if is_page(came.files[0]):
+            self._pids.add(came.pid)
+            self._ranks[number] = Rank(number, came.pid, came.files.pop(0))
+
+    def _end(self, end: End) -> None:
         if end.rank in self._ranks:
             self._tell_state(self._ranks[end.rank])
         say(f"end {told(end)}")
@@ -73,7 +131,12 @@ class Side:
         *lines, self._text = (self._text + data).split(b"\n")
         for line in lines:
             word, _, about = line.decode().partition(" ")
-            if word == "save":
+            if word == "network":
+                # the name of the other host may take long to be found
+                threading.Thread(target=self._connect, args=about.split(), daemon=True).start()
+            elif word == "daemons":
+                self.word = about
+            elif word == "save":
                 for one in self._ranks.values():
                     one.save()
             elif word == "stack":
@@ -82,22 +145,32 @@ class Side:
                 for one in self._ranks.values():
                     self._tell_state(one)
                 say(f"alive {about}")
+                if self._network is not None:
+                    with contextlib.suppress(OSError):
+                        self._network.send(f"{about}\n".encode())
         return bool(data)
+
+    def _connect(self, host: str, port: str, token: str) -> None:
+        with contextlib.suppress(OSError):
+            self._network = network.connect(host, int(port), token, CONNECT_S)
 
     def _tell_state(self, one: Rank) -> None:
         state = one.look()
+        if max(state.quiet_s, state.waits_s) < QUIET_S:
+            state = state._replace(phase="")
         if state.quiet_s < QUIET_S:
-            state = state._replace(quiet_s=0.0, stopped=False, phase="")
+            state = state._replace(quiet_s=0.0, stopped=False)
         if state.idle_s < QUIET_S:
             state = state._replace(idle_s=0.0)
+        if state.waits_s < QUIET_S:
+            state = state._replace(waits_s=0.0)
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
             say(f"state {told(state)}")
 
 
-def serve(from_ranks: socket.socket) -> None:
+def serve(side: Side, from_ranks: socket.socket) -> None:
     """Answer until the other side is gone."""
-    side = Side()
     while ready := select.select([0, from_ranks.fileno()], [], [], LOST_S)[0]:
         if from_ranks.fileno() in ready:
             side.hear_rank(from_ranks)
@@ -105,17 +178,26 @@ def serve(from_ranks: socket.socket) -> None:
             return
 
 
-def main(arguments: Sequence[str], _prog: str) -> int:
+def first_line() -> str:
+    """Return the first line of the input, and leave the others; empty when it has ended."""
+    with open(0, "rb", buffering=0, closefd=False) as file:
+        return file.readline().decode().strip()
+
+
+def main(_arguments: Sequence[str], _prog: str) -> int:
     """Answer, then end what is left."""
-    (mark,) = arguments
     with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
+        if not (mark := first_line()):
+            return 0
+        side = Side(mark)
         try:
+            from_ranks.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with contextlib.suppress(OSError):  # two names of one host: the other process listens
                 from_ranks.bind(rank.address(mark))
             say(facts())
-            serve(from_ranks)
+            serve(side, from_ranks)
         except BrokenPipeError:
             pass
         finally:
-            limit.end(mark)
+            limit.end(mark, word=side.word)
     return 0

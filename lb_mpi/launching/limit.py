@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
 import signal
 import subprocess
@@ -20,15 +21,15 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from lb_mpi.launching import daemons
 from lb_mpi.launching.leftovers import remove_orphans, remove_sessions
 
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
 GRACE_S = 0.4  # between SIGTERM and SIGKILL: with Ctrl-C, all is over within a second
 LEFT_S = 5.0  # what survives SIGKILL for so long hangs in the kernel, on a dead file server for example
 MARK = "LB_MPI_LAUNCH"
-_UNWINDING = (signal.SIGTERM, signal.SIGHUP)
+_UNWINDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PROC = Path("/proc")
-_runs = 0
 
 
 def run(
@@ -87,16 +88,15 @@ def started(
 
 
 def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """A mark that nothing bears yet, and `env` with it, to start with what `end` shall find."""
-    global _runs
-    _runs += 1
-    mark = f"{os.getpid()}-{time.monotonic_ns()}-{_runs}"
+    """A mark that nothing bears yet and nobody can guess, and `env` with it, to start with what `end` shall find."""
+    mark = f"{os.getpid()}-{secrets.token_hex(8)}"
     return mark, {**env, MARK: f"{env.get(MARK, '')}:{mark}"}  # runs may be nested
 
 
-def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
+def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "") -> None:
     """End what bears `mark`, or is in the session of `process`: SIGTERM, a moment, SIGKILL; then remove what it left.
 
+    `word`: so are mpiexec's daemons whose command line has it; "": none.
     What is still there LEFT_S later can't be ended: stderr is told which process that is.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_UNWINDING})
@@ -104,7 +104,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
         leader = process.pid if process else -1
         started = time.monotonic()
         asked: set[int] = set()
-        while left := bearers(mark, leader):
+        while left := bearers(mark, leader) | daemons.running(word):
             passed_s = time.monotonic() - started
             if passed_s > GRACE_S + LEFT_S:
                 sys.stderr.write("".join(map(cannot_be_ended, sorted(left))))
@@ -122,7 +122,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None) -> None:
             _end_group(process)
         if process and process.pid not in left:
             process.wait()
-        remove_sessions(asked - left)
+        remove_sessions((asked | {leader}) - left)  # somebody else may have killed it before
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
@@ -147,10 +147,21 @@ def bearers(mark: str, session: int = -1) -> set[int]:
     return found
 
 
+def may_bear(pid: int, mark: str) -> bool:
+    """Whether `pid` bears `mark`, or has ended: what it bore can't be read then."""
+    try:
+        environ = (_PROC / str(pid) / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False
+    return not environ or mark in _marks(environ)
+
+
 def _marks(environ: bytes) -> list[str]:
     for entry in environ.split(b"\0"):
         if entry.startswith(MARK.encode() + b"="):
-            return entry.decode().partition("=")[2].split(":")
+            return os.fsdecode(entry).partition("=")[2].split(":")
     return []
 
 
@@ -185,7 +196,7 @@ def held() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that nothing stays behind; says nothing then.
+    """Within it SIGTERM, SIGHUP and SIGUSR1 unwind the stack as Ctrl-C does, so that nothing stays behind; they say nothing.
 
     Until here the commands leave SIGINT to the system, which ends them at once, without a traceback from some import.
     """

@@ -16,6 +16,8 @@ from lb_mpi.launching.heard import State
 from lb_mpi.launching.program import children
 
 SHARE = 0.02  # of a core: who uses more is computing
+ASLEEP = 0.5  # of the time: who sleeps longer is waiting
+LOOK_S = 0.2  # between two looks, at least, for a share that says something
 STACK_S = 2.0  # for writing a stack
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -45,13 +47,30 @@ class Progress:
         return now - self._since
 
 
+class Waiting:
+    """For how long a rank has been in a call of lb_mpi, and asleep there, waiting for other ranks, for most of the time."""
+
+    def __init__(self, now: float) -> None:
+        self._since = self._looked = now
+        self._asleep_s = 0.0
+
+    def waits_s(self, now: float, seen: signs.Seen) -> float:
+        """Seconds, at a look."""
+        if (passed_s := now - self._looked) >= LOOK_S:
+            if not seen.phase or seen.asleep_s - self._asleep_s < ASLEEP * passed_s:
+                self._since = now
+            self._looked, self._asleep_s = now, seen.asleep_s
+        return now - self._since
+
+
 class Rank:
     """A rank whose rank.py is the process `pid`, and whose page (see `lb_mpi.signs`) is `file`."""
 
     def __init__(self, number: str, pid: int, file: int) -> None:
         self.number, self._pid, self._file = number, pid, file
         self._progress = Progress(time.monotonic())
-        self._start = Progress(time.monotonic())
+        self._anywhere = Progress(time.monotonic())
+        self._waiting = Waiting(time.monotonic())
         self._host = socket.gethostname()
 
     def look(self) -> State:
@@ -59,10 +78,11 @@ class Rank:
         seen, used = self._seen(), _used(self._pid)
         now = time.monotonic()
         quiet_s = self._progress.quiet_s(now, seen, used)
-        idle_s = 0.0 if seen.spoke else self._start.quiet_s(now, seen._replace(phase="start"), used)
+        idle_s = self._anywhere.quiet_s(now, seen._replace(phase="anywhere"), used)
+        waits_s = self._waiting.waits_s(now, seen)
         return State(
-            self.number, self._host, round(quiet_s, 1), used.stopped,
-            seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke, round(idle_s, 1),
+            self.number, self._host, round(quiet_s, 1), used.stopped, seen.phase, seen.n_saved, seen.saved,
+            bool(seen.saves_pid), seen.spoke, round(idle_s, 1), round(waits_s, 1), seen.at_end,
         )  # fmt: skip
 
     def save(self) -> None:

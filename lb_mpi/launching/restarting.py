@@ -6,9 +6,11 @@ The law
 - Who came first is the cause: mpiexec ends the other ranks.  But where a rank dies, others may fail of it before its
   death is told: within `SETTLE_S`, a death counts before a failure.
 - Without a save since the start, starting again would be the same once more; but not where a restart hangs before the
-  program has said anything (starting.py): that is not its doing, and all that was saved is still there.
+  program has said anything (starting.py), or loses a host: that is not its doing, and all that was saved is still there.
 - What people have ended stays ended.
-- Where no rank has told how it ended, the code of mpiexec does: a signal (Open MPI: 128 and more, MPICH: 9), or a failure.
+- Where no rank has told how it ended, the code of mpiexec does: a signal (Open MPI: 128 and more, MPICH: 9), that it has
+  saved and stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to tell), or a failure.
+- A rank that ends with 0 after MPI had begun, and without MPI_Finalize, has failed.
 
 The table
 ---------
@@ -16,9 +18,10 @@ how it has ended                                       with a save, restarts lef
 -----------------------------------------------------  ---------------------------  ------------------
 DONE     mpiexec with 0, and all ranks, too            over: 0                      over: 0
 STOPPED  a rank with 75: it has saved, as it was told  over: 75                     over: 75
-FAILED   a rank with another exit code                 over: that of mpiexec        over: that of mpiexec
+FAILED   a rank with another exit code, or as above    over: that of mpiexec        over: that of mpiexec
 DIED     a rank by a signal                            again                        over: that of mpiexec
 GONE     a host                                        again                        over: that of mpiexec
+         the same, in a restart that has said nothing  again, without a save        over: that of mpiexec
 HUNG     a rank neither computes nor answers           again                        over: 124
          the same, in a restart that has said nothing  again, without a save        over: 124
 """
@@ -82,6 +85,8 @@ def how(outcome: Outcome) -> How:
         return How.DIED if first.code < 0 else How.STOPPED if first.code == SAVED else How.FAILED
     if not outcome.code:
         return How.DONE
+    if outcome.code == SAVED:
+        return How.STOPPED
     return How.DIED if outcome.code == signal.SIGKILL or outcome.code > 128 else How.FAILED
 
 
@@ -112,7 +117,7 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> Decision:
         return Decision(
             False, code, f"no restart: {'the one' if allowed == 1 else f'all {allowed}'} allowed had been made"
         )
-    if found is How.HUNG and outcome.lost_nothing:
+    if found in (How.GONE, How.HUNG) and outcome.lost_nothing:
         return Decision(
             True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s: the program had not begun"
         )

@@ -28,7 +28,7 @@ from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
 from lb_mpi.launching.restarting import Outcome, decide, place
 from lb_mpi.launching.starting import Start
 from lb_mpi.launching.supervise import Patience, say, supervise
-from lb_mpi.launching.watch import SOON_S, Watch, is_here, launcher
+from lb_mpi.launching.watch import Watch, is_here, launcher
 from lb_mpi.recording.launches import END, RESTART
 
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
@@ -86,59 +86,60 @@ def parser(prog: str) -> argparse.ArgumentParser:
         prog=prog,
         usage="%(prog)s [-n N] [--hosts FILE] [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check",
         description="Start a program on this machine or on a list of hosts, with MPICH or Open MPI; see "
-        "launch/hosts.example. Before the start it is checked that mpiexec and mpi4py belong together, and that each host "
-        "is reached, has the same versions, and sees this folder. When a host dies, or a rank is killed or hangs, it is "
-        "named, and all is ended; or started again, with --restarts.",
-        epilog="Exit codes: that of mpiexec; 75: the program has saved and stopped, since it was told to; 124: a rank hung; "
-        "2: a mistake in the command line.",
+        "launch/hosts.example. Before the start it checks that mpiexec and mpi4py belong together, and that each host can "
+        "be reached, has the same versions, and sees this folder. When a host dies, or a rank is killed or hangs, it says "
+        "which one, and ends the program, or starts it again (--restarts).",
+        epilog="Exit codes: that of mpiexec; 75: the program was told to stop, and has saved; 124: a rank hung; 2: a "
+        "mistake in the command line.",
         allow_abbrev=False,
     )
     top.add_argument(
         "--hosts",
         metavar="FILE",
-        help="the host list: NAME [slots=N] [speed=X], a host a line (default: this machine, with -n slots)",
+        help="the host list, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)",
     )
     top.add_argument(
-        "-n", type=int, metavar="N", help="ranks (default: all slots; without a host list, one for each core)"
+        "-n", type=int, metavar="N", help="number of ranks (default: all slots; without a host list, one for each core)"
     )
     top.add_argument(
         "--restarts",
         type=int,
         default=0,
         metavar="N",
-        help="when a host or a rank dies or hangs, start the same command again on what is left, at most N times, and only "
-        "if the program has saved something since the start; not when it fails by itself (default: %(default)s)",
+        help="when a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times, "
+        "and only if the program has saved something since its start; never when it fails by itself (default: %(default)s)",
     )
     top.add_argument(
         "--hang-s",
         type=float,
         default=60.0,
         metavar="S",
-        help="a rank hangs that neither computes nor answers for S seconds, in a call of lb_mpi or stopped, or, at "
-        "least 30 s long, in a restart that says nothing, or before its program begins: it is named, with its Python stack, "
-        "and the run is ended or restarted; 0: never (default: %(default)g)",
+        help="a rank hangs if, for S seconds, it neither computes nor answers in a call of lb_mpi, or is stopped; or if all "
+        "others wait for it in lb_mpi, and it doesn't compute, is blocked in MPI, or has come to its end; or if, for at "
+        "least 30 s, its program doesn't begin, or says nothing in a restart. It is named, with its Python stack, and the "
+        "run is ended or restarted; 0: never (default: %(default)g)",
     )
     top.add_argument(
         "--grace-s",
         type=float,
         default=10.0,
         metavar="S",
-        help="after Ctrl-C or SIGTERM a program that can save has S seconds for that; a second Ctrl-C ends it at once "
-        "(default: %(default)g)",
+        help="after Ctrl-C, SIGTERM or SIGUSR1 a program that can save has S seconds for that; a second Ctrl-C ends it at "
+        "once; at SIGUSR1 one that can't save goes on (default: %(default)g)",
     )
     top.add_argument(
         "--arrange",
         metavar="GRAPH",
-        help="which rank runs where: as is best for diffusion on mesh:RxC, torus:RxC, hypercube:D or ring:N, by the speeds "
-        "in the host list (default: in the list's order)",
+        help="place the ranks so that diffusion on this graph (mesh:RxC, torus:RxC, hypercube:D or ring:N) converges "
+        "fastest, given the speeds in the host list (default: the order of the list)",
     )
     top.add_argument("--check", action="store_true", help="only check the hosts")
     top.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="which mpiexec (default: from PATH)")
-    top.add_argument("--launcher", metavar="FILE", help="a program that stands for ssh: FILE HOST COMMAND")
+    top.add_argument("--launcher", metavar="FILE", help="a program to use instead of ssh, called as FILE HOST COMMAND")
     top.add_argument(
         "--emulated",
         action="store_true",
-        help="hosts are on one machine: emulate their speeds, use TCP (launch/cluster)",
+        help="all hosts are on one machine (launch/cluster): emulate their speeds, and use TCP",
     )
     top.add_argument(
         "--record", metavar="FOLDER", help="keep a record of the run there, for python -m lb_mpi report FOLDER"
@@ -146,7 +147,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     top.add_argument(
         "--progress",
         action="store_true",
-        help="show how the run goes: done, busy, balances, by host or rank; without a terminal, a line every ten seconds",
+        help="show while it runs how much is done, and how busy each host or rank is; without a terminal, print a line "
+        "every ten seconds",
     )
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what to run on each rank")
     return top
@@ -165,8 +167,9 @@ class Job(NamedTuple):
     patience: Patience
     restarts: int  # at most
     diary: Diary
+    reached: set[str]  # hosts that have come to this one over the network between them
 
-    def start(self, before: Outcome | None) -> Outcome | int:
+    def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
         """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
 
         A host that won't do is an error the first time.  After a start `before`: it's left out, and all others of the list
@@ -179,8 +182,7 @@ class Job(NamedTuple):
         if any(not is_here(name) for name in names):
             find(launcher(self.launcher)[0])
         self.argv(self.ranks, python, env)  # a host that can't be named is told before any is asked
-        sign_s = SOON_S if self.restarts else None
-        with Watch(names, launcher(self.launcher), python, mark, sign_s=sign_s) as watch:
+        with Watch(names, launcher(self.launcher), python, mark, may_restart=may_restart, reached=self.reached) as watch:
             ranks = self.placed(watch, python, gone, again=again)
             if not ranks:
                 return 1
@@ -256,13 +258,14 @@ def make(options: argparse.Namespace, program: list[str], record: str | None) ->
         Patience(options.hang_s, options.grace_s),
         options.restarts,
         Diary(record, shown=options.progress),
+        set(),
     )
 
 
 def repeat(job: Job) -> int:
     """Start it, and start again what has died, at most so often; the exit code."""
     n_restarts, before = 0, None  # the start before
-    while not isinstance(outcome := job.start(before), int):
+    while not isinstance(outcome := job.start(before, may_restart=n_restarts < job.restarts), int):
         decision = decide(outcome, n_restarts, job.restarts)
         if decision.why:
             say(decision.why)

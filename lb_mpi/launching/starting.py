@@ -37,6 +37,11 @@ class Start:
         self._word_s: float | None = None
 
     @property
+    def n_ranks(self) -> int:
+        """How many ranks there should be."""
+        return len(self._hosts)
+
+    @property
     def first_word_s(self) -> float | None:
         """Seconds after which something was said, here or, when nothing was, in the start before."""
         return self._before_s if self._word_s is None else self._word_s

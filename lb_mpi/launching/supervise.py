@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from lb_mpi.launching import limit
+from lb_mpi.launching import daemons, limit
+from lb_mpi.launching.awaited import Awaited, Hang
 from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.heard import End, State
+from lb_mpi.launching.program import children
 from lb_mpi.launching.restarting import How, Outcome, how
 from lb_mpi.launching.starting import Start
 from lb_mpi.launching.watch import LOOK_S, Watch
 from lb_mpi.recording.launches import DEATH
-from lb_mpi.signs import SAVED
+from lb_mpi.signs import SAVE_SIGNAL, SAVED
 
 DEATH_S = 10.0  # so long mpiexec may need to end the others when a rank has died
 STACK_S = 5.0
@@ -47,7 +50,8 @@ def supervise(
 ) -> Outcome:
     """Run mpiexec until it ends, or a host is gone, or a rank hangs, in its `start` or later; say what has died.
 
-    Ctrl-C and its kin end the run: SystemExit or KeyboardInterrupt, unless the program has saved by then.
+    Ctrl-C and its kin end the run: SystemExit or KeyboardInterrupt, unless the program has saved by then.  SIGUSR1 only asks
+    for that: a program that can't save goes on.
     """
     process = None
     try:
@@ -81,11 +85,15 @@ class _Run:
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
-        self._hung: list[State] = []
+        self._hung: list[State] | list[Hang] = []
+        self._awaited = Awaited(start.n_ranks, patience.hang_s, lambda rank: watch.stack(rank, STACK_S))
+        self._word = ""  # of mpiexec's daemons
         self._asked: tuple[float, int] | None = None  # when the program was told to save, after so many signals
 
     def goes_on(self) -> bool:
         """Look: is it to be waited for?"""
+        if not self._word and self._watch.is_far:
+            self._tell_word()
         self._gone = self._watch.lost()
         self._hear()
         now = time.monotonic() - self._began
@@ -93,11 +101,12 @@ class _Run:
             return False
         if self._came and not self._goes_on_to_save(now):
             return False
-        if any(end.code < 0 and now > at_s + DEATH_S for at_s, end in self._ends):
+        if any(end.code <= 0 and now > at_s + DEATH_S for at_s, end in self._ends):
             return False
         states = self._watch.states()
         stuck = self._start.stuck(now, states)
         self._hung = [state for state in states if 0 < self._patience.hang_s <= state.quiet_s] or stuck
+        self._hung = self._hung or self._awaited.stuck(now, states)
         return not self._hung
 
     def outcome(self) -> Outcome:
@@ -117,7 +126,7 @@ class _Run:
             self._diary.tell(DEATH, str(state), state.rank)
         for state in self._hung[:MOST_STACKS]:
             stack = self._watch.stack(state.rank, STACK_S).rstrip().splitlines()
-            say(f"Python stack of rank {state.rank}:" if stack else f"rank {state.rank} shows no Python stack", *stack)
+            say(f"Python stack of rank {state.rank}:" if stack else f"rank {state.rank} gives no Python stack", *stack)
         if code and not self._came:
             say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
@@ -133,11 +142,18 @@ class _Run:
             seconds=seconds,
         )
 
+    def _tell_word(self) -> None:
+        """Let hosts know by which word to find mpiexec's daemons, as soon as it has started one, or ssh for one."""
+        with contextlib.suppress(OSError):
+            if found := daemons.word(children(self._process.pid)):
+                self._word = found
+                self._watch.tell(f"daemons {found}")
+
     def _hear(self) -> None:
         """Take in how ranks have ended; say who was killed, and which failed first."""
         now = time.monotonic() - self._began
         for end in self._watch.ends():
-            if end.code < 0 or (end.code != SAVED and not any(one.code > 0 for _, one in self._ends)):
+            if end.code < 0 or (end.code != SAVED and not any(one.code >= 0 for _, one in self._ends)):
                 say(end)
                 self._diary.tell(DEATH, str(end), end.rank)
             self._ends.append((now, end))
@@ -147,14 +163,18 @@ class _Run:
         if self._asked is None:
             self._watch.hear(NEWEST_S)
             if not any(state.saves for state in self._watch.states()):
-                return False
+                if set(self._came) != {SAVE_SIGNAL}:
+                    return False
+                say(f"{SAVE_SIGNAL.name}: the program goes on, since it can't save at a signal (lb_mpi.asked_to_stop)")
+                self._came.clear()
+                return True
             say(
-                f"the program is told to save and stop, within {self._patience.grace_s:g} s; again: it is ended at once"
+                f"the program has {self._patience.grace_s:g} s to save and stop; a second signal ends it at once"
             )
             self._watch.tell("save")
             self._asked = now, len(self._came)
         asked_s, n_came = self._asked
         if now > asked_s + self._patience.grace_s:
-            say(f"it has not stopped within {self._patience.grace_s:g} s")
+            say(f"the program has not stopped within {self._patience.grace_s:g} s")
             return False
         return len(self._came) == n_came

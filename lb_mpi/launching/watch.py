@@ -6,7 +6,7 @@ On the other side is host.py, started by ssh, or by what stands for it.
 from __future__ import annotations
 
 import contextlib
-import json
+import math
 import os
 import resource
 import selectors
@@ -19,11 +19,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 from lb_mpi.launching import refusals
 from lb_mpi.launching.commands import argv
-from lb_mpi.launching.heard import End, Stack, State
+from lb_mpi.launching.heard import End, Stack, State, parse, printable, read
+from lb_mpi.launching.network import Network
 
 REACH_S = 20.0  # for all hosts, at the same time
-SIGN_S = 12.0  # without a sign of life a host is given up
-SOON_S = 5.0  # the same where that costs little, since the run goes on without it
+SIGN_S = 12.0  # without a sign of life another host is given up
+SOON_S = 5.0  # the same where that costs little, since the run goes on without it from what it has saved
 DOUBT_S = 1.0  # for a host that was given up, when all others have answered
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
@@ -40,13 +41,13 @@ class Connection:
         self.name = name
         self.facts: dict[str, str] = {}
         self.answered = 0  # the number of the last question that was
+        self.silent_s = 0.0  # for so long it has given no sign of life
         self.ends: list[End] = []  # of its ranks, that nobody has taken yet
         self.states: dict[str, State] = {}  # of its ranks, as told last
         self.stacks: dict[str, str] = {}  # of ranks that were asked for theirs
-        self.last_sign = time.monotonic()
         self._said: deque[str] = deque(maxlen=MOST_LINES)  # by others than host.py: why there is no connection
         self._text = b""
-        there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host', mark))}"
+        there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -57,6 +58,7 @@ class Connection:
                 start_new_session=True,  # Ctrl-C is for this program, which then ends the others in good order
             )
         self._socket.setblocking(False)
+        self.tell(mark)
 
     def fileno(self) -> int:
         """What can be read from when the host has said something, or is gone."""
@@ -69,31 +71,37 @@ class Connection:
                 self._text += said
         *lines, self._text = self._text.split(b"\n")
         for line in lines:
-            if not line.startswith(b"lb_mpi "):
+            try:
+                self._take(line.decode())
+            except ValueError:
                 self._hear_others(line)
-                continue
-            self._said.clear()
-            self._take(line.decode().removeprefix("lb_mpi "))
+            else:
+                self._said.clear()
 
     def _hear_others(self, line: bytes) -> None:
         if said := line.decode(errors="replace").strip():
-            self._said.append(said)
+            self._said.append(printable(said))
 
-    def _take(self, said: str) -> None:
-        """Take in a line of host.py."""
+    def _take(self, line: str) -> None:
+        """Take in a line of host.py; ValueError for one that isn't from there, like those of a login shell."""
+        by, _, said = line.partition(" ")
         what, _, about = said.partition(" ")
+        if by != "lb_mpi":
+            raise ValueError(f"{line}: expected a line of host.py")
         if said.startswith("{"):
-            self.facts, self.last_sign = json.loads(said), time.monotonic()
+            self.facts = _facts(said)
         elif what == "alive":
-            self.answered, self.last_sign = int(about), time.monotonic()
+            self.answered, self.silent_s = int(about), 0.0
         elif what == "state":
-            state = State(**json.loads(about))
+            state = read(State, about)
             self.states[state.rank] = state
         elif what == "end":
-            self.ends.append(End(**json.loads(about)))
+            self.ends.append(read(End, about))
         elif what == "stack":
-            stack = Stack(**json.loads(about))
+            stack = read(Stack, about)
             self.stacks[stack.rank] = stack.text
+        else:
+            raise ValueError(f"{line}: expected what host.py says")
 
     def tell(self, line: str) -> None:
         """Tell host.py; "? K" asks for a sign of life."""
@@ -135,14 +143,27 @@ class Watch:
     """All connections; a context manager that closes them.  This machine is watched in any case, to compare with."""
 
     def __init__(
-        self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str, *, sign_s: float | None = None
+        self,
+        names: Iterable[str],
+        launcher: Sequence[str],
+        python: str,
+        mark: str,
+        *,
+        may_restart: bool = False,
+        reached: set[str] | None = None,
     ) -> None:
-        """Begin to connect to all; without a sign of life for `sign_s` (None: SIGN_S) a host is gone."""
+        """Begin to connect to all; when something is saved, and the run `may_restart`, a silent host is given up soon.
+
+        `reached`: hosts that have come over the network in a start before, and must do so again; those that do are added.
+        """
         names = list(names)
-        self._sign_s = SIGN_S if sign_s is None else sign_s
+        self._may_restart = may_restart
+        self._reached = set() if reached is None else reached
         self._gone: set[str] = set()
-        _allow_files(len(names) + 100)
+        self._cut_off: set[str] = set()  # of these, who still answers, but not over the network
+        _allow_files(2 * len(names) + 100)
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
+        self._network = Network()
         self.here = Connection(socket.gethostname(), launcher, python, mark)
         self.hosts: list[Connection] = []
         try:
@@ -153,7 +174,10 @@ class Watch:
             raise
         for connection in self._all:
             self._ready.register(connection, selectors.EVENT_READ, connection)
+            if connection is not self.here:
+                connection.tell(self._network.invite(connection.name))
         self._asked, self._n_asked = 0.0, 0
+        self._looked = time.monotonic()
 
     @property
     def _all(self) -> set[Connection]:
@@ -180,6 +204,8 @@ class Watch:
             connection.listen()
             if connection.ended() is not None:  # there is no more to come
                 self._ready.unregister(connection)
+        self._network.listen()
+        self._reached.update(self._network.answered)
 
     def reach(self, gone: Collection[str] = ()) -> dict[str, str]:
         """Wait until all hosts have said what they have; by name, a line for each host of which something is wrong.
@@ -191,7 +217,7 @@ class Watch:
         waiting = self._all
         while waiting and (left_s := deadline - time.monotonic()) > 0:
             self._listen(min(left_s, DOUBT_S))
-            waiting = {one for one in waiting if not one.facts and one.ended() is None}
+            waiting = {one for one in waiting if not (one.facts and self._is_reached(one)) and one.ended() is None}
             if all(one.name in gone for one in waiting):
                 deadline = min(deadline, time.monotonic() + DOUBT_S)
             time.sleep(0.01)
@@ -216,11 +242,23 @@ class Watch:
             return f"host {one.name}: " + (why + one.advice() if why else f"no answer within {waited_s:.0f} s")
         if "error" in one.facts:
             return f"host {one.name}: {one.facts['error']}"
+        if not self._is_reached(one):
+            return f"host {one.name}: it can't connect to {self.here.name} within {waited_s:.0f} s, as it could before"
         own = {**self.here.facts, "host": one.facts["host"]}
         differs = [
             f"{what} {one.facts.get(what)}, here {own[what]}" for what in own if one.facts.get(what) != own[what]
         ]
         return f"host {one.name}: {'; '.join(differs)}" if differs else ""
+
+    @property
+    def _sign_s(self) -> float:
+        """For so long another host may be silent.  This machine isn't gone as long as its host.py is there: it's busy."""
+        return SOON_S if self._may_restart and any(state.n_saved for state in self.states()) else SIGN_S
+
+    @property
+    def is_far(self) -> bool:
+        """Whether there are other hosts than this machine."""
+        return any(one is not self.here for one in self.hosts)
 
     @property
     def gone(self) -> tuple[str, ...]:
@@ -233,11 +271,19 @@ class Watch:
         now = time.monotonic()
         if now > self._asked + ASK_S:
             self._ask()
-        lines = []
+        waited_s = min(now - self._looked, ASK_S)  # while this process was stopped, it has not waited
+        self._looked = now
+        lines, sign_s = [], self._sign_s
         for one in self.hosts:
+            one.silent_s += waited_s
             why = one.ended()
-            if why is None and now > one.last_sign + self._sign_s:
-                why = f"no sign of life for {self._sign_s:g} s"
+            if one.name in self._network.silent_s:
+                self._network.silent_s[one.name] += waited_s
+            if why is None and one is not self.here and one.silent_s > sign_s:
+                why = f"no sign of life for {sign_s:g} s"
+            if why is None and self._network.silent_s.get(one.name, 0.0) > sign_s:
+                why = f"no sign of life over the network for {sign_s:g} s"
+                self._cut_off.add(one.name)
             if why is not None:
                 self._gone.add(one.name)
                 lines.append(f"host {one.name} is gone: {why}")
@@ -265,6 +311,7 @@ class Watch:
         deadline = time.monotonic() + wait_s
         asked = [one for one in self._all if rank in one.states]
         for one in asked:
+            one.stacks.pop(rank, None)
             one.tell(f"stack {rank}")
         while not (found := [one.stacks[rank] for one in asked if rank in one.stacks]) and time.monotonic() < deadline:
             self._listen(LOOK_S)
@@ -277,16 +324,19 @@ class Watch:
         asked = self._n_asked
         while True:
             self._listen(0.0)
-            late = [one for one in self.hosts if one.answered < asked and one.ended() is None]
+            late = [one for one in self.hosts if self._last_answer(one) < asked and one.ended() is None]
             if not late or time.monotonic() > began + seconds:
                 return late
             time.sleep(LOOK_S)
 
     def silent(self) -> list[str]:
         """Return a line for each host that is gone, or gives no sign of life when it's waited for."""
-        late = self.hear(self._sign_s)
+        late = [one for one in self.hear(self._sign_s) if one is not self.here]
         self._gone.update(one.name for one in late)
-        return list(dict.fromkeys(self.lost() + [f"host {one.name} is gone: no sign of life" for one in late]))
+        cut_off = {one.name for one in late if one.answered == self._n_asked}
+        self._cut_off |= cut_off
+        lines = [f"host {one.name} is gone: no sign of life{' over the network' * (one.name in cut_off)}" for one in late]
+        return list(dict.fromkeys(self.lost() + lines))
 
     def close(self) -> None:
         """End on all hosts what the program may have left there."""
@@ -294,8 +344,27 @@ class Watch:
         for one in self._all:
             one.hang_up()
         for one in self._all:
-            one.close(0.0 if one.name in self._gone else deadline - time.monotonic())
+            one.close(0.0 if one.name in self._gone - self._cut_off else deadline - time.monotonic())
         self._ready.close()
+        self._network.close()
+
+    def _is_reached(self, one: Connection) -> bool:
+        """Whether a host has come over the network; for one that never has, that isn't asked."""
+        return one is self.here or one.name not in self._reached or one.name in self._network.answered
+
+    def _over_network(self, one: Connection) -> float:
+        """The number of the last question that a host has answered over the network; all, if it isn't judged by that."""
+        return self._network.answered.get(one.name, math.inf)
+
+    def _last_answer(self, one: Connection) -> float:
+        return min(one.answered, self._over_network(one))
+
+
+def _facts(line: str) -> dict[str, str]:
+    facts = parse(line)
+    if not all(isinstance(has, str) for has in facts.values()) or not facts.keys() & {"host", "error"}:
+        raise ValueError(f"{line}: expected what a host has")
+    return {printable(what): printable(has) for what, has in facts.items()}
 
 
 def _allow_files(n: int) -> None:

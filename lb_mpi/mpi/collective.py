@@ -23,6 +23,9 @@ from lb_mpi.mpi.waiting import barrier, wait
 
 T = TypeVar("T")
 last_words.install()
+_finalized = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, _value: signs.end())
+if MPI.Is_initialized() and not MPI.Is_finalized():
+    MPI.COMM_SELF.Set_attr(_finalized, None)  # MPI.Finalize deletes it, before all else
 
 _FILES: tuple[type[Exception], ...] = (
     FileExistsError,

@@ -1,11 +1,10 @@
-"""The arguments of tasks as they travel: the rows of an array raw, a range as three numbers, a list in pickled blocks.
+"""The arguments of tasks as they travel: the rows of an array raw, a range as two numbers, a list in pickled blocks.
 
 Position k of a map is item order[k]; a rank reads the blocks that it needs, and no others.
 """
 
 from __future__ import annotations
 
-import io
 import pickle
 import struct
 from collections.abc import Iterable, Sequence
@@ -17,12 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.checks import show
+from lb_mpi.metrics import as_numbers
 from lb_mpi.pooling.intervals import MOST
 
 BLOCK = 256  # items in a block of a list, at most
 BLOCKS_A_RANK = 8  # at least, where there are so many items
 
-_HEADER = struct.Struct("<qqqq")  # kind, items in a block or start of the range, number of blocks or its step, bytes ahead
+_INT64 = range(-(1 << 63), 1 << 63)  # numbers of a range that travel as such
+# Kind; start of the range, items in a block, or bytes of (dtype, shape); step of the range, or number of blocks; numbers in
+# the order of a range.
+_HEADER = struct.Struct("<qqqq")
 
 
 class Kind(IntEnum):
@@ -60,24 +63,35 @@ def check_items(items: Any) -> Items:
         if not isinstance(items, Iterable):
             raise TypeError(f"items = {show(items)}: expected a number, a range, an array or a list of items")
         items = list(items)
-    if len(items) > MOST:
-        raise ValueError(f"{len(items):,} items: expected at most {MOST:,}")
-    return Items(items, len(items))
+    if (n := _length(items)) > MOST:
+        count = f"{n:,}" if n in _INT64 else "more than 2**63"
+        raise ValueError(f"{count} items: expected at most {MOST:,}")
+    if isinstance(items, range) and not (items.start in _INT64 and items.step in _INT64):
+        items = list(items)
+    return Items(items, n)
+
+
+def _length(items: Any) -> int:
+    """Return len(items), also of a range with more numbers than len() can count."""
+    if isinstance(items, range):
+        return (items[-1] - items[0]) // items.step + 1 if items else 0
+    return len(items)
 
 
 def check_costs(costs: Any, n: int) -> NDArray[np.float64] | None:
-    """What the user says that n items cost; TypeError or ValueError, saying what was expected."""
+    """What the user says that n items cost, as parts of the largest cost: the unit is any, and sums must be finite.
+
+    ValueError, saying what was expected.
+    """
     if costs is None:
         return None
-    try:
-        values = np.array(costs, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"costs = {show(costs)}: expected {n} numbers >= 0") from None
+    values = as_numbers("costs", costs)
     if values.shape != (n,):
         raise ValueError(f"costs of shape {values.shape}: expected ({n},), one for each item")
     if wrong := np.flatnonzero(~(np.isfinite(values) & (values >= 0))).tolist():
         raise ValueError(f"costs[{wrong[0]}] = {values[wrong[0]]}: expected a finite number >= 0")
-    return values
+    most = values.max(initial=0.0)
+    return values / most if most else values
 
 
 def encode(items: Items, order: NDArray[np.int64], size: int) -> list[bytes | memoryview]:
@@ -86,9 +100,9 @@ def encode(items: Items, order: NDArray[np.int64], size: int) -> list[bytes | me
         numbers = order if items.n and not np.array_equal(order, np.arange(len(order))) else order[:0]
         return [_HEADER.pack(Kind.RANGE, items.of.start, items.of.step, len(numbers)), numbers.tobytes()]
     if isinstance(items.of, np.ndarray) and not items.of.dtype.hasobject:
-        file = io.BytesIO()
-        np.lib.format.write_array(file, np.ascontiguousarray(items.of[order]), allow_pickle=False)
-        return [_HEADER.pack(Kind.ARRAY, 0, 0, 0), file.getbuffer()]
+        rows = items.of[order]
+        about = pickle.dumps((rows.dtype, rows.shape), pickle.HIGHEST_PROTOCOL)
+        return [_HEADER.pack(Kind.ARRAY, len(about), 0, 0), about, rows.tobytes()]
     n_block = max(1, min(BLOCK, len(order) // (size * BLOCKS_A_RANK)))
     numbers = iter(order.tolist())
     blocks = []
@@ -120,13 +134,8 @@ class Coming:
         if self._kind is Kind.RANGE:
             self._numbers = np.frombuffer(self._data, np.int64, count=n)
         elif self._kind is Kind.ARRAY:
-            file = io.BytesIO(self._data[:2048].tobytes())  # the array itself is not copied
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-            n_values = int(np.prod(shape, dtype=np.int64))
-            self._array = np.frombuffer(self._data, np.uint8, offset=file.tell())[: n_values * dtype.itemsize]
-            self._array = self._array.view(dtype).reshape(shape)
+            dtype, shape = pickle.loads(self._data[: self._first])
+            self._array: NDArray[Any] = np.ndarray(shape, dtype, self._data, self._first)
         else:
             self._ends = np.frombuffer(self._data, np.int64, count=self._second + 1)
             self._data = self._data[self._ends.nbytes :]
@@ -149,4 +158,5 @@ class Coming:
 
 
 def _row(item: Any) -> Any:
-    return item.copy() if isinstance(item, np.ndarray) else item
+    """A row of an array as the task's own; a structured number, too, is a view of the array."""
+    return item.copy() if isinstance(item, np.ndarray | np.void) else item

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lb_mpi import checks
 from lb_mpi.errors import Error
 from lb_mpi.mpi.crew import INLINE_BYTES, MAP, Crew
+from lb_mpi.mpi.digest import digest
 from lb_mpi.mpi.functions import Sent
 from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.items import Items, check_costs, check_items, encode
@@ -33,7 +34,7 @@ from lb_mpi.mpi.pool_messages import (
 from lb_mpi.mpi.progress import ProgressLine
 from lb_mpi.mpi.shift import Call, Shift
 from lb_mpi.mpi.submitting import Leader
-from lb_mpi.mpi.task_log import TaskLog, digest
+from lb_mpi.mpi.task_log import TaskLog
 from lb_mpi.pooling.deal import Deal, Floats, deal
 from lb_mpi.pooling.intervals import MOST
 from lb_mpi.pooling.log import check_returns
@@ -92,8 +93,10 @@ def make_job(
     )
     if log is None:
         return job
+    if isinstance(items, set | frozenset):
+        raise TypeError(f"items = {checks.show(items)}: expected items in a fixed order for a log, such as sorted(items)")
     check_returns(call.function)
-    opened = TaskLog(log, digest(call.function, checked), checked.n)
+    opened = TaskLog(log, digest(call.function, checked.of, star=call.star), checked.n)
     left = np.array([number for number in range(checked.n) if number not in opened.done], dtype=np.int64)
     return job._replace(numbers=left, log=opened)
 

@@ -70,8 +70,8 @@ class Pool:
         else:
             own = duplicate(MPI.COMM_WORLD if comm is None else comm)
             try:
-                agree_on(own, root=root, speeds=None if speeds is None else list(speeds))
                 given = agree(own, lambda: served.check_pool(own.size, root, speeds, emulated_speed))
+                agree_on(own, root=root, speeds=given)
             except BaseException:
                 own.Free()
                 raise

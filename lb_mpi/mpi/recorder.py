@@ -26,6 +26,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import lb_mpi
+from lb_mpi.files import create
 from lb_mpi.mpi.collective import agree, agree_on
 from lb_mpi.mpi.facts import library
 from lb_mpi.recording.events import Clock, Event, Mark, Phase
@@ -50,9 +51,7 @@ class _File:
             world.rank, world.size, socket.gethostname(), os.getpid(), now, wall, _versions(), " ".join(sys.argv)
         )
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(
-            folder / file_name(world.rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
-        )
+        self._file = create(folder / file_name(world.rank))
         self.record = Record(now, self._on_bin)
         self._number, self._due = 0, now + WRITE_S
         self._write(header(self.about), 0)

@@ -203,7 +203,11 @@ def _check(folder: object, options: Mapping[str, object] | None, index: object) 
 def _check_counts(counts: Sequence[int], size: int, given: _Given) -> list[int]:
     if given.numbers is not None:
         raise ValueError("counts and index: expected one of them")
-    found = [integer(f"counts[{rank}]", n, 0) for rank, n in enumerate(counts)]
+    try:
+        listed = list(counts)
+    except TypeError:
+        raise TypeError(f"counts = {show(counts)}: expected {size} numbers, one for each rank") from None
+    found = [integer(f"counts[{rank}]", n, 0) for rank, n in enumerate(listed)]
     if len(found) != size:
         raise ValueError(f"counts has {len(found)} numbers: expected {size}, one for each rank")
     return found

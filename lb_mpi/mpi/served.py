@@ -64,7 +64,11 @@ def check_pool(
         checks.integer("root", root, least=0, most=size - 1)
     if speeds is None:
         return None
-    given = [checks.number(f"speeds[{rank}]", speed, above=0.0) for rank, speed in enumerate(speeds)]
+    try:
+        listed = list(speeds)
+    except TypeError:
+        raise TypeError(f"speeds = {checks.show(speeds)}: expected {size} numbers, one for each rank") from None
+    given = [checks.number(f"speeds[{rank}]", speed, above=0.0) for rank, speed in enumerate(listed)]
     if len(given) != size:
         raise ValueError(f"speeds: {len(given)} of them: expected {size}, one for each rank")
     return given

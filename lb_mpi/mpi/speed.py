@@ -28,6 +28,7 @@ Kernel = Callable[[int], object]
 
 CHUNK_S = 2e-3  # for one call of the kernel: short against a round, long against the call
 MOST_UNITS = 1 << 40  # in one call; a kernel that does them in no time does nothing
+MOST_ROUNDS = 1000
 MOST_LOOKS = 3  # at ranks of one host that don't seem to be alike
 MESSAGE_BYTES = (1, 1 << 12, 1 << 16, 1 << 20)
 LEAST_REPEATS, MOST_REPEATS, REPEATS_S = 4, 200, 10e-3  # of a message of each size
@@ -86,7 +87,8 @@ class _Rounds(NamedTuple):
 
 def _check(kernel: object, rounds: int, round_s: float) -> _Rounds:
     function("kernel", kernel, optional=True)
-    return _Rounds(integer("rounds", rounds, 1), number("round_s", round_s, above=0.0, most=60.0, unit="seconds"))
+    n = integer("rounds", rounds, 1, MOST_ROUNDS)
+    return _Rounds(n, number("round_s", round_s, above=0.0, most=60.0, unit="seconds"))
 
 
 # --- speeds -----------------------------------------------------------------------------------------------------------

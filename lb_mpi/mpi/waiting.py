@@ -37,8 +37,10 @@ class Nap:
     def take(self, at_most: float = float("inf")) -> None:
         """Sleep, a little longer each time, and at most `at_most` seconds; whoever watches is told that this rank lives."""
         signs.turn()
-        self._since = self._since or time.perf_counter()
+        began = time.perf_counter()
+        self._since = self._since or began
         time.sleep(max(0.0, min(self._length, at_most)))
+        signs.slept(time.perf_counter() - began)
         self._length = min(1.5 * self._length, self.longest_s)
 
 

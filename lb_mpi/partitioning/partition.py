@@ -16,11 +16,10 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_speeds
-from lb_mpi.partitioning.quality import check_machine
+from lb_mpi.partitioning.quality import MAX_PARTS, check_machine
 
 AIMS = ("cut", "time")
 EFFORTS = ("fast", "good", "best")
-MAX_PARTS = 1 << 24  # what is kept per part would fill the memory
 ATTEMPTS = 4  # partitions that are made whole, to choose from
 METHODS = ("multilevel", "multilevel-spectral")
 

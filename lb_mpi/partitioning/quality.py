@@ -30,6 +30,8 @@ from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_parts, check_speeds, imbalance
 
+MAX_PARTS = 1 << 24  # what is kept per part would fill the memory
+
 
 @dataclass(frozen=True, eq=False)
 class MappingCost:
@@ -91,7 +93,7 @@ def partition_metrics(
 
     ValueError for arguments out of range.
     """
-    tasks, k = as_graph(graph), checks.integer("k", k, 1)
+    tasks, k = as_graph(graph), checks.integer("k", k, 1, MAX_PARTS)
     check_machine(machine, k, unit_s)
     if targets is None:
         targets = np.ones(k) if machine is None else machine.speeds

@@ -8,6 +8,7 @@ lie together in the order of a map, the largest first, so that what is stolen fr
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -53,7 +54,7 @@ class Speeds:
     """
 
     def __init__(self, size: int, given: Sequence[float] | None = None) -> None:
-        self.values = np.ones(size) if given is None else np.array(given, dtype=np.float64)
+        self.values = np.ones(size) if given is None else _relative(given)
         self._given = given is not None
         self._tasks = np.zeros(size)
         self._work_s = np.zeros(size)  # what the average rank would have needed
@@ -70,3 +71,9 @@ class Speeds:
         self._seconds = MEMORY * self._seconds + seconds
         prior_s = PRIOR_TASKS * self._seconds.sum() / self._tasks.sum()
         self.values = (self._work_s + prior_s) / (self._seconds + prior_s)
+
+
+def _relative(speeds: Sequence[float]) -> Floats:
+    """Speeds in parts of the largest, so that sums are finite; none is 0, nor so small that its inverse is infinite."""
+    values: Floats = np.array(speeds, dtype=np.float64) / max(speeds)
+    return values.clip(min=sys.float_info.min)

@@ -27,7 +27,7 @@ import numpy as np
 from lb_mpi.checks import show
 from lb_mpi.frames import frame, read_frame
 
-MAGIC, VERSION = b"lb_mpi", 1
+MAGIC, VERSION = b"lb_mpi", 2
 _START = struct.Struct("<6sH")  # magic, version
 _INT64, _UINT64 = -(1 << 63), (1 << 64) - 1  # what MessagePack has for integers
 TYPES = "None, bool, int, float, complex, str, bytes, tuple, list, dict, numpy arrays and numbers of them"
@@ -194,13 +194,18 @@ def _big(value: int) -> bytes:
 
 
 def _array(array: np.ndarray[Any, Any]) -> bytes:
+    dtype = array.dtype
+    if dtype.names is not None or not dtype.itemsize:
+        kept = np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype))
+        if kept != dtype or kept.type is not dtype.type:
+            raise TypeError(f"result of dtype {show(dtype)} can't be written to a log: it would come back as {show(kept)}")
     file = io.BytesIO()
     np.lib.format.write_array(file, array, allow_pickle=False)
     return file.getvalue()
 
 
 def _read_array(data: bytes) -> Any:
-    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))  # names of any length
 
 
 _READERS: dict[int, Callable[[bytes], Any]] = {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.checks import choice, integer, number
+from lb_mpi.checks import choice, integer, number, virtual_s
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.metrics import check_speeds
 from lb_mpi.pooling.collect import RankTasks
@@ -23,6 +23,7 @@ from lb_mpi.pooling.world import Network, Tasks, World, check_network
 from lb_mpi.recording.record import Record
 
 MOST_RANKS = 10_000  # of which each looks at all words of its host
+MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
 TASKS = ("constant", "lognormal")  # kinds of costs
 
 
@@ -143,7 +144,8 @@ def task_costs(kind: str, n: int, mean_s: float, *, spread: float = 1.0, seed: i
     `spread` is the standard deviation of their logarithms.  ValueError for other words.
     """
     choice("tasks", kind, TASKS)
-    n, mean_s, width = integer("n", n, 0), number("task_s", mean_s, above=0.0), number("spread", spread, least=0.0)
+    n, mean_s = integer("n", n, 0), virtual_s("task_s", mean_s)
+    width = number("spread", spread, least=0.0, most=MOST_SPREAD)
     if kind == "constant":
         return np.full(n, mean_s)
     return mean_s * np.random.default_rng(check_seed(seed)).lognormal(-0.5 * width**2, width, n)

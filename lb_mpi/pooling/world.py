@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lb_mpi.checks import number
+from lb_mpi.checks import virtual_s
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.collect import Collector
 from lb_mpi.pooling.deal import Floats
@@ -277,7 +277,7 @@ def check_network(network: Network) -> Network:
     """The network; ValueError unless its times are 0 or more (latencies: above 0, low <= high), and finite."""
     for name in ("within_s", "between_s"):
         low, high = getattr(network, name)
-        number(name, high, least=number(name, low, above=0.0))
+        virtual_s(name, high, least=virtual_s(name, low))
     for name in ("swap_s", "look_s", "batch_s"):
-        number(name, getattr(network, name), least=0.0)
+        virtual_s(name, getattr(network, name), least=0.0)
     return network

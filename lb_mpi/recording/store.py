@@ -28,7 +28,7 @@ MAGIC, VERSION = b"lb_rec", 3
 HEADER_BYTES = 4096
 SLOT_BYTES, RANK_BYTES = 160 << 10, 128
 _START = struct.Struct("<6sH")  # magic, version
-_TEXT_BYTES = 256  # of a text in the header
+_TEXT_BYTES = 256  # characters of a text in the header
 _TABLES = {"steps": STEP, "moves": MOVE, "flows": FLOW, "marks": MARK}
 
 
@@ -75,7 +75,7 @@ def slot_bytes(size: int) -> int:
 
 def header(about: About) -> bytes:
     """The begin of a file: HEADER_BYTES bytes."""
-    texts = {name: value[:_TEXT_BYTES] for name, value in about._asdict().items() if isinstance(value, str)}
+    texts = {name: _writable(value) for name, value in about._asdict().items() if isinstance(value, str)}
     packed: bytes = msgpack.packb({**about._asdict(), **texts})
     return (_START.pack(MAGIC, VERSION) + frame(packed)).ljust(HEADER_BYTES, b"\0")
 
@@ -113,6 +113,11 @@ def read(data: bytes | memoryview) -> Stored:
     if best is None:
         raise ValueError("no snapshot in it is whole: expected one at least")
     return _stored(about, best)
+
+
+def _writable(text: str) -> str:
+    """The begin of a text; what is no Unicode in it (arguments are any bytes) as backslashes and digits."""
+    return text[:_TEXT_BYTES].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _about(view: memoryview) -> About:

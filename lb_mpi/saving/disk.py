@@ -61,11 +61,16 @@ class Disk:
             path.mkdir(exist_ok=True)
             self.sync_dir(path.parent)
 
-    def names(self, path: Path) -> list[str]:
-        """List what lies in a directory, sorted; nothing if there is none."""
+    def names(self, path: Path, *, own: bool = False) -> list[str]:
+        """List what lies in a directory, sorted; nothing if there is none, or a file of that name.
+
+        `own`: it's one that `make_dir` has made.  A link in its place isn't: others have put it there, to be emptied.
+        """
+        if own and path.is_symlink():
+            return []
         try:
             return sorted(os.listdir(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def create(self, path: Path) -> File:
@@ -103,11 +108,11 @@ class Disk:
         os.rmdir(path)
 
     def lock(self, path: Path) -> int:
-        """Lock a file, which is made if there is none; BlockingIOError if another process has it.
+        """Lock a file, which is made if there is none; BlockingIOError if another process has it, OSError for a link.
 
         It is locked until what is returned is given to `unlock`, or the process ends.
         """
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:

@@ -140,14 +140,14 @@ class Folder:
     def discard(self, number: int) -> None:
         """Remove what was written of a save that won't be committed, as far as that is possible."""
         with contextlib.suppress(OSError):
-            if MANIFEST not in self._disk.names(self._place(number)):
+            if MANIFEST not in self._disk.names(self._place(number), own=True):
                 self._remove(number)
 
     def saves(self) -> Saves:
         """Read the manifests.  ValueError for a save of another kind, or of another version of the format."""
         whole, damaged = [], []
         for number in self._numbers():
-            if MANIFEST in self._disk.names(self._place(number)):
+            if MANIFEST in self._disk.names(self._place(number), own=True):
                 try:
                     whole.append(self._manifest(number))
                 except SaveError as error:
@@ -227,7 +227,7 @@ class Folder:
 
     def _remove(self, number: int) -> None:
         place = self._place(number)
-        names = self._disk.names(place)
+        names = self._disk.names(place, own=True)
         if MANIFEST in names:
             self._disk.remove(place / MANIFEST)
             self._disk.sync_dir(place)

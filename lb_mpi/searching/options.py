@@ -37,12 +37,17 @@ class Options(NamedTuple):
             pause_s=_pause(self.pause_s),
             balance=bool(self.balance),
             seed=seed(self.seed),
-            report_every_s=every if every == math.inf else number("report_every_s", every, above=0.0, unit="seconds"),
+            report_every_s=_seconds("report_every_s", every),
             route=None if self.route is None else choice("route", self.route, ("ring", "random")),
-            save_every_s=saves
-            if saves in (None, math.inf)
-            else number("save_every_s", saves, above=0.0, unit="seconds"),
+            save_every_s=None if saves is None else _seconds("save_every_s", saves),
         )
+
+
+def _seconds(name: str, value: object) -> float:
+    """Return a time above 0; infinity will do."""
+    if isinstance(value, float | np.floating) and value == math.inf:
+        return math.inf
+    return number(name, value, above=0.0, unit="seconds")
 
 
 def _pause(pause_s: object) -> tuple[float, float]:

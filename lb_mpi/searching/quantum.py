@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lb_mpi.checks import integer
 
+MOST_UNITS = 1 << 40
+
 
 class Quantum:
     """An adaptive work quantum: long enough that polling costs less than `overhead` of the work (a fraction), but not much
@@ -13,7 +15,9 @@ class Quantum:
     """
 
     def __init__(self, fixed: int | None = None, *, overhead: float = 0.02, longest_s: float = 5e-3) -> None:
-        self.units = 1 if fixed is None else integer("quantum", fixed, 1, unit="units of work; None: adaptive")
+        self.units = 1
+        if fixed is not None:
+            self.units = min(integer("quantum", fixed, 1, unit="units of work; None: adaptive"), MOST_UNITS)
         self._fixed = fixed is not None
         self._overhead, self._longest_s = overhead, longest_s
         self._poll_s = 0.0

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from lb_mpi.checks import number, show
+from lb_mpi.checks import bandwidth, show, virtual_s
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
@@ -80,13 +80,16 @@ class Delays:
         return at
 
 
+MOST_UNITS = 1 << 40  # in one quantum
+
+
 class Slot:
     """What the simulation keeps of one rank."""
 
     def __init__(self, speed: float, unit_s: float, quantum_s: float, drafts: Drafts | None) -> None:
         self.speed, self.drafts = speed, drafts
         self.unit_s = unit_s / speed  # virtual seconds that it takes for one unit
-        self.quantum = max(1, round(quantum_s * speed / unit_s))  # units
+        self.quantum = max(1, round(min(quantum_s * speed / unit_s, MOST_UNITS)))
         self.inbox: list[int] = []  # numbers of messages
         self.busy_until = 0.0
         self.alarm = 0  # the number of its one valid alarm
@@ -118,9 +121,9 @@ class Simulation:
         if size < 1:
             raise ValueError("problems: expected one per rank, got none")
         options = (options or Options(seed=seed)).checked()
-        unit_s, quantum_s = number("unit_s", unit_s, above=0.0), number("quantum_s", quantum_s, above=0.0)
+        unit_s, quantum_s = virtual_s("unit_s", unit_s), virtual_s("quantum_s", quantum_s)
         if bytes_per_s != math.inf:
-            bytes_per_s = number("bytes_per_s", bytes_per_s, above=0.0)
+            bytes_per_s = bandwidth("bytes_per_s", bytes_per_s)
         for problem in problems:
             check_problem(problem)
             options = check_route(problem, options)
@@ -137,7 +140,7 @@ class Simulation:
         self.over_at = 0.0  # when the last rank heard that it is over
         self.messages = 0
         self.in_flight: dict[int, Send] = {}  # by number: what was sent and hasn't been served
-        overhead_s = number("overhead_s", overhead_s, least=0.0)
+        overhead_s = virtual_s("overhead_s", overhead_s, least=0.0)
         self._delays = Delays(latency, bytes_per_s, overhead_s, random.Random(seed))
         worlds = list(range(size))
         drafts = [Drafts(record, rank, worlds) for rank, record in enumerate(records)] if records else []
@@ -292,14 +295,14 @@ def check_bounds(bounds: Sequence[Bound] | None, size: int) -> Sequence[Bound | 
 
 
 def check_latency(latency: float | tuple[float, float]) -> tuple[float, float]:
-    """Return (low, high) in seconds; ValueError unless 0 < low <= high, both finite."""
+    """Return (low, high) in seconds; ValueError unless 0 < low <= high, neither too small nor too large."""
     try:
         both = latency if isinstance(latency, Sequence) else (latency, latency)
-        low, high = (number("latency", each, above=0.0) for each in both)
+        low, high = (virtual_s("latency", each) for each in both)
     except ValueError:
         low, high = 1.0, 0.0
     if not low <= high:
-        raise ValueError(f"latency = {show(latency)}: expected a number above 0 (seconds), or two with low <= high")
+        raise ValueError(f"latency = {show(latency)}: expected seconds, from 1e-15 to 1e12, or two with low <= high")
     return low, high
 
 

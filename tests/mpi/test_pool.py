@@ -56,6 +56,18 @@ ITEMS: dict[str, Any] = {
     "large": np.ones((50, 5000)),
     "nothing": [],
     "one": [7],
+    "far range": range(2**70, 2**70 + 500, 5),
+    "far steps": range(0, 2**70, 2**63),
+    "150 fields": np.zeros(90, [(f"field {k}", "f8") for k in range(150)]),
+    "other letters": np.ones(90, [("Größe", "f8"), ("高さ", "i2")]),
+    "no bytes": np.zeros(90, "V0"),
+    "no letters": np.zeros(90, "S0"),
+    "no fields": np.zeros((90, 2), []),
+    "aligned": np.ones(90, np.dtype([("a", "i1"), ("b", ">f8"), ("c", "f4", (2, 2))], align=True)),
+    "records": np.ones(90, np.dtype((np.record, [("a", "i1")]))),
+    "titles": np.ones(90, [(("title", "a"), "i1")]),
+    "dates": np.arange("2020-01-01", "2020-03-01", dtype="datetime64[D]"),
+    "no columns": np.zeros((90, 0)),
 }
 
 
@@ -77,7 +89,7 @@ def test_each_task_once_in_order(pool: lb_mpi.Pool, name: str) -> None:
 
 
 def test_functions_of_each_rank_and_what_they_get(pool: lb_mpi.Pool) -> None:
-    rows = np.zeros((40, 2))
+    rows, fields = np.zeros((40, 2)), np.zeros(40, [("x", "f8")])
     for results in (
         pool.starmap(lambda a, b: a - b, [(3 * k, k) for k in range(99)]),
         pool.map(lambda k: 2 * k, 99),
@@ -91,6 +103,13 @@ def test_functions_of_each_rank_and_what_they_get(pool: lb_mpi.Pool) -> None:
 
     assert pool.map(change, rows) == ([2.0] * 40 if RANK == 0 else None)
     assert not rows.any()
+
+    def change_field(row: Any) -> float:
+        row["x"] += 1.0
+        return float(row["x"])
+
+    assert pool.map(change_field, fields) == ([1.0] * 40 if RANK == 0 else None)
+    assert not fields["x"].any()
 
 
 def test_the_function_travels_once() -> None:
@@ -177,6 +196,8 @@ def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
         (lambda: pool.map(square, "abc"), TypeError, "items = 'abc': expected"),
         (lambda: pool.map(square, -1), ValueError, "items = -1: expected"),
         (lambda: pool.map(square, 1 << 28), ValueError, "items: expected at most 268,435,454"),
+        (lambda: pool.map(square, 2**70), ValueError, "items: expected at most 268,435,454"),
+        (lambda: pool.map(square, range(-(2**70), 2**70, 3)), ValueError, "items: expected at most 268,435,454"),
         (lambda: pool.map(square, [1, NotForPickling()]), TypeError, r"items\[1\] can't be pickled"),
         (lambda: pool.map(square, 3, costs=[1, 2]), ValueError, r"costs of shape \(2,\): expected \(3,\)"),
         (lambda: pool.map(square, 3, costs=[1, -2, 0]), ValueError, r"costs\[1\] = -2.0: expected"),
@@ -209,6 +230,7 @@ def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
         ({"root": SIZE}, f"root = {SIZE}: expected"),
         ({"speeds": [1.0]}, "speeds: 1 of them: expected"),
         ({"speeds": [0.0] * SIZE}, r"speeds\[0\] = 0.0: expected"),
+        ({"speeds": [0.0] + [1.0] * (SIZE - 1) if RANK == LAST else None}, r"speeds\[0\] = 0.0: expected"),
         ({"emulated_speed": 2}, "emulated_speed = 2: expected"),
     ],
 )
@@ -450,7 +472,7 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
         assert pool.map(enclosing(factor), 9, log=path.with_suffix(".two"), to="all") == [k * factor for k in range(9)]
     with pytest.raises(ValueError, match="another function"):
         pool.map(enclosing(3), 9, log=tmp_path / "by2.two")
-    with pytest.raises(TypeError, match="one that a log can tell from others"):
+    with pytest.raises(TypeError, match="what a log can tell from others"):
         pool.map(enclosing(NotForPickling()), 9, log=tmp_path / "not")
     with pytest.raises(TypeError, match=r"log = 3\.5: expected the name of a file"):
         pool.map(square, 5, log=3.5)

@@ -1,0 +1,76 @@
+"""Ctrl-C while MPI begins: the process ends at once, by the signal.
+
+`from mpi4py import MPI` calls MPI_Init.  A KeyboardInterrupt that Python raises after it would end the program, but only
+after MPI_Finalize, which waits for the other ranks, while those wait for this one.  A process that is killed, on the other
+hand, ends the job, and launch/run names it.
+
+Only the standard library is needed, and nothing of lb_mpi: launching/site/sitecustomize.py loads this file by its path.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MODULE = "mpi4py.MPI"
+
+
+class Deadly:
+    """In this block SIGINT kills the process, unless the user has another handler than Python's."""
+
+    def __enter__(self) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        self._ours = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._ours:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def __exit__(self, *_: object) -> None:
+        if self._ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads a module as `loader` does, in `Deadly`."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        with Deadly():
+            module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        with Deadly():
+            self._loader.exec_module(module)
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+
+
+class _Finder:
+    """Finds MODULE, once, as all other finders do, and gives it our loader."""
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+def guard() -> None:
+    """From now on, let Ctrl-C kill the process while it imports mpi4py.MPI; nothing happens if it was imported before."""
+    if MODULE not in sys.modules:
+        sys.meta_path.insert(0, _Finder())

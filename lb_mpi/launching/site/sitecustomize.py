@@ -1,0 +1,35 @@
+"""What Python runs at its start in each rank of launch/run (rank.py puts this folder first in PYTHONPATH).
+
+It guards the beginning of MPI (lb_mpi/beginning.py), removes its folder from the path again, and runs the sitecustomize that
+would have been run without it, if there is one.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+
+def _main() -> None:
+    folder = os.path.dirname(__file__)
+    sys.path[:] = [path for path in sys.path if path != folder]
+    left = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != folder]
+    os.environ["PYTHONPATH"] = os.pathsep.join(left)
+    if not any(left):
+        del os.environ["PYTHONPATH"]
+    spec = importlib.util.spec_from_file_location("_lb_mpi_beginning", Path(folder).parents[1] / "beginning.py")
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.guard()
+    del sys.modules[__name__]
+    try:
+        importlib.import_module("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+
+
+if __name__ == "sitecustomize":
+    _main()
