@@ -41,7 +41,7 @@ PROG = "python -m apps.weather"
 MOST_CELLS = 10**8  # rank 0 holds all of them in the end
 BOUND = 0.03  # imbalance that is good enough
 SETTLED = 0.15  # imbalance at which a step counts as balanced, when it's asked how soon
-SCHEMES = ("none", "auto", "fos", "sos", "cg", "direct")
+SCHEMES = ("none", "auto", "fos", "sos", "chebyshev", "cg", "direct", "dimension_exchange")
 
 
 def parser() -> Parser:

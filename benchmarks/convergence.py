@@ -65,8 +65,11 @@ REFERENCE: dict[tuple[str, str], dict[str, tuple[int, int, int]]] = {
     ("fos", "scaled"): {"mesh:5x5": (10, 28, 130), "mesh:8x8": (22, 70, 344)},
     ("fos", "uniform"): {"mesh:5x5": (17, 38, 175), "mesh:8x8": (37, 104, 468)},
     ("sos", "paper"): {"mesh:5x5": (6, 11, 34), "mesh:8x8": (10, 17, 56)},
+    ("chebyshev", "paper"): {"mesh:5x5": (7, 11, 32), "mesh:8x8": (12, 18, 54)},
+    ("ops", "paper"): {},
     ("cg", "uniform"): {"mesh:5x5": (6, 9, 13), "mesh:8x8": (11, 15, 26)},
     ("cg", "paper"): {},
+    ("dimension_exchange", "paper"): {},
     ("direct", "uniform"): {},
 }
 
@@ -120,7 +123,7 @@ def table_of_steps(seeds: int) -> tuple[list[str], dict[tuple[str, str, str], li
             medians[scheme, tau, name] = median_steps(name, scheme, tau, seeds)
             cell = "/".join(f"{median:g}" for median in medians[scheme, tau, name])
             cells.append(cell + (f" ({'/'.join(map(str, reference[name]))})" if name in reference else ""))
-        title = f"{scheme}, {tau}"
+        title = scheme if scheme == "dimension_exchange" else f"{scheme}, {tau}"
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return lines, medians
 
@@ -229,7 +232,7 @@ def plot_schemes(plt: Any, path: Path, seed: int) -> None:
     figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
     for scheme, tau in REFERENCE:
         imbalance = np.array(case.balance(scheme, tau, 1e-7).imbalance)
-        label = f"{scheme}, {tau}"
+        label = scheme if scheme == "dimension_exchange" else f"{scheme}, {tau}"
         axis.semilogy(np.maximum(imbalance, 1e-8), label=label, ls=":" if scheme == "fos" else "-")
     axis.set(title=f"{name}, seed {seed}", xlabel="steps", ylabel="imbalance", xlim=(0, 250), ylim=(1e-7, 10))
     axis.legend(fontsize=8)
@@ -329,7 +332,7 @@ def table_of_ranks(seeds: int, exchange: str) -> None:
 
 # --- at scale ---------------------------------------------------------------------------------------------------------
 
-AT_SCALE = ("fos", "sos", "cg", "direct")
+AT_SCALE = ("fos", "sos", "chebyshev", "cg", "dimension_exchange", "direct")
 LARGE = (
     "torus:16x16,torus:32x32,torus:100x100,hypercube:10,hypercube:13,regular:1000,regular:10000,ring:1000,ring:10000"
 )
@@ -395,7 +398,7 @@ def table_of_schemes(graphs: list[str]) -> None:
                 continue
             began = time.process_time()
             setup = prepare(graph, speeds, scheme)
-            prepare_s = time.process_time() - began if scheme == "sos" else 0.0
+            prepare_s = time.process_time() - began if scheme in ("sos", "chebyshev") else 0.0
             found = [until_level(setup, loads, prepare_s) for loads in kinds]
             steps = [f"{one.steps:,}" if one.converged else f"> {one.steps:,}" for one in found]
             title = f"**{scheme}**" if scheme == usual else scheme

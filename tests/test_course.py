@@ -39,7 +39,7 @@ def test_unknown_speeds_are_found_in_a_few_calls(seed: int, size: int, uneven: b
     assert max(found[8:]) < (1.10 if uneven else 1.08), (seed, found)
 
 
-@pytest.mark.parametrize("scheme", ["fos", "sos", "cg", "direct"])
+@pytest.mark.parametrize("scheme", ["fos", "sos", "cg", "dimension_exchange", "direct"])
 def test_any_scheme_levels_the_ranks(scheme: str) -> None:
     speeds = 1000.0 * np.array([4.0, 1.0, 2.0, 1.0, 3.0, 1.0])
     calls = simulate(ranks(6, speeds, scheme=scheme), lambda _call: [np.ones(200)] * 6, 12)

@@ -19,6 +19,7 @@ from lb_mpi.diffusion.diffusion import (
     Diffusion,
     RankDiffusion,
     balance,
+    cancel_cycles,
     outflow,
     prepare,
 )
@@ -114,15 +115,15 @@ def test_work_is_conserved_and_flow_has_no_cycle(case: tuple[Graph, Floats, Floa
         assert acyclic(graph, flow)
         moved = loads - outflow(graph, flow)
         assert abs(moved.sum() - loads.sum()) <= 1e-12 * max(np.abs(flow).sum(), size)
-        potential = np.asarray(diffusion._scheme.potential)
-        tails, heads = graph.edges()
-        assert ((flow > 0) <= (potential[tails] > potential[heads])).all()
-        assert ((flow < 0) <= (potential[tails] < potential[heads])).all()
+        if scheme != "dimension_exchange":
+            potential = np.asarray(diffusion._scheme.potential)
+            tails, heads = graph.edges()
+            assert ((flow > 0) <= (potential[tails] > potential[heads])).all()
+            assert ((flow < 0) <= (potential[tails] < potential[heads])).all()
 
 
 HOW = [
-    ("sos", "paper"),
-    ("sos", "uniform"),
+    *(("sos", "paper"), ("chebyshev", "paper"), ("ops", "paper"), ("ops", "uniform")),
     *(("cg", "uniform"), ("cg", "paper"), ("direct", "uniform"), ("direct", "paper")),
 ]
 
@@ -148,7 +149,8 @@ def test_all_schemes_move_nearly_the_least(scheme: str) -> None:
     for tau in ("paper", "uniform"):
         least = np.linalg.norm(balance(graph, loads, speeds, scheme="direct", tau=tau).flow)
         volume = np.linalg.norm(balance(graph, loads, speeds, scheme=scheme, tau=tau, tolerance=1e-8).flow)
-        assert abs(volume - least) <= 1e-6 * least
+        slack = 0.3 if scheme == "dimension_exchange" else 1e-6
+        assert abs(volume - least) <= slack * least
     optimum = np.linalg.norm(balance(graph, loads, speeds, scheme="direct").flow)
     assert optimum <= least * (1 + 1e-12)
 
@@ -182,6 +184,7 @@ TABLE = {
     ("fos", "scaled"): {"mesh:5x5": (10, 28, 130), "mesh:8x8": (22, 70, 344)},
     ("fos", "uniform"): {"mesh:5x5": (17, 38, 175), "mesh:8x8": (37, 104, 468)},
     ("sos", "paper"): {"mesh:5x5": (6, 11, 34), "mesh:8x8": (10, 17, 56)},
+    ("chebyshev", "paper"): {"mesh:5x5": (7, 11, 32), "mesh:8x8": (12, 18, 54)},
     ("cg", "uniform"): {"mesh:5x5": (6, 9, 13), "mesh:8x8": (11, 15, 26)},
 }
 
@@ -203,9 +206,11 @@ def test_steps_to_convergence(name: str, scheme: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["mesh:5x5", "mesh:8x8", "mesh:16x16"])
-def test_cg_and_sos_beat_fos(name: str) -> None:
-    fos, sos, cg = (medians(name, *how)[-1] for how in (("fos", "paper"), ("sos", "paper"), ("cg", "uniform")))
-    assert sos <= fos / 5.4
+def test_cg_and_chebyshev_beat_fos(name: str) -> None:
+    fos, chebyshev, cg = (
+        medians(name, *how)[-1] for how in (("fos", "paper"), ("chebyshev", "paper"), ("cg", "uniform"))
+    )
+    assert chebyshev <= fos / 5.4
     assert cg <= fos / 13
 
 
@@ -235,7 +240,7 @@ def test_one_rank_is_the_whole_graph(name: str, scheme: str) -> None:
         assert np.allclose(flow, whole.flow(), rtol=1e-9, atol=1e-9 * loads.max())
     else:
         assert np.array_equal(times, whole.times)
-        assert np.array_equal(flow, whole.flow())
+        assert np.array_equal(cancel_cycles(graph, flow), whole.flow())
 
 
 # --- graphs that aren't connected, and small ones ---
@@ -302,6 +307,8 @@ def test_bad_input() -> None:
         RankDiffusion(prepare(graph, speeds, "cg").local(0), 1.0, 1.0)
     with pytest.raises(TypeError, match="graph of type int"):
         balance(5, loads, speeds)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at most 8000"):
+        prepare(parse("mesh:100x100"), np.ones(10_000), "ops")
 
 
 def test_max_steps_is_said() -> None:

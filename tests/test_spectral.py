@@ -1,16 +1,20 @@
-"""Spectra, flows at the ends of edges; and a graph of a million ranks."""
+"""Spectra, orders of steps, colours of edges, flows without cycles; and a graph of a million ranks."""
 
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.diffusion import (
     at_ends,
     balance,
+    cancel_cycles,
+    outflow,
 )
+from lb_mpi.diffusion.setup import colour_edges
 from lb_mpi.graph import Floats, Graph, parse
-from tests.diffusing import cases, paper_case
+from tests.diffusing import acyclic, cases, paper_case
 
 
 @pytest.mark.parametrize("name", ["mesh:9x30", "ring:400", "hypercube:9", "complete:40", "mesh:1x200"])
@@ -34,6 +38,37 @@ def test_lanczos_in_a_graph_of_two_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert spectral.spectrum(graph, speeds, tau) == pytest.approx(exact, rel=5e-3)
 
 
+@pytest.mark.parametrize("name", ["mesh:12x12", "ring:64", "complete:20"])
+def test_leja_order_stays_small(name: str) -> None:
+    graph, speeds, _ = paper_case(name, 0)
+    values = spectral.eigenvalues(graph, speeds, spectral.paper_tau(graph, speeds))
+    order = spectral.leja_order(values)
+    assert order[0] == values[-1]
+    assert set(order.tolist()) <= set(values.tolist())
+    products = np.abs(np.cumprod(1 - values[:, None] / order, axis=1))
+    assert products.max() < 1e3
+    assert products[:, -1].max() < 1e-9
+    if name == "mesh:12x12":
+        assert np.abs(np.cumprod(1 - values[:, None] / values, axis=1)).max() > 1e30  # rising
+
+
+@given(cases())
+def test_colours(case: tuple[Graph, Floats, Floats]) -> None:
+    graph = case[0]
+    colours = colour_edges(graph)
+    tails, heads = graph.edges()
+    for vertex in range(graph.n):
+        mine = colours[(tails == vertex) | (heads == vertex)]
+        assert len(set(mine.tolist())) == len(mine)
+    if graph.n_edges:
+        assert colours.max() + 1 <= 2 * graph.degrees.max() - 1
+
+
+@pytest.mark.parametrize(("name", "count"), [("mesh:7x9", 4), ("torus:8x6", 4), ("hypercube:5", 5), ("complete:8", 7)])
+def test_colours_of_named_graphs_are_as_few_as_can_be(name: str, count: int) -> None:
+    assert colour_edges(parse(name)).max() + 1 == count
+
+
 @given(cases())
 def test_a_flow_as_each_vertex_sees_it(case: tuple[Graph, Floats, Floats]) -> None:
     graph, flow = case[0], np.arange(1.0, case[0].n_edges + 1)
@@ -41,6 +76,20 @@ def test_a_flow_as_each_vertex_sees_it(case: tuple[Graph, Floats, Floats]) -> No
     for tail, head, amount in zip(*(ends.tolist() for ends in graph.edges()), flow, strict=True):
         assert seen[tail][graph.neighbours(tail) == head] == amount
         assert seen[head][graph.neighbours(head) == tail] == -amount
+
+
+@given(cases(), st.integers(0, 10**6))
+def test_cancel_cycles(case: tuple[Graph, Floats, Floats], seed: int) -> None:
+    graph = case[0]
+    rng = np.random.default_rng(seed)
+    flow = rng.integers(-3, 4, graph.n_edges) * rng.choice([1.0, 0.37])
+    left = cancel_cycles(graph, flow)
+    assert acyclic(graph, left)
+    assert np.allclose(outflow(graph, left), outflow(graph, flow), atol=1e-12)
+    assert (np.abs(left) <= np.abs(flow)).all()
+    assert (left * flow >= 0).all()
+    if acyclic(graph, flow):
+        assert np.array_equal(left, flow)
 
 
 def test_a_million_ranks() -> None:

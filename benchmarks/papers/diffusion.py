@@ -20,7 +20,7 @@ SOURCE = (
 SEEDS = 20
 SIDES = (4, 8, 12, 16, 32)
 PERCENT = (10, 5, 1)
-OTHERS = (("fos", "scaled"), ("sos", "paper"), ("cg", "uniform"), ("direct", "uniform"))
+OTHERS = (("fos", "scaled"), ("sos", "paper"), ("chebyshev", "paper"), ("cg", "uniform"), ("direct", "uniform"))
 
 
 def section(run: Run) -> Section:

@@ -6,7 +6,7 @@ import numpy as np
 
 from lb_mpi.balancing.migrate import Plan, plan
 from lb_mpi.diffusion.diffusion import Diffusion
-from lb_mpi.diffusion.setup import Setup, assemble, find_spectrum, tau_rule
+from lb_mpi.diffusion.setup import Setup, assemble, find_eigen, tau_rule
 from lb_mpi.graph import Floats, Graph
 
 STALE = 0.01  # relative change of a speed after which the scheme is prepared anew
@@ -23,8 +23,8 @@ class Direct:
         """The transfers that level the (P,) loads at (P,) speeds."""
         setup = self._setup
         if setup is None or float(np.abs(speeds / setup.speeds - 1.0).max()) > STALE:
-            spectrum = find_spectrum(self._graph, speeds, "direct", self._rule)
-            setup = self._setup = assemble(self._graph, speeds, "direct", self._rule, spectrum)
+            eigen = find_eigen(self._graph, speeds, "direct", self._rule)
+            setup = self._setup = assemble(self._graph, speeds, "direct", self._rule, eigen)
         diffusion = Diffusion(setup, loads)
         diffusion.step()
         return plan(self._graph, diffusion.flow(), loads, setup.speeds)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.diffusion.diffusion import outflow
+from lb_mpi.diffusion.diffusion import cancel_cycles, outflow
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import check_loads, check_speeds
 
@@ -89,9 +89,9 @@ class Picked(NamedTuple):
 
 
 def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Plan:
-    """The transfers that do what the (E,) flow does to the (P,) loads, at (P,) speeds; it must not run in circles.
+    """The transfers that do what the (E,) flow does to the (P,) loads, at (P,) speeds; cycles in the flow are cancelled.
 
-    A rank that is asked for more than it has gives all it has.  ValueError for bad loads, speeds or flows.
+    A rank that is asked for more than it has gives all it has.  ValueError for bad loads, speeds or a flow of wrong shape.
     """
     work, speeds = check_loads(loads, graph.n), check_speeds(speeds, graph.n)
     flow = np.asarray(flow, dtype=float)
@@ -99,8 +99,9 @@ def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Pla
         raise ValueError(f"flow of shape {flow.shape}: expected {graph.n_edges} finite numbers, one per edge")
     try:
         amounts = _transfers(graph, flow, work)
-    except CycleError as error:
-        raise ValueError(f"the flow runs in a circle through ranks {error.args[1]}: expected one without") from None
+    except CycleError:
+        flow = cancel_cycles(graph, flow)
+        amounts = _transfers(graph, flow, work)
     keys = sorted(amounts, key=lambda ends: (ends[0], -amounts[ends], ends[1]))
     source, destination = np.array(keys, dtype=np.int64).reshape(-1, 2).T
     planned = (work - outflow(graph, flow)) / speeds

@@ -29,12 +29,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import (
     SCHEMES,
     TAU_RULES,
     ConjugateGradient,
+    DimensionExchange,
     Ends,
     Local,
     OneRank,
@@ -48,11 +51,11 @@ from lb_mpi.diffusion.setup import (
     prepare,
     solve_potentials,
 )
-from lb_mpi.graph import Floats, Graph
+from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_loads
 
-# --- Net flow over the edges of a graph: what it does to the loads ------------------------------------
+# --- Net flow over the edges of a graph: what it does to the loads, and its cycles ------------------------------------
 #
 # A flow is (E,) in the order of `Graph.edges`, in units of work, positive from tail to head.
 
@@ -71,6 +74,61 @@ def at_ends(graph: Graph, flow: Floats) -> Floats:
     seen[upper] = flow
     seen[~upper] = -flow[np.lexsort((tails, heads))]
     return seen
+
+
+def cancel_cycles(graph: Graph, flow: Floats) -> Floats:
+    """The flow without the parts that run in circles: the outflow stays, no |flow| grows, no sign turns, no cycle is left.
+
+    A walk follows the flow; where it meets itself, the least flow on the loop is taken off all of it.
+    """
+    tails, heads = graph.edges()
+    source, target = np.where(flow > 0, tails, heads), np.where(flow > 0, heads, tails)
+    moving = np.flatnonzero(flow)
+    arcs = sparse.coo_array((np.ones(len(moving)), (source[moving], target[moving])), shape=(graph.n, graph.n))
+    label = csgraph.connected_components(arcs.tocsr(), directed=True, connection="strong")[1]
+    circling = moving[label[source[moving]] == label[target[moving]]]
+    if not len(circling):
+        return flow.copy()
+    amount = dict(zip(circling.tolist(), np.abs(flow[circling]).tolist(), strict=True))
+    to = dict(zip(circling.tolist(), target[circling].tolist(), strict=True))
+    leaving: dict[int, list[int]] = {}
+    for edge, vertex in zip(circling.tolist(), source[circling].tolist(), strict=True):
+        leaving.setdefault(vertex, []).append(edge)
+    for start in sorted(leaving):
+        _walk(start, leaving, to, amount)
+    result = flow.copy()
+    result[circling] = np.copysign([amount[edge] for edge in circling.tolist()], flow[circling])
+    return result
+
+
+def _walk(start: int, leaving: dict[int, list[int]], to: dict[int, int], amount: dict[int, float]) -> None:
+    """Take off all cycles that can be reached from `start`; edges that are on none are dropped from `leaving`."""
+    path, edges, at = [start], list[int](), {start: 0}
+    while True:
+        choice = leaving.get(path[-1], [])
+        while choice and amount[choice[-1]] == 0.0:
+            choice.pop()
+        if not choice:
+            if not edges:
+                return
+            edges.pop()
+            del at[path.pop()]
+            leaving[path[-1]].pop()
+            continue
+        edge = choice[-1]
+        vertex = to[edge]
+        if vertex not in at:
+            at[vertex] = len(path)
+            path.append(vertex)
+            edges.append(edge)
+            continue
+        loop = [*edges[at[vertex] :], edge]
+        least = min(amount[edge] for edge in loop)
+        for edge in loop:
+            amount[edge] -= least
+        for left in path[at[vertex] + 1 :]:
+            del at[left]
+        del path[at[vertex] + 1 :], edges[at[vertex] :]
 
 
 # --- Steps, for a whole graph and for one rank ------------------------------------------------------------------------
@@ -103,7 +161,7 @@ class Diffusion:
         if setup.scheme == "direct":
             self._scheme = _Direct(ends, time, setup, self._mean)
         else:
-            self._scheme = _scheme(setup, ends, time, setup.speeds, self._mean, _row_sums)
+            self._scheme = _scheme(setup, ends, time, setup.speeds, self._mean, setup.colours, _row_sums)
 
     @property
     def times(self) -> Floats:
@@ -127,7 +185,8 @@ class Diffusion:
 
     def flow(self) -> Floats:
         """(E,) net flow of all steps so far, work from tail to head; without cycles."""
-        return self._scheme.flow()
+        flow = self._scheme.flow()
+        return cancel_cycles(self.setup.graph, flow) if self.setup.scheme == "dimension_exchange" else flow
 
 
 class RankDiffusion:
@@ -145,7 +204,9 @@ class RankDiffusion:
         self._load = float(check_loads([load], name="load")[0])
         self._mean = float(check_loads([mean_time], name="mean_time")[0])
         self._ends = OneRank(local.rank, local.neighbours, local.tau)
-        self._scheme = _scheme(local, self._ends, self._load / local.speed, local.speed, self._mean, total or _row_sums)
+        self._scheme = _scheme(
+            local, self._ends, self._load / local.speed, local.speed, self._mean, local.colours, total or _row_sums
+        )
 
     @property
     def value(self) -> float:
@@ -182,7 +243,10 @@ class RankDiffusion:
         return taken
 
     def flow(self, neighbour_potentials: Floats) -> Floats:
-        """(deg,) net flow to each neighbour so far, work away from the rank."""
+        """(deg,) net flow to each neighbour so far, work away from the rank.
+
+        That of dimension_exchange may run in circles: see `cancel_cycles`.
+        """
         self._ends.heard = neighbour_potentials
         return self._scheme.flow()
 
@@ -245,8 +309,12 @@ def _row_sums(rows: Floats) -> Floats:
     return np.asarray(rows.sum(axis=1))
 
 
-def _scheme(settings: Setup | Local, ends: Ends, time: Value, speed: Value, mean: Value, total: TotalOf) -> Scheme:
+def _scheme(
+    settings: Setup | Local, ends: Ends, time: Value, speed: Value, mean: Value, colours: Ints, total: TotalOf
+) -> Scheme:
     if settings.scheme == "cg":
         return ConjugateGradient(ends, time, speed, mean, total)
-    pairs = coefficients(settings.scheme, settings.tau_rule, settings.spectrum)
+    if settings.scheme == "dimension_exchange":
+        return DimensionExchange(ends, time, speed, colours, settings.n_colours)
+    pairs = coefficients(settings.scheme, settings.tau_rule, *settings.eigen)
     return ThreeTerm(ends, time, speed, mean, pairs)

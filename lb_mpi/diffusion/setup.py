@@ -1,6 +1,6 @@
 """Set-up of diffusion, before it sees any load: the scheme, tau, its spectrum.   (pure)
 
-It depends on graph and speeds only.  Only the spectrum has to be computed by one rank for all.
+It depends on graph and speeds only.  Only what takes an eigensolver (`Eigen`) has to be computed by one for all.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ from lb_mpi.metrics import check_loads, check_speeds
 
 DENSE = 1500  # vertices: below, all eigenvalues together are found faster than two alone
 FEW = 64  # vertices: up to here a sparse matrix takes longer to make than a dense one to solve
+MAX_DENSE = 8000  # vertices: above, an array of P x P is refused
 
 
 class Spectrum(NamedTuple):
@@ -57,6 +59,17 @@ def laplacian(graph: Graph, tau: Floats) -> Any:
     return sparse.coo_array((values, (rows, columns)), shape=(graph.n, graph.n)).tocsr()
 
 
+def eigenvalues(graph: Graph, speeds: Floats, tau: Floats) -> Floats:
+    """All eigenvalues of S^-1 A W A^T but the 0 of each component, ascending: (P - components,).
+
+    ValueError for more than MAX_DENSE vertices.
+    """
+    if graph.n > MAX_DENSE:
+        raise ValueError(f"all eigenvalues of a graph of {graph.n} vertices: expected at most {MAX_DENSE}")
+    values = eigvalsh(_symmetric(graph, speeds, tau).toarray(), overwrite_a=True, check_finite=False)
+    return np.asarray(values[graph.components()[0] :], dtype=float)
+
+
 def spectrum(graph: Graph, speeds: Floats, tau: Floats) -> Spectrum:
     """The two ends of the spectrum of S^-1 A W A^T without its zeros; (1, 1) for a graph without edges.
 
@@ -66,12 +79,11 @@ def spectrum(graph: Graph, speeds: Floats, tau: Floats) -> Spectrum:
     if count == graph.n:
         return Spectrum(1.0, 1.0)
     if graph.n <= DENSE:
-        values = eigvalsh(_symmetric(graph, speeds, tau).toarray(), overwrite_a=True, check_finite=False)
-        return Spectrum(float(values[count]), float(values[-1]))
+        values = eigenvalues(graph, speeds, tau)
+        return Spectrum(float(values[0]), float(values[-1]))
     matrix, tol = _symmetric(graph, speeds, tau), 1e-3
-    high = float(highest(matrix, tol=tol)[0][0]) * (
-        1.0 + tol
-    )  # Lanczos finds it from below: none must be beyond the end
+    high = float(highest(matrix, tol=tol)[0][0])
+    high *= 1.0 + tol  # Lanczos finds it from below, and chebyshev must not leave any beyond the end
     norms = np.sqrt(np.bincount(labels, speeds))
     kernel = sparse.csr_array((np.sqrt(speeds) / norms[labels], (np.arange(graph.n), labels)))
     # Plain Lanczos finds the lower end fast in graphs of small diameter, where a factorisation would fill memory; in long
@@ -86,6 +98,25 @@ def _symmetric(graph: Graph, speeds: Floats, tau: Floats) -> Any:
     """S^-1/2 A W A^T S^-1/2, which has the eigenvalues of S^-1 A W A^T."""
     scale = sparse.diags_array(1.0 / np.sqrt(check_speeds(speeds, graph.n)))
     return (scale @ laplacian(graph, tau) @ scale).tocsr()
+
+
+def leja_order(points: Floats) -> Floats:
+    """An order of the (m,) points > 0 in which the partial products of (1 - lambda / point) stay small (Reichel 1990).
+
+    In Leja's order each point is that of the largest partial product, beginning with the largest point; in rising or
+    falling order the products grow beyond all bounds.  In more than a hundred steps rounding errors grow, too, even in
+    modes that were wiped out before; so they take part here, and such a mode is wiped out again when it is the largest.
+    Points that are equal to 1e-9 count once; the result is as long as it takes to wipe out all, over and over again.
+    """
+    points = np.sort(points)[::-1]
+    points = points[np.diff(points, prepend=np.inf) < -1e-9 * points]
+    left = np.ones(len(points))  # of each mode's error, rounding included
+    order: list[float] = []
+    while left.max(initial=0.0) > 1e-10 and len(order) < 20 * len(points):
+        order.append(float(points[left.argmax()]))
+        left = left * np.abs(1.0 - points / order[-1])
+        left += 1e-14 * (1.0 + left.max())
+    return np.array(order)
 
 
 def solve_potentials(graph: Graph, tau: Floats, excess: Floats) -> Floats:
@@ -189,25 +220,32 @@ class Scheme(Protocol):
         """The net flow per edge so far, after the neighbours' potentials have been heard."""
 
 
-def coefficients(scheme: str, tau: str, spectrum: Spectrum) -> Iterator[tuple[float, float]]:
-    """The pairs (a, b) of ThreeTerm, step by step, for ever.
+def coefficients(scheme: str, tau: str, spectrum: Spectrum, points: Floats) -> Iterator[tuple[float, float]]:
+    """The pairs (a, b) of ThreeTerm, step by step, for ever; `points` are the eigenvalues in Leja order (ops).
 
     fos: Jin & Wang; with the optimal factor 2/(lambda_2 + lambda_P) unless tau is the paper's.  sos: Muthukrishnan, Ghosh,
-    Schultz 1998.
+    Schultz 1998.  chebyshev: its semi-iteration (Golub & Varga 1961).  ops: Diekmann, Frommer, Monien 1999.
     """
     scale = 2.0 / (spectrum.low + spectrum.high)
     radius = (spectrum.high - spectrum.low) / (spectrum.high + spectrum.low)  # of the optimally scaled M
     if scheme == "fos":
         while True:
             yield (1.0 if tau == "paper" else scale), 0.0
+    if scheme == "ops":
+        for point in cycle(points.tolist() or [1.0]):
+            yield 1.0 / point, 0.0
     yield scale, 0.0
-    omega = 2.0 / (1.0 + math.sqrt(1.0 - radius**2))
+    omega = 2.0
     while True:
+        if scheme == "sos":
+            omega = 2.0 / (1.0 + math.sqrt(1.0 - radius**2))
+        else:
+            omega = 1.0 / (1.0 - 0.25 * radius**2 * omega)
         yield omega * scale, omega - 1.0
 
 
 class ThreeTerm:
-    """fos, sos: l' = l - a S^-1 A W A^T l + b (l - l before), d' = d + a (l - lbar) + b (d - d before).
+    """fos, sos, chebyshev, ops: l' = l - a S^-1 A W A^T l + b (l - l before), d' = d + a (l - lbar) + b (d - d before).
 
     The potentials add up l - lbar and not l (Jin & Wang, eq. 8): the flow is the same, and loses no digits in many steps.
     """
@@ -272,12 +310,54 @@ class ConjugateGradient:
         return self._ends.flows(self.potential)
 
 
+class DimensionExchange:
+    """dimension_exchange: the edges of one colour in each step; both ends level each other (Cybenko 1989).
+
+    Two ends level each other with tau_ij = s_i s_j / (s_i + s_j), which `ends` must have; colours (E,) or (deg,) beside it.
+    """
+
+    def __init__(self, ends: Ends, time: Value, speed: Value, colours: Ints, n_colours: int) -> None:
+        self.value = self.time = time
+        self.potential = 0.0 * time
+        self._ends, self._speed, self._colours, self._n_colours = ends, speed, colours, n_colours
+        self._flow = np.zeros(len(colours))
+        self._steps = 0
+
+    def step(self) -> None:  # noqa: D102
+        if self._n_colours:
+            flows = self._ends.flows(self.time)
+            flows[self._colours != self._steps % self._n_colours] = 0.0
+            self._flow = self._flow + flows
+            self.value = self.time = self.time - self._ends.outflow(flows) / self._speed
+        self._steps += 1
+
+    def flow(self) -> Floats:  # noqa: D102
+        return self._flow.copy()
+
+
+def colour_edges(graph: Graph) -> Ints:
+    """(E,) colours 0, 1, ... of the edges, no two alike at a vertex: each edge in turn takes the first that is free."""
+    used = [0] * graph.n  # bit masks
+    tails, heads = graph.edges()
+    colours = np.empty(len(tails), dtype=np.int64)
+    for k, (tail, head) in enumerate(zip(tails.tolist(), heads.tolist(), strict=True)):
+        taken = used[tail] | used[head]
+        free = ~taken & (taken + 1)
+        used[tail] |= free
+        used[head] |= free
+        colours[k] = free.bit_length() - 1
+    return colours
+
+
 # --- The set-up -------------------------------------------------------------------------------------------------------
 
 DEFAULT_TAU = {
     "fos": "paper",
     "sos": "paper",
+    "chebyshev": "paper",
+    "ops": "paper",
     "cg": "uniform",
+    "dimension_exchange": "paper",
     "direct": "uniform",
 }
 SCHEMES = tuple(DEFAULT_TAU)
@@ -285,6 +365,13 @@ AUTO = "auto"  # the scheme that `usual_scheme` names
 MOST_DIRECT = 512  # ranks for which the root is asked; see docs/scale.md
 SHORT, LONG = 2, 8  # a graph is short up to SHORT log2 P hops from rank 0, long from P / LONG hops on
 TAU_RULES = ("paper", "scaled", "uniform")
+
+
+class Eigen(NamedTuple):
+    """Numbers that take an eigensolver: found by one rank and told to all, for machines may differ in the last bits."""
+
+    spectrum: Spectrum = Spectrum(1.0, 1.0)  # of sos, chebyshev, and fos unless tau is the paper's
+    points: Floats = np.zeros(0)  # eigenvalues in Leja order, of ops
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +384,9 @@ class Local:
     speed: float
     neighbours: Ints  # (deg,) ascending
     tau: Floats  # (deg,) beside neighbours
-    spectrum: Spectrum  # of sos, and fos unless tau is the paper's
+    colours: Ints  # (deg,) for dimension_exchange
+    n_colours: int
+    eigen: Eigen
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,7 +400,9 @@ class Setup:
     tau: Floats  # (E,) up to the scheme's own factor
     n_components: int
     labels: Ints  # (P,) components
-    spectrum: Spectrum  # of sos, and fos unless tau is the paper's
+    colours: Ints  # (E,) for dimension_exchange, otherwise 0
+    n_colours: int  # steps in which dimension_exchange uses every edge once
+    eigen: Eigen
 
     def mean_times(self, loads: ArrayLike) -> Floats:
         """(P,) the time lbar = sum w / sum s of each rank's component."""
@@ -329,7 +420,9 @@ class Setup:
             speed=float(self.speeds[rank]),
             neighbours=self.graph.neighbours(rank),
             tau=self.tau[mine],
-            spectrum=self.spectrum,
+            colours=self.colours[mine],
+            n_colours=self.n_colours,
+            eigen=self.eigen,
         )
 
 
@@ -338,7 +431,7 @@ def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | Non
 
     `tau` is "paper" (min(s_i, s_j) min(1/(deg_i + 1), 1/(deg_j + 1))), "scaled" (the paper's, times the optimal factor
     2/(lambda_2 + lambda_P)) or "uniform" (the same on all edges, the optimal one); None for the usual one of the scheme.
-    sos always scales; cg and direct don't depend on a factor.
+    sos, chebyshev and ops always scale; cg and direct don't depend on a factor; dimension_exchange has its own tau.
 
     A graph that isn't connected is balanced in each component by itself; a UserWarning names them.  ValueError for unknown
     words and bad speeds, TypeError for what is no graph.
@@ -349,7 +442,7 @@ def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | Non
     rule = tau_rule(scheme, tau)
     speeds = check_speeds(speeds, graph.n)
     warn_of_components(graph)
-    return assemble(graph, speeds, scheme, rule, find_spectrum(graph, speeds, scheme, rule))
+    return assemble(graph, speeds, scheme, rule, find_eigen(graph, speeds, scheme, rule))
 
 
 def usual_scheme(graph: Graph) -> str:
@@ -362,8 +455,8 @@ def usual_scheme(graph: Graph) -> str:
                         many steps as there are hops, and needs neither a sum over all ranks nor a spectrum
     cg                  on all others (tori, meshes): about as many steps as hops; a sum of two numbers in each
 
-    sos takes as few steps as cg without its sums.  But it needs a spectrum from an eigensolver on the root, again whenever
-    speeds have changed, and that takes longer than all of cg's sums: take it where speeds are constant.
+    sos and chebyshev take as few steps as cg without its sums.  But they need a spectrum from an eigensolver on the root,
+    again whenever speeds have changed, and that takes longer than all of cg's sums: take them where speeds are constant.
     Figures: docs/scale.md.
     """
     hops = graph.hops()
@@ -383,20 +476,27 @@ def tau_rule(scheme: str, tau: str | None) -> str:
     return DEFAULT_TAU[scheme] if tau is None else choice("tau", tau, TAU_RULES)
 
 
-def find_spectrum(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Spectrum:
-    """Find the spectrum, or (1, 1) for a scheme that needs none.
+def find_eigen(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Eigen:
+    """Find what the scheme needs of the spectrum; ValueError for a graph that is too large for it."""
+    weights = _conductances(graph, speeds, rule)
+    if scheme in ("sos", "chebyshev") or (scheme == "fos" and rule != "paper"):
+        return Eigen(spectrum(graph, speeds, weights))
+    if scheme == "ops":
+        return Eigen(points=leja_order(eigenvalues(graph, speeds, weights)))
+    return Eigen()
 
-    By an eigensolver: one rank finds it and tells all, for machines may differ in the last bits.
-    """
-    if scheme == "sos" or (scheme == "fos" and rule != "paper"):
-        return spectrum(graph, speeds, _conductances(graph, speeds, rule))
-    return Spectrum(1.0, 1.0)
 
-
-def assemble(graph: Graph, speeds: Floats, scheme: str, rule: str, spectrum: Spectrum) -> Setup:
+def assemble(graph: Graph, speeds: Floats, scheme: str, rule: str, eigen: Eigen) -> Setup:
     """The setup, from what has been checked and found; the same on every machine, to the last bit."""
+    weights, colours = _conductances(graph, speeds, rule), np.zeros(graph.n_edges, dtype=np.int64)
+    n_colours = 0
+    if scheme == "dimension_exchange":
+        tails, heads = graph.edges()
+        weights = speeds[tails] * speeds[heads] / (speeds[tails] + speeds[heads])
+        colours = colour_edges(graph)
+        n_colours = int(colours.max(initial=-1)) + 1
     count, labels = graph.components()
-    return Setup(scheme, rule, graph, speeds, _conductances(graph, speeds, rule), count, labels, spectrum)
+    return Setup(scheme, rule, graph, speeds, weights, count, labels, colours, n_colours, eigen)
 
 
 def warn_of_components(graph: Graph) -> None:

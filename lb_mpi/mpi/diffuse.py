@@ -12,14 +12,15 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.checks import integer, number
-from lb_mpi.diffusion.diffusion import Diffusion, RankDiffusion, at_ends
+from lb_mpi.diffusion.diffusion import Diffusion, RankDiffusion, at_ends, cancel_cycles
 from lb_mpi.diffusion.setup import (
+    Eigen,
     Local,
     Setup,
     Spectrum,
     assemble,
     chosen_scheme,
-    find_spectrum,
+    find_eigen,
     tau_rule,
     warn_of_components,
 )
@@ -107,6 +108,9 @@ class Diffuser:
         if self._scheme == "direct":  # what is left is rounding; to measure that would take another collective
             return Diffused(self._deal(lambda: solve(setup, loads)), 1, True, [before, 0.0])
         flow, imbalance = self._diffuse(setup, loads)
+        if self._scheme == "dimension_exchange":  # its circles are long: only the root can see them all
+            whole = self._collect(flow)
+            flow = self._deal(lambda: cancel_cycles(self._graph, whole))
         return Diffused(flow, len(imbalance) - 1, imbalance[-1] <= tolerance, imbalance)
 
     def collect(self, setup: Setup, loads: Floats) -> tuple[Floats, int]:
@@ -127,12 +131,14 @@ class Diffuser:
         if self._setup is not None and float(np.abs(speeds / self._setup.speeds - 1.0).max()) <= stale:
             return self._setup
         own, graph, scheme, rule = self._news.comm, self._graph, self._scheme, self._rule
-        unknown = Spectrum(1.0, 1.0)
-        ends = np.array(
-            agree(own, lambda: unknown if own.rank else find_spectrum(graph, speeds, scheme, rule), patient=True)
-        )
-        own.Bcast(ends)
-        self._setup = agree(own, lambda: assemble(graph, speeds, scheme, rule, Spectrum(*ends.tolist())))
+        eigen = agree(own, lambda: find_eigen(graph, speeds, scheme, rule) if own.rank == 0 else Eigen(), patient=True)
+        told = np.array([*eigen.spectrum, *eigen.points])
+        length = np.array([len(told)])
+        own.Bcast(length)
+        told = np.resize(told, length[0])
+        own.Bcast(told)
+        eigen = Eigen(Spectrum(*told[:2].tolist()), told[2:])
+        self._setup = agree(own, lambda: assemble(graph, speeds, scheme, rule, eigen))
         self._local = self._setup.local(own.rank)
         return self._setup
 

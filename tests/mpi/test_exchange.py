@@ -185,7 +185,7 @@ def test_max_steps(scheme: str) -> None:
             found = diffuser.diffuse(float(loads[RANK]), float(speeds[RANK]))
         if scheme != "direct":
             assert (found.steps, found.converged) == (whole.steps, whole.converged)
-        if scheme != "direct":
+        if scheme not in ("direct", "dimension_exchange"):
             mine = dict(zip(zip(*(ends.tolist() for ends in graph.edges()), strict=True), whole.flow, strict=True))
             expected = [mine[RANK, k] if k > RANK else -mine[k, RANK] for k in graph.neighbours(RANK).tolist()]
             np.testing.assert_array_equal(found.flow, expected)

@@ -88,10 +88,13 @@ def test_what_only_the_root_can_raise(name: str, monkeypatch: pytest.MonkeyPatch
     """And the next call works."""
     graph = parse(f"mesh:1x{SIZE}")
     flows = Flows(COMM, graph, "direct", None, 0.05)
-    with Diffuser(COMM, graph, scheme="direct", tolerance=1e-9) as direct:
+    with Diffuser(COMM, graph, scheme="direct", tolerance=1e-9) as direct, Diffuser(
+        COMM, graph, scheme="dimension_exchange", tolerance=1e-9
+    ) as exchanging:
         actions: dict[str, Callable[[], object]] = {
             "plan": lambda: flows.plan(LOADS[RANK], np.ones(SIZE)),
             "solve": lambda: direct.diffuse(LOADS[RANK], 1.0),
+            "cancel_cycles": lambda: exchanging.diffuse(LOADS[RANK], 1.0),
         }
         for function, act in actions.items():
             if SIZE == 1 and function != "plan":

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lb_mpi.problems.uts_tree import Tree
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.problems.uts import UnbalancedTreeSearch
+from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
