@@ -97,6 +97,10 @@ def _speeds(options: argparse.Namespace, size: int) -> Floats:
     return np.resize(speeds, size) if len(speeds) < size else speeds
 
 
+def _bandwidth(options: argparse.Namespace) -> float:
+    return math.inf if options.bandwidth == math.inf else bandwidth("bandwidth", options.bandwidth)
+
+
 def _write(options: argparse.Namespace, records: Sequence[Record], now: float, hosts: Sequence[str], what: str) -> None:
     """Write the records of virtual ranks on `hosts` (ranks,), as they are at `now`; OSError."""
     folder = Path(options.record)
@@ -147,7 +151,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
         speeds=_speeds(options, options.ranks),
         latency=latency,
         unit_s=options.unit_s,
-        bytes_per_s=options.bandwidth,
+        bytes_per_s=_bandwidth(options),
         seed=seed,
         options=Options(
             threshold=options.threshold,
@@ -234,15 +238,13 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     began = time.process_time()
     graph = as_graph(options.graph)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
-    latency = check_span("latency", options.latency)
-    bytes_per_s, row_s = bandwidth("bandwidth", options.bandwidth), virtual_s("row_s", options.row_s)
-    network = Network(latency, bytes_per_s=bytes_per_s)
+    network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
     recorded = Rows(graph.n) if options.record is not None else None
     if recorded is not None:
         recorded.records[0].graph(*graph.edges())
     cluster = rounds.Cluster(
         graph,
-        _speeds(options, graph.n) / row_s,
+        _speeds(options, graph.n) / virtual_s("row_s", options.row_s),
         scheme=options.scheme,
         tolerance=options.tolerance,
         network=network,
