@@ -45,6 +45,19 @@ def test_a_value_is_a_finite_number(value: object) -> None:
     assert bound.best == math.inf
 
 
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, np.int64(2**60 + 1), 10**30])
+def test_an_integer_that_no_float_holds_is_refused(value: int) -> None:
+    """Otherwise a better value than the best would be taken for the same one."""
+    bound = Bound("max")
+    told = rf"bound.improve: value = .*{value}.*: expected an integer that a float holds exactly"
+    with pytest.raises(ValueError, match=told):
+        bound.improve(value)
+    assert bound.best == -math.inf
+    assert bound.improve(2**53)
+    assert bound.improve(2**60)
+    assert bound.best == 2**60
+
+
 @pytest.mark.parametrize("sense", ["", "smallest", None, min])
 def test_a_sense_is_min_or_max(sense: object) -> None:
     with pytest.raises(ValueError, match=r"sense = .*: expected one of min, max"):

@@ -15,7 +15,7 @@ from lb_mpi.balancing.learned import Learned
 from lb_mpi.balancing.recorded import Loans
 from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Kind, Message, Round, Send
 from lb_mpi.balancing.rowsets import count, numbers
-from lb_mpi.mpi.blame import Blame, blame_user
+from lb_mpi.mpi.failure import Failed, of_rows
 from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.parcels import Buffer
 from lb_mpi.mpi.rows import (
@@ -40,7 +40,7 @@ VERDICT_S = 1.0  # who has left the block has had the verdict: it is on its way,
 
 
 class Lending:
-    """Carries `round` of `rank` on `wire`; `rows` is None when they are no good, `blame` says why.
+    """Carries `round` of `rank` on `wire`; `rows` is None when they are no good, `failed` says why.
 
     `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.interrupts`).  `loans` hears of phases, and what is lent.
     `meanwhile`, called at each turn with the seconds since something has happened, may raise: the round is left as it is.
@@ -56,7 +56,7 @@ class Lending:
         stopwatch: Stopwatch,
         interrupts: Interrupts,
         loans: Loans,
-        blame: Blame | None = None,
+        failed: Failed | None = None,
         *,
         meanwhile: Callable[[float], object] = lambda waited_s: None,
     ) -> None:
@@ -64,7 +64,7 @@ class Lending:
         self._wire, self._rank = wire, rank
         self._results = Results(rows) if rows is not None else None
         self._interrupts, self._meanwhile, self._loans = interrupts, meanwhile, loans
-        self.blame = blame
+        self.failed = failed
         self.spent_s = 0.0  # for packing, sending, and putting together
 
     @property
@@ -243,6 +243,6 @@ class Lending:
         return []
 
     def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
-        if self.blame is None:
-            self.blame = blame_user(error, self._rank, what)
+        if self.failed is None:
+            self.failed = of_rows(error, self._rank, what)
         return self._round.fail(error) + [send for borrower in unsent for send in self._round.take_back(borrower)]

@@ -14,13 +14,13 @@ from lb_mpi.mpi.parcels import Parcels
 from lb_mpi.mpi.pool_messages import (
     Failure,
     Frame,
-    Tag,
     failure_of,
     pack_failure,
     pickled_error,
     results_parcel,
     steal_parcel,
 )
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.intervals import Interval
 from lb_mpi.pooling.worker import Swap
