@@ -25,7 +25,7 @@ from benchmarks.measuring import Watch, command, known, of_ranks, words
 from lb_mpi.balancing.simulate import ROWS, Cluster, row_costs, simulate
 from lb_mpi.checks import comma_list
 from lb_mpi.graph import Floats, mesh, most_square_mesh
-from lb_mpi.mpi.collective import barrier
+from lb_mpi.mpi.common.collective import barrier
 from lb_mpi.virtual import Network
 
 WANTED = 0.10

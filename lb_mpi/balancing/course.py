@@ -1,6 +1,6 @@
 """Between rounds: what one rank lends in the next, what it has learned from the last, what a verdict changes.   (pure)
 
-The caller's loop, on MPI (`lb_mpi.mpi.balancer`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
+The caller's loop, on MPI (`lb_mpi.mpi.rows.balancer`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
 
     round = course.begin(n, mark)
     the loop of an actor (`lb_mpi.actor`)

@@ -2,7 +2,7 @@
 
     it hears    it says
     MARK        (the first line: what the processes of the run bear)
-                lb_mpi {...}         at the start: what the host has (lb_mpi.mpi.facts), or {"error": ...}
+                lb_mpi {...}         at the start: what the host has (lb_mpi.mpi.common.facts), or {"error": ...}
     ? K         lb_mpi state {...}   of each rank that has said something new, or is quiet
                 lb_mpi alive K
     network HOST PORT TOKEN          (it connects there, too, and says alive K once more: network.py)
@@ -50,7 +50,7 @@ _FILE = struct.Struct("i")
 
 def facts() -> str:
     """Return a JSON object in one line."""
-    argv = [sys.executable, "-m", "lb_mpi.mpi.facts"]
+    argv = [sys.executable, "-m", "lb_mpi.mpi.common.facts"]
     done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode == 0 and done.stdout.startswith("{"):
         return done.stdout.splitlines()[-1]

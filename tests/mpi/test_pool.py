@@ -15,11 +15,11 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi import presence
-from lb_mpi.mpi.collective import duplicate
-from lb_mpi.mpi.crew import Crew
-from lb_mpi.mpi.pool_script import open_script, run_script
-from lb_mpi.mpi.served import run_alone
+from lb_mpi.mpi.common import presence
+from lb_mpi.mpi.common.collective import duplicate
+from lb_mpi.mpi.pool.crew import Crew
+from lb_mpi.mpi.pool.script import open_script, run_script
+from lb_mpi.mpi.pool.served import run_alone
 from tests.misbehaviour import RAISES, NotForPickling
 
 COMM = MPI.COMM_WORLD
