@@ -147,7 +147,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
         speeds=_speeds(options, options.ranks),
         latency=latency,
         unit_s=options.unit_s,
-        bytes_per_s=options.bandwidth,
+        bytes_per_s=math.inf if options.bandwidth == math.inf else bandwidth("bandwidth", options.bandwidth),
         seed=seed,
         options=Options(
             threshold=options.threshold,
