@@ -216,8 +216,8 @@ def compile_once(comm: MPI.Intracomm, compile_kernels: Callable[[], None]) -> No
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
     first = machine.rank == 0
     machine.Free()
-    agree(comm, lambda: compile_kernels() if first else None, patient=True)
-    agree(comm, lambda: None if first else compile_kernels(), patient=True)
+    agree(comm, lambda: compile_kernels() if first else None)
+    agree(comm, lambda: None if first else compile_kernels())
     if shown:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

@@ -30,11 +30,10 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import imbalance
-from lb_mpi.mpi.collective import agree, duplicate
+from lb_mpi.mpi.collective import agree, barrier, duplicate
 from lb_mpi.mpi.distribute import METHODS
 from lb_mpi.mpi.halo import HaloPlan
 from lb_mpi.mpi.recorder import map_of, records
-from lb_mpi.mpi.waiting import barrier
 from lb_mpi.record.maps import SPECTRAL, placed, shares
 from lb_mpi.saving.rows import Arrays
 
@@ -143,7 +142,7 @@ def draw(comm: MPI.Intracomm, name: str, graph: Graph | None, vertices: Ints) ->
     if domain is not None:
         map_of(shares(vertices // domain[1], vertices % domain[1], domain))
         return
-    laid = comm.bcast(agree(comm, lambda: None if graph is None else placed(graph), patient=True))
+    laid = comm.bcast(agree(comm, lambda: None if graph is None else placed(graph)))
     if laid is not None:
         places, shape = laid
         all_of, mine = (np.bincount(one, minlength=shape[0] * shape[1]) for one in (places, places[vertices]))
@@ -203,7 +202,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
             raise ValueError(f"{name} = {getattr(options, name)}: expected at least {least}")
     own = duplicate(comm)
     machine = agree(own, lambda: read_machine(options.machine) if options.machine and own.rank == 0 else None)
-    graph = agree(own, lambda: as_graph(options.graph) if own.rank == 0 else None, patient=True)
+    graph = agree(own, lambda: as_graph(options.graph) if own.rank == 0 else None)
     compile_once(own, compile_kernels)
     barrier(own)
     began = time.perf_counter()

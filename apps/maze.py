@@ -36,9 +36,8 @@ from apps.maze_shared import shared_bytes
 from apps.maze_tiles import TiledMazeSearch, usual_tile
 from apps.maze_tiles import compile_kernels as compile_tile_kernels
 from lb_mpi.checks import integer
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.collective import agree, barrier
 from lb_mpi.mpi.recorder import map_of, records
-from lb_mpi.mpi.waiting import barrier
 from lb_mpi.record.record import MAP
 
 PROG = "python -m apps.maze"
@@ -156,9 +155,7 @@ def find_path(
             machines = [cells, *(np.empty_like(cells) for _ in leaders[1:])]
             for leader, others in zip(leaders[1:], machines[1:], strict=True):
                 comm.Recv(others, leader)
-        found = agree(
-            comm, lambda: way_back(join(machines), done.found_at)[::-1] if comm.rank == 0 else path, patient=True
-        )
+        found = agree(comm, lambda: way_back(join(machines), done.found_at)[::-1] if comm.rank == 0 else path)
         path = np.ascontiguousarray(found)
     length = comm.bcast(len(path))
     return path if comm.rank == 0 else np.empty(length, np.int64)

@@ -181,7 +181,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     cities = agree(comm, lambda: random_cities(integer("--cities", options.cities, 3), seed(options.seed, "--seed")))
     nodes_alone = None
     if options.compare:
-        nodes_alone = comm.bcast(agree(comm, partial(count_alone, cities) if comm.rank == 0 else nothing, patient=True))
+        nodes_alone = comm.bcast(agree(comm, partial(count_alone, cities) if comm.rank == 0 else nothing))
     bound = lb_mpi.Bound("min")
     problem = Tours(cities, bound, options.split_rule)
     result = search(comm, problem, options, bound=None if options.private else bound)

@@ -30,10 +30,9 @@ from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
 from lb_mpi.emulate import Varying, seconds_for
 from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.collective import agree, barrier, wait
 from lb_mpi.mpi.exchange import METHODS
 from lb_mpi.mpi.recorder import map_of, records, running
-from lb_mpi.mpi.waiting import barrier, wait
 from lb_mpi.record.events import Phase
 from lb_mpi.record.maps import parts, places, size
 
@@ -137,7 +136,7 @@ class Block:
         ]
         requests += [self._comm.Isend(edge.copy(), target, tag) for target, tag, edge, _, _ in swaps]
         for request in requests:
-            wait(request)
+            wait(self._comm, request)
         for margin, buffer in arrived:
             margin[...] = buffer
 

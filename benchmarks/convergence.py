@@ -260,7 +260,7 @@ def diffuse(rank: int, one: Diffuser, case: Case) -> Diffused:
 
 def steps(comm: MPI.Intracomm, name: str, scheme: str, tau: str, seeds: int, exchange: str) -> tuple[Floats, Floats]:
     """Steps on real ranks and in simulation: (seeds, TOLERANCES) each; an error unless all are equal."""
-    from lb_mpi.mpi.waiting import barrier
+    from lb_mpi.mpi.collective import barrier
 
     real, simulated = np.zeros((seeds, len(TOLERANCES))), np.zeros((seeds, len(TOLERANCES)))
     cases = [draw(name, seed) for seed in range(seeds)]

@@ -17,7 +17,7 @@ from mpi4py.futures import MPICommExecutor
 import lb_mpi
 from benchmarks.pool import costs, large, large_model, nap, nothing, spin
 from lb_mpi.checks import comma_list
-from lb_mpi.mpi.waiting import barrier
+from lb_mpi.mpi.collective import barrier
 
 COMM = MPI.COMM_WORLD
 PLAIN: dict[str, Callable[[float], Any]] = {"spin": spin, "nap": nap, "large": large}
@@ -98,7 +98,7 @@ def counter(*, sort: bool) -> Callable[..., float | None]:
                 if (number := int(found[0])) >= len(order):
                     break
                 mine.append((order[number], function(items[order[number]])))
-            barrier(comm, 1e-4)  # who waits in gather would take a core from who works
+            barrier(comm)  # who waits in gather would take a core from who works
             comm.gather(mine)
 
         seconds = timed(work)

@@ -49,8 +49,8 @@ class MemoryStore:
         self.disk.written[(self.base + number, self.rank)] = state
         return len(state), zlib.crc32(state)
 
-    def commit(self, number: int, receipts: Sequence[Receipt]) -> None:
-        if self.full:
+    def commit(self, number: int, receipts: Sequence[Receipt] | None) -> None:
+        if self.full or receipts is None:
             return
         assert [receipt.rank for receipt in receipts] == list(range(self.size)), f"receipts of {receipts}"
         states = tuple(self.disk.written[(self.base + number, rank)] for rank in range(self.size))

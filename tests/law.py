@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from lb_mpi.searching import cut
 from lb_mpi.searching.drafting import MOVES, Kind, Send, State
 from lb_mpi.searching.guard import Guard
-from lb_mpi.searching.searcher import Reason, Searcher
+from lb_mpi.searching.searcher import Reason, Searcher, Work
+from lb_mpi.searching.simulate import Simulation
 from lb_mpi.searching.termination import Token
 from tests.pile import Pile, children, unpack, value_of
 from tests.walk_law import check_walks
@@ -39,6 +40,11 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
         return
     check_drafts(searchers, in_flight)
     check_safra(searchers, in_flight)
+
+
+def under_way(simulation: Simulation) -> list[Send]:
+    """What a simulation has sent, and nobody has served."""
+    return [(to, message) for _, to, message in simulation.under_way.values()]
 
 
 def check_work(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
@@ -96,7 +102,7 @@ def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
     counted = sum(searcher.saves.cut.under_way for searcher in searchers)
     assert counted == under_way, f"{counted} WORK counted, {under_way} under way"
     for searcher in searchers:
-        assert not (searcher.paused and searcher.working), f"rank {searcher.rank} works while it is paused"
+        assert not (searcher.paused and isinstance(searcher.job, Work)), f"rank {searcher.rank} works while it is paused"
     root = searchers[0].saves.cut
     if root.state in (cut.State.OPENING, cut.State.WRITING, cut.State.COMMITTING):
         assert not under_way, "states are taken while WORK is under way"

@@ -80,12 +80,13 @@ def main(what: str, folder: Path) -> None:
             time.sleep(0.01)
 
     def task(item: int) -> int:
-        if number == 1 and what == "stop":
-            while not last and not (folder / "stopped").exists():
-                pass  # or the others may steal all tasks of the last rank
+        if number == 1 and what in ("stop", "sleep", "leave"):  # until the last rank has got a task, too
             if last:
-                (folder / "stopped").touch()
-                os.kill(os.getpid(), signal.SIGSTOP)
+                (folder / "met").touch()
+            while not (folder / "met").exists():
+                time.sleep(0.01)
+        if number == 1 and what == "stop" and last:
+            os.kill(os.getpid(), signal.SIGSTOP)
         if number == 1 and what == "sleep" and last:
             time.sleep(1000)
         if number == 1 and (what == "leave-together" or (what == "leave" and last)):

@@ -89,7 +89,7 @@ CUT_MUTANTS = [
     # what is counted
     (searcher, "                    self.saves.cut.under_way += 1\n", "                    pass\n"),
     (searcher, "                self.saves.cut.under_way -= 1  # whatever becomes of it\n", "                pass\n"),
-    (searcher, "not self.over and not self._ending and not self.paused and self.drafting", "not self.over and not self._ending and self.drafting"),
+    (searcher, "not self._ending and not self.paused else None", "not self._ending else None"),
     (searcher, "        if not self.over and not self._ending and not self.paused:\n", "        if not self.over and not self._ending:\n"),
     # states, and what becomes of them
     (searcher, "if self._ending or (state := self.attempt(self.problem.save)) is None:", "if (state := self.attempt(self.problem.save) or b'0000') is None:"),
@@ -100,7 +100,7 @@ CUT_MUTANTS = [
     (searcher, "            self.drafting.start()\n\n    def ask_to_stop", "            pass\n\n    def ask_to_stop"),
     (searcher, "return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends", "return sends"),
     (saves, "return self.stopping and not self.cut.paused", "return self.stopping"),
-    (saves, "        if cut.receipts is not None:\n", "        cut.receipts = cut.receipts or b''\n        if True:\n"),
+    (saves, "None if rows is None else sorted(", "[] if rows is None else sorted("),
     # the cut
     (cut, "            total = self.under_way + sum(self._counted.values())\n", "            total = self.under_way\n"),
     (cut, "            total = self.under_way + sum(self._counted.values())\n", "            total = sum(self._counted.values())\n"),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lb_mpi.pooling.collect import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, meets, unpack
-from lb_mpi.pooling.worker import Kind, Message, Swap, Worker
-from lb_mpi.pooling.world import Begin, End, Mail, Results, World
-from tests.reach import reach
+from lb_mpi.pooling.worker import Begin, End, Kind, Message, Send, Swap, Worker
+from lb_mpi.pooling.world import Results, World
+from tests.explore import Exploration, State, clone, put
 
 ACCOUNT = -1  # who begins and ends maps, and counts results: no rank, so that nothing is taken for granted of the root
 UnderWay = Iterable[tuple[int, int, Any]]  # source, destination, message
@@ -29,7 +29,6 @@ def check_law(
     epoch = number % EPOCHS
     places = np.frombuffer(bytes(collector._done), np.uint8).astype(np.int64)
     messages = list(under_way)
-    messages += [(worker.rank, rank, mail) for worker in workers for rank, mail in worker._sends]
     owned = [unpack(word) for word in words] + [worker.chunk for worker in workers] + list(done)
     pieces = [(piece.lo, piece.hi) for piece in owned if piece is not None and piece.epoch == epoch]
     asks: Counter[tuple[int, int]] = Counter()  # (thief, rank asked): ASK, or its answer
@@ -56,7 +55,7 @@ def check_law(
         assert asks == asked, f"ASK and GIVE {asks}, asked {asked}"
 
 
-def check_swap(rank: int, swap: Swap, worker: Worker) -> None:
+def check_swap(rank: int, swap: Swap, worker: Worker, sends: Iterable[Send]) -> None:
     """AssertionError unless a swap of `rank` that has succeeded, and that it has heard of, was one of the three."""
     old, new = unpack(swap.old), unpack(swap.new)
     if swap.rank == rank and (old.epoch != new.epoch or old.n == 0):
@@ -66,17 +65,17 @@ def check_swap(rank: int, swap: Swap, worker: Worker) -> None:
     assert new.epoch == old.epoch == worker.epoch % EPOCHS, f"rank {rank} takes of another map: {old}"
     front, back = Interval(old.epoch, old.lo, new.lo), Interval(old.epoch, new.hi, old.hi)
     assert (front.n == 0) != (back.n == 0), f"{old} became {new}"
-    given = any(mail.kind == Kind.GIVE and (mail.lo, mail.hi) == (back.lo, back.hi) for _, mail in worker._sends)
+    given = any(mail.kind == Kind.GIVE and (mail.lo, mail.hi) == (back.lo, back.hi) for _, mail in sends)
     chunk = worker.chunk
     assert given or (chunk is not None and chunk.lo == (front if front.n else back).lo), "taken, and not begun"
 
 
 def check_world(world: World, number: int) -> None:
     """Hold the law against a simulation."""
-    under_way = [(source, rank, mail) for source, rank, mail in world.under_way() if not isinstance(mail, Results)]
-    results = [mail for _, _, mail in world.under_way() if isinstance(mail, Results)]
-    done = [part for mail in results for part in mail.parts] + [part for slot in world.slots for part in slot.results]
-    workers = [slot.worker for slot in world.slots]
+    under_way = [each for each in world.under_way.values() if not isinstance(each[2], Results)]
+    results = [mail for _, _, mail in world.under_way.values() if isinstance(mail, Results)]
+    done = [part for mail in results for part in mail.parts] + [part for one in world.members for part in one.results]
+    workers = [member.worker for member in world.members]
     check_law(number, workers, world.words, under_way, done, world.collector, complete=not world.raised)
 
 
@@ -87,55 +86,19 @@ class CheckedWorld(World):
         super().__init__(*arguments, **keywords)
         self._seen: set[tuple[int, int]] = set()
 
-    def begin(self, *arguments: Any) -> None:
+    def open(self, *arguments: Any) -> None:
         """See `World`."""
         self._seen.clear()
-        super().begin(*arguments)
+        super().open(*arguments)
 
-    def _decide(self, rank: int, swap: Swap) -> None:
+    def compare_and_swap(self, swap: Swap) -> bool:
         before = self.words[swap.rank]
-        super()._decide(rank, swap)
+        succeeded = super().compare_and_swap(swap)
         if self.words[swap.rank] != before and unpack(swap.new).epoch == self.collector.epoch:
             place = swap.rank, self.words[swap.rank]
             assert place not in self._seen, f"{unpack(swap.new)} is back in the word of rank {swap.rank}"
             self._seen.add(place)
-
-
-class State(NamedTuple):
-    """All ranks, their words and swaps, what is under way between each two of them, and the account."""
-
-    workers: tuple[Worker, ...]
-    words: tuple[int, ...]
-    swaps: tuple[Swap | None, ...]  # proposed, and not yet decided
-    looping: tuple[bool, ...]  # between two proposals: no message is received
-    wires: dict[tuple[int, int], tuple[Any, ...]]
-    number: int  # of the map
-    collector: Collector
-    maps_left: int
-    abandons: int  # maps that may still be given up
-
-    def key(self) -> object:
-        """Equal for states that can't be told apart."""
-        ranks = tuple(
-            (
-                w.epoch, w.chunk, w._rest, tuple(w._given), tuple(w._asks), w._answering, frozenset(w._hosts.asked)
-            )
-            for w in self.workers
-        )  # fmt: skip
-        wires = tuple(sorted((ends, wire) for ends, wire in self.wires.items() if wire))
-        return (
-            ranks, self.words, self.swaps, self.looping, wires, self.number, bytes(self.collector._done), self.maps_left,
-            self.abandons,
-        )  # fmt: skip
-
-    @property
-    def over(self) -> bool:
-        """True when all ranks have heard that the last map is over."""
-        return not self.maps_left and not any(self.wires.values()) and all(w.epoch < 0 for w in self.workers)
-
-    def free(self, rank: int) -> bool:
-        """True when the rank is neither in a swap, nor in a chunk."""
-        return self.swaps[rank] is None and self.workers[rank].chunk is None and not self.looping[rank]
+        return succeeded
 
 
 class Small(NamedTuple):
@@ -171,175 +134,145 @@ def asking(worker: Worker) -> Worker:
     return worker
 
 
-def twin(thing: Any) -> Any:
-    """A shallow copy, sooner than `copy.copy` makes it."""
-    other = object.__new__(type(thing))
-    vars(other).update(vars(thing))
-    return other
+class Around(NamedTuple):
+    """What there is beside ranks and messages."""
+
+    words: tuple[int, ...]
+    due: tuple[bool, ...]  # ranks that have done a job, and not taken the turn that follows it
+    number: int  # of the map
+    collector: Collector
+    maps_left: int
+    abandons: int  # maps that may still be given up
 
 
-def clone(worker: Worker) -> Worker:
-    """A copy that shares nothing that changes."""
-    other = twin(worker)
-    other._given, other._asks, other._sends = list(worker._given), list(worker._asks), list(worker._sends)
-    other._hosts = twin(worker._hosts)
-    other._hosts.asked = set(worker._hosts.asked)
-    return other
+class Maps(Exploration):
+    """Every state of a small pool: all orders of deliveries, readings, swaps and ends of chunks."""
 
-
-class Exploration:
-    """Every state of a small pool, breadth first: all orders of deliveries, readings, swaps and ends of chunks."""
+    batches = False
 
     def __init__(
         self, small: Small, worker_class: type[Worker] = Worker, collector_class: type[Collector] = Collector
     ) -> None:
         self.small, self._collector = small, collector_class
         self.size = sum(map(len, small.hosts))
-        self.speeds = small.speeds or dict.fromkeys(range(self.size), 1.0)
+        speeds = small.speeds or dict.fromkeys(range(self.size), 1.0)
         self.others: list[list[int]] = []
         workers = []
         for host in small.hosts:
             others = [other for other in small.hosts if other is not host]
             for rank in host:
-                workers.append(asking(worker_class(rank, host, others)))
+                workers.append(asking(worker_class(rank, host, others, words=(), speeds=speeds)))
                 self.others.append([other for ranks in others for other in ranks])
-        self.start = self.next_map(
-            State(
-                tuple(workers), (0,) * self.size, (None,) * self.size, (False,) * self.size, {}, small.first - 1,
-                collector_class(0, 0), len(small.maps) + 1, small.abandons,
-            )
-        )  # fmt: skip
+        none = (0,) * self.size, (False,) * self.size
+        around = Around(*none, small.first - 1, collector_class(0, 0), len(small.maps) + 1, small.abandons)
+        self.start = self.next_map(State(tuple(workers), {}, around))
+
+    def key_of(self, w: Worker) -> Hashable:
+        asked = frozenset(w._hosts.asked)
+        return w.epoch, w.chunk, w._swap, w._rest, tuple(w._given), tuple(w._asks), w._answering, asked
+
+    def key_of_rest(self, around: Around) -> Hashable:
+        return around._replace(collector=bytes(around.collector._done))  # type: ignore[arg-type]
+
+    def law(self, state: State) -> None:
+        under_way = [(*ends, mail) for ends, wire in state.wires.items() if ends[1] != ACCOUNT for mail in wire]
+        done = [part for ends, wire in state.wires.items() if ends[1] == ACCOUNT for part in wire]
+        check_law(state.rest.number, state.actors, state.rest.words, under_way, done, state.rest.collector)
+
+    def is_end(self, state: State) -> bool:
+        """All ranks have heard that the last map is over; of a single map, all is done."""
+        if not self.small.late:
+            return not state.rest.collector.missing
+        return not state.rest.maps_left and not any(state.wires.values()) and super().is_end(state)
 
     def next_map(self, state: State) -> State:
         """End the map, and begin the next one, if there is one."""
-        left, number, wires = state.maps_left - 1, state.number + 1, dict(state.wires)
+        around = state.rest
+        left, number = around.maps_left - 1, around.number + 1
         tasks = self.small.maps[len(self.small.maps) - left] if left else [0] * self.size
         lo = 0
         for rank in range(self.size):
-            wire = wires.get((ACCOUNT, rank), ())
-            if state.number >= self.small.first:
-                wire = (*wire, End())
-            if left:
-                wire = (*wire, Begin(number, lo, lo + tasks[rank]))
-            wires[ACCOUNT, rank] = wire
+            ended = [(rank, End())] if around.number >= self.small.first else []
+            begun = [(rank, Begin(number, lo, lo + tasks[rank], self.small.chunksize))] if left else []
+            state = self.post(state, ACCOUNT, [*ended, *begun])
             lo += tasks[rank]
-        collector = self._collector(number % EPOCHS, lo)
-        new = state._replace(wires=wires, number=number, collector=collector, maps_left=left)
+        around = around._replace(number=number, collector=self._collector(number % EPOCHS, lo), maps_left=left)
+        new = state._replace(rest=around)
         return self.next_map(new) if left and not lo else new
 
-    def successors(self, state: State) -> list[State]:
-        """All that may happen next."""
-        states = []
-        for (source, rank), wire in state.wires.items():
-            if wire and rank == ACCOUNT:
-                states.append(self.account(state, source, wire))
-            elif wire and state.free(rank) and not self.must_meet(state, wire[0]):
-                states.append(self.deliver(state, source, rank, wire))
-        for rank in range(self.size):
-            if state.swaps[rank] is not None:
-                states.append(self.decide(state, rank))
-            elif state.workers[rank].chunk is not None and not state.looping[rank]:
-                states.append(self.finish(state, rank))
-            else:
-                states.append(self.propose(state, rank, None))
-                if states[-1].swaps[rank] is None and states[-1].workers[rank].chunk is None:
-                    states += [self.propose(state, rank, choice) for choice in self.others[rank]]
-        if state.abandons and state.maps_left:
-            states.append(self.next_map(state._replace(abandons=state.abandons - 1)))
-        return states
-
-    @staticmethod
-    def must_meet(state: State, mail: Mail) -> bool:
-        """True while a map can't begin, since some rank isn't through with the one before."""
-        if not isinstance(mail, Begin) or not meets(mail.epoch):
+    def hears(self, state: State, rank: int, mail: Any) -> bool:
+        """False in the middle of a swap or a chunk; and while a map can't begin, since a rank is in the one before."""
+        if rank != ACCOUNT and state.actors[rank].job is not None and not state.rest.due[rank]:
             return False
+        if not isinstance(mail, Begin) or not meets(mail.epoch):
+            return True
         wires = [wire for (source, _), wire in state.wires.items() if source == ACCOUNT]
-        return any(isinstance(later, Begin) and later.epoch == mail.epoch for wire in wires for later in wire[1:])
+        return not any(isinstance(one, Begin) and one.epoch == mail.epoch for wire in wires for one in wire[1:])
 
-    def account(self, state: State, source: int, wire: tuple[Any, ...]) -> State:
-        collector = twin(state.collector)
-        collector._done = collector._done.copy()
-        collector.take(*wire[0])
-        new = state._replace(wires={**state.wires, (source, ACCOUNT): wire[1:]}, collector=collector)
-        if not self.small.late:
-            return new
-        over = not collector.missing and state.maps_left and state.collector.missing
-        return self.next_map(new) if over else new
+    def turns(self, state: State, rank: int, arrived: list[tuple[int, Any]]) -> Iterator[State]:
+        """A turn, in which the rank asks nobody, or one of the others."""
+        if rank == ACCOUNT:
+            yield self.account(state, arrived[0][1])
+            return
+        if not arrived and state.actors[rank].job is not None and not state.rest.due[rank]:
+            return
+        state = state._replace(rest=state.rest._replace(due=put(state.rest.due, rank, False)))
 
-    def deliver(self, state: State, source: int, rank: int, wire: tuple[Any, ...]) -> State:
-        workers, worker = self._touch(state, rank)
-        mail = wire[0]
-        if isinstance(mail, Begin):
-            worker.begin(*mail, self.small.chunksize)
-        elif isinstance(mail, End):
-            worker.end()
-        else:
-            worker.receive(source, mail)
-        return state._replace(workers=workers, wires={**state.wires, (source, rank): wire[1:]})
+        def turn(worker: Worker) -> list[Any]:
+            worker.words, worker._hosts.choice = state.rest.words, choice  # type: ignore[attr-defined]
+            return worker.turn(0.0, arrived)
 
-    def propose(self, state: State, rank: int, choice: int | None) -> State:
-        workers, worker = self._touch(state, rank)
-        worker._hosts.choice = choice  # type: ignore[attr-defined]
-        words = state.words
-        swap = worker.propose(0.0, words, self.speeds)
-        worker._hosts.choice = None  # type: ignore[attr-defined]
-        if swap is not None:
-            return state._replace(
-                workers=workers, swaps=put(state.swaps, rank, swap), looping=put(state.looping, rank, True)
-            )
-        wires = dict(state.wires)
-        for destination, message in worker.sends():
-            wires[rank, destination] = (*wires.get((rank, destination), ()), message)
-        return state._replace(workers=workers, wires=wires, looping=put(state.looping, rank, False))
+        for choice in (None, *self.others[rank]):  # noqa: B007
+            yield (new := self.act(state, rank, turn))
+            if new.actors[rank].job is not None:
+                return
 
-    def decide(self, state: State, rank: int) -> State:
-        workers, worker = self._touch(state, rank)
-        swap = state.swaps[rank]
-        assert swap is not None
-        succeeded = self.compare(state.words[swap.rank], swap)
-        worker.swapped(swap, succeeded)
-        words = put(state.words, swap.rank, swap.new) if succeeded else state.words
+    def jobs(self, state: State, rank: int, job: Swap | Interval) -> Iterator[State]:
+        if state.rest.due[rank]:
+            return
+        around = state.rest._replace(due=put(state.rest.due, rank, True))
+        if isinstance(job, Interval):
+            new = self.act(state._replace(rest=around), rank, lambda worker: worker.done(job, 1.0))
+            yield self.post(new, rank, [(ACCOUNT, job)]) if self.small.late else self.account(new, job)
+            return
+        succeeded = self.compare(around.words[job.rank], job)
         if succeeded:
-            check_swap(rank, swap, worker)
-        return state._replace(workers=workers, words=words, swaps=put(state.swaps, rank, None))
+            around = around._replace(words=put(around.words, job.rank, job.new))
+
+        def swapped(worker: Worker) -> list[Any]:
+            sends = worker.done(job, succeeded)
+            if succeeded:
+                check_swap(rank, job, worker, sends)
+            return sends
+
+        yield self.act(state._replace(rest=around), rank, swapped)
+
+    def more(self, state: State) -> Iterator[State]:
+        """The map is given up."""
+        if state.rest.abandons and state.rest.maps_left:
+            yield self.next_map(state._replace(rest=state.rest._replace(abandons=state.rest.abandons - 1)))
+
+    def account(self, state: State, part: Interval) -> State:
+        collector = clone(state.rest.collector)
+        collector.take(*part)
+        new = state._replace(rest=state.rest._replace(collector=collector))
+        over = not collector.missing and state.rest.maps_left and state.rest.collector.missing
+        return self.next_map(new) if over and self.small.late else new
 
     @staticmethod
     def compare(word: int, swap: Swap) -> bool:
         """True when the swap succeeds."""
         return word == swap.old
 
-    def finish(self, state: State, rank: int) -> State:
-        workers, worker = self._touch(state, rank)
-        wire = (*state.wires.get((rank, ACCOUNT), ()), worker.done(1.0))
-        if not self.small.late:
-            return self.account(state._replace(workers=workers), rank, wire)
-        return state._replace(wires={**state.wires, (rank, ACCOUNT): wire}, workers=workers)
-
-    @staticmethod
-    def _touch(state: State, rank: int) -> tuple[tuple[Worker, ...], Worker]:
-        worker = clone(state.workers[rank])
-        return put(state.workers, rank, worker), worker
-
-    def check(self, state: State) -> None:
-        """Hold the law against a state."""
-        under_way = [(*ends, mail) for ends, wire in state.wires.items() if ends[1] != ACCOUNT for mail in wire]
-        done = [part for ends, wire in state.wires.items() if ends[1] == ACCOUNT for part in wire]
-        check_law(state.number, state.workers, state.words, under_way, done, state.collector)
-
     def explore(self, *, most_states: int = 200_000, progress: bool = False) -> tuple[int, int]:
         """Check the law in every reachable state, and that the end can be reached from each; (states, ends among them).
 
         `progress`: also that no state comes back: whatever ranks do, some rank gets on.
         """
-
-        def look(state: State) -> bool:
-            self.check(state)
-            return state.over or (not self.small.late and not state.collector.missing)
-
-        found = reach([self.start], self.successors, key=State.key, look=look, most_states=most_states)
+        found = self.reach(self.start, most_states)
         if progress:
             check_progress([[each for each in before if each != n] for n, before in enumerate(found.came_from)])
-        return found.states, found.ends
+        return found[:2]
 
 
 def check_progress(came_from: Sequence[Sequence[int]]) -> None:
@@ -354,8 +287,3 @@ def check_progress(came_from: Sequence[Sequence[int]]) -> None:
             if not leads_to[before]:
                 last.append(before)
     assert n_left == 0, f"{n_left} states follow each other for ever"
-
-
-def put(values: tuple[Any, ...], at: int, value: object) -> tuple[Any, ...]:
-    """The tuple with another value at one place."""
-    return (*values[:at], value, *values[at + 1 :])

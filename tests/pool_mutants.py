@@ -25,13 +25,13 @@ MUTANTS = [
     (worker, "        self._given.clear()\n        self._asks", "        self._asks"),
     (worker, "        self._asks.clear()\n        self._hosts.begin", "        self._hosts.begin"),
     (worker, "        self.asked.clear()\n", ""),
-    (worker, "        if self.epoch < 0:\n            return None\n", ""),
+    (worker, "        if self.over:\n            return None\n", ""),
     # who fills a word, and with what
     (worker, "self._rest = self._interval(lo, hi)", "self._rest = None"),
     (worker, "        if self._rest is not None:\n            self._rest = None\n        elif self._answering", "        if self._rest is not None:\n            pass\n        elif self._answering"),
     (worker, "            return Swap(self.rank, own, pack(*self._rest))", "            return Swap(self.rank, pack(self.epoch % EPOCHS, 0, 0), pack(*self._rest))"),
-    (worker, "        if not succeeded:\n            return\n", ""),
-    (worker, "        if not succeeded:\n            return\n", "        if not succeeded:\n            self._rest = None\n            return\n"),
+    (worker, "            if result:\n", "            if True:\n"),
+    (worker, "            if result:\n", "            if not result:\n                self._rest = None\n            else:\n"),
     # stealing
     (worker, "self.chunk = stolen._replace(hi=stolen.lo + begun)", "self.chunk = None"),
     (worker, "        begun = min(self._pace.n, stolen.n)\n        self.chunk = stolen._replace(hi=stolen.lo + begun)\n        self._rest = stolen._replace(lo=stolen.lo + begun) if begun < stolen.n else None", "        self._rest = stolen"),

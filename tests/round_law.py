@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.round import Kind, Message, Round
+from lb_mpi.balancing.round import ROOT, Computed, Job, Kind, Message, Round
 from lb_mpi.balancing.rowsets import count, numbers
-from tests.reach import reach
+from tests.explore import Exploration, State
 
 UnderWay = Iterable[tuple[int, int, Message]]  # source, destination, message
 
@@ -41,6 +38,8 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
             put(rank, timed.rows)
             assert timed.by == rank or count(timed.rows), "a loan without rows was answered"
     for source, destination, message in messages:
+        if message.kind in (Kind.LEARNED, Kind.OVER):
+            continue
         late = rounds[destination].over and message.kind is not Kind.DRY
         assert not late, f"{message} for rank {destination}, which is at the end of its round"
         if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None and count(message.rows):
@@ -73,9 +72,10 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
             assert all(one.told for one in rounds), f"rank {rank} is at its end, others are not"
         if round.told:
             assert round.settled, f"rank {rank} has told too soon"
+            assert all(job.helps for job in round.borrowed), f"rank {rank} has told, and has rows that were lent by plan"
             known = sum(count(timed.rows) for timed in round.learned.timed)
             assert known == n_rows[rank] or round.learned.failed, f"rank {rank} has told of {known} of its rows"
-        if round.settled:
+        if round.settled and round.to_lend is None:
             assert not any(job.owner == rank for one in rounds for job in one.borrowed), f"rank {rank} is settled too soon"
 
 
@@ -101,44 +101,64 @@ def check_end(rounds: Sequence[Round], n_rows: Sequence[int]) -> None:
         assert given == pytest.approx(taken), f"helped for {given} ticks as the owners know, {taken} as the helpers do"
 
 
-class State(NamedTuple):
-    """All ranks, and what is under way between each two of them, in order."""
+class Rounds(Exploration):
+    """Jobs may fail, `rest` of them; what all ranks tell the root, and its answer, are no messages but a choice."""
 
-    rounds: tuple[Round, ...]
-    wires: dict[tuple[int, int], tuple[Message, ...]]
-    failures: int  # that may still happen
+    batches = False
 
-    def key(self) -> object:
-        """Equal for states that can't be told apart."""
-        ranks = tuple(
-            (
-                tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
-                tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
-                tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.telling.begun, r.telling.at,
-                r.telling.next, r.failed, r.told, r.over, r.learned.late_ticks, r.learned.failed,
-                tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size,
-            )
-            for r in self.rounds
+    def __init__(self, first: State) -> None:
+        self.n_rows = [
+            sum(map(count, round.home)) + sum(map(count, (round.to_lend or {}).values())) for round in first.actors
+        ]
+
+    def key_of(self, r: Round) -> Hashable:
+        return (
+            tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
+            tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
+            tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.telling.begun, r.telling.at,
+            r.telling.next, r.failed, r.told, r.over, r.learned.late_ticks, r.learned.failed,
+            tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size,
         )  # fmt: skip
-        wires = tuple(
-            sorted((ends, tuple((m.kind, _rows(m.rows)) for m in wire)) for ends, wire in self.wires.items() if wire)
-        )
-        return ranks, wires, self.failures
+
+    def key_of_message(self, message: Message) -> Hashable:
+        return message.kind, _rows(message.rows)
+
+    def law(self, state: State) -> None:
+        check_law(state.actors, self.n_rows, [(*ends, m) for ends, wire in state.wires.items() for m in wire])
+        if self.is_end(state):
+            check_end(state.actors, self.n_rows)
+
+    def hears(self, state: State, rank: int, message: Message) -> bool:
+        return not all(round.told for round in state.actors)  # what comes later means nothing, see check_law
+
+    def post(self, state: State, source: int, sends: Iterable[tuple[int, Message]]) -> State:
+        return super().post(state, source, [send for send in sends if send[1].kind is not Kind.LEARNED])
+
+    def turns(self, state: State, rank: int, arrived: list[tuple[int, Message]]) -> Iterable[State]:
+        """A turn now, or after a long time."""
+        late = not arrived and state.actors[rank].telling.at == math.inf
+        return [
+            self.act(state, rank, lambda round: round.turn(now, arrived))  # noqa: B023
+            for now in ([0.0, math.inf] if late else [0.0])
+        ]
+
+    def jobs(self, state: State, rank: int, job: Job) -> Iterator[State]:
+        if state.actors[rank].to_lend is not None:
+            return
+        yield self.act(state, rank, lambda round: round.done(job, Computed(1.0, 1.0)))
+        if state.rest:
+            yield self.act(state._replace(rest=state.rest - 1), rank, lambda round: round.fail())
+
+    def more(self, state: State) -> Iterator[State]:
+        """The root has heard of all."""
+        if all(round.told for round in state.actors):
+            for rank, round in enumerate(state.actors):
+                if not round.over:
+                    yield from super().turns(state, rank, [(ROOT, Message(Kind.OVER))])
 
 
 def _rows(rows: object) -> tuple[int, ...]:
     return () if rows is None else tuple(numbers(rows).tolist())  # type: ignore[arg-type]
-
-
-def clone(round: Round) -> Round:
-    """A copy that shares nothing that changes."""
-    other = copy.copy(round)
-    other.home, other.borrowed, other.away = list(round.home), deque(round.borrowed), dict(round.away)
-    other.to_lend = None if round.to_lend is None else dict(round.to_lend)
-    other.lenders, other.dry, other.telling = set(round.lenders), dict(round.dry), copy.copy(round.telling)
-    learned = round.learned
-    other.learned = replace(learned, timed=list(learned.timed))
-    return other
 
 
 def first_state(
@@ -171,69 +191,8 @@ def first_state(
     return State(tuple(rounds), {}, failures)
 
 
-def successors(state: State) -> list[State]:
-    """One delivery, one turn without any (now, or after a long time), one job done or failed, one that tells, or ends."""
-    states = []
-
-    def step(rank: int, arrived: Sequence[tuple[int, Message]], wires: dict, failures: int, how: str) -> None:  # type: ignore[type-arg]
-        rounds = tuple(clone(round) if number == rank else round for number, round in enumerate(state.rounds))
-        round, new = rounds[rank], dict(wires)
-        sends: list[tuple[int, Message]] = []
-        if how in ("turn", "late"):
-            sends = round.turn(0.0 if how == "turn" else math.inf, arrived)
-        elif how == "tell":
-            round.tell()
-        elif how == "end":
-            round.end()
-        else:
-            job = round.job
-            assert job is not None
-            sends = round.done(job, 1.0, 1.0) if how == "done" else round.fail()
-        for destination, message in sends:
-            new[rank, destination] = (*new.get((rank, destination), ()), message)
-        states.append(State(rounds, new, failures))
-
-    all_told = all(round.told for round in state.rounds)
-    for (source, rank), wire in state.wires.items():
-        if wire and not all_told:  # what comes later means nothing, see check_law
-            step(rank, [(source, wire[0])], {**state.wires, (source, rank): wire[1:]}, state.failures, "turn")
-    for rank, round in enumerate(state.rounds):
-        if round.over:
-            continue
-        step(rank, [], state.wires, state.failures, "turn")
-        if round.telling.at == math.inf:
-            step(rank, [], state.wires, state.failures, "late")
-        if round.ready:
-            step(rank, [], state.wires, state.failures, "tell")
-        if all_told:
-            step(rank, [], state.wires, state.failures, "end")
-        if round.job is not None and round.to_lend is None:
-            step(rank, [], state.wires, state.failures, "done")
-            if state.failures:
-                step(rank, [], state.wires, state.failures - 1, "fail")
-    return states
-
-
 def explore(first: State, *, most_states: int = 100_000) -> tuple[int, int]:
     """Check the law in every reachable state, and that the end can be reached from each; (states, ends among them)."""
-    constants = type(first.rounds[0]).turn.__globals__  # of a mutant's module, too
+    constants = type(first.actors[0]).turn.__globals__  # of a mutant's module, too
     with patch.dict(constants, PAUSE_S=math.inf):  # a turn "late" is after any pause, all others are before it
-        return _explore(first, most_states)
-
-
-def _explore(first: State, most_states: int) -> tuple[int, int]:
-    n_rows = [
-        sum(count(block) for block in r.home) + sum(count(rows) for rows in (r.to_lend or {}).values()) for r in first.rounds
-    ]
-
-    def look(state: State) -> bool:
-        check_law(state.rounds, n_rows, [(*ends, m) for ends, wire in state.wires.items() for m in wire])
-        over = all(round.over for round in state.rounds)
-        if over:
-            check_end(state.rounds, n_rows)
-        return over
-
-    found = reach([first], successors, key=State.key, look=look, most_states=most_states)
-    return found.states, found.ends
-
-
+        return Rounds(first).reach(first, most_states)[:2]

@@ -54,6 +54,8 @@ def program(tmp_path: Path) -> Path:
         ([waits(0, 8.0), at_end(1), idle(2, 8.0)], ["1", "2"]),
         ([waits(0, 8.0), idle(1, 7.9), waits(2, 8.0)], []),  # it may have computed
         ([waits(0, 8.0), idle(1, 8.0), waits(2, 7.9)], []),
+        ([waits(0, 8.0), idle(1, 8.0)._replace(phase="a task"), idle(2, 8.0)], []),  # it is told as one that hangs in a task
+        ([waits(0, 8.0), idle(1, 8.0)._replace(stopped=True), idle(2, 8.0)], []),
         ([waits(0, 8.0), idle(1, 8.0)], []),  # of rank 2 nothing is known
         ([waits(0, 8.0), waits(1, 8.0), waits(2, 8.0)], []),  # nobody is outside: a matter of the protocol
         ([idle(0, 99.0), idle(1, 99.0), at_end(2)], []),  # nobody is inside

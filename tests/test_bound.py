@@ -14,7 +14,8 @@ from lb_mpi.searching.bound import Bound, Sharing, neighbours
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.searcher import Searcher
-from tests.explore import explore, first_world
+from tests import law
+from tests.explore_search import explore, first_world
 from tests.law import check_law
 from tests.mutants import BOUND_MUTANTS
 from tests.pile import Pile, value_of
@@ -42,6 +43,19 @@ def test_a_value_is_a_finite_number(value: object) -> None:
     with pytest.raises(ValueError, match=r"bound.improve: value = .*: expected a finite number"):
         bound.improve(value)
     assert bound.best == math.inf
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, np.int64(2**60 + 1), 10**30])
+def test_an_integer_that_no_float_holds_is_refused(value: int) -> None:
+    """Otherwise a better value than the best would be taken for the same one."""
+    bound = Bound("max")
+    told = rf"bound.improve: value = .*{value}.*: expected an integer that a float holds exactly"
+    with pytest.raises(ValueError, match=told):
+        bound.improve(value)
+    assert bound.best == -math.inf
+    assert bound.improve(2**53)
+    assert bound.improve(2**60)
+    assert bound.best == 2**60
 
 
 @pytest.mark.parametrize("sense", ["", "smallest", None, min])
@@ -85,7 +99,7 @@ def test_the_table() -> None:
 
 def test_a_bound_where_there_is_none_is_a_protocol_error() -> None:
     rank = Searcher(1, range(2), Pile(3), Options())
-    rank.turn(0.0, [told(1.0, 0)])
+    rank.turn(0.0, [(0, told(1.0, 0))])
     assert isinstance(rank.error, ProtocolError)
 
 
@@ -120,13 +134,14 @@ class Watch:
         self.n_told = 0
 
     def __call__(self, simulation: simulate.Simulation) -> None:
-        check_law(simulation.searchers, simulation.in_flight.values(), work=False)
+        check_law(simulation.searchers, law.under_way(simulation), work=False)
         bounds = [each.sharing.bound for each in simulation.searchers]
         bests = [bound.best for bound in bounds]
         better = bounds[0].is_better
         assert not any(map(better, self.before, bests)), f"{self.before} became {bests}"
         self.before = bests
-        under_way = {number: send for number, send in simulation.in_flight.items() if send[1].kind is Kind.BOUND}
+        flying = simulation.under_way.items()
+        under_way = {number: (to, message) for number, (_, to, message) in flying if message.kind is Kind.BOUND}
         for number in self.under_way.keys() - under_way.keys():
             to, message = self.under_way[number]
             self.heard[message.source, to] = message.load  # better than the one before, see below
@@ -207,7 +222,7 @@ def test_a_search_without_a_bound_is_the_same_as_ever() -> None:
         simulate.search(
             [Pile(50), Pile(50)],
             bounds=bounds,
-            check=lambda simulation, counter=counter: counter.update([tuple(simulation.in_flight.values())]),
+            check=lambda simulation, counter=counter: counter.update([tuple(simulation.under_way.values())]),
         )
     assert with_one == without  # an unused bound sends nothing
 

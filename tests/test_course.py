@@ -12,9 +12,10 @@ from lb_mpi.balancing.learned import Timed
 from lb_mpi.balancing.migrate import plan
 from lb_mpi.balancing.reports import REPORT, Problem, Records, Report, Verdict, verdict_of
 from lb_mpi.balancing.rowsets import count, numbers
-from lb_mpi.balancing.simulate import Cluster, Network, row_costs, simulate
+from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
 from lb_mpi.balancing.trigger import Decision, Reason, Trigger
 from lb_mpi.graph import mesh, most_square_mesh, parse
+from lb_mpi.virtual import Network
 
 QUICK = Network((1e-7, 1e-7))
 
@@ -107,7 +108,8 @@ def test_numbers_of_rows_that_change() -> None:
 
 
 def test_noise_and_distance_cost_little() -> None:
-    cluster = ranks(9, np.linspace(1000.0, 4000.0, 9), noise=0.1, network=Network((1e-4, 1e-3), 1e-9, 1000), seed=3)
+    network = Network((1e-4, 1e-3), bytes_per_s=1e9)
+    cluster = ranks(9, np.linspace(1000.0, 4000.0, 9), noise=0.1, network=network, row_bytes=1000, seed=3)
     found = ratios(cluster, [np.ones(300)] * 9, 20)
     assert np.mean(found[10:]) < 1.16  # of a call of 0.13 s, the barrier at the end takes 4 ms
 

@@ -11,12 +11,15 @@ import pytest
 
 from lb_mpi.errors import ProtocolError, SearchError
 from lb_mpi.searching import cut, saves, searcher, simulate
+from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.saves import pack_parts, share
 from lb_mpi.searching.searcher import Reason, Searcher
 from tests.disk import Disk, MemoryStore, check_saved
-from tests.explore import World, explore, explore_cut, first_world
-from tests.law import check_law
+from tests.explore import State
+from tests.explore_parts import explore_cut
+from tests.explore_search import explore, first_world
+from tests.law import check_law, under_way
 from tests.mutants import CUT_MUTANTS
 from tests.pile import Broken, Pile
 from tests.test_protocol import changed_module
@@ -35,14 +38,14 @@ def explored(
     """States seen, ends, and all that was ever saved."""
     saved: set[tuple[bytes, ...]] = set()
 
-    def look(world: World) -> None:
-        for states in world.disk.committed.values():
+    def look(world: State) -> None:
+        for states in world.rest.committed.values():
             if states not in saved:
                 check_saved(states, limit)
                 saved.add(states)
 
     first = first_world(size, limit, saves=True, searcher=searcher_class, **options)
-    for each in first.searchers if broken_rank >= 0 else ():
+    for each in first.actors if broken_rank >= 0 else ():
         each.problem.broken = options["broken"] if each.rank == broken_rank else ""
     seen, over = explore(first, most_drafts=drafts, most_saves=saves, most_states=20_000, look=look)
     return seen, over, saved
@@ -113,7 +116,7 @@ def live(
         watch(events)
         if events >= dies_at:
             raise Died
-        check_law(simulation.searchers, simulation.in_flight.values(), work=events % 20 == 0)
+        check_law(simulation.searchers, under_way(simulation), work=events % 20 == 0)
         if disk.newest is not None and events % 10 == 0:
             check_saved(disk.newest, limit)
         assert simulation.searchers[0].saves.cut.number <= simulation.now / every_s, "saved too often"
@@ -213,7 +216,7 @@ def stop(seed: int, searcher_class: type = Searcher) -> None:
         if not simulation.step():
             break
         if not simulation.searchers[0].over:
-            check_law(simulation.searchers, simulation.in_flight.values())
+            check_law(simulation.searchers, under_way(simulation))
     assert {each.reason for each in simulation.searchers} == {Reason.STOPPED}
     assert disk.newest is not None
     assert finish(disk.newest, 3, 300) == list(range(1, 301))
@@ -234,11 +237,24 @@ def keep(searcher_class: type) -> None:
     alone = searcher_class(0, range(1), Pile(60), options, None, share([state], 0, 1))
     for _ in range(200):
         alone.turn(0.0, [])
-        if alone.working:
-            alone.work(3)
+        if alone.job is not None:
+            alone.done(alone.job, alone.problem.work(3))
     assert alone.reason is Reason.EXHAUSTED
     assert {5, 7, 8, 9} <= set(alone.problem.done)
     assert len(alone.problem.done) == len(set(alone.problem.done))
+
+
+def test_a_rank_whose_problem_cannot_be_saved_writes_nothing() -> None:
+    refuse(Searcher)
+
+
+def refuse(searcher_class: type) -> None:
+    """It says so, and that it has failed."""
+    rank = searcher_class(1, range(2), Pile(60, broken="save"), Options(save_every_s=math.inf))
+    rank.turn(0.0, [(0, Message(Kind.PAUSE, 0, 1))])
+    said = [(message.kind, message.pid) for _, message in rank.turn(0.0, [(0, Message(Kind.WRITE, 0, 1))])]
+    assert said == [(Kind.WRITTEN, 0), (Kind.FINISH, Reason.FAILED)]
+    assert rank.job is None
 
 
 def test_a_rank_that_cannot_write_keeps_nobody_from_going_on() -> None:
@@ -272,7 +288,7 @@ def test_what_save_returns_is_checked() -> None:
 
 def mutant_of(module: types.ModuleType, before: str, after: str) -> tuple[type, type]:
     """The classes `Searcher` and `Cut`, with one change in the source of `module`; the types of values stay the same."""
-    names = ("Reason", "Options", "Report")
+    names = ("Reason", "Options", "Report", "Work")
     changed = changed_module(module, before, after)
     if module is searcher:
         vars(changed).update({name: getattr(searcher, name) for name in names})
@@ -297,6 +313,7 @@ def find_fault(searcher_class: type, cut_class: type = cut.Cut) -> BaseException
             lives(seed, searcher_class=searcher_class)
         stop(0, searcher_class)
         keep(searcher_class)
+        refuse(searcher_class)
         explored(2, 3, drafts=1, searcher_class=searcher_class)
         explored(2, 3, drafts=1, broken="save", broken_rank=1, searcher_class=searcher_class)
     except (AssertionError, ProtocolError, KeyError) as fault:

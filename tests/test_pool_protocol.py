@@ -13,12 +13,13 @@ import pytest
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling import chunks, collect, intervals, worker
-from lb_mpi.pooling.intervals import Interval, pack
+from lb_mpi.pooling.intervals import Interval
 from lb_mpi.pooling.simulate import Pool
-from lb_mpi.pooling.worker import Kind, Message, Swap, Worker
-from lb_mpi.pooling.world import Network, World
+from lb_mpi.pooling.worker import Begin, End, Kind, Message, Swap, Worker
+from lb_mpi.pooling.world import Costs, World
+from lb_mpi.virtual import Network
 from tests import pool_law
-from tests.pool_law import CheckedWorld, Exploration, Small, check_world
+from tests.pool_law import CheckedWorld, Maps, Small, check_world
 from tests.pool_mutants import MUTANTS
 
 PAIR, THREE, APART, PAIR_AND_ONE = [[0, 1]], [[0, 1, 2]], [[0], [1]], [[0], [1, 2]]
@@ -40,16 +41,16 @@ SMALL = [
 
 @pytest.mark.parametrize("number", range(len(SMALL)))
 def test_the_law_holds_in_every_reachable_state(number: int) -> None:
-    states, ends = Exploration(SMALL[number]).explore(progress=len(SMALL[number].hosts) == 1)
+    states, ends = Maps(SMALL[number]).explore(progress=len(SMALL[number].hosts) == 1)
     assert states > 20
     assert ends > 0
 
 
-def slept_through(monkeypatch: pytest.MonkeyPatch, first: int) -> Exploration:
+def slept_through(monkeypatch: pytest.MonkeyPatch, first: int) -> Maps:
     """Three maps, numbered in words modulo 2."""
     for module in (worker, intervals, pool_law):
         monkeypatch.setattr(module, "EPOCHS", 2)
-    return Exploration(Small(PAIR, [[1, 0]] * 3, first=first))
+    return Maps(Small(PAIR, [[1, 0]] * 3, first=first))
 
 
 def test_nobody_sleeps_until_its_word_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +75,10 @@ def play(
     size = rng.choice(sizes)
     ends = sorted({*rng.sample(range(1, size), rng.randint(0, min(7, size - 1))), size})
     hosts = np.diff([0, *ends]).tolist()
-    network = Network((1e-6, 1e-3), (1e-6, 1e-3), swap_s=rng.choice([0.0, 1e-6, 1e-4]), look_s=1e-5, batch_s=2e-3)
+    expenses = Costs(swap_s=rng.choice([0.0, 1e-6, 1e-4]), look_s=1e-5, batch_s=2e-3)
     pool = Pool(
-        hosts, [2.0 ** rng.uniform(-4, 0) for _ in range(size)], speeds_known=rng.random() < 0.3, network=network,
+        hosts, [2.0 ** rng.uniform(-4, 0) for _ in range(size)], speeds_known=rng.random() < 0.3,
+        network=Network((1e-6, 1e-3)), expenses=expenses,
         first_epoch=rng.choice([1, 254]), seed=seed, worker_class=worker_class, world_class=world_class,
     )  # fmt: skip
     steals = 0
@@ -123,61 +125,70 @@ def mutant(module: types.ModuleType, before: str, after: str) -> dict[str, Any]:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = module.__name__
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    for name in ("Kind", "Message", "Swap", "Ask", "Interval", "RankTasks"):
+    for name in ("Kind", "Message", "Swap", "Ask", "Interval", "RankTasks", "Begin", "End"):
         if name in vars(changed):
             setattr(changed, name, vars(module)[name])
     if module in (chunks, intervals):
         host = types.ModuleType("host")
         exec(compile(inspect.getsource(worker), "host", "exec"), vars(host))
-        vars(host).update({name: vars(worker)[name] for name in ("Kind", "Message", "Swap", "Ask")})
+        vars(host).update({name: vars(worker)[name] for name in ("Kind", "Message", "Swap", "Ask", "Begin", "End")})
         names = ("share", "Pace") if module is chunks else ("pack", "unpack", "take_front", "take_back")
         vars(host).update({name: vars(changed)[name] for name in names})
         changed = host
     return vars(changed)
 
 
+def begun(worker_class: type[Worker], others: list[list[int]], number: int = 1, lo: int = 0, hi: int = 0) -> Worker:
+    """Rank 0, alone on its host, in a map; its word is filled."""
+    one = worker_class(0, [0], others, words={0: 0}, speeds={0: 1.0})
+    begin(one, number, lo, hi)
+    return one
+
+
+def begin(one: Worker, number: int, lo: int = 0, hi: int = 0) -> None:
+    assert one.turn(0.0, [(0, Begin(number, lo, hi))]) == []
+    swap(one)
+
+
+def swap(one: Worker) -> None:
+    """Let the worker do the swap that it proposes."""
+    assert isinstance(one.job, Swap)
+    one.words = {**dict(one.words), one.job.rank: one.job.new}
+    assert one.done(one.job, True) == []
+
+
 def check_gives(worker_class: type[Worker]) -> None:
     """Two hosts give something, one after the other was no longer waited for."""
-    one = worker_class(0, [0], [[1], [2]])
-    words, speeds, asked = {0: pack(1, 0, 0)}, {0: 1.0}, []
-    one.begin(1, 0, 0)
-    one.swapped(Swap(0, 0, words[0]), succeeded=True)
-    for now in (0.0, 1.0):
-        assert one.propose(now, words, speeds) is None
-        asked += one.sends()
+    one = begun(worker_class, [[1], [2]])
+    asked = [*one.turn(0.0, []), *one.turn(1.0, [])]
     assert sorted(asked) == [(rank, Message(Kind.ASK, 1, speed=1.0)) for rank in (1, 2)]
-    one.receive(1, Message(Kind.GIVE, 1, 3, 4))
-    one.receive(2, Message(Kind.GIVE, 1, 7, 8))
+    gives = [(1, Message(Kind.GIVE, 1, 3, 4)), (2, Message(Kind.GIVE, 1, 7, 8))]
     for first in (3, 7):
-        assert one.propose(1.0, words, speeds) is None
-        assert one.done(1.0) == Interval(1, first, first + 1)
-    assert one.propose(2.0, words, speeds) is None  # all hosts were asked: a pause
-    assert one.propose(3.0, words, speeds) is None
-    ((rank, _ask),) = one.sends()
-    one.receive(rank, Message(Kind.GIVE, 1, 5, 6))
-    one.end()  # what was given is of an ended map
-    one.begin(2, 0, 0)
-    one.swapped(Swap(0, words[0], pack(2, 0, 0)), succeeded=True)
-    assert one.propose(4.0, {0: pack(2, 0, 0)}, speeds) is None
-    assert one.chunk is None
+        assert one.turn(1.0, gives) == []
+        assert one.job == Interval(1, first, first + 1)
+        assert one.done(one.job, 1.0) == []
+        gives = []
+    assert one.turn(2.0, []) == []  # all hosts were asked: a pause
+    ((rank, _ask),) = one.turn(3.0, [])
+    assert one.turn(3.0, [(rank, Message(Kind.GIVE, 1, 5, 6)), (0, End())]) == []  # what was given is of an ended map
+    begin(one, 2)
+    one.turn(4.0, [])
+    assert one.job is None
 
 
 def check_asking(worker_class: type[Worker]) -> None:
     """All hosts have nothing: each is asked once, then there is a pause, which grows to its longest."""
-    one = worker_class(0, [0], [[1], [2], [3]])
-    words, now, pauses = {0: pack(1, 0, 0)}, 0.0, []
-    one.begin(1, 0, 0)
-    one.swapped(Swap(0, 0, words[0]), succeeded=True)
+    one = begun(worker_class, [[1], [2], [3]])
+    now, pauses = 0.0, []
     for _ in range(8):
-        asked = []
+        asked, answer = [], []
         for _ in range(3):
-            assert one.propose(now, words, {0: 1.0}) is None
-            ((rank, _ask),) = one.sends()
+            ((rank, _ask),) = one.turn(now, answer)
             asked.append(rank)
-            one.receive(rank, Message(Kind.GIVE, 1))
+            answer = [(rank, Message(Kind.GIVE, 1))]
         assert sorted(asked) == [1, 2, 3]
-        assert one.propose(now, words, {0: 1.0}) is None
-        assert one.sends() == []
+        assert one.turn(now, answer) == []
+        assert one.job is None
         pauses.append(one.wake_at - now)
         now = one.wake_at
     assert pauses == pytest.approx([0.5e-3, 1e-3, 2e-3, 4e-3, 8e-3, 10e-3, 10e-3, 10e-3])
@@ -213,7 +224,7 @@ def find_fault(
         check_collector(collector_class)
         for number in (1, 2, 3, 4, 7, 8, 6):
             small = SMALL[number]
-            Exploration(small, worker_class, collector_class).explore(
+            Maps(small, worker_class, collector_class).explore(
                 most_states=20_000, progress=len(small.hosts) == 1
             )
             if collector_class is collect.Collector:
@@ -221,7 +232,7 @@ def find_fault(
         for seed in range(10, 16):
             play(seed, worker_class=worker_class)
         for number in (5, 10):
-            Exploration(SMALL[number], worker_class, collector_class).explore(most_states=20_000)
+            Maps(SMALL[number], worker_class, collector_class).explore(most_states=20_000)
     except (Exception, pytest.fail.Exception) as fault:
         return fault
     return None
@@ -238,9 +249,9 @@ def test_the_real_thing_has_no_fault() -> None:
 
 
 def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Exploration, "compare", lambda _self, _word, _swap: True)
+    monkeypatch.setattr(Maps, "compare", lambda _self, _word, _swap: True)
     with pytest.raises(AssertionError):
-        Exploration(SMALL[2]).explore()
+        Maps(SMALL[2]).explore()
 
     class Blind(CheckedWorld):
         def compare_and_swap(self, swap: Swap) -> bool:
@@ -252,31 +263,37 @@ def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_the_table_rules_out() -> None:
-    one = Worker(0, [0, 1], [[2]])
-    words, speeds = {0: 0, 1: 0}, {0: 1.0, 1: 1.0}
-    assert one.propose(0.0, words, speeds) is None  # no map has begun
-    assert one.sends() == []
-    with pytest.raises(ProtocolError, match="done without a chunk"):
-        one.done(1.0)
-    one.begin(1, 0, 1)
+    one = begun(Worker, [[2]], hi=1)
+    with pytest.raises(ProtocolError, match="is done, the chunk is None"):
+        one.done(Interval(1, 0, 1), 1.0)
     with pytest.raises(ProtocolError, match=r"GIVE of 3\.\.4 from rank 2, which was not asked"):
-        one.receive(2, Message(Kind.GIVE, 1, 3, 5))
+        one.turn(0.0, [(2, Message(Kind.GIVE, 1, 3, 5))])
     with pytest.raises(ProtocolError, match="from rank 1"):
-        one.receive(1, Message(9, 1))  # type: ignore[arg-type]
-    one.swapped(Swap(0, 0, pack(1, 0, 1)), succeeded=True)
-    one.swapped(Swap(0, pack(1, 0, 1), pack(1, 1, 1)), succeeded=True)
-    assert one.chunk == Interval(1, 0, 1)
+        one.turn(0.0, [(1, Message(9, 1))])  # type: ignore[arg-type]
+    one.turn(0.0, [])
+    swap(one)
+    assert one.job == Interval(1, 0, 1)
     with pytest.raises(ProtocolError, match=r"begin of 0\.\.1 with chunk"):
-        one.begin(2, 0, 1)
+        one.turn(0.0, [(0, Begin(2, 0, 1))])
+
+
+def test_a_rank_without_a_map_has_no_job() -> None:
+    one = Worker(0, [0, 1], [[2]], words={0: 0, 1: 0}, speeds={0: 1.0, 1: 1.0})
+    assert (one.turn(0.0, []), one.job, one.over, one.wake_at) == ([], None, True, float("inf"))
+
+
+def test_a_task_that_raises_ends_the_map_for_its_rank() -> None:
+    one = begun(Worker, [[2]], hi=2)
+    one.turn(0.0, [])
+    swap(one)
+    assert (one.fail(ValueError()), one.job, one.over) == ([], None, True)
+    assert one.turn(0.0, [(2, Message(Kind.ASK, 1, speed=1.0))]) == [(2, Message(Kind.GIVE, 1))]
 
 
 def test_messages_of_another_map_are_answered_with_nothing_or_dropped() -> None:
-    one = Worker(0, [0], [[1]])
-    one.begin(300, 0, 0)
-    one.swapped(Swap(0, 0, pack(44, 0, 0)), succeeded=True)
+    one = begun(Worker, [[1]], 300)
+    one._hosts.ready_at = 1.0  # it asks nobody by itself
     for number in (44, 299, 301):  # 44 looks like 300 in a word
-        one.receive(1, Message(Kind.ASK, number, speed=1.0))
-        assert one.sends() == [(1, Message(Kind.GIVE, number, 0, 0))]
-        one.receive(1, Message(Kind.GIVE, number, 0, 9))
-    assert one.propose(0.0, {0: pack(44, 0, 0)}, {0: 1.0}) is None
-    assert one.chunk is None
+        arrived = [(1, Message(Kind.ASK, number, speed=1.0)), (1, Message(Kind.GIVE, number, 0, 9))]
+        assert one.turn(0.0, arrived) == [(1, Message(Kind.GIVE, number, 0, 0))]
+    assert one.job is None

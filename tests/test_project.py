@@ -65,6 +65,7 @@ def test_imports_run_one_way(path: Path) -> None:
 
 
 GROUND = {
+    "actor",
     "checks",
     "emulate",
     "errors",
@@ -78,6 +79,7 @@ GROUND = {
     "metrics",
     "signs",
     "table",
+    "virtual",
 }
 LAYERS = ("ground", "record", "rooms", "report", "mpi", "commands", "apps")  # each may import from those before it
 

@@ -13,8 +13,9 @@ from lb_mpi.searching import bound, drafting, drafts, scholten, searcher, simula
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.searcher import Reason
-from tests.explore import explore, explore_tokens, first_world
-from tests.law import check_law
+from tests.explore_parts import explore_tokens
+from tests.explore_search import explore, first_world
+from tests.law import check_law, under_way
 from tests.mutants import MUTANTS
 from tests.pile import Broken, Pile
 
@@ -49,9 +50,9 @@ def test_a_failure_ends_it_in_every_reachable_state(size: int, broken: str) -> N
 def test_what_stands_behind_a_message_that_fails_is_served() -> None:
     rank = searcher.Searcher(1, range(3), Pile(5, broken="absorb"), Options())
     draft = rank.turn(0.0, [])[0][1]
-    rank.turn(0.0, [draft._replace(pid=2, load=3.0)])
+    rank.turn(0.0, [(0, draft._replace(pid=2, load=3.0))])
     work, stop = Message(Kind.WORK, 1, 1, payload=bytes(4)), Message(Kind.STOP, 0, pid=Reason.EXHAUSTED)
-    assert rank.turn(0.0, [work, stop]) == []
+    assert rank.turn(0.0, [(2, work), (0, stop)]) == []
     assert isinstance(rank.error, Broken)
     assert rank.over
 
@@ -74,7 +75,7 @@ def run(
     steps = itertools.count()
 
     def check(simulation: simulate.Simulation) -> None:
-        check_law(simulation.searchers, simulation.in_flight.values(), work=next(steps) % 10 == 0)
+        check_law(simulation.searchers, under_way(simulation), work=next(steps) % 10 == 0)
         assert simulation.now < 2.0, "no end in sight"
 
     threshold, route = options.pop("threshold", 1.0), options.pop("route", "ring")
@@ -166,7 +167,7 @@ def changed_module(module: types.ModuleType, before: str, after: str) -> types.M
     assert before in source, f"no such place in {module.__name__}: {before!r}"
     changed = types.ModuleType("mutant")
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    for name in ("Kind", "Message", "State", "ProtocolError", "Token", "Reason", "Options", "Report"):
+    for name in ("Kind", "Message", "State", "ProtocolError", "Token", "Reason", "Options", "Report", "Work"):
         if name in vars(changed) and name in vars(module):
             setattr(changed, name, getattr(module, name))
     return changed
@@ -187,7 +188,7 @@ def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
         scholten: "Scholten",
     }[module]
     host = hosted(searcher, **{owner: getattr(changed, owner)})
-    vars(host).update({name: getattr(searcher, name) for name in ("Reason", "Options")})
+    vars(host).update({name: getattr(searcher, name) for name in ("Reason", "Options", "Work")})
     return host.Searcher
 
 

@@ -31,7 +31,7 @@ class Law:
         if self.events % 16:
             return
         ranks: list[Any] = simulation.searchers
-        flying = [message.kind for _, message in simulation.in_flight.values()]
+        flying = [message.kind for _, _, message in simulation.under_way.values()]
         debts = flying.count(Kind.WORK) + flying.count(Kind.ACK) + sum(rank.termination.engaged for rank in ranks[1:])
         if not any(rank.over for rank in ranks):
             assert sum(rank.termination.deficit for rank in ranks) == debts

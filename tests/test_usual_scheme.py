@@ -1,25 +1,17 @@
 """Which scheme "auto" is, and what many ranks cost the simulator of rows."""
 
-import argparse
-from types import ModuleType
-from typing import Any
+import json
 
 import numpy as np
 import pytest
 
+from lb_mpi.__main__ import main
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.round import PAUSE_S
 from lb_mpi.balancing.simulate import Cluster, World, row_costs, simulate
-from lb_mpi.commands import diffusion, rows
 from lb_mpi.diffusion.diffusion import balance, prepare
 from lb_mpi.diffusion.setup import chosen_scheme, usual_scheme
 from lb_mpi.graph import Graph, parse
-
-
-def answer_of(command: ModuleType, *argv: str) -> dict[str, Any]:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return command.run(parser.parse_args(argv))
 
 
 def random_regular(n: int, degree: int, seed: int) -> Graph:
@@ -78,9 +70,9 @@ def test_the_usual_scheme_levels_in_few_steps(graph: str) -> None:
         assert found.steps <= 3 * layout.hops()
 
 
-def test_the_commands_say_which_scheme_it_was() -> None:
-    assert answer_of(diffusion, "--graph", "torus:24x24", "--scheme", "auto")["scheme"] == "cg"
-    answer = answer_of(rows, "--graph", "hypercube:10", "--calls", "1", "--rows", "2")
+def test_the_command_says_which_scheme_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "rows", "--graph", "hypercube:10", "--calls", "1", "--rows", "2", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
     assert (answer["scheme"], answer["ranks"]) == ("fos", 1024)
 
 
@@ -94,10 +86,10 @@ def test_a_rank_that_waits_looks_once_at_a_time() -> None:
     events = 0
 
     class Counted(World):
-        def _serve(self, *event: Any) -> None:
+        def step(self) -> bool:
             nonlocal events
             events += 1
-            super()._serve(*event)
+            return super().step()
 
     speeds = np.linspace(100.0, 400.0, 64)
     cluster = Cluster(parse("torus:8x8"), speeds, world_class=Counted)

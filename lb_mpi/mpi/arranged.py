@@ -12,7 +12,7 @@ from lb_mpi import checks
 from lb_mpi.arranging.arrange import arrange
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_speeds
-from lb_mpi.mpi.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.collective import agree, agree_on, opened, wait
 from lb_mpi.mpi.exchange import fingerprint
 from lb_mpi.mpi.process_graph import graph_of_ranks
 
@@ -36,18 +36,15 @@ def arranged(
 
     ValueError or TypeError on every rank when an argument is wrong on any, or not the same on all.
     """
-    own = duplicate(comm)
-    try:
+    with opened(comm, "lb_mpi.arranged") as own:
         layout, checked, number = agree(own, lambda: _check(own.size, graph, speeds, seed))
         options: dict[str, Any] = {"objective": objective, "method": method, "seed": number}
         agree_on(own, graph=fingerprint(layout), speeds=checked.tolist(), **options)
         on_root = own.rank == 0
-        found = agree(own, lambda: arrange(layout, checked, **options).vertices if on_root else None, patient=True)
+        found = agree(own, lambda: arrange(layout, checked, **options).vertices if on_root else None)
         places = np.empty(own.size, dtype=np.int64) if found is None else found
-        own.Bcast(places)
-        return MPI.Intracomm(own.Split(0, int(places[own.rank])))
-    finally:
-        own.Free()
+        wait(own, own.Ibcast(places), places)
+        return MPI.Intracomm(own.Split(0, int(places[own.rank])))  # all ranks are here
 
 
 def _check(size: int, graph: Any, speeds: ArrayLike, seed: int) -> tuple[Graph, Floats, int]:

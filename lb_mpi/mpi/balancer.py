@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -23,19 +23,16 @@ from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import AUTO, prepare
 from lb_mpi.emulate import Varying
-from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph
-from lb_mpi.mpi.blame import Blame, blame_argument, raise_everywhere
-from lb_mpi.mpi.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.collective import agree, agree_on, allgather, duplicate, raise_together
 from lb_mpi.mpi.exchange import METHODS, fingerprint
+from lb_mpi.mpi.failure import Failed, of_argument
 from lb_mpi.mpi.flows import Flows
-from lb_mpi.mpi.interrupts import held
 from lb_mpi.mpi.lending import Lending
 from lb_mpi.mpi.migrating import Owners, check_costs
-from lb_mpi.mpi.news import NEWS_AFTER_S, News
+from lb_mpi.mpi.presence import FAILED_AFTER_S, call, hang_s, presence_of
 from lb_mpi.mpi.process_graph import process_graph
 from lb_mpi.mpi.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.roll_call import hang_s
 from lb_mpi.mpi.rows import Pack, Rows, Unpack
 from lb_mpi.mpi.stopwatch import Stopwatch
 from lb_mpi.mpi.verdicts import Hearing
@@ -89,21 +86,23 @@ class Balancer:
         every: int = 1,
         emulated_speed: float | Varying = 1.0,
     ) -> None:
-        own = self._comm = duplicate(comm)
-        try:
-            hosts = own.allgather(MPI.Get_processor_name())
-            self.graph = agree(own, lambda: process_graph(comm, graph, hosts))
-            self._watch = agree(own, lambda: Stopwatch(emulated_speed))
-            bound, policy, calls = agree(own, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
-            same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
-            agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
-            self._loans = Loans(recorder(own), worlds(own))
-            self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
-            self._wire = Wire(own)
-            self._news = News(duplicate(own), "Balancer")
-        except BaseException:
-            own.Free()
-            raise
+        with call("lb_mpi.Balancer"):
+            own = duplicate(comm)
+            self._presence = presence_of(own)
+            self._presence.name = "Balancer"
+            try:
+                hosts = allgather(own, MPI.Get_processor_name())
+                self.graph = agree(own, lambda: process_graph(comm, graph, hosts))
+                self._watch = agree(own, lambda: Stopwatch(emulated_speed))
+                bound, policy, calls = agree(own, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
+                same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
+                agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
+                self._loans = Loans(recorder(own), worlds(own))
+                self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
+                self._wire = Wire(own)
+            except BaseException as error:
+                self._presence.leave(error)
+                raise
         self._loans.use(self.graph, own.rank, same)
         trigger = Trigger(policy, calls, bound)
         self._judge = Judge(own.size, trigger, self._flows.planner) if own.rank == 0 else None
@@ -157,31 +156,31 @@ class Balancer:
         comm, course = self._open(), self._course
         began_s = (began := time.perf_counter()) - self._loans.ended
         mine: Rows | None = None
-        blame: Blame | None = None
+        failed: Failed | None = None
         try:
             check_function("function", function)
             mine = _rows(rows, more, pack, unpack, block_rows)
         except Exception as caught:
-            blame = blame_argument(caught)
+            failed = of_argument(caught)
         if mine is not None and not course.knows(mine.spec.mark):
             self._watch.warm = False
-        called = self._news.roll.call("lb_mpi.Balancer.map_blocks")
-        with called, held() as interrupts, running(self._loans.record):
+        with call("lb_mpi.Balancer.map_blocks", watched=True) as interrupts, running(self._loans.record):
             self._watch.begin()
             self._wire.begin()
             warm = self._watch.warm
             round = course.begin(mine.n_units, mine.spec.mark, warm=warm) if mine is not None else course.failed()
             lending = Lending(
-                self._wire, comm.rank, round, function, mine, self._watch, interrupts, self._loans, blame,
+                self._wire, comm.rank, round, function, mine, self._watch, interrupts, self._loans, failed,
                 meanwhile=self._meanwhile,
             )  # fmt: skip
             hearing = Hearing(comm, self._judge)
             try:
                 told = self._run(lending, hearing, mine, began_s)
                 self._finish(lending, hearing, mine)
-            except Error:
-                if self._news.failed:
-                    self._news.abandon(lending, hearing)
+            except BaseException as error:
+                self._presence.spread(error)
+                if self._presence.failed:
+                    self._presence.abandon(lending, hearing)
                 raise
             ended = time.perf_counter()
             n_rows = mine.n if mine is not None else 0, self._watch.rows
@@ -201,19 +200,18 @@ class Balancer:
         Errors as for `map_blocks`; no rank has lost or got a row then.
         """
         comm, course = self._open(), self._course
-        mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
-        given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
-        agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
-        known = course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
-        work = known.work(course.ranks.worth) if known is not None else None
-        began = time.perf_counter()
-        self._wire.drain()
-        with held(), running(self._loans.record):
-            try:
+        with call("lb_mpi.Balancer.migrate"), self._presence.telling():
+            mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
+            given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
+            agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
+            known = (
+                course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
+            )
+            work = known.work(course.ranks.worth) if known is not None else None
+            began = time.perf_counter()
+            self._wire.drain()
+            with running(self._loans.record):
                 moved = self._owners.move(mine, given, work, course.ranks.speeds, max(1, course.n_calls))
-            except BaseException as error:
-                self._news.raised = error
-                raise
         self.history.append(moved.last)
         self._loans.migrated(began, time.perf_counter(), moved.last, course)
         if not moved.last.acted:
@@ -226,21 +224,13 @@ class Balancer:
     def report(self) -> Shares:
         """Say what each rank had, computed and waited in the calls so far; prints as a table.  The same on all ranks."""
         comm = self._open()
-        return shares(comm.allgather(self._loans.total), self._loans.last)
+        with call("lb_mpi.Balancer.report"), self._presence.telling():
+            return shares(allgather(comm, self._loans.total), self._loans.last)
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
-        if self._comm == MPI.COMM_NULL:
-            return
-        if self._news.failed:  # nobody would answer: what is the MPI's stays
-            self._news.abandon(self._flows, self._comm)
-            self._comm = MPI.COMM_NULL  # type: ignore[assignment]
-            return
-        align(self._comm, self._loans.record)
-        self._wire.drain()
-        self._news.close()
-        self._flows.close()
-        self._comm.Free()
+        with call("lb_mpi.Balancer.close"):
+            self._presence.close(self._free)
 
     def __enter__(self) -> Balancer:
         return self
@@ -248,23 +238,25 @@ class Balancer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or error is self._news.raised:
-            self.close()
-        else:  # this rank may be the only one that leaves: who waits for it in map_blocks hears of it
-            self._news.spread(error)
+        if error is not None:  # this rank may be the only one that leaves: it tells those that wait for it
+            self._presence.spread(error)
+        self.close()
+
+    def _free(self) -> None:
+        align(self._presence.comm, self._loans.record)
+        self._wire.drain()
+        self._flows.close()
 
     def _open(self) -> MPI.Intracomm:
-        if self._comm == MPI.COMM_NULL:
-            raise ValueError("a Balancer that was closed: expected an open one")
-        self._news.check()
-        return self._comm
+        self._presence.check()
+        return self._presence.comm
 
     def _meanwhile(self, waited_s: float) -> None:
         """Between turns and naps: Error when another rank has left; who waits for long asks for whom."""
         signs.turn()
-        self._news.roll.look(waited_s)
-        if waited_s > NEWS_AFTER_S:
-            self._news.hear()
+        self._presence.look(waited_s)
+        if waited_s > FAILED_AFTER_S:
+            self._presence.hear()
 
     def _run(self, lending: Lending, hearing: Hearing, mine: Rows | None, began_s: float) -> Told:
         """Carry the round to its end; what this rank has learned and told meanwhile."""
@@ -288,15 +280,11 @@ class Balancer:
 
     def _finish(self, lending: Lending, hearing: Hearing, mine: Rows | None) -> None:
         """After a round: hear the verdict, and change the distribution if it says so."""
-        comm, course = self._comm, self._course
+        course = self._course
         verdict, judging_s = hearing.verdict(), hearing.judging_s
         course.hear(verdict)
         if verdict.problem:
-            try:
-                raise_everywhere(comm, lending.blame, mine.spec.words if mine is not None else None)
-            except BaseException as error:
-                self._news.raised = error
-                raise
+            self._raise(lending.failed, mine.spec.words if mine is not None else None)
         steps = 0
         if verdict.decision.act:
             began = time.perf_counter()
@@ -318,6 +306,18 @@ class Balancer:
                 predicted_gain_s=verdict.decision.gain_s,
             )
         )
+
+    def _raise(self, failed: Failed | None, words: str | None) -> NoReturn:
+        """Collective: raise what a rank has failed with on all ranks; or that their rows, in `words`, differ."""
+        comm = self._presence.comm
+        raise_together(comm, failed)
+        everyone = allgather(comm, words)
+        wrong = TypeError("rows differ between ranks")
+        for rank, theirs in enumerate(everyone):
+            if theirs != everyone[0]:
+                wrong = TypeError(f"rows of rank {rank} are {theirs}: expected {everyone[0]}, as on rank 0")
+                break
+        raise self._presence.together(wrong)
 
     def _rebalance(self, verdict: Verdict) -> int:
         """Another distribution for the calls to come; the number of steps."""

@@ -17,14 +17,16 @@ from mpi4py import MPI
 from lb_mpi import signs
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.mpi.clocks import Clocks
-from lb_mpi.mpi.collective import duplicate
+from lb_mpi.mpi.collective import allgather, duplicate
 from lb_mpi.mpi.functions import Functions
-from lb_mpi.mpi.interrupts import Interrupts, held
-from lb_mpi.mpi.news import News
+from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.parcels import Buffer, Parcels
-from lb_mpi.mpi.pool_messages import Tag, numbers_parcel, read_numbers, read_steal, steal_parcel
+from lb_mpi.mpi.pool_messages import numbers_parcel, read_numbers, read_steal, steal_parcel
+from lb_mpi.mpi.presence import FAILED_AFTER_S, Presence, presence_of
+from lb_mpi.mpi.presence import call as in_call
 from lb_mpi.mpi.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.shelf import Shelf
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.mpi.waiting import Nap
 from lb_mpi.mpi.words import Words
 from lb_mpi.pooling.intervals import meets
@@ -38,13 +40,12 @@ TASK = "a task of lb_mpi.Pool"
 INLINE_BYTES = 64 << 10  # what is larger goes over the shelf
 LONGEST_NAP_S = 0.5e-3
 QUICK_S = 0.3e-3  # without a nap, since maps may follow each other; others may have the core
-NEWS_AFTER_S = 5e-3
 
 
 class Post:
     """Parcels from and to the other ranks, on a communicator of their own; and how a rank waits for them."""
 
-    def __init__(self, comm: MPI.Intracomm, news: News, record: Record) -> None:
+    def __init__(self, comm: MPI.Intracomm, news: Presence, record: Record) -> None:
         self.parcels = Parcels(comm)
         self.record = record
         self._comm, self._news = comm, news
@@ -70,7 +71,7 @@ class Post:
             os.sched_yield()
             return
         self._nap.take(at_most)
-        if now > self._idle_since + NEWS_AFTER_S:
+        if now > self._idle_since + FAILED_AFTER_S:
             self._news.hear()
 
     def close(self) -> None:
@@ -82,7 +83,7 @@ class Post:
 class Host:
     """What the ranks of one host share: words, and a shelf; collective over all ranks, as is `close`."""
 
-    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int, news: News) -> None:
+    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int, news: Presence) -> None:
         self._comm = host
         self.words = Words(comm, host)
         self.shelf = Shelf(comm, host, root, news.wait)
@@ -111,9 +112,10 @@ class Crew:
             deque()
         )  # of the root, which this rank has not yet followed: (tag, parcel)
         self.take_result: Callable[[int, int, Buffer], None]  # on the root: (source, tag, parcel)
-        self.news = News(comm, "pool")
+        self.news = presence_of(comm)
+        self.news.name = "pool"
         self.slow = throttle(emulated_speed)
-        self.emulated_speeds: list[float] = comm.allgather(emulated_speed * throttled())  # for the lower bound
+        self.emulated_speeds: list[float] = allgather(comm, emulated_speed * throttled())  # for the lower bound
         self.functions = Functions()
         self.clocks = Clocks()
         self.post = Post(duplicate(comm), self.news, record)
@@ -126,9 +128,10 @@ class Crew:
         self.host = Host(comm, MPI.Intracomm(together), root, self.news)
         mine = self.host.words.ranks
         hosts: dict[int, list[int]] = {}
-        for rank, first in enumerate(comm.allgather(min(mine))):
+        for rank, first in enumerate(allgather(comm, min(mine))):
             hosts.setdefault(first, []).append(rank)
-        self.worker = Worker(comm.rank, mine, [ranks for ranks in hosts.values() if comm.rank not in ranks])
+        others = [ranks for ranks in hosts.values() if comm.rank not in ranks]
+        self.worker = Worker(comm.rank, mine, others, words=self.host.words, speeds=self.host.words.speeds)
 
     @property
     def comm(self) -> MPI.Intracomm:
@@ -157,7 +160,7 @@ class Crew:
         The loop of a pool, on all of its ranks.  `turn` works for a moment, or returns False if there is nothing to do:
         then this rank sleeps.  `call` tells in what it is, where the others must come to the same.
         """
-        with self.news.roll.call(call), held() as interrupts, running(self.post.record):
+        with in_call(call, watched=True) as interrupts, running(self.post.record):
             self.post.active()
             while True:
                 interrupts.check()
@@ -172,19 +175,19 @@ class Crew:
     def receive(self) -> None:
         """Take what has arrived: what a thief asks, results, and orders, which wait until they are followed."""
         signs.turn()
-        self.news.roll.look(self.post.waited_s)
-        arrived = self.post.parcels.take()
+        self.news.look(self.post.waited_s)
+        arrived, heard = self.post.parcels.take(), []
         for source, tag, buffer in arrived:
             if tag == Tag.STEAL:
                 message = read_steal(buffer)
-                self.worker.receive(source, message)
+                heard.append((source, message))
                 if message.epoch == self.worker.epoch:
                     self.steals.given(source, time.perf_counter(), message)
             elif tag in (Tag.RESULTS, Tag.RESULT):
                 self.take_result(source, tag, buffer)
             else:
                 self.orders.append((tag, buffer))
-        for rank, message in self.worker.sends():
+        for rank, message in self.worker.turn(time.perf_counter(), heard) if heard else ():
             self.post.parcels.send(rank, Tag.STEAL, steal_parcel(message))
         if arrived:
             self.post.active()

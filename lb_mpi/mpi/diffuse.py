@@ -26,8 +26,9 @@ from lb_mpi.diffusion.setup import (
 )
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import check_loads, check_speeds
-from lb_mpi.mpi.collective import agree, agree_on, raise_together
+from lb_mpi.mpi.collective import agree, agree_on, raise_together, wait
 from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
+from lb_mpi.mpi.presence import call
 
 MOST_GATHERED = 512  # ranks whose numbers all ranks add up by themselves
 
@@ -72,19 +73,21 @@ class Diffuser:
         max_steps: int = 100_000,
         lag: int | None = None,
     ) -> None:
-        self._exchange = NeighbourExchange(comm, graph, method=exchange)
-        self._news = self._exchange.news
-        self._news.name = "Diffuser"
-        own = self._news.comm
-        try:
-            chosen = agree(own, lambda: chosen_scheme(self._exchange.graph, scheme))
-            self._rule = agree(own, lambda: tau_rule(chosen, tau))
-            self._stop = agree(own, lambda: _check(tolerance, max_steps, lag, own.size))
-            agree_on(own, scheme=scheme, tau=tau, **self._stop._asdict())
-            agree(own, lambda: warn_of_components(self._exchange.graph) if own.rank == 0 else None)
-        except BaseException:
-            self._exchange.close()
-            raise
+        with call("Diffuser"):
+            self._exchange = NeighbourExchange(comm, graph, method=exchange)
+            self._presence = self._exchange.presence
+            self._presence.name = "Diffuser"
+            own = self._presence.comm
+            try:
+                chosen = agree(own, lambda: chosen_scheme(self._exchange.graph, scheme))
+                self._rule = agree(own, lambda: tau_rule(chosen, tau))
+                self._stop = agree(own, lambda: _check(tolerance, max_steps, lag, own.size))
+                agree_on(own, scheme=scheme, tau=tau, **self._stop._asdict())
+                agree(own, lambda: warn_of_components(self._exchange.graph) if own.rank == 0 else None)
+            except BaseException as error:
+                self._presence.spread(error)
+                self._exchange.close()
+                raise
         self._graph, self._scheme = self._exchange.graph, chosen
         self._setup: Setup | None = None
         self._local: Local | None = None
@@ -98,12 +101,16 @@ class Diffuser:
 
         ValueError on every rank for a bad load or speed on any, or a graph that is too large for the scheme.
         """
-        loads, speeds = self.gather(_number(load), _number(speed)).T
+        with call("lb_mpi.diffuse"):
+            return self._all(_number(load), _number(speed))
+
+    def _all(self, load: float, speed: float) -> Diffused:
+        loads, speeds = self.gather(load, speed).T
         check_loads(loads)
         setup, tolerance = self.prepare(check_speeds(speeds)), self._stop.tolerance
         before = Diffusion(setup, loads).imbalance
         if before <= tolerance or self._stop.max_steps == 0:
-            deg = len(self._graph.neighbours(self._news.comm.rank))
+            deg = len(self._graph.neighbours(self._presence.comm.rank))
             return Diffused(np.zeros(deg), 0, before <= tolerance, [before])
         if self._scheme == "direct":  # what is left is rounding; to measure that would take another collective
             return Diffused(self._deal(lambda: solve(setup, loads)), 1, True, [before, 0.0])
@@ -120,7 +127,7 @@ class Diffuser:
 
     def gather(self, *numbers: float) -> Floats:
         """Collective: everybody's k numbers, (P, k), the same on all ranks."""
-        self._news.check()
+        self._presence.check()
         return self._gather(np.array(numbers))
 
     def prepare(self, speeds: Floats, stale: float = 0.0) -> Setup:
@@ -130,13 +137,13 @@ class Diffuser:
         """
         if self._setup is not None and float(np.abs(speeds / self._setup.speeds - 1.0).max()) <= stale:
             return self._setup
-        own, graph, scheme, rule = self._news.comm, self._graph, self._scheme, self._rule
-        eigen = agree(own, lambda: find_eigen(graph, speeds, scheme, rule) if own.rank == 0 else Eigen(), patient=True)
+        own, graph, scheme, rule = self._presence.comm, self._graph, self._scheme, self._rule
+        eigen = agree(own, lambda: find_eigen(graph, speeds, scheme, rule) if own.rank == 0 else Eigen())
         told = np.array([*eigen.spectrum, *eigen.points])
         length = np.array([len(told)])
-        own.Bcast(length)
+        wait(own, own.Ibcast(length), length)
         told = np.resize(told, length[0])
-        own.Bcast(told)
+        wait(own, own.Ibcast(told), told)
         eigen = Eigen(Spectrum(*told[:2].tolist()), told[2:])
         self._setup = agree(own, lambda: assemble(graph, speeds, scheme, rule, eigen))
         self._local = self._setup.local(own.rank)
@@ -148,7 +155,7 @@ class Diffuser:
 
     def spread(self, error: BaseException) -> None:
         """Tell all others that this rank can't go on; not collective.  Afterwards: only `close`."""
-        self._news.spread(error)
+        self._presence.spread(error)
 
     def __enter__(self) -> Diffuser:
         return self
@@ -161,10 +168,10 @@ class Diffuser:
         self.close()
 
     def _gather(self, numbers: Floats) -> Floats:
-        comm = self._news.comm
+        comm = self._presence.comm
         everyone = np.empty((comm.size, len(numbers)))
-        with self._news.telling():
-            self._news.wait(comm.Iallgather(numbers, everyone).Test, (numbers, everyone))
+        with self._presence.telling():
+            self._presence.wait(comm.Iallgather(numbers, everyone).Test, (numbers, everyone))
         return everyone
 
     def _total(self, numbers: Floats) -> Floats:
@@ -172,9 +179,9 @@ class Diffuser:
 
         On many ranks by a reduction: all numbers of all ranks would be too much for each step.
         """
-        if self._news.comm.size > MOST_GATHERED:
+        if self._presence.comm.size > MOST_GATHERED:
             total = np.empty_like(numbers)
-            self._news.wait(self._news.comm.Iallreduce(numbers, total, MPI.SUM).Test, (numbers, total))
+            self._presence.wait(self._presence.comm.Iallreduce(numbers, total, MPI.SUM).Test, (numbers, total))
             return total
         return np.asarray(np.ascontiguousarray(self._gather(numbers).T).sum(axis=1))
 
@@ -185,14 +192,14 @@ class Diffuser:
         infinite.
         """
         assert self._local is not None
-        rank, exchange = self._news.comm.rank, self._exchange.exchange
-        with self._news.telling():
+        rank, exchange = self._presence.comm.rank, self._exchange.exchange
+        with self._presence.telling():
             one = RankDiffusion(self._local, float(loads[rank]), float(setup.mean_times(loads)[rank]), self._total)
             one, heard = self._step(one)
             return one.flow(exchange(one.potential)), heard
 
     def _step(self, one: RankDiffusion) -> tuple[RankDiffusion, list[float]]:
-        comm, wait = self._news.comm, self._news.wait
+        comm, wait = self._presence.comm, self._presence.wait
         tolerance, max_steps, lag = self._stop
         asked: deque[tuple[MPI.Request, Floats, Floats, RankDiffusion]] = deque()
         heard: list[float] = []
@@ -214,18 +221,18 @@ class Diffuser:
 
     def _collect(self, flow: Floats) -> Floats:
         """(E,) flow on rank 0, from everybody's (deg,) flow; zeros elsewhere."""
-        comm, graph = self._news.comm, self._graph
+        comm, graph = self._presence.comm, self._graph
         upper = flow[graph.neighbours(comm.rank) > comm.rank]  # one after the other: the order of Graph.edges
         tails, _ = graph.edges()
         whole = np.zeros(graph.n_edges)
-        with self._news.telling():
+        with self._presence.telling():
             request = comm.Igatherv(upper, [whole, np.bincount(tails, minlength=comm.size)], 0)
-            self._news.wait(request.Test, (upper, whole))
+            self._presence.wait(request.Test, (upper, whole))
         return whole
 
     def _deal(self, make: Callable[[], Floats]) -> Floats:
         """Each rank's (deg,) part of the (E,) flow that rank 0 makes; what is raised there, all raise."""
-        comm, graph, error = self._news.comm, self._graph, None
+        comm, graph, error = self._presence.comm, self._graph, None
         counts = graph.degrees + 1  # the flow, and before it whether there is one
         all_parts = np.zeros(counts.sum() if comm.rank == 0 else 0)
         if comm.rank == 0:
@@ -234,9 +241,9 @@ class Diffuser:
             except BaseException as caught:
                 error = caught
         mine = np.zeros(counts[comm.rank])
-        with self._news.telling():
+        with self._presence.telling():
             request = comm.Iscatterv([all_parts, counts] if comm.rank == 0 else None, mine, 0)
-            self._news.wait(request.Test, (all_parts, mine))
+            self._presence.wait(request.Test, (all_parts, mine))
         if mine[0] != 1.0:
             raise_together(comm, error)
         return mine[1:]
@@ -274,7 +281,7 @@ def diffuse(
     For one time only; see `Diffuser`.
     """
     options = {"tolerance": tolerance, "max_steps": max_steps}
-    with Diffuser(comm, graph, scheme=scheme, tau=tau, exchange=exchange, **options) as diffuser:  # type: ignore[arg-type]
+    with call("lb_mpi.diffuse"), Diffuser(comm, graph, scheme=scheme, tau=tau, exchange=exchange, **options) as diffuser:  # type: ignore[arg-type]
         return diffuser.diffuse(load, speed)
 
 

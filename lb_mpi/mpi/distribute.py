@@ -17,16 +17,15 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_parts, check_speeds
-from lb_mpi.mpi.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.collective import agree, agree_on, allgather, bcast, opened, wait
 from lb_mpi.mpi.halo import HaloPlan, Worth
 from lb_mpi.mpi.speed import Kernel, measure
-from lb_mpi.mpi.waiting import wait
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition
 from lb_mpi.partitioning.quality import cut, mapping_cost
 
 METHODS = ("static", "multilevel-spectral", "block", "random")
 PARTITIONERS = {"static": "multilevel", "multilevel-spectral": "multilevel-spectral"}  # the others know no speeds
-_TAG = 1
 
 
 def distribute(
@@ -80,27 +79,24 @@ def distribute(
 
     ValueError or TypeError on every rank when an argument is wrong on any.
     """
-    own = duplicate(comm)
-    try:
+    with opened(comm, "lb_mpi.distribute") as own:
         first = agree(own, lambda: integer("root", root, 0, own.size - 1))
         agree(own, lambda: (function("kernel", kernel, optional=True), checks.emulated_speed(emulated_speed)))
         agree_on(own, root=first, kernel=None if kernel is None else "a function")
         on_root = own.rank == first
-        tasks = agree(own, lambda: as_graph(graph) if on_root else None, patient=True)
-        hosts = tuple(own.allgather(MPI.Get_processor_name()))
+        tasks = agree(own, lambda: as_graph(graph) if on_root else None)
+        hosts = tuple(allgather(own, MPI.Get_processor_name()))
         options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts, aim, connected)
-        wants = own.bcast(agree(own, lambda: options.check(tasks.n) if tasks is not None else None), first)
+        wants = bcast(own, agree(own, lambda: options.check(tasks.n) if tasks is not None else None), first)
         if wants.speeds or wants.messages:
             rounds = 5 if wants.speeds else 1
             measured = measure(own, kernel, messages=wants.messages, rounds=rounds, emulated_speed=emulated_speed)
             options = options._replace(machine=measured)
-        decided = agree(own, lambda: None if tasks is None else _decide(tasks, options), patient=True)
-        worth, allocation = own.bcast(decided and (decided.worth, decided.allocation), first)
+        decided = agree(own, lambda: None if tasks is None else _decide(tasks, options))
+        worth, allocation = bcast(own, decided and (decided.worth, decided.allocation), first)
         piece = _scatter(own, decided and decided.pieces, first)
         part = agree(own, lambda: part_of(piece, own.rank))
         return HaloPlan(own, part, worth, allocation, decided and decided.owners, emulated_speed)
-    finally:
-        own.Free()
 
 
 class _Wants(NamedTuple):
@@ -234,7 +230,7 @@ def _scatter(comm: MPI.Intracomm, pieces: Pieces | None, root: int) -> Piece:
     """This rank's piece, when there is memory for it on all.  The root makes one after the other: never a second graph."""
     sizes = agree(comm, lambda: None if pieces is None else pieces.sizes())
     size = np.empty(2, dtype=np.int64)
-    comm.Scatter(sizes, size, root)
+    wait(comm, comm.Iscatter(sizes, size, root), (sizes, size))
     mine = agree(comm, lambda: _empty(*size.tolist()) if pieces is None else None)
     return agree(comm, lambda: _send(comm, pieces, root) if pieces is not None else _receive(comm, mine, root))
 
@@ -247,9 +243,9 @@ def _empty(n: int, nnz: int) -> Piece:
 def _receive(comm: MPI.Intracomm, piece: Piece | None, root: int) -> Piece:
     assert piece is not None
     follows = np.zeros(1, dtype=np.int8)
-    wait(comm.Irecv(follows, root, _TAG))
-    for request in [comm.Irecv(array, root, _TAG) for array in piece if follows[0]]:
-        wait(request)
+    wait(comm, comm.Irecv(follows, root, Tag.PART), follows)
+    for request in [comm.Irecv(array, root, Tag.PART) for array in piece if follows[0]]:
+        wait(comm, request, piece)
     return piece
 
 
@@ -266,8 +262,8 @@ def _send(comm: MPI.Intracomm, pieces: Pieces, root: int) -> Piece:
         except BaseException as caught:
             error = caught
         follows = np.array([error is None], dtype=np.int8)
-        for request in [comm.Isend(array, rank, _TAG) for array in (follows, *piece)]:
-            wait(request)
+        for request in [comm.Isend(array, rank, Tag.PART) for array in (follows, *piece)]:
+            wait(comm, request, (follows, piece))
     if error is not None:
         raise error
     return pieces[root]

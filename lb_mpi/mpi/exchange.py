@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -20,11 +19,12 @@ from numpy.typing import ArrayLike
 from lb_mpi.checks import choice, show
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.news import News
+from lb_mpi.mpi.presence import adopt, call, presence_of
 from lb_mpi.mpi.process_graph import graph_of_ranks
+from lb_mpi.mpi.tags import Tag
 
 METHODS = ("neighbourhood", "paper")
-_TAG = 1
+_NAME = "NeighbourExchange"
 
 
 class NeighbourExchange:
@@ -44,16 +44,21 @@ class NeighbourExchange:
     def __init__(
         self, comm: MPI.Intracomm, graph: Any, *, method: str = METHODS[0], shape: tuple[int, ...] = ()
     ) -> None:
-        own = duplicate(comm)
-        try:
-            self.graph = agree(own, lambda: _check(graph, own.size, method))
-            agree_on(own, method=method, edges_of_graph=fingerprint(self.graph), shape=shape)
-            neighbours = self.graph.neighbours(own.rank).tolist()
-            self._mine, self._theirs = agree(own, lambda: (np.zeros(shape), np.zeros((len(neighbours), *shape))))
-            make = own.Dup if method == "paper" else partial(own.Create_dist_graph_adjacent, neighbours, neighbours)
-            self.news = News(make(), "NeighbourExchange")
-        finally:
-            own.Free()
+        with call(_NAME):
+            own = duplicate(comm)
+            self.presence = presence_of(own)
+            self.presence.name = _NAME
+            try:
+                self.graph = agree(own, lambda: _check(graph, own.size, method))
+                agree_on(own, method=method, edges_of_graph=fingerprint(self.graph), shape=shape)
+                neighbours = self.graph.neighbours(own.rank).tolist()
+                self._mine, self._theirs = agree(own, lambda: (np.zeros(shape), np.zeros((len(neighbours), *shape))))
+                if method != "paper":  # all ranks are here
+                    self.presence = adopt(own.Create_dist_graph_adjacent(neighbours, neighbours), own, _NAME)
+                    own.Free()
+            except BaseException as error:
+                self.presence.leave(error)
+                raise
         self._cell: Any = self._mine.data
         self._put = self._put_array if shape else self._put_number
         self._seen = self._theirs.view()
@@ -67,18 +72,18 @@ class NeighbourExchange:
         Returns theirs: a (deg, ...) array, read-only, which the next exchange overwrites.  TypeError or ValueError for
         values that won't do; they are an `lb_mpi.Error` on the ranks that wait for this one.  After that: only `close`.
         """
-        self.news.check()
+        self.presence.check()
         try:
             self._put(values)
             self._run()
         except BaseException as error:
-            self.news.spread(error)
+            self.presence.spread(error)
             raise
         return self._seen
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
-        self.news.close(self._free)
+        self.presence.close(self._free)
 
     def __enter__(self) -> NeighbourExchange:
         return self
@@ -87,7 +92,7 @@ class NeighbourExchange:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self.news.spread(error)
+            self.presence.spread(error)
         self.close()
 
     def _put_number(self, value: float | ArrayLike) -> None:
@@ -103,31 +108,31 @@ class NeighbourExchange:
 
     def _neighbourhood(self) -> Callable[[], None]:
         """A collective over the communicator's own graph."""
-        comm, mine, theirs, wait = self.news.comm, self._mine, self._theirs, self.news.wait
+        comm, mine, theirs, wait = self.presence.comm, self._mine, self._theirs, self.presence.wait
         assert isinstance(comm, MPI.Topocomm)
         try:
             request = comm.Neighbor_allgather_init(mine, theirs)
         except NotImplementedError:  # by an MPI older than MPI 4
-            return lambda: wait(comm.Ineighbor_allgather(mine, theirs).Test, self)
+            return lambda: wait(comm.Ineighbor_allgather(mine, theirs).Test, self, name=_NAME)
         start, done = request.Start, request.Test
         self._request = request
 
         def run() -> None:
             start()
-            wait(done, self)
+            wait(done, self, name=_NAME)
 
         return run
 
     def _paper(self, neighbours: list[int]) -> Callable[[], None]:
         """Non-blocking sends, then one receive after the other."""
-        comm, mine, theirs, wait = self.news.comm, self._mine, self._theirs, self.news.wait
+        comm, mine, theirs, wait = self.presence.comm, self._mine, self._theirs, self.presence.wait
 
         def run() -> None:
-            sends = [comm.Isend(mine, neighbour, _TAG) for neighbour in neighbours]
+            sends = [comm.Isend(mine, neighbour, Tag.NEIGHBOUR) for neighbour in neighbours]
             for k, neighbour in enumerate(neighbours):
-                wait(comm.Irecv(theirs[k : k + 1], neighbour, _TAG).Test, (self, sends))
+                wait(comm.Irecv(theirs[k : k + 1], neighbour, Tag.NEIGHBOUR).Test, (self, sends), name=_NAME)
             for send in sends:
-                wait(send.Test, (self, sends))
+                wait(send.Test, (self, sends), name=_NAME)
 
         return run
 

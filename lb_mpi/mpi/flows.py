@@ -14,10 +14,9 @@ from lb_mpi.balancing.migrate import ROWS, Plan, plan, plan_of
 from lb_mpi.diffusion.diffusion import MAX_STEPS
 from lb_mpi.diffusion.setup import chosen_scheme
 from lb_mpi.graph import Floats, Graph
-from lb_mpi.mpi.collective import raise_together
+from lb_mpi.mpi.collective import raise_together, wait
 from lb_mpi.mpi.diffuse import Diffuser, solve
 from lb_mpi.mpi.exchange import METHODS
-from lb_mpi.mpi.waiting import wait
 
 _FAILED = -1.0
 
@@ -91,7 +90,7 @@ class Flows:
         first[0] = _FAILED if error is not None else table.shape[1]
         if table.shape[1] <= room:
             first[1 : 1 + table.size] = table.ravel()
-        wait(comm.Ibcast(first, 0))
+        wait(comm, comm.Ibcast(first, 0), first)
         if first[0] == _FAILED:
             raise_together(comm, error)
         n = int(first[0])
@@ -99,5 +98,5 @@ class Flows:
             table = first[1 : 1 + ROWS * n].reshape(ROWS, n)
         else:
             table = table if comm.rank == 0 else np.empty((ROWS, n))
-            wait(comm.Ibcast(table, 0))
+            wait(comm, comm.Ibcast(table, 0), table)
         return plan_of(table)

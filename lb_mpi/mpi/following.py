@@ -15,7 +15,6 @@ from lb_mpi.mpi.parcels import Buffer, body
 from lb_mpi.mpi.pool_messages import (
     End,
     Flag,
-    Tag,
     failure_of,
     numbers_parcel,
     pack_failure,
@@ -25,6 +24,7 @@ from lb_mpi.mpi.pool_messages import (
     unpack_failure,
 )
 from lb_mpi.mpi.shift import Call, Outbox, Shift
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.record.events import Phase
 
 

@@ -4,7 +4,8 @@ All indices are computed once (`lb_mpi.distributing.halo`).  Buffers and request
 (dtype and shape of one value) and started anew for every exchange; those of the MOST_KINDS kinds used last are kept.
 Messages are the values themselves, counted in values and not in bytes: a message may be longer than 2 GiB.
 
-A rank whose values won't do tells all ranks before it raises, and whoever waits for it then raises, too (`lb_mpi.mpi.news`).
+A rank whose values won't do tells all ranks before it raises, and a rank that waits for it then raises, too (see
+`lb_mpi.mpi.presence`).
 """
 
 from __future__ import annotations
@@ -23,16 +24,14 @@ from lb_mpi.distributing.allocation import Allocation
 from lb_mpi.distributing.halo import Part
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.mpi import news
-from lb_mpi.mpi.collective import duplicate
-from lb_mpi.mpi.news import News
+from lb_mpi.mpi.collective import duplicate, wait
+from lb_mpi.mpi.presence import presence_of
 from lb_mpi.mpi.recorder import recorder
+from lb_mpi.mpi.tags import MOST, Tag
 from lb_mpi.partitioning.quality import MappingCost
 
 MOST_KINDS = 16
 MOST_BYTES = 2**31 - 1  # of one value: what an MPI 3 can make a datatype of
-_FIRST_TAG, _TAGS = 1, 32_000  # MPI promises tags up to 32,767
-assert news.TAG < _FIRST_TAG
 
 _Kind = tuple[Any, tuple[int, ...]]
 
@@ -91,13 +90,17 @@ class HaloPlan:
         self.cut, self.cost, self.cost_by_cut = worth  # on all ranks
         self.allocation = allocation  # how many vertices (of mean weight) each rank was to get; None: wasn't computed
         self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
-        self._news = News(duplicate(comm), "plan")
-        record = recorder(self._news.comm)
+        own = duplicate(comm)
+        self._presence = presence_of(own)
+        self._presence.name = "plan"
+        record = recorder(own)
         how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
         record.use("exchange", how)
         counts = np.ones(comm.size) if allocation is None else allocation.counts  # in proportion to the ranks' speeds
         self._halos = Halos(record, float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0, emulated_speed)
-        self.n_halo = int(self._news.comm.allreduce(part.n_ghosts))  # values in an exchange, on all ranks
+        mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
+        wait(own, own.Iallreduce(mine, total), (mine, total))
+        self.n_halo = int(total[0])  # values in an exchange, on all ranks
         self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
 
     def __repr__(self) -> str:
@@ -150,12 +153,12 @@ class HaloPlan:
         TypeError or ValueError for values that won't do.  They, and a rank that exchanges something else, are an
         `lb_mpi.Error` on the ranks that wait for it.  Afterwards the plan can only be closed.
         """
-        self._news.check()
+        self._presence.check()
         self._halos.begin(time.perf_counter(), time.thread_time())
         try:
             return self._exchange(values)
         except BaseException as error:
-            self._news.spread(error)
+            self._presence.spread(error)
             raise
         finally:
             self._halos.end(time.perf_counter(), time.thread_time())
@@ -168,7 +171,9 @@ class HaloPlan:
         requests = channel.requests
         if requests:
             MPI.Prequest.Startall(requests)
-            self._news.wait(lambda: MPI.Prequest.Testall(requests), channel, lambda: self._stray(channel))
+            self._presence.wait(
+                lambda: MPI.Prequest.Testall(requests), channel, late=lambda: self._stray(channel), name="plan.exchange"
+            )
         if len(array) == n_local + n_ghosts:
             around = array
         else:
@@ -199,11 +204,11 @@ class HaloPlan:
         return channel
 
     def _open(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> _Channel:
-        part, comm = self.part, self._news.comm
+        part, comm = self.part, self._presence.comm
         size = dtype.itemsize * math.prod(shape)
         if size > MOST_BYTES:
             raise ValueError(f"values of {size} bytes each: expected at most {MOST_BYTES}")
-        tag = _FIRST_TAG + zlib.crc32(repr((dtype.descr, shape)).encode()) % _TAGS
+        tag = Tag.HALO + zlib.crc32(repr((dtype.descr, shape)).encode()) % (MOST + 1 - Tag.HALO)
         mine, outbox = _memory(len(part.send), dtype, shape)
         theirs, inbox = _memory(part.n_ghosts, dtype, shape)
         value = MPI.BYTE.Create_contiguous(size).Commit()
@@ -217,10 +222,10 @@ class HaloPlan:
 
     def _stray(self, channel: _Channel) -> str | None:
         """Name the lowest rank that has sent something else, while its values were expected; None if there is none."""
-        status, comm = MPI.Status(), self._news.comm
+        status, comm = MPI.Status(), self._presence.comm
         for rank, request in zip(self.part.ranks.tolist(), channel.receives, strict=True):
             # Messages of a rank don't overtake each other: had it sent the right ones first, they would have arrived.
-            other = comm.Iprobe(rank, MPI.ANY_TAG, status) and status.Get_tag() not in (channel.tag, news.TAG)
+            other = comm.Iprobe(rank, MPI.ANY_TAG, status) and status.Get_tag() not in (channel.tag, Tag.FAILURE)
             if other and not request.Get_status():
                 return f"rank {rank} exchanges values of another dtype or shape than rank {comm.rank}"
         return None
@@ -228,7 +233,7 @@ class HaloPlan:
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
         self._halos.close(time.perf_counter(), time.thread_time())
-        self._news.close(self._free)
+        self._presence.close(self._free)
 
     def _free(self) -> None:
         for channel in self._channels.values():
@@ -242,7 +247,7 @@ class HaloPlan:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._news.spread(error)
+            self._presence.spread(error)
         self.close()
 
 

@@ -25,7 +25,6 @@ from lb_mpi.mpi.pool_messages import (
     Failure,
     Flag,
     Start,
-    Tag,
     failure_of,
     pack_failure,
     start_parcel,
@@ -34,6 +33,7 @@ from lb_mpi.mpi.pool_messages import (
 from lb_mpi.mpi.progress import ProgressLine
 from lb_mpi.mpi.shift import Call, Shift
 from lb_mpi.mpi.submitting import Leader
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.mpi.task_log import TaskLog
 from lb_mpi.pooling.deal import Deal, Floats, deal
 from lb_mpi.pooling.intervals import MOST
@@ -267,12 +267,15 @@ class Lead:
             if self.under_way:
                 self._fail(error)
                 self.end()
-                self._crew.news.raised = error
+                self._together(error)
             raise
         self.end(results)
         if self.ledger.failure is not None:
-            self._crew.news.raised = self._error(self.ledger.failure)
-            raise self._crew.news.raised
+            raise self._together(self._error(self.ledger.failure))
+
+    def _together(self, error: BaseException) -> BaseException:
+        """Where all ranks call the pool's methods, they raise this together."""
+        return error if self._leader.alone else self._crew.news.together(error)
 
     def _error(self, failure: Failure) -> BaseException:
         """What the map has failed with; where only the root goes on, SystemExit in a task does not end it."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from lb_mpi.balancing.learned import Learned
 from lb_mpi.balancing.recorded import Loans
-from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Send
+from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Kind, Message, Round, Send
 from lb_mpi.balancing.rowsets import count, numbers
-from lb_mpi.mpi.blame import Blame, blame_user
+from lb_mpi.mpi.failure import Failed, of_rows
 from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.parcels import Buffer
 from lb_mpi.mpi.rows import (
@@ -40,7 +40,7 @@ VERDICT_S = 1.0  # who has left the block has had the verdict: it is on its way,
 
 
 class Lending:
-    """Carries `round` of `rank` on `wire`; `rows` is None when they are no good, `blame` says why.
+    """Carries `round` of `rank` on `wire`; `rows` is None when they are no good, `failed` says why.
 
     `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.interrupts`).  `loans` hears of phases, and what is lent.
     `meanwhile`, called at each turn with the seconds since something has happened, may raise: the round is left as it is.
@@ -56,7 +56,7 @@ class Lending:
         stopwatch: Stopwatch,
         interrupts: Interrupts,
         loans: Loans,
-        blame: Blame | None = None,
+        failed: Failed | None = None,
         *,
         meanwhile: Callable[[float], object] = lambda waited_s: None,
     ) -> None:
@@ -64,7 +64,7 @@ class Lending:
         self._wire, self._rank = wire, rank
         self._results = Results(rows) if rows is not None else None
         self._interrupts, self._meanwhile, self._loans = interrupts, meanwhile, loans
-        self.blame = blame
+        self.failed = failed
         self.spent_s = 0.0  # for packing, sending, and putting together
 
     @property
@@ -90,6 +90,7 @@ class Lending:
         """
         round, nap = self._round, Nap(LONGEST_NAP_S)
         answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
+        learned: list[Message] = []  # to be told behind it
         began, idle, rests = time.perf_counter(), True, False
         while not round.over:
             before, began = began, time.perf_counter()
@@ -101,6 +102,8 @@ class Lending:
             self._loans.record.enter(Phase.PROTOCOL, began)
             arrived = [self._open(*parcel) for parcel in self._wire.take()]
             sends = round.turn(began, arrived)
+            learned += [message for _, message in sends if message.kind is Kind.LEARNED]
+            sends = [send for send in sends if send[1].kind is not Kind.LEARNED]
             self._post(sends)
             if arrived or sends:
                 self._watch.disturbed()
@@ -109,10 +112,10 @@ class Lending:
             self._meanwhile(nap.waited_s - VERDICT_S * round.told)
             if self._interrupts.pending:
                 self._post(self._interrupted(nap.waited_s))
-            if round.ready and not answer:
-                tell(round.tell())
-            if round.told and heard():
-                round.end()
+            if learned and not answer:
+                tell(learned.pop().payload)
+            if round.told and not learned and heard():
+                round.turn(began, [(ROOT, Message(Kind.OVER))])
                 continue
             looked = time.perf_counter()
             if rests := self._watch.rest():
@@ -193,7 +196,7 @@ class Lending:
         computed = time.perf_counter()
         self._loans.record.enter(Phase.PACKING, computed)
         parcel = parcel_of(result, self._rows.spec, self._rows.pack, ticks)
-        sends = self._round.done(job, (computed - began) / self._watch.slow.speed, ticks, parcel)
+        sends = self._round.done(job, Computed((computed - began) / self._watch.slow.speed, ticks, parcel))
         self.spent_s += time.perf_counter() - computed
         return sends
 
@@ -210,7 +213,7 @@ class Lending:
         computed = time.perf_counter()
         self._loans.record.enter(Phase.PACKING, computed)
         self._results.put(index, result)
-        sends = self._round.done(job, (computed - copied) / self._watch.slow.speed, ticks)
+        sends = self._round.done(job, Computed((computed - copied) / self._watch.slow.speed, ticks))
         self._round.learned.handling_s = self._round.learned.handling_s or self._watch.handling_s
         self.spent_s += copied - began + time.perf_counter() - computed
         return sends
@@ -240,6 +243,6 @@ class Lending:
         return []
 
     def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
-        if self.blame is None:
-            self.blame = blame_user(error, self._rank, what)
-        return self._round.fail(*unsent)
+        if self.failed is None:
+            self.failed = of_rows(error, self._rank, what)
+        return self._round.fail(error) + [send for borrower in unsent for send in self._round.take_back(borrower)]

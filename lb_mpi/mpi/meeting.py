@@ -37,18 +37,14 @@ def meet(crew: Crew, op: Op, make: Callable[[], T]) -> T:
         error = caught
     mine = np.array([error is not None, op, -op], dtype=np.int32)
     result = np.zeros_like(mine)
+    name = f"{op.name.lower()} of lb_mpi.Pool"
     with running(crew.post.record, Phase.WAITING):
-        crew.news.wait(crew.comm.Iallreduce(mine, result, MPI.MAX).Test, keep=(mine, result))
+        crew.news.wait(crew.comm.Iallreduce(mine, result, MPI.MAX).Test, keep=(mine, result), name=name)
     failed, last, first = result.tolist()
-    try:
-        if failed:
-            raise_together(crew.comm, error)
-        if last != -first:
-            names = [Op(one).name.lower() for one in (-first, last)]
-            raise ValueError(
-                f"{names[0]} is called on one rank of the pool, {names[1]} on another: expected one method"
-            )
-    except BaseException as together:
-        crew.news.raised = together
-        raise
+    if failed:
+        raise_together(crew.comm, error)
+    if last != -first:
+        names = [Op(one).name.lower() for one in (-first, last)]
+        wrong = f"{names[0]} is called on one rank of the pool, {names[1]} on another: expected one method"
+        raise crew.news.together(ValueError(wrong))
     return value  # type: ignore[return-value]

@@ -16,14 +16,15 @@ from lb_mpi.balancing.record import Balanced
 from lb_mpi.balancing.trigger import Trigger
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads, imbalance, lower_bound
-from lb_mpi.mpi.blame import Blame, blame_user, raise_everywhere
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.collective import agree, raise_together, wait
+from lb_mpi.mpi.failure import Failed, of_rows
 from lb_mpi.mpi.flows import Flows
+from lb_mpi.mpi.interrupts import interrupts
 from lb_mpi.mpi.parcels import Buffer, Parcels
+from lb_mpi.mpi.presence import presence_of
 from lb_mpi.mpi.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
-from lb_mpi.mpi.waiting import Nap
+from lb_mpi.mpi.tags import Tag
 
-_TAGS = (3, 4)  # of rows, of their table
 _KIND = 0
 _BROKEN = 1
 
@@ -49,7 +50,7 @@ class Owners:
         `calls` of map_blocks have computed these rows since they changed their owner: as many are expected to follow.
         """
         comm, began = self._comm, time.perf_counter()
-        timed = bool(comm.allreduce(work is not None, MPI.LAND))
+        timed = bool(_allreduce(comm, int(work is not None), MPI.MIN))
         if work is None or not timed:
             work = np.ones(rows.n)
         table = np.column_stack([work if costs is None else costs, work])
@@ -66,12 +67,11 @@ class Owners:
             targets = transfers.destinations[transfers.sources == comm.rank].tolist()
             sources = transfers.sources[transfers.destinations == comm.rank].tolist()
             moved = _move(comm, rows, table, dict(zip(targets, items, strict=True)), sources)
-            if comm.allreduce(moved.blame is not None, MPI.LOR):
-                raise_everywhere(comm, moved.blame, rows.spec.words)
-            n_rows, n_bytes = comm.allreduce(np.array([moved.rows, moved.bytes])).tolist()
+            raise_together(comm, moved.failed)
+            n_rows, n_bytes = (int(_allreduce(comm, n, MPI.SUM)) for n in (moved.rows, moved.bytes))
             value, table = moved.value, moved.table
             after = self._levels(table, speeds)[0]
-            self._last_s = comm.allreduce(time.perf_counter() - began, MPI.MAX)
+            self._last_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
         last = Balanced(
             acted=decision.act,
             reason=decision.words,
@@ -91,7 +91,8 @@ class Owners:
         ValueError on every rank for costs that add up to infinity.
         """
         loads, levels = np.zeros(self._comm.size), np.zeros(3)
-        self._comm.Gather(np.array([table[:, 0].sum()]), loads, 0)
+        mine = np.array([table[:, 0].sum()])
+        wait(self._comm, self._comm.Igather(mine, loads, 0), (mine, loads))
 
         def compute() -> None:
             if self._comm.rank == 0:
@@ -101,7 +102,7 @@ class Owners:
                 levels[:] = [imbalance(loads, speeds), (loads / speeds).max(), lower_bound(loads, speeds)]
 
         agree(self._comm, compute)
-        self._comm.Bcast(levels, 0)
+        wait(self._comm, self._comm.Ibcast(levels, 0), levels)
         before, most_s, balanced_s = levels.tolist()
         return before, most_s, balanced_s
 
@@ -113,7 +114,7 @@ class _Moved(NamedTuple):
     table: Floats  # (n', c) beside them
     rows: int  # given away
     bytes: int  # sent
-    blame: Blame | None  # of the user's pack or unpack
+    failed: Failed | None  # the user's pack or unpack
 
 
 def _move(
@@ -123,48 +124,56 @@ def _move(
 
     Stays in step with the others when packing or unpacking fails on some rank.
     """
-    blame: Blame | None = None
+    failed: Failed | None = None
     numbers = Rows(table)
-    parcels = Parcels(comm)
+    parcels = Parcels(comm, Tag.MIGRATION)
     for target, index in leaving.items():
         buffers = (empty_parcel(_BROKEN), empty_parcel(_BROKEN))
-        if blame is None:
+        if failed is None:
             try:
-                buffers = (rows.parcel(index, kind=_KIND), numbers.parcel(index, kind=_KIND))
+                with interrupts().allowed():
+                    buffers = (rows.parcel(index, kind=_KIND), numbers.parcel(index, kind=_KIND))
             except BaseException as caught:
-                blame = blame_user(caught, comm.rank, f"rows for rank {target}")
-        for buffer, tag in zip(buffers, _TAGS, strict=True):
-            parcels.send(target, tag, buffer)
-    arrived = _receive(parcels, 2 * len(sources))
+                failed = of_rows(caught, comm.rank, f"rows for rank {target}")
+        for buffer in buffers:
+            parcels.send(target, Tag.MIGRATION, buffer)
+    arrived = _receive(comm, parcels, sources)
     staying = np.ones(rows.n, dtype=np.bool_)
     for index in leaving.values():
         staying[index] = False
     kept = np.flatnonzero(staying)
     blocks, tables = [rows.block(kept)], [numbers.block(kept)]
     for source in sorted(sources):
-        parcel, beside = (arrived[source, tag] for tag in _TAGS)
-        if blame is None and head(parcel).kind != _BROKEN:
+        parcel, beside = arrived[source]
+        if failed is None and head(parcel).kind != _BROKEN:
             try:
-                blocks.append(columns_of(parcel, rows.spec, rows.unpack))
-                tables.append(columns_of(beside, numbers.spec, None))
+                with interrupts().allowed():
+                    blocks.append(columns_of(parcel, rows.spec, rows.unpack))
+                    tables.append(columns_of(beside, numbers.spec, None))
             except BaseException as caught:
-                blame = blame_user(caught, comm.rank, f"rows of rank {source}")
+                failed = of_rows(caught, comm.rank, f"rows of rank {source}")
     value = in_form(rows.spec, concatenate(rows.spec, blocks))
-    return _Moved(value, concatenate(numbers.spec, tables)[0], rows.n - len(kept), parcels.sent_bytes, blame)
+    return _Moved(value, concatenate(numbers.spec, tables)[0], rows.n - len(kept), parcels.sent_bytes, failed)
 
 
-def _receive(parcels: Parcels, n_expected: int) -> dict[tuple[int, int], Buffer]:
-    """The parcels by (source, tag), received as they come, asleep in between; all sends are complete afterwards."""
-    arrived: dict[tuple[int, int], Buffer] = {}
-    nap = Nap(0.5e-3)
-    while len(arrived) < n_expected or parcels.under_way:
-        new = parcels.take()
-        arrived.update({(source, tag): buffer for source, tag, buffer in new})
-        if new:
-            nap.reset()
-        elif len(arrived) < n_expected or parcels.under_way:
-            nap.take()
+def _receive(comm: MPI.Intracomm, parcels: Parcels, sources: Sequence[int]) -> dict[int, list[Buffer]]:
+    """Two parcels from each source, rows and table; all sends are complete afterwards."""
+    arrived: dict[int, list[Buffer]] = {source: [] for source in sources}
+
+    def done() -> bool:
+        while new := parcels.take():
+            for source, _, buffer in new:
+                arrived[source].append(buffer)
+        return all(len(pair) == 2 for pair in arrived.values()) and not parcels.under_way
+
+    presence_of(comm).wait(done, parcels)
     return arrived
+
+
+def _allreduce(comm: MPI.Intracomm, value: float, operation: MPI.Op) -> float:
+    mine, result = np.array([float(value)]), np.zeros(1)
+    wait(comm, comm.Iallreduce(mine, result, operation), (mine, result))
+    return float(result[0])
 
 
 def check_costs(costs: ArrayLike, n: int) -> Floats:

@@ -19,12 +19,12 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from lb_mpi.mpi.waiting import Nap
+from lb_mpi.mpi.presence import presence_of
+from lb_mpi.mpi.tags import Tag
 
 UNIT_BYTES = 64
 LOOK_BYTES = 1 << 16  # that come in one look
 MOST_LOOKS = 64  # at a parcel in a row: whoever it waits for may compute for long
-ANNOUNCED = 1001  # tag of a parcel that was announced; the announcement has the parcel's
 _SIZE = struct.Struct("<q")
 
 Buffer = NDArray[np.uint8]
@@ -74,7 +74,7 @@ class Parcels:
     """What one rank sends and receives on `comm` (not the user's: a duplicate)."""
 
     def __init__(self, comm: MPI.Intracomm, tag: int = MPI.ANY_TAG) -> None:
-        """Receive what bears this tag; who else receives on `comm` at the same time has another, and not ANNOUNCED."""
+        """Receive what bears this tag; who else receives on `comm` at the same time has another."""
         self.comm, self.tag = comm, tag
         self._going: list[_Going] = []  # the buffers live until their sends are complete
         self._coming: list[_Coming] = []
@@ -98,7 +98,7 @@ class Parcels:
         """Start to send; returns at once."""
         at = tag
         if buffer.nbytes > LOOK_BYTES:
-            size, at = _SIZE.pack(buffer.nbytes), ANNOUNCED
+            size, at = _SIZE.pack(buffer.nbytes), Tag.ANNOUNCED
             self._going.append(_Going(self.comm.Isend([size, MPI.BYTE], rank, tag), size))
         self._going.append(_Going(self.comm.Isend(_as_units(buffer), rank, at), buffer))
         self.sent_bytes += buffer.nbytes
@@ -127,12 +127,14 @@ class Parcels:
         """Collective, when no rank sends any more: receive and drop what is still under way, complete all own sends."""
         expected = np.zeros(1, dtype=np.int64)
         request = self.comm.Ireduce_scatter_block(self._sent, expected)
-        # A large send may need its receiver to come to an end, so all ranks go on receiving while they wait.
-        nap, counted = Nap(0.5e-3), False
-        while not counted or self._received < expected[0] or self.under_way:
-            counted = counted or request.Test()
-            if not self.take():
-                nap.take()
+
+        def done() -> bool:
+            """A large send may need its receiver to come to an end, so all ranks go on receiving while they wait."""
+            while self.take():
+                pass
+            return request.Test() and self._received >= expected[0] and not self.under_way
+
+        presence_of(self.comm).wait(done, (self, expected))
 
     def _receive(self, message: MPI.Message) -> _Coming:
         """Begin to receive a parcel that has come, or was announced."""
@@ -144,7 +146,7 @@ class Parcels:
             (n_bytes,) = _SIZE.unpack(size)
             buffer = np.empty(n_bytes, dtype=np.uint8)
             # Its place is taken before anything else is looked for: it can't be taken for something else.
-            return _Coming(source, tag, buffer, self.comm.Irecv(_as_units(buffer), source, ANNOUNCED))
+            return _Coming(source, tag, buffer, self.comm.Irecv(_as_units(buffer), source, Tag.ANNOUNCED))
         buffer = np.empty(n_bytes, dtype=np.uint8)
         return _Coming(source, tag, buffer, message.Irecv(_as_units(buffer)))
 

@@ -16,16 +16,19 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi import served
-from lb_mpi.mpi.collective import agree, agree_on, closed, duplicate
+from lb_mpi.mpi.collective import agree, agree_on, duplicate
 from lb_mpi.mpi.crew import MAP, Crew
 from lb_mpi.mpi.following import Followed, follow, serve
 from lb_mpi.mpi.functions import pickled
 from lb_mpi.mpi.leading import Lead, Options, Plan, make_job, plan_map
 from lb_mpi.mpi.ledger import PoolReport
 from lb_mpi.mpi.meeting import Op, meet
-from lb_mpi.mpi.pool_messages import End, Tag
+from lb_mpi.mpi.pool_messages import End
+from lb_mpi.mpi.presence import call as in_call
+from lb_mpi.mpi.presence import closed, presence_of
 from lb_mpi.mpi.shift import Call
 from lb_mpi.mpi.submitting import Future, Leader, Submitted
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.pooling.deal import Speeds
 
 T = TypeVar("T")
@@ -68,14 +71,15 @@ class Pool:
         if leader is not None:
             given = served.check(leader.crew, comm, root, speeds, emulated_speed)
         else:
-            own = duplicate(MPI.COMM_WORLD if comm is None else comm)
-            try:
-                given = agree(own, lambda: served.check_pool(own.size, root, speeds, emulated_speed))
-                agree_on(own, root=root, speeds=given)
-            except BaseException:
-                own.Free()
-                raise
-            leader = Leader(Crew(own, root or 0, emulated_speed=emulated_speed), alone=root is not None)
+            with in_call("lb_mpi.Pool"):
+                own = duplicate(MPI.COMM_WORLD if comm is None else comm)
+                try:
+                    given = agree(own, lambda: served.check_pool(own.size, root, speeds, emulated_speed))
+                    agree_on(own, root=root, speeds=given)
+                    leader = Leader(Crew(own, root or 0, emulated_speed=emulated_speed), alone=root is not None)
+                except BaseException as error:
+                    presence_of(own).leave(error)
+                    raise
         self._leader, self._crew, self._serves = leader, leader.crew, leader.alone
         self._speeds = Speeds(self._crew.size, given)
         self._submitted = Submitted(leader)
@@ -204,7 +208,7 @@ class Pool:
                     crew.send_all(Tag.CLOSE)
         except BaseException as error:
             if self._owns:  # the others can't know that this rank has closed it
-                crew.news.spread(error)
+                crew.news.spread(error, alone=True)
             raise
         finally:
             self._free()
@@ -225,7 +229,7 @@ class Pool:
         if error is not None and not self._closed:
             if self._serves:
                 self._submitted.cancel()
-            elif error is not self._crew.news.raised:  # which all ranks have raised
+            else:
                 self._crew.news.spread(error)
         self.close()
 
@@ -236,7 +240,7 @@ class Pool:
             if self._serves:
                 plan = self._plan(call, items, options, opened)
             else:
-                with self._crew.news.roll.call(MAP):
+                with in_call(MAP, watched=True):
                     plan = meet(self._crew, Op.MAP, lambda: self._plan(call, items, options, opened))
             if plan is None:
                 return self._follow(call.function)
@@ -273,7 +277,7 @@ class Pool:
             crew.busy = False
         if followed.error is not None:
             if followed.end == End.FAILED:
-                crew.news.raised = followed.error
+                crew.news.together(followed.error)
             raise followed.error
         return followed
 

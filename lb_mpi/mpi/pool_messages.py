@@ -12,22 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.errors import TaskError
-from lb_mpi.mpi.collective import describe, place
+from lb_mpi.mpi.failure import describe, place
 from lb_mpi.mpi.parcels import Buffer, body, parcel
 from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.worker import Kind, Message
-
-
-class Tag(IntEnum):
-    """Kinds of parcels, as MPI's tags."""
-
-    START = 1  # root to all: a map
-    RESULTS = 2  # to the root
-    STEAL = 3  # between ranks of different hosts: ASK, GIVE
-    END = 4  # root to all: the map is over
-    TASK = 5  # root to one: a submitted task
-    RESULT = 6  # to the root: its result
-    CLOSE = 7  # root to all: the pool is closed
 
 
 class End(IntEnum):

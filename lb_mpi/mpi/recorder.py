@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 import lb_mpi
 from lb_mpi.files import create
-from lb_mpi.mpi.collective import agree, agree_on
+from lb_mpi.mpi.collective import agree, agree_on, allgather
 from lb_mpi.mpi.facts import library
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.record.events import Clock, Event, Mark, Phase
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.store import About, file_name, header, place, snapshot
@@ -37,7 +38,6 @@ VARIABLE = "LB_MPI_RECORD"
 WRITE_S = 1.0
 ALIGN_S = 10.0
 ROUNDS = 16  # of ping and pong
-_TAG = 7
 _files: list[_File] = []  # none, or that of this process
 
 
@@ -151,7 +151,7 @@ def align(comm: MPI.Intracomm, record: Record) -> None:
         return
     now = time.perf_counter()
     due = not record.clocks or now > record.clocks[-1].at + ALIGN_S
-    told: list[tuple[str, bool]] = comm.allgather((socket.gethostname(), due))
+    told: list[tuple[str, bool]] = allgather(comm, (socket.gethostname(), due))
     first: dict[str, int] = {}
     for rank, (host, _) in enumerate(told):
         first.setdefault(host, rank)
@@ -163,7 +163,7 @@ def align(comm: MPI.Intracomm, record: Record) -> None:
             mine = _ask(comm)
         elif comm.rank == 0:
             _answer(comm, leader)
-    offset_s, error_s = comm.allgather(mine)[first[told[comm.rank][0]]] or (0.0, 0.0)
+    offset_s, error_s = allgather(comm, mine)[first[told[comm.rank][0]]] or (0.0, 0.0)
     record.clock(Clock(time.perf_counter(), worlds(comm)[0], offset_s, error_s))
 
 
@@ -172,8 +172,8 @@ def _ask(comm: MPI.Intracomm) -> tuple[float, float]:
     theirs, best = np.zeros(1), (0.0, float("inf"))
     for _ in range(ROUNDS):
         began = time.perf_counter()
-        comm.Send(theirs, 0, _TAG)
-        comm.Recv(theirs, 0, _TAG)
+        comm.Send(theirs, 0, Tag.CLOCK)
+        comm.Recv(theirs, 0, Tag.CLOCK)
         ended = time.perf_counter()
         best = min(best, (float(theirs[0]) - 0.5 * (began + ended), 0.5 * (ended - began)), key=lambda one: one[1])
     return best
@@ -182,9 +182,9 @@ def _ask(comm: MPI.Intracomm) -> tuple[float, float]:
 def _answer(comm: MPI.Intracomm, leader: int) -> None:
     mine = np.zeros(1)
     for _ in range(ROUNDS):
-        comm.Recv(mine, leader, _TAG)
+        comm.Recv(mine, leader, Tag.CLOCK)
         mine[0] = time.perf_counter()
-        comm.Send(mine, leader, _TAG)
+        comm.Send(mine, leader, Tag.CLOCK)
 
 
 def _versions() -> str:

@@ -10,8 +10,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from lb_mpi.graph import Ints
-from lb_mpi.mpi.collective import agree
-from lb_mpi.mpi.waiting import SHORTEST_S, wait
+from lb_mpi.mpi.collective import agree, wait
+from lb_mpi.mpi.waiting import SHORTEST_S
 from lb_mpi.saving import reorder
 from lb_mpi.saving.reorder import Exchange, Exchanges
 from lb_mpi.saving.rows import Arrays
@@ -60,7 +60,7 @@ def _exchange(comm: MPI.Intracomm, todo: Exchange) -> NDArray[Any]:
         out, into = ([_bytes(array), (n, reorder.starts(n)), row] for array, n in pairs)
         # All ranks are here, they have just agreed: what is awaited is the copying, and MPICH copies a piece at a look.
         # With naps of half a millisecond 4 MB took 0.4 s.
-        wait(comm.Ialltoallv(out, into), SHORTEST_S)
+        wait(comm, comm.Ialltoallv(out, into), (rows, arrived), longest_s=SHORTEST_S)
     finally:
         row.Free()
     return arrived

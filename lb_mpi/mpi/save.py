@@ -25,7 +25,8 @@ from lb_mpi import signs
 from lb_mpi.checks import integer, show
 from lb_mpi.errors import SaveError
 from lb_mpi.graph import Ints
-from lb_mpi.mpi.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.collective import agree, agree_on, allgather, bcast, gather, opened
+from lb_mpi.mpi.presence import presence_of
 from lb_mpi.mpi.recorder import mark_save, recorder
 from lb_mpi.mpi.reorder import from_blocks, to_blocks
 from lb_mpi.saving import rows
@@ -63,8 +64,7 @@ def save(
     other options.  OSError on all ranks, naming the rank that can't write: what was saved before stays.  Until the
     process of rank 0 ends, no other run can save there (OSError).
     """
-    own = duplicate(comm)
-    try:
+    with opened(comm, "lb_mpi.save") as own:
         given = agree(own, lambda: _check(folder, options, index))
         step = agree(own, lambda: integer("step", step, 0, MOST))
         checked = agree(own, lambda: rows.check_arrays(arrays))
@@ -73,7 +73,7 @@ def save(
         recorder(own)
         began = time.perf_counter()
         mine = len(next(iter(checked.values())))
-        counts = own.allgather(mine)
+        counts = allgather(own, mine)
         if given.numbers is not None:
             agree(own, lambda: _check_index(given, sum(counts), mine))
             counts = rows.shares(sum(counts), own.size)
@@ -81,8 +81,6 @@ def save(
         _write(own, given, step, checked, counts)
         signs.saved(step)  # on all, since the host of rank 0 may die
         mark_save(began, step)
-    finally:
-        own.Free()
 
 
 def load(
@@ -102,31 +100,28 @@ def load(
     SaveError on all ranks when all are.  ValueError for a folder of other `options`, of another kind or version, and for
     `counts` or an `index` that don't fit.
     """
-    own = duplicate(comm)
-    try:
+    with opened(comm, "lb_mpi.load") as own:
         given = agree(own, lambda: _check(folder, options, index))
         parts = agree(own, lambda: None if counts is None else _check_counts(counts, own.size, given))
         _agree_on(own, given, counts=parts)
         local = _folder(given.path) if own.rank == 0 else Folder(given.path, rows.KIND)
-        saves = own.bcast(agree(own, lambda: local.saves() if own.rank == 0 else None, patient=True))
+        saves = bcast(own, agree(own, lambda: local.saves() if own.rank == 0 else None))
         found, wrong = local.newest(saves, lambda saved: _read(own, local, saved, given, parts))
         if found is not None and wrong:
             told = f"{'; '.join(wrong)}: going on from step {found[0]}, which was saved before"
             agree(own, lambda: warnings.warn(told, stacklevel=4) if own.rank == 0 else None)
         return found
-    finally:
-        own.Free()
 
 
 def _write(comm: MPI.Intracomm, given: _Given, step: int, arrays: Arrays, counts: list[int]) -> None:
     """Collective: all parts, then the manifest."""
     local = _folder(given.path) if comm.rank == 0 else Folder(given.path, rows.KIND)
-    agree(comm, lambda: _begin(local, given, step) if comm.rank == 0 else None, patient=True)
+    agree(comm, lambda: _begin(local, given, step) if comm.rank == 0 else None)
     try:
-        everyone = comm.gather(agree(comm, lambda: _write_parts(local, step, comm.rank, arrays), patient=True))
+        everyone = gather(comm, agree(comm, lambda: _write_parts(local, step, comm.rank, arrays)))
         if everyone is not None:
             meta, parts = rows.describe_rows(counts, arrays, given.options), [one for part in everyone for one in part]
-        agree(comm, lambda: local.commit(step, meta, parts) if everyone is not None else None, patient=True)
+        agree(comm, lambda: local.commit(step, meta, parts) if everyone is not None else None)
     except BaseException:
         if comm.rank == 0:
             local.discard(step)
@@ -169,10 +164,10 @@ def _read(
             damage = str(error)
             return {}
 
-    block = agree(comm, read, patient=True)
-    for text in comm.allgather(damage):
+    block = agree(comm, read)
+    for text in allgather(comm, damage):
         if text:
-            raise SaveError(text)
+            raise presence_of(comm).together(SaveError(text))
     if given.numbers is not None:
         block = from_blocks(comm, given.numbers, _bounds(rows.shares(n, comm.size)), block)
     return saved.number, block

@@ -18,7 +18,8 @@ from mpi4py import MPI
 from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import SaveError, Stopped
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.collective import agree, allgather, bcast
+from lb_mpi.mpi.presence import presence_of
 from lb_mpi.mpi.recorder import mark_save
 from lb_mpi.mpi.stopping import Signals, noted
 from lb_mpi.saving.folder import Folder, Part, Saves
@@ -26,7 +27,7 @@ from lb_mpi.saving.folder import Saved as OnDisk
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Send
 from lb_mpi.searching.reporting import ROOT
-from lb_mpi.searching.saves import Receipt, Saved, unpack_parts
+from lb_mpi.searching.saves import Commit, Open, Receipt, Saved, Write, unpack_parts
 from lb_mpi.searching.searcher import Searcher
 
 KIND = "search"
@@ -80,8 +81,10 @@ class SearchStore:
             mark_save(began, self.base + number)
         return None if part is None else part[1:]
 
-    def commit(self, number: int, receipts: Sequence[Receipt]) -> None:
-        """Write the manifest; with a warning when that can't be."""
+    def commit(self, number: int, receipts: Sequence[Receipt] | None) -> None:
+        """Write the manifest; with a warning when that can't be.  None: there is nothing to commit."""
+        if receipts is None:
+            return
         parts = [Part(name(each.rank), each.n_bytes, each.crc) for each in receipts]
         best = receipts[0].best
         for each in receipts[1:]:
@@ -108,26 +111,26 @@ class Saving:
         self.found, self._store, self._signals = found, store, signals
         self._asked = False
 
-    def serve(self, searcher: Searcher, now: float) -> list[Send]:
+    def serve(self, searcher: Searcher) -> list[Send]:
         """Save what is to be saved after a turn, and ask for the end when a signal has come; what is to be sent."""
         sends: list[Send] = []
         if self._signals.came and not self._asked:
             self._asked = True
             sends += searcher.ask_to_stop()
-        if searcher.saving:
-            sends += searcher.save(self._store, now)
+        if isinstance(job := searcher.job, Open | Write | Commit):
+            sends += searcher.done(job, job.run(self._store))
             signs.turn()
         return sends
 
-    def stopped(self, comm: MPI.Comm) -> NoReturn:
+    def stopped(self, comm: MPI.Intracomm) -> NoReturn:
         """Collective: raise Stopped, when a search has ended so."""
-        number, came = comm.bcast((self._store.number, self._signals.came))
+        number, came = bcast(comm, (self._store.number, self._signals.came))
         by = "a signal" if came is None else came.name
         if not number:
-            raise Stopped(f"stopped by {by}, but nothing could be saved: the next run starts anew")
-        raise Stopped(
-            f"saved as {self.found.folder.path}/save-{number:08d}, stopped by {by}: run the same again to go on"
-        )
+            text = f"stopped by {by}, but nothing could be saved: the next run starts anew"
+        else:
+            text = f"saved as {self.found.folder.path}/save-{number:08d}, stopped by {by}: run the same again to go on"
+        raise presence_of(comm).together(Stopped(text))
 
 
 @contextmanager
@@ -169,7 +172,7 @@ def find(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bou
         return folder.saves()
 
     try:
-        saves = comm.bcast(agree(comm, lambda: look() if comm.rank == 0 else None, patient=True))
+        saves = bcast(comm, agree(comm, lambda: look() if comm.rank == 0 else None))
         found, wrong = folder.newest(saves, lambda saved: _read(comm, folder, saved, meta))
         if found is not None and wrong:
             told = f"{'; '.join(wrong)}: going on from save {found.number}, which was saved before"
@@ -218,10 +221,10 @@ def _read(comm: MPI.Intracomm, folder: Folder, saved: OnDisk, meta: dict[str, An
             damage = str(error)
             return {}
 
-    mines = agree(comm, read, patient=True)
-    for text in comm.allgather(damage):
+    mines = agree(comm, read)
+    for text in allgather(comm, damage):
         if text:
-            raise SaveError(text)
+            raise presence_of(comm).together(SaveError(text))
     states = States(folder, saved, {rank: parts[0] for rank, parts in mines.items()})
     kept = [part for parts in mines.values() for part in parts[1:]]
     return Found(saved.number, Saved(states, mine, kept, saved.meta["best"]), folder)

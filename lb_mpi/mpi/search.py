@@ -14,14 +14,15 @@ from lb_mpi import checks, signs
 from lb_mpi.emulate import Varying, throttle, throttled
 from lb_mpi.graph import ring_order
 from lb_mpi.mpi import search_messages
-from lb_mpi.mpi.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.interrupts import Interrupts, held
+from lb_mpi.mpi.collective import agree, agree_on, allgather, barrier, bcast, opened
+from lb_mpi.mpi.interrupts import Interrupts, interrupts
 from lb_mpi.mpi.parcels import Parcels
+from lb_mpi.mpi.presence import presence_of
 from lb_mpi.mpi.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.roll_call import RollCall, hang_s
 from lb_mpi.mpi.save_search import Saving, saved
 from lb_mpi.mpi.search_result import RankStats, SearchResult, collect
-from lb_mpi.mpi.waiting import Nap, barrier
+from lb_mpi.mpi.tags import Tag
+from lb_mpi.mpi.waiting import Nap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
@@ -31,7 +32,7 @@ from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.quantum import Quantum
 from lb_mpi.searching.recorded import Drafts, step
 from lb_mpi.searching.reporting import ROOT, Report
-from lb_mpi.searching.searcher import Searcher
+from lb_mpi.searching.searcher import Searcher, Work
 
 __all__ = ["RankStats", "SearchResult", "search"]
 
@@ -94,8 +95,7 @@ def search(
     SaveError when nothing of it can be read, OSError when another run saves there.  A save that fails, for want of room
     say, is a RuntimeWarning on the rank that fails: the search goes on, and the saves before are kept.
     """
-    own = duplicate(comm)
-    try:
+    with opened(comm, "lb_mpi.search", watched=True) as own:
         settings = agree(
             own,
             lambda: _settings(
@@ -108,14 +108,11 @@ def search(
         )
         sense = None if settings.bound is None else settings.bound.sense
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
-        if not own.bcast(settings.on_report is not None):
+        if not bcast(own, settings.on_report is not None):
             settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
-        roll, record = RollCall(own), recorder(own)
-        saves, called = saved(own, save, problem, settings.bound), roll.call("lb_mpi.search")
-        with saves as saving, called, held() as interrupts, running(record):
-            return _run(own, problem, settings, interrupts, roll, saving, record)
-    finally:
-        own.Free()
+        record = recorder(own)
+        with saved(own, save, problem, settings.bound) as saving, running(record):
+            return _run(own, problem, settings, interrupts(), saving, record)
 
 
 class _Settings(NamedTuple):
@@ -133,7 +130,6 @@ def _settings(problem: object, options: Options, others: tuple[Any, ...]) -> _Se
     check_problem(problem)
     if options.save_every_s is not None:
         check_savable(problem)
-    hang_s()
     bound, emulated_speed, quantum, longest_nap_s, on_report, on_turn = others
     return _Settings(
         check_route(problem, options.checked()),
@@ -151,12 +147,11 @@ def _run(
     problem: Problem,
     settings: _Settings,
     interrupts: Interrupts,
-    roll: RollCall,
     saving: Saving | None,
     record: Record,
 ) -> SearchResult:
     options, bound, slow, quantum, nap, on_report, on_turn = settings
-    parcels = Parcels(comm, search_messages.TAG)
+    parcels, presence = Parcels(comm, Tag.DRAFTING), presence_of(comm)
     guard = Guard(problem, interrupts.allowed)
     found = None if saving is None else saving.found.saved
     ring = ring_order(comm.size) if options.route_on(comm.size) == "ring" else range(comm.size)
@@ -182,17 +177,17 @@ def _run(
         arrived = search_messages.take(parcels)
         sends = searcher.turn(began - start, arrived)
         if saving is not None:
-            sends += saving.serve(searcher, began - start)
+            sends += saving.serve(searcher)
         search_messages.send(parcels, sends)
         turned = time.perf_counter()
         searcher.attempt(call_back, began - start)
         aside_s = time.perf_counter() - turned  # that it takes long is no reason to call it seldom
         if arrived or sends:
             nap.reset()
-            drafts.turn(turned, arrived, sends)
+            drafts.turn(turned, [message for _, message in arrived], sends)
         signs.turn()
-        searcher.attempt(roll.look, nap.waited_s)  # where warnings are errors, all are told
-        if searcher.working:
+        searcher.attempt(presence.look, nap.waited_s)  # where warnings are errors, all are told
+        if isinstance(job := searcher.job, Work):
             nap.reset()
             if rest_s := slow.due():
                 record.enter(Phase.RESTING, turned + aside_s)
@@ -201,22 +196,22 @@ def _run(
             cpu = time.thread_time()
             polled = time.perf_counter()
             record.enter(Phase.OWN, polled)
-            done = searcher.work(quantum.units)
+            done = searcher.attempt(guard.work, quantum.units) or 0
+            searcher.done(job, done)
             record.doing(searcher.units)
             worked = time.perf_counter() - polled
             cpu = time.thread_time() - cpu
             slow.charge(cpu)
             quantum.observe(done, worked, polled - began - aside_s)
             cpu_s, work_s, poll_s = cpu_s + cpu, work_s + worked, poll_s + (polled - began)
-        elif not searcher.over and not arrived and not searcher.saving:
+        elif not searcher.over and not arrived and job is None:
             record.enter(Phase.WAITING, turned + aside_s)
             nap.take(searcher.wake_at - (time.perf_counter() - start))
     ended = time.perf_counter()
     record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     parcels.drain()
-    roll.drain()
     if searcher.sharing is not None:
-        searcher.sharing.level(comm.allgather(searcher.sharing.bound.best))
+        searcher.sharing.level(allgather(comm, searcher.sharing.bound.best))
     whole = step(
         searcher, start, ended, slow.speed * throttled(), cpu_s, busy_s=work_s, serving_s=poll_s, messages=parcels.n_sent
     )

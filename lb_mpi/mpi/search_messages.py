@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterable
 
 from lb_mpi.mpi.parcels import Buffer, Parcels, body, parcel
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.searching.drafting import Kind, Message, Send
 
-TAG = 1
 _HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
 
 
@@ -27,9 +27,9 @@ def unpack(buffer: Buffer) -> Message:
 def send(parcels: Parcels, sends: Iterable[Send]) -> None:
     """Start to send messages; returns at once."""
     for destination, message in sends:
-        parcels.send(destination, TAG, pack(message))
+        parcels.send(destination, Tag.DRAFTING, pack(message))
 
 
-def take(parcels: Parcels) -> list[Message]:
-    """Return the messages that have arrived, those of one source in their order."""
-    return [unpack(buffer) for _, _, buffer in parcels.take()]
+def take(parcels: Parcels) -> list[tuple[int, Message]]:
+    """Return the (source, message) that have arrived, those of one source in their order."""
+    return [(source, unpack(buffer)) for source, _, buffer in parcels.take()]

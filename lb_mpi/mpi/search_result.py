@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 from lb_mpi.errors import SearchError
-from lb_mpi.mpi.collective import describe, place
+from lb_mpi.mpi.collective import allgather
+from lb_mpi.mpi.failure import describe, place
 from lb_mpi.mpi.parcels import Parcels
+from lb_mpi.mpi.presence import presence_of
 from lb_mpi.mpi.search_messages import send, take
-from lb_mpi.mpi.waiting import Nap, barrier
 from lb_mpi.record.events import Step
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.reporting import ROOT
@@ -62,7 +63,7 @@ class SearchResult:
 
 
 def collect(
-    parcels: Parcels, searcher: Searcher, step: Step, stopped: Callable[[MPI.Comm], NoReturn] | None = None
+    parcels: Parcels, searcher: Searcher, step: Step, stopped: Callable[[MPI.Intracomm], NoReturn] | None = None
 ) -> SearchResult:
     """Collective, when the search is over on all ranks and its messages are drained: the result, or the error of all.
 
@@ -109,12 +110,12 @@ def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
 def _await(parcels: Parcels, n: int) -> list[bytes]:
     """The payloads of the next `n` messages, in the order of their ranks."""
     messages: list[Message] = []
-    nap = Nap(0.5e-3)
-    while len(messages) < n:
-        arrived = take(parcels)
-        messages += arrived
-        if not arrived:
-            nap.take()
+
+    def complete() -> bool:
+        messages.extend(message for _, message in take(parcels))
+        return len(messages) >= n
+
+    presence_of(parcels.comm).wait(complete, parcels)
     return [message.payload for message in sorted(messages, key=lambda message: message.source)]
 
 
@@ -135,15 +136,14 @@ def _stats(step: Step) -> RankStats:
 
 def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
     """Collective: the ranks' steps; when some rank has failed, every rank raises."""
-    barrier(parcels.comm)  # asleep, until the last has come
     error = searcher.error
     told = None if error is None else f"rank {searcher.rank}: {_in_words(error)}"
-    everyone = parcels.comm.allgather((told, step))
+    everyone, together = allgather(parcels.comm, (told, step)), presence_of(parcels.comm).together
     errors = [told for told, _ in everyone if told is not None]
     if error is not None and not isinstance(error, Exception):
-        raise error
+        raise together(error)
     if errors:
-        raise SearchError("; ".join(errors)) from error
+        raise together(SearchError("; ".join(errors))) from error
     return [each for _, each in everyone]
 
 

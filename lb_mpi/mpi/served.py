@@ -10,9 +10,9 @@ from lb_mpi import checks
 from lb_mpi.errors import Error
 from lb_mpi.mpi.crew import Crew
 from lb_mpi.mpi.following import serve
-from lb_mpi.mpi.pool_messages import Tag
-from lb_mpi.mpi.roll_call import hang_s
+from lb_mpi.mpi.presence import hang_s
 from lb_mpi.mpi.submitting import Leader
+from lb_mpi.mpi.tags import Tag
 
 _leaders: list[Leader] = []  # of the script that is running, if any
 

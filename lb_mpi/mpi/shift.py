@@ -14,14 +14,16 @@ from lb_mpi.mpi.parcels import Parcels
 from lb_mpi.mpi.pool_messages import (
     Failure,
     Frame,
-    Tag,
     failure_of,
     pack_failure,
     pickled_error,
     results_parcel,
     steal_parcel,
 )
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.pooling.collect import RankTasks
+from lb_mpi.pooling.intervals import Interval
+from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.events import Phase
 
 FLUSH_S = 20e-3  # results wait so long for others to go with
@@ -86,21 +88,24 @@ class Shift:
             return True
         if self._parcels.unsent_bytes > UNSENT_BYTES:
             return False
-        while (swap := worker.propose(time.perf_counter(), words, words.speeds)) is not None:
+        sends = worker.turn(time.perf_counter(), [])
+        while isinstance(job := worker.job, Swap):
             steals = worker.steals
-            worker.swapped(swap, words.swap(swap))
+            sends += worker.done(job, words.swap(job))
             if worker.steals > steals:
-                self._steals.taken(swap, time.perf_counter())
-        for rank, message in worker.sends():
+                self._steals.taken(job, time.perf_counter())
+            sends += worker.turn(time.perf_counter(), [])
+        for rank, message in sends:
             self._parcels.send(rank, Tag.STEAL, steal_parcel(message))
-        if worker.chunk is None:
+        if job is None:
             self._sink.flush(self.done, time.perf_counter(), idle=True)
             return False
-        self._run(worker.chunk.lo, worker.chunk.hi, interrupts)
+        self._run(job, interrupts)
         self._sink.flush(self.done, time.perf_counter(), idle=False)
         return True
 
-    def _run(self, lo: int, hi: int, interrupts: Interrupts) -> None:
+    def _run(self, chunk: Interval, interrupts: Interrupts) -> None:
+        lo, hi = chunk.lo, chunk.hi
         function, star, keep = self._call
         values: list[Any] = []
         failed: BaseException | None = None
@@ -128,7 +133,7 @@ class Shift:
         self._work_s += took_s
         self._steals.ran(lo, len(values), took_s)
         self._steals.done(self._tasks)
-        self._worker.done(wall)
+        self._worker.done(chunk, wall)
         if values:
             self._sink.put(lo, lo + len(values), values)
         if failed is not None:

@@ -21,8 +21,9 @@ from lb_mpi.checks import function, integer, number
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
-from lb_mpi.mpi.collective import agree, agree_on, duplicate, raise_together
-from lb_mpi.mpi.waiting import barrier
+from lb_mpi.mpi.collective import agree, agree_on, allgather, barrier, opened, raise_together
+from lb_mpi.mpi.interrupts import interrupts
+from lb_mpi.mpi.tags import Tag
 
 Kernel = Callable[[int], object]
 
@@ -32,7 +33,6 @@ MOST_ROUNDS = 1000
 MOST_LOOKS = 3  # at ranks of one host that don't seem to be alike
 MESSAGE_BYTES = (1, 1 << 12, 1 << 16, 1 << 20)
 LEAST_REPEATS, MOST_REPEATS, REPEATS_S = 4, 200, 10e-3  # of a message of each size
-_TAG = 1
 
 
 def measure(
@@ -65,17 +65,14 @@ def measure(
     the same on all; a kernel is given on all ranks, or on none.  What it raises on one rank is an error on all: of
     its own type (ValueError, TypeError, OSError; otherwise `lb_mpi.Error`), and names the rank.
     """
-    own = duplicate(comm)
-    try:
+    with opened(comm, "lb_mpi.measure") as own:
         slow = agree(own, lambda: throttle(checks.emulated_speed(emulated_speed)))
         options = agree(own, lambda: _check(kernel, rounds, round_s))
         agree_on(own, kernel=None if kernel is None else "a function", messages=bool(messages), **options._asdict())
-        hosts = tuple(own.allgather(MPI.Get_processor_name()))
+        hosts = tuple(allgather(own, MPI.Get_processor_name()))
         speeds = _speeds(own, hosts, kernel or multiply_add, slow, options)
         latency_s, s_per_byte = _messages(own) if messages else np.zeros((2, own.size, own.size))
         return Machine(hosts, speeds, latency_s, s_per_byte)
-    finally:
-        own.Free()
 
 
 class _Rounds(NamedTuple):
@@ -126,7 +123,7 @@ def _speeds(
     """(P,) speeds, the same on all ranks.  Cores of a host that seem to differ are looked at again: does it last?"""
     usual = np.empty((0, 3, comm.size))
     while len(usual) < MOST_LOOKS:
-        look = np.array(comm.allgather(_speed(comm, kernel, slow, options))).T
+        look = np.array(allgather(comm, _speed(comm, kernel, slow, options))).T
         usual = np.concatenate([usual, look[None]])
         rates = usual[:, 0].max(axis=0)
         if not differ(hosts, rates):
@@ -139,14 +136,16 @@ def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, options: _Rounds
     error: BaseException | None = None
     found = []
     try:
-        units = _calibrate(kernel)
+        with interrupts().allowed():
+            units = _calibrate(kernel)
     except BaseException as caught:
         error = caught
     for _ in range(options.rounds):
         barrier(comm)
         if error is None:  # otherwise, too, the others expect this rank at every barrier
             try:
-                found.append(_round(kernel, units, slow, options.round_s))
+                with interrupts().allowed():
+                    found.append(_round(kernel, units, slow, options.round_s))
             except BaseException as caught:
                 error = caught
     barrier(comm)
@@ -210,7 +209,7 @@ def _messages(comm: MPI.Intracomm) -> tuple[Floats, Floats]:
     barrier(comm)
     found = agree(comm, lambda: {pair: fit_message(MESSAGE_BYTES, seconds) for pair, seconds in taken.items()})
     latency_s, s_per_byte = np.zeros((2, comm.size, comm.size))
-    for theirs in comm.allgather(found):
+    for theirs in allgather(comm, found):
         for (first, second), (latency, per_byte) in theirs.items():
             latency_s[first, second] = latency_s[second, first] = latency
             s_per_byte[first, second] = s_per_byte[second, first] = per_byte
@@ -224,8 +223,8 @@ def _ping(comm: MPI.Intracomm, other: int, message: np.ndarray[tuple[int], np.dt
     while message[0]:
         sent = time.perf_counter()
         message[0] = n < LEAST_REPEATS or (n < MOST_REPEATS and sent - began < REPEATS_S)
-        comm.Send(message, other, _TAG)
-        comm.Recv(message, other, _TAG)
+        comm.Send(message, other, Tag.PING)
+        comm.Recv(message, other, Tag.PING)
         shortest = min(shortest, (time.perf_counter() - sent) / 2)
         n += 1
     return shortest
@@ -234,5 +233,5 @@ def _ping(comm: MPI.Intracomm, other: int, message: np.ndarray[tuple[int], np.dt
 def _pong(comm: MPI.Intracomm, other: int, message: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> None:
     message[0] = 1
     while message[0]:
-        comm.Recv(message, other, _TAG)
-        comm.Send(message, other, _TAG)
+        comm.Recv(message, other, Tag.PING)
+        comm.Send(message, other, Tag.PING)

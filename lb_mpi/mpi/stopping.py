@@ -16,9 +16,9 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi import signs
-from lb_mpi.mpi.collective import duplicate
-from lb_mpi.mpi.waiting import abandon, wait
+from lb_mpi.mpi.presence import Presence, call, duplicate, presence_of
 
+_NAME = "lb_mpi.asked_to_stop"
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -53,28 +53,29 @@ def noted() -> Iterator[Signals]:
 class _Question:
     """Is any rank asked to stop?  The answer to a question is that of the step before, so that nobody waits for it."""
 
-    def __init__(self, comm: MPI.Intracomm, signals: Signals) -> None:
-        self._comm, self._signals = comm, signals
+    def __init__(self, presence: Presence, signals: Signals) -> None:
+        self._presence, self._signals = presence, signals
         self._mine, self._any = np.zeros((2, 1), dtype=np.int32)
         self._request: MPI.Request | None = None
 
     def __call__(self) -> signal.Signals | None:
+        self._presence.check()
         self.finish()
         stop = int(self._any[0])
         self._mine[0] = self._signals.came or 0
-        self._request = self._comm.Iallreduce(self._mine, self._any, MPI.MAX)
+        self._request = self._presence.comm.Iallreduce(self._mine, self._any, MPI.MAX)
         return signal.Signals(stop) if stop else None
 
     def finish(self) -> None:
         """Complete what has been begun."""
         if self._request is not None:
-            wait(self._request)
+            with self._presence.telling():
+                self._presence.wait(self._request.Test, self, name=_NAME)
             self._request = None
 
     def leave(self) -> None:
         """Let it be: other ranks may never come to it."""
-        if self._request is not None:
-            abandon(self._request, self._mine, self._any)
+        self._presence.abandon(self)
 
 
 @contextmanager
@@ -91,16 +92,19 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
     It returns the signal that came on any rank, the same on all and in the same step, or None.  A rank hears of a signal
     a step or two later: a reduction of one number runs beside each step, and isn't waited for where the step is longer.
     """
-    own = duplicate(comm)
+    with call(_NAME):
+        presence = presence_of(duplicate(comm))
+        presence.name = "lb_mpi.asked_to_stop"
     with noted() as signals:
-        question = _Question(own, signals)
-        signs.saves_at_signal(own.rank == 0)
+        question = _Question(presence, signals)
+        signs.saves_at_signal(comm.rank == 0)
         try:
             yield question
-        except BaseException:
-            question.leave()  # and the communicator: to free it, all would have to come
+        except BaseException as error:
+            question.leave()
+            presence.spread(error)
             raise
         finally:
             signs.saves_at_signal(False)
         question.finish()
-        own.Free()
+        presence.close()

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from lb_mpi.checks import show
-from lb_mpi.mpi.collective import closed
 from lb_mpi.mpi.crew import TASK, Crew
 from lb_mpi.mpi.functions import dumps
 from lb_mpi.mpi.interrupts import Interrupts
 from lb_mpi.mpi.parcels import Buffer
-from lb_mpi.mpi.pool_messages import Tag, failure_of, numbers_parcel, read_numbers, task_error, unpack_failure
+from lb_mpi.mpi.pool_messages import failure_of, numbers_parcel, read_numbers, task_error, unpack_failure
+from lb_mpi.mpi.presence import closed
 from lb_mpi.mpi.recorder import running
+from lb_mpi.mpi.tags import Tag
 from lb_mpi.record.events import Phase
 
 AHEAD = 2  # tasks at a rank: one that it runs, and the next

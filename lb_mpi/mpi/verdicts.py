@@ -14,8 +14,7 @@ from mpi4py import MPI
 from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.migrate import ROWS, plan_of
 from lb_mpi.balancing.reports import REPORT, Problem, Report, Verdict, left_out, verdict_dtype, verdict_of
-from lb_mpi.mpi.collective import raise_together
-from lb_mpi.mpi.waiting import wait
+from lb_mpi.mpi.collective import raise_together, wait
 
 
 class Hearing:
@@ -57,7 +56,7 @@ class Hearing:
             raise_together(self._comm, self._error)
         if n := left_out(self._answer):
             table = verdict.plan.table() if verdict.plan is not None else np.empty((ROWS, n))
-            wait(self._comm.Ibcast(table, 0))
+            wait(self._comm, self._comm.Ibcast(table, 0), table)
             verdict = verdict._replace(plan=plan_of(table))
         return verdict
 

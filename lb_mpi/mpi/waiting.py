@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
-
-from mpi4py import MPI
 
 from lb_mpi import signs
-from lb_mpi.mpi.interrupts import held
 
 SHORTEST_S = 10e-6
-PATIENCE_S = 1.0
-_abandoned: list[object] = []  # the MPI may still write to their buffers: they stay
+PATIENCE_S = 1.0  # for which a rank that waits holds Ctrl-C back: the others may be about to come
 
 
 class Nap:
@@ -44,32 +38,3 @@ class Nap:
         self._length = min(1.5 * self._length, self.longest_s)
 
 
-def wait(request: MPI.Request, longest_s: float = 0.5e-3, meanwhile: Callable[[], object] = lambda: None) -> None:
-    """Complete `request`, asleep most of the time; between naps, do what is to be done `meanwhile`.
-
-    Ctrl-C is held back for a second, since the other ranks may be about to complete it, too; then it is raised.
-    """
-    nap = Nap(longest_s)
-    with held() as interrupts:
-        interrupted_at = math.inf
-        try:
-            while not request.Test():
-                meanwhile()
-                nap.take()
-                if interrupts.pending:
-                    interrupted_at = min(interrupted_at, time.perf_counter())
-                    if time.perf_counter() > interrupted_at + PATIENCE_S:
-                        interrupts.check()
-        except BaseException:
-            abandon(request)
-            raise
-
-
-def abandon(request: MPI.Request, *buffers: object) -> None:
-    """Keep a request that will never be completed, and its buffers."""
-    _abandoned.append((request, buffers))
-
-
-def barrier(comm: MPI.Comm, longest_s: float = 1e-3) -> None:
-    """A barrier in which the waiting ranks sleep (for long waits, as when one rank compiles)."""
-    wait(comm.Ibarrier(), longest_s)

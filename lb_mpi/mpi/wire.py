@@ -8,8 +8,8 @@ from mpi4py import MPI
 
 from lb_mpi.mpi.parcels import Buffer, Parcels
 from lb_mpi.mpi.rows import HEADER_BYTES
+from lb_mpi.mpi.tags import Tag
 
-_TAG = 1
 _NUMBER = struct.Struct("<q")
 _AT = HEADER_BYTES - _NUMBER.size  # in the header of a parcel, behind what it says of its rows
 
@@ -22,7 +22,7 @@ class Wire:
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self._parcels = Parcels(comm, _TAG)
+        self._parcels = Parcels(comm, Tag.LENDING)
         self._number = 0
         self._early: list[tuple[int, Buffer]] = []
         self._sent_before = 0
@@ -40,7 +40,7 @@ class Wire:
     def send(self, rank: int, buffer: Buffer) -> None:
         """Start to send in this round; returns at once."""
         _NUMBER.pack_into(buffer.data, _AT, self._number)
-        self._parcels.send(rank, _TAG, buffer)
+        self._parcels.send(rank, Tag.LENDING, buffer)
 
     def take(self) -> list[tuple[int, Buffer]]:
         """Return what has arrived for this round, as (source, parcel), those of one source in their order."""

@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Integral
 
 from lb_mpi.checks import choice, number, show
 from lb_mpi.errors import ProtocolError
@@ -59,7 +60,8 @@ class Bound:
     """The best value that any rank of a search has found: the smallest (sense "min") or the largest ("max").
 
     Every rank makes its own, alike, and passes it to `lb_mpi.search(comm, problem, bound=bound)`.  Values are kept as
-    floats.  What was found before the search (by a heuristic, on any of the ranks) may be told before the search.
+    floats; integers that no float holds exactly are refused.  What was found before the search (by a heuristic, on any of
+    the ranks) may be told before the search.
 
     Errors: ValueError for another sense.
     """
@@ -84,9 +86,15 @@ class Bound:
     def improve(self, value: float) -> bool:
         """Tell of a value that this rank has found; True when it is better than `best`, which it is from now on.
 
-        ValueError unless it is a finite number.
+        ValueError unless it is a finite number, and for an integer that no float holds exactly: two of these that differ
+        might be the same float.
         """
-        return self.take(number("bound.improve: value", value))
+        found = number("bound.improve: value", value)
+        given: object = value
+        if isinstance(given, Integral) and int(given) != int(found):
+            expected = "an integer that a float holds exactly, as all up to 2**53 are"
+            raise ValueError(f"bound.improve: value = {show(value)}: expected {expected}")
+        return self.take(found)
 
     def take(self, value: float) -> bool:
         """Take in a value that is known to be a float; True when it is better than `best` was."""

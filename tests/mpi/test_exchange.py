@@ -89,7 +89,7 @@ def test_an_mpi_without_persistent_collectives(monkeypatch: pytest.MonkeyPatch) 
         assert exchange._request is not None
         exchange._request.Free()
         exchange._request = None
-        exchange.news.comm = Older(exchange.news.comm)
+        exchange.presence.comm = Older(exchange.presence.comm)
         exchange._run = exchange._neighbourhood()
         np.testing.assert_array_equal(exchange.exchange(RANK + 0.5), graph.neighbours(RANK) + 0.5)
 

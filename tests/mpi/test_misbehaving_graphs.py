@@ -12,9 +12,9 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.graph import mesh
 from lb_mpi.mpi import speed
-from lb_mpi.mpi.collective import describe
 from lb_mpi.mpi.diffuse import Diffuser
 from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
+from lb_mpi.mpi.failure import describe
 from lb_mpi.mpi.halo import MOST_KINDS, HaloPlan
 from lb_mpi.mpi.speed import multiply_add
 from tests.misbehaviour import RAISES, RETURNS
@@ -269,6 +269,6 @@ def test_messages_are_counted_in_values() -> None:
             return super().Send_init(buf, dest, tag)
 
     with deal() as plan:
-        plan._news.comm = Counting(plan._news.comm)
+        plan._presence.comm = Counting(plan._presence.comm)
         plan.exchange(np.zeros((len(plan.vertices), 10, 3)))
     assert counts == [(1, 240)] * len(plan.part.ranks)

@@ -15,7 +15,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi import news
+from lb_mpi.mpi import presence
 from lb_mpi.mpi.collective import duplicate
 from lb_mpi.mpi.crew import Crew
 from lb_mpi.mpi.pool_script import WORKER, open_script, run_script
@@ -354,7 +354,7 @@ def test_pools_that_fail_on_all_ranks_are_freed() -> None:
         else:
             dict(of.imap_unordered(functools.partial(leave_at, 1), 4))
 
-    n_abandoned = len(news._abandoned)
+    n_abandoned = len(presence._kept)
     for how, root in itertools.product(range(3), (None, 0)):
         pool = None
         try:
@@ -366,7 +366,7 @@ def test_pools_that_fail_on_all_ranks_are_freed() -> None:
             assert pool._crew.comm == MPI.COMM_NULL
         else:
             assert pool is None
-    assert len(news._abandoned) == n_abandoned
+    assert len(presence._kept) == n_abandoned
 
 
 def test_futures_after_the_end_of_their_pool() -> None:

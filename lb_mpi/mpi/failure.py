@@ -1,0 +1,96 @@
+"""How an exception travels between ranks: as plain text, and the kind of error that the others raise.
+
+Making it never raises, whatever the exception does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from typing import Any, NamedTuple
+
+from lb_mpi.errors import BalanceError, Error, SaveError
+
+_FILES: tuple[type[Exception], ...] = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    TimeoutError,
+)
+_KINDS: tuple[type[Exception], ...] = (ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, Error)
+_TOGETHER = "_lb_mpi_raised_by_all_ranks_of"
+
+
+class Failure(NamedTuple):
+    """What one rank tells the others of an exception."""
+
+    kind: str  # of _KINDS
+    text: str
+
+    def error(self, rank: int) -> Exception:
+        """Make what is raised on the ranks to which `rank` has told it."""
+        kind = next((kind for kind in _KINDS if kind.__name__ == self.kind), Error)
+        return kind(self.text if self.text.startswith("rank ") else f"rank {rank}: {self.text}")
+
+
+def failure(error: BaseException) -> Failure:
+    """Tell of an exception: the bare message of what is wrong with an argument, all that is known of the others."""
+    kind = next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "")
+    return Failure(kind, _text(error)) if kind else Failure("Error", f"{describe(error)} {place(error)}")
+
+
+class Failed(NamedTuple):
+    """An exception on this rank, and what the others are told of it."""
+
+    error: BaseException
+    told: Failure
+
+
+def of_argument(error: Exception) -> Failed:
+    """Tell what is wrong with an argument."""
+    return Failed(error, failure(error))
+
+
+def of_rows(error: BaseException, rank: int, what: str) -> Failed:
+    """Tell what the user's function has raised: where it was, and with which rows."""
+    return Failed(error, Failure("BalanceError", f"rank {rank}, {what}: {describe(error)} {place(error)}"))
+
+
+def describe(error: BaseException) -> str:
+    """Say in words what was raised: its type and message."""
+    text = _text(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def place(error: BaseException) -> str:
+    """Say where it was raised: "(file:line, in function)"."""
+    try:
+        frames = traceback.extract_tb(error.__traceback__)
+    except Exception:
+        frames = traceback.StackSummary()
+    return f"({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else "(place unknown)"
+
+
+def mark(error: BaseException, ranks: object) -> None:
+    """Note that all of these ranks raise it together, so that none need tell the others of it."""
+    with contextlib.suppress(Exception):  # the user's class may allow no attributes: then the others are told once more
+        setattr(error, _TOGETHER, ranks)
+
+
+def is_of_all(error: BaseException, ranks: object) -> bool:
+    """Return whether all of these ranks raise it together."""
+    found: Any = None
+    with contextlib.suppress(Exception):
+        found = getattr(error, _TOGETHER, None)
+    return found is ranks and found is not None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+        text.encode()  # a lone surrogate can't be sent
+    except BaseException as caught:
+        return f"(its text can't be had: str() raised {type(caught).__name__})"
+    return text

@@ -1,0 +1,397 @@
+"""Every call that all ranks make: a rank that waits for long names the late one, obeys Ctrl-C, and goes on when it comes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.graph import parse
+from lb_mpi.mpi import presence
+from lb_mpi.mpi.diffuse import Diffuser, diffuse
+from lb_mpi.mpi.exchange import NeighbourExchange
+from lb_mpi.mpi.tags import MOST, Tag
+from tests.pile import Pile
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LATE = SIZE - 1
+TAG = 9
+GIVE_UP_S = 60.0
+pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE != 3, reason="waits take time: once is enough")]
+
+Door = Callable[[], object]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "ANSWER_S", 0.3)
+    monkeypatch.setattr(presence, "EVERY_S", 0.05)
+    monkeypatch.setattr(presence, "PATIENCE_S", 0.1)
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(COMM.bcast(str(tmp_path_factory.mktemp("saves"))))
+
+
+def on_root(value: Any) -> Any:
+    return value if RANK == 0 else None
+
+
+# --- doors: what is there before, and the call ------------------------------------------------------------------------
+
+
+def alone(door: Callable[[MPI.Intracomm, Path], object]) -> Callable[[MPI.Intracomm, Path], AbstractContextManager[Door]]:
+    """A call that needs nothing before."""
+
+    @contextmanager
+    def opened(comm: MPI.Intracomm, folder: Path) -> Iterator[Door]:
+        yield lambda: door(comm, folder)
+
+    return opened
+
+
+@contextmanager
+def pool(comm: MPI.Intracomm, _folder: Path) -> Iterator[lb_mpi.Pool]:
+    with lb_mpi.Pool(comm) as opened:
+        yield opened
+
+
+@contextmanager
+def balancer(comm: MPI.Intracomm, _folder: Path) -> Iterator[lb_mpi.Balancer]:
+    with lb_mpi.Balancer(comm) as opened:
+        yield opened
+
+
+@contextmanager
+def plan(comm: MPI.Intracomm, _folder: Path) -> Iterator[Any]:
+    graph = parse(f"complete:{SIZE}")
+    with lb_mpi.distribute(comm, on_root(graph), parts=on_root(np.arange(SIZE))) as opened:
+        yield opened
+
+
+@contextmanager
+def neighbours(comm: MPI.Intracomm, _folder: Path, method: str = "neighbourhood") -> Iterator[NeighbourExchange]:
+    with NeighbourExchange(comm, f"complete:{SIZE}", method=method) as opened:
+        yield opened
+
+
+@contextmanager
+def diffuser(comm: MPI.Intracomm, _folder: Path) -> Iterator[Diffuser]:
+    with Diffuser(comm, f"complete:{SIZE}") as opened:
+        yield opened
+
+
+@contextmanager
+def asking(comm: MPI.Intracomm, _folder: Path) -> Iterator[Any]:
+    with lb_mpi.asked_to_stop(comm) as asked:
+        yield asked
+
+
+def within(
+    made: Callable[[MPI.Intracomm, Path], AbstractContextManager[Any]], use: Callable[[Any], object]
+) -> Callable[[MPI.Intracomm, Path], AbstractContextManager[Door]]:
+    """A call of what was made before."""
+
+    @contextmanager
+    def opened(comm: MPI.Intracomm, folder: Path) -> Iterator[Door]:
+        with made(comm, folder) as one:
+            yield lambda: use(one)
+
+    return opened
+
+
+def ask(asked: Any) -> None:
+    """The first answer needs no other rank, the second one does."""
+    asked()
+    asked()
+
+
+def leave(comm: MPI.Intracomm, _folder: Path) -> None:
+    with lb_mpi.asked_to_stop(comm):
+        pass
+
+
+ROWS = np.ones((4, 2))
+DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManager[Door]]]] = {
+    "Pool()": ("lb_mpi.Pool", alone(lambda comm, _: lb_mpi.Pool(comm).close())),
+    "Pool.map": ("a map of lb_mpi.Pool", within(pool, lambda one: one.map(abs, 5))),
+    "Pool.close": ("close of lb_mpi.Pool", within(pool, lambda one: one.close())),
+    "Balancer()": ("lb_mpi.Balancer", alone(lambda comm, _: lb_mpi.Balancer(comm).close())),
+    "Balancer.map_blocks": ("lb_mpi.Balancer.map_blocks", within(balancer, lambda one: one.map_blocks(np.sqrt, ROWS))),
+    "Balancer.migrate": ("lb_mpi.Balancer.migrate", within(balancer, lambda one: one.migrate(ROWS))),
+    "Balancer.report": ("lb_mpi.Balancer.report", within(balancer, lambda one: one.report())),
+    "Balancer.close": ("lb_mpi.Balancer.close", within(balancer, lambda one: one.close())),
+    "search": ("lb_mpi.search", alone(lambda comm, _: lb_mpi.search(comm, Pile(30)))),
+    "distribute": (
+        "lb_mpi.distribute",
+        alone(lambda comm, _: lb_mpi.distribute(comm, on_root(parse("mesh:4x6")), method="block").close()),
+    ),
+    "plan.exchange": ("plan.exchange", within(plan, lambda one: one.exchange(one.vertices))),
+    "plan.close": ("close of a plan", within(plan, lambda one: one.close())),
+    "measure": (
+        "lb_mpi.measure",
+        alone(lambda comm, _: lb_mpi.measure(comm, messages=False, rounds=1, round_s=0.01)),
+    ),
+    "arranged": ("lb_mpi.arranged", alone(lambda comm, _: lb_mpi.arranged(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free())),
+    "save": ("lb_mpi.save", alone(lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[RANK], rows=ROWS[:1]))),
+    "load": ("lb_mpi.load", alone(lambda comm, folder: lb_mpi.load(comm, folder))),
+    "diffuse": ("lb_mpi.diffuse", alone(lambda comm, _: diffuse(comm, f"complete:{SIZE}", RANK + 1.0, 1.0))),
+    "Diffuser()": ("Diffuser", alone(lambda comm, _: Diffuser(comm, f"complete:{SIZE}").close())),
+    "Diffuser.diffuse": ("lb_mpi.diffuse", within(diffuser, lambda one: one.diffuse(RANK + 1.0, 1.0))),
+    "NeighbourExchange()": (
+        "NeighbourExchange",
+        alone(lambda comm, _: NeighbourExchange(comm, f"complete:{SIZE}").close()),
+    ),
+    "NeighbourExchange.exchange": ("NeighbourExchange", within(neighbours, lambda one: one.exchange(1.0))),
+    "NeighbourExchange.exchange, paper": (
+        "NeighbourExchange",
+        within(lambda comm, folder: neighbours(comm, folder, "paper"), lambda one: one.exchange(1.0)),
+    ),
+    "asked_to_stop": ("lb_mpi.asked_to_stop", alone(leave)),
+    "asked": ("lb_mpi.asked_to_stop", within(asking, ask)),
+}
+
+
+# --- a late rank ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def warned(on_warning: Callable[[], None]) -> Iterator[list[str]]:
+    """Collect the warnings of lb_mpi on this rank; outside of this block there are none."""
+    lines: list[str] = []
+
+    def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
+        assert kind is RuntimeWarning
+        lines.append(text)
+        on_warning()
+
+    COMM.Barrier()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warnings, "warn", warn)
+        patch.setenv("LB_MPI_HANG_S", "0.2")
+        yield lines
+
+
+def tell() -> None:
+    COMM.Send(b"", LATE, TAG)
+
+
+def interrupt() -> None:
+    """Ctrl-C on the lowest rank."""
+    if RANK == 0:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def until_told() -> None:
+    """Wait for another rank's word, deaf to all questions."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while not COMM.Iprobe(MPI.ANY_SOURCE, TAG):
+        assert time.monotonic() < deadline, "no rank has warned"
+        time.sleep(0.01)
+
+
+def receive_all() -> None:
+    """On a busy machine more than one rank may warn."""
+    COMM.Barrier()
+    while COMM.Iprobe(MPI.ANY_SOURCE, TAG):
+        COMM.Recv(bytearray(), MPI.ANY_SOURCE, TAG)
+
+
+def used() -> MPI.Intracomm:
+    """A new communicator on which a call of lb_mpi has been made before, so that ranks can ask each other."""
+    comm = COMM.Dup()
+    lb_mpi.arranged(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
+    return comm
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_late_rank_is_named_and_when_it_comes_all_go_on(folder: Path, door: str) -> None:
+    name, made = DOORS[door]
+    comm = used()
+    with made(comm, folder) as call, warned(tell) as lines:
+        if RANK == LATE:
+            until_told()
+        call()
+    told = COMM.allgather(lines)
+    assert told[0], told  # it waits for sure, and none that waits is below it
+    assert told[0][0].startswith("rank 0 has waited for ")
+    assert f" s in {name}: " in told[0][0]
+    assert re.search(rf"ranks? (1, )?{LATE} do(es)? not answer", told[0][0]), told
+    receive_all()
+    comm.Free()
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_ctrl_c_ends_the_wait_for_a_late_rank(folder: Path, door: str) -> None:
+    _, made = DOORS[door]
+    comm = used()
+    seen: BaseException | None = None
+    try:
+        with made(comm, folder) as call, warned(interrupt):
+            if RANK == LATE:
+                until_told()
+            try:
+                call()
+            except KeyboardInterrupt as error:
+                seen = error
+                raise
+    except (KeyboardInterrupt, lb_mpi.Error) as error:
+        seen = seen or error
+    if RANK == 0:
+        tell()
+    check_ended(seen)
+    comm.Free()
+
+
+def check_ended(seen: BaseException | None) -> None:
+    """Rank 0 was interrupted, and all others have heard of it."""
+    if RANK == 0:
+        assert isinstance(seen, KeyboardInterrupt), seen
+    else:
+        assert isinstance(seen, lb_mpi.Error), seen
+        assert str(seen).startswith("rank 0: KeyboardInterrupt"), seen
+    receive_all()
+
+
+def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder: Path) -> None:
+    comm = COMM.Dup()
+    with warned(tell) as lines:
+        if RANK == LATE:
+            until_told()
+        lb_mpi.save(comm, folder, 1, rows=ROWS)
+    told = COMM.allgather(lines)
+    texts = [text for each in told[:LATE] for text in each]
+    assert texts
+    assert all(text.endswith(" s in lb_mpi.save: some rank has not called it yet") for text in texts), texts
+    receive_all()
+    comm.Free()
+
+
+def n_used() -> int:
+    """Communicators that there are, as far as it can be told: what is left of all in MPICH, the first free one's number."""
+    if "MPICH" not in MPI.Get_library_version():
+        first = COMM.Dup()
+        number = first.py2f()
+        first.Free()
+        return number
+    COMM.Set_errhandler(MPI.ERRORS_RETURN)
+    made: list[MPI.Intracomm] = []
+    with contextlib.suppress(MPI.Exception):
+        while True:
+            made.append(COMM.Dup())
+    for each in made:
+        each.Free()
+    return -len(made)
+
+
+def test_no_call_leaves_a_communicator(folder: Path) -> None:
+    comm = used()
+
+    def call_all() -> None:
+        for _, made in DOORS.values():
+            with made(comm, folder) as call, contextlib.suppress(ValueError):  # a second save of the same step
+                call()
+        for wrong in range(3):
+            with pytest.raises(ValueError, match="method"):
+                lb_mpi.distribute(comm, on_root(parse("mesh:4x6")), method="wrong" if RANK == 0 else "block")
+            with pytest.raises(ValueError, match="graph of"):
+                lb_mpi.Balancer(comm, graph="mesh:2x2" if wrong == RANK else None)
+
+    call_all()
+    before = n_used()
+    for _ in range(3):
+        call_all()
+    assert n_used() == before
+    comm.Free()
+
+
+def test_communicators_of_users_may_come_and_go() -> None:
+    before = n_used()
+    for _ in range(50):
+        used().Free()
+    used().Free()
+    assert n_used() - before <= 1  # the last house goes when the next one is made
+
+
+def test_halos_are_not_mixed_up_with_questions() -> None:
+    """Values of this shape once had the tag of the questions."""
+    with plan(COMM, Path()) as opened, warned(tell):
+        if RANK == LATE:
+            until_told()
+        around = opened.exchange(np.full((1, 1471), float(RANK)))
+    np.testing.assert_array_equal(around[:, -1], [RANK, *opened.ghosts])
+    receive_all()
+
+
+def test_no_two_kinds_of_messages_have_the_same_tag() -> None:
+    assert len({int(tag) for tag in Tag}) == len(Tag.__members__)
+    assert max(Tag) == Tag.HALO <= MOST <= COMM.Get_attr(MPI.TAG_UB)
+
+
+def test_a_rank_in_another_call_is_named_with_it() -> None:
+    comm = used()
+    with lb_mpi.Pool(comm) as pool, warned(tell) as lines:
+        if RANK == LATE:
+            deadline = time.monotonic() + GIVE_UP_S
+            with presence.call("another call"):
+                while not COMM.Iprobe(MPI.ANY_SOURCE, TAG):
+                    assert time.monotonic() < deadline, "no rank has warned"
+                    presence.presence_of(comm).look()
+                    time.sleep(0.01)
+        pool.map(abs, 5)
+    told = COMM.allgather(lines)
+    assert f" s in a map of lb_mpi.Pool: rank {LATE} is in another call" in told[0][0], told
+    receive_all()
+    comm.Free()
+
+
+def test_ctrl_c_ends_the_wait_for_a_rank_that_packs() -> None:
+    comm = used()
+
+    def pack(_row: object) -> bytes:
+        if RANK == LATE:
+            until_told()
+        return b""
+
+    seen: BaseException | None = None
+    try:
+        with lb_mpi.Balancer(comm, when="always") as balancer, warned(interrupt):
+            rows = [None] * (30 if RANK == LATE else 1)
+            balancer.migrate(rows, np.ones(len(rows)), pack=pack, unpack=lambda data: None)
+    except (KeyboardInterrupt, lb_mpi.Error) as error:
+        seen = error
+    if RANK == 0:
+        tell()
+    check_ended(seen)
+    comm.Free()
+
+
+def test_ctrl_c_comes_through_in_a_function_within_a_function() -> None:
+    """A driver that is called by a function that another one has called: what comes afterwards is interrupted at once."""
+    comm = used()
+
+    def task(_item: int) -> None:
+        with lb_mpi.Pool(MPI.COMM_SELF) as own:
+            own.map(abs, 2)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(GIVE_UP_S)
+        raise ZeroDivisionError("not interrupted")
+
+    with pytest.raises((KeyboardInterrupt, lb_mpi.TaskError), match=r"^$|KeyboardInterrupt"), lb_mpi.Pool(comm) as pool:
+        pool.map(task, SIZE, chunksize=1)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    comm.Free()
