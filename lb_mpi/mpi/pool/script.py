@@ -18,7 +18,7 @@ from lb_mpi.mpi.common.script import Load, find_script, folder_of
 from lb_mpi.mpi.pool.crew import Crew
 from lb_mpi.mpi.pool.served import run_alone
 
-WORKER = "__worker__"  # what __name__ is on ranks that serve
+WORKER = "__worker__"  # what __name__ is on ranks that serve; by this name their objects of its classes travel, too
 
 
 class _Main(ModuleType):
@@ -58,10 +58,10 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
     sys.argv = [*argv]
     sys.path[0] = folder
     if crew.rank != crew.root:
-        sys.modules["__main__"] = _Main(load)
+        sys.modules["__main__"] = sys.modules[WORKER] = _Main(load)
 
     def run() -> None:
-        main = sys.modules["__main__"] = ModuleType("__main__")
+        main = sys.modules["__main__"] = sys.modules[WORKER] = ModuleType("__main__")
         code, names = load("__main__")
         main.__dict__.update(names)
         exec(code, main.__dict__)
