@@ -18,7 +18,7 @@ import lb_mpi
 from apps.progress import add_progress, shown, terminal
 from lb_mpi.commands.arguments import add_route, route_of
 from lb_mpi.emulate import Change, Varying, change_of, seconds_for, throttled
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.common.collective import agree
 
 TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first
 

@@ -30,10 +30,10 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import imbalance
-from lb_mpi.mpi.collective import agree, barrier, duplicate
-from lb_mpi.mpi.distribute import METHODS
-from lb_mpi.mpi.halo import HaloPlan
-from lb_mpi.mpi.recorder import map_of, records
+from lb_mpi.mpi.common.collective import agree, barrier, duplicate
+from lb_mpi.mpi.common.recorder import map_of, records
+from lb_mpi.mpi.graph.distribute import METHODS
+from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.record.maps import SPECTRAL, placed, shares
 from lb_mpi.saving.rows import Arrays
 

@@ -36,8 +36,8 @@ from apps.maze_shared import shared_bytes
 from apps.maze_tiles import TiledMazeSearch, usual_tile
 from apps.maze_tiles import compile_kernels as compile_tile_kernels
 from lb_mpi.checks import integer
-from lb_mpi.mpi.collective import agree, barrier
-from lb_mpi.mpi.recorder import map_of, records
+from lb_mpi.mpi.common.collective import agree, barrier
+from lb_mpi.mpi.common.recorder import map_of, records
 from lb_mpi.record.record import MAP
 
 PROG = "python -m apps.maze"

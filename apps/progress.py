@@ -14,8 +14,8 @@ from pathlib import Path
 from mpi4py import MPI
 
 from lb_mpi.launching.followed import SHOWN, followed
-from lb_mpi.mpi.collective import agree
-from lb_mpi.mpi.recorder import VARIABLE
+from lb_mpi.mpi.common.collective import agree
+from lb_mpi.mpi.common.recorder import VARIABLE
 
 PATIENCE_S = 3.0  # before there is something to see, unless it was asked for
 

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import Ints
-from lb_mpi.mpi.recorder import recorder
+from lb_mpi.mpi.common.recorder import recorder
 from lb_mpi.saving.rows import Arrays
 
 EVERY = 10

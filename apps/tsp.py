@@ -23,7 +23,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps.command import Parser, add_search_options, figures, lines, run, search
 from lb_mpi.checks import integer, seed
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.common.collective import agree
 
 PROG = "python -m apps.tsp"
 

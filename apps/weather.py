@@ -30,9 +30,9 @@ from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
 from lb_mpi.emulate import Varying, seconds_for
 from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
-from lb_mpi.mpi.collective import agree, barrier, wait
-from lb_mpi.mpi.exchange import METHODS
-from lb_mpi.mpi.recorder import map_of, records, running
+from lb_mpi.mpi.common.collective import agree, barrier, wait
+from lb_mpi.mpi.common.recorder import map_of, records, running
+from lb_mpi.mpi.rows.exchange import METHODS
 from lb_mpi.record.events import Phase
 from lb_mpi.record.maps import parts, places, size
 

@@ -49,9 +49,9 @@ from lb_mpi.graph import Floats, Graph, host_graph, most_square_mesh, parse
 if TYPE_CHECKING:
     from mpi4py import MPI  # only --real begins MPI
 
-    from lb_mpi.mpi.diffuse import Diffused, Diffuser
+    from lb_mpi.mpi.rows.diffuse import Diffused, Diffuser
 
-EXCHANGES = ("neighbourhood", "paper")  # as in lb_mpi.mpi.exchange, which takes MPI to import
+EXCHANGES = ("neighbourhood", "paper")  # as in lb_mpi.mpi.rows.exchange, which takes MPI to import
 MESHES = ("mesh:5x5", "mesh:8x8", "mesh:16x16", "mesh:32x32")
 LATENCY_S, BANDWIDTH = 5e-6, 1e10  # of the model: seconds, bytes per second
 
@@ -247,7 +247,7 @@ ROUNDS = 7
 
 def diffuser(comm: MPI.Intracomm, name: str, scheme: str, tau: str, exchange: str, tolerance: float) -> Diffuser:
     """This rank's."""
-    from lb_mpi.mpi.diffuse import Diffuser
+    from lb_mpi.mpi.rows.diffuse import Diffuser
 
     return Diffuser(comm, parse(name), scheme=scheme, tau=tau, exchange=exchange, tolerance=tolerance)
 
@@ -260,7 +260,7 @@ def diffuse(rank: int, one: Diffuser, case: Case) -> Diffused:
 
 def steps(comm: MPI.Intracomm, name: str, scheme: str, tau: str, seeds: int, exchange: str) -> tuple[Floats, Floats]:
     """Steps on real ranks and in simulation: (seeds, TOLERANCES) each; an error unless all are equal."""
-    from lb_mpi.mpi.collective import barrier
+    from lb_mpi.mpi.common.collective import barrier
 
     real, simulated = np.zeros((seeds, len(TOLERANCES))), np.zeros((seeds, len(TOLERANCES)))
     cases = [draw(name, seed) for seed in range(seeds)]
@@ -280,7 +280,7 @@ def milliseconds(comm: MPI.Intracomm, name: str) -> dict[tuple[str, str, str], f
     """From loads to a flow, by scheme, tau and exchange."""
     from mpi4py import MPI
 
-    from lb_mpi.mpi.exchange import METHODS
+    from lb_mpi.mpi.rows.exchange import METHODS
 
     case = draw(name, 0)
     ready = {(*key, how): diffuser(comm, name, *key, how, TOLERANCES[1]) for key in REFERENCE for how in METHODS}
@@ -305,7 +305,7 @@ def table_of_ranks(seeds: int, exchange: str) -> None:
     """Print steps and milliseconds on real ranks, on rank 0."""
     from mpi4py import MPI
 
-    from lb_mpi.mpi.exchange import METHODS
+    from lb_mpi.mpi.rows.exchange import METHODS
 
     comm = MPI.COMM_WORLD
     rows, columns = most_square_mesh(comm.size)

@@ -20,7 +20,7 @@ from mpi4py import MPI
 import lb_mpi
 from apps.weather_physics import Floats, compile_kernels, physics
 from benchmarks.measuring import Watch, command, known, of_ranks, ratio, words
-from lb_mpi.mpi.collective import barrier
+from lb_mpi.mpi.common.collective import barrier
 
 WANTED = 1.02
 LEVELS = 32

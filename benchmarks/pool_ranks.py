@@ -17,7 +17,7 @@ from mpi4py.futures import MPICommExecutor
 import lb_mpi
 from benchmarks.pool import costs, large, large_model, nap, nothing, spin
 from lb_mpi.checks import comma_list
-from lb_mpi.mpi.collective import barrier
+from lb_mpi.mpi.common.collective import barrier
 
 COMM = MPI.COMM_WORLD
 PLAIN: dict[str, Callable[[float], Any]] = {"spin": spin, "nap": nap, "large": large}

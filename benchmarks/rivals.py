@@ -17,7 +17,6 @@ import random
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from heapq import heappop
 from typing import Any, NamedTuple, cast
 
 from lb_mpi.checks import choice, comma_list
@@ -28,7 +27,7 @@ from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem, shares
 from lb_mpi.searching.reporting import ROOT
 from lb_mpi.searching.scholten import Scholten
-from lb_mpi.searching.searcher import Reason, Searcher
+from lb_mpi.searching.searcher import Reason, Searcher, Work
 from lb_mpi.searching.simulate import SimulatedSearch, Simulation, pause_for, search
 
 # --- what all rivals have in common: one rank that the simulator of searches can drive --------------------------------
@@ -54,7 +53,6 @@ class Rival:
     """One rank; `ring` counts the ranks.  A rival says how it serves a message, and how it seeks work."""
 
     sharing = None  # of a bound: searches here count all nodes
-    saving = False
     error: BaseException | None = None
 
     def __init__(
@@ -90,20 +88,22 @@ class Rival:
         return self.reason is not None
 
     @property
-    def working(self) -> bool:
-        """There is work in hand."""
-        return not self.over and self.load > 0.0
+    def job(self) -> Work | None:
+        """A quantum, if there is work in hand."""
+        return Work() if self.load > 0.0 and not self.over else None
 
     @property
     def holds_work(self) -> bool:
         """There is work here, in hand or elsewhere."""
         return self.load > 0.0
 
-    def turn(self, now: float, arrived: Iterable[Message]) -> list[Send]:
+    def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
         """Serve what has arrived, seek work, see whether it is the end; what is to be sent, in order."""
         sends: list[Send] = []
         self.wake_at = math.inf
-        for message in arrived:
+        if self.over:
+            return []
+        for _, message in arrived:
             if message.kind is Kind.STOP:
                 return self._stop()
             if message.kind is Kind.ACK:
@@ -120,11 +120,14 @@ class Rival:
         sends += self.termination.settle(self.holds_work)
         return sends + self._stop() if self.termination.over else sends
 
-    def work(self, units: int) -> int:
-        """Do at most `units` units of work; how many were done."""
-        done = self.problem.work(units)
-        self.units += done
-        return done
+    def done(self, _job: Work, units: int) -> list[Send]:
+        """So many units of work were done."""
+        self.units += units
+        return []
+
+    def fail(self, error: BaseException) -> list[Send]:
+        """A tree raises nothing."""
+        raise error
 
     def refill(self) -> None:
         """Take a part that is kept in hand, if there is nothing else, and value it."""
@@ -197,20 +200,15 @@ class Windowed(Rival):
 class OneSided(Simulation):
     """The simulator, where requests for a `Windowed` rank's work, and news for it, don't wait for the end of its quantum."""
 
-    def step(self) -> bool:
-        """Let the next event happen; False when every rank has heard that the search is over."""
-        if self._heap:
-            at, number, rank = self._heap[0]
-            send = self.in_flight.get(number)
-            if send is not None and send[1].kind in (Kind.DRAFTING, Kind.REPORT) and at < self._slots[rank].busy_until:
-                heappop(self._heap)
-                self.now = at
-                del self.in_flight[number]
-                target = cast(Windowed, self.searchers[rank])
-                for reply in target.touch(send[1], at):
-                    self._send(rank, reply, at)
-                return True
-        return super().step()
+    def arrive(self, rank: int, number: int) -> bool:
+        """A message has arrived; True when something was done about it."""
+        message = self.under_way[number][2]
+        if not self.is_busy(rank) or message.kind not in (Kind.DRAFTING, Kind.REPORT):
+            return super().arrive(rank, number)
+        del self.under_way[number]
+        for to, reply in cast(Windowed, self.searchers[rank]).touch(message, self.now):
+            self.post(rank, to, reply)
+        return True
 
 
 # --- GLB: random victims, then lifelines ------------------------------------------------------------------------------

@@ -22,10 +22,11 @@ from mpi4py import MPI
 
 import lb_mpi
 from benchmarks.measuring import Watch, command, known, of_ranks, words
-from lb_mpi.balancing.simulate import ROWS, Cluster, Network, row_costs, simulate
+from lb_mpi.balancing.simulate import ROWS, Cluster, row_costs, simulate
 from lb_mpi.checks import comma_list
 from lb_mpi.graph import Floats, mesh, most_square_mesh
-from lb_mpi.mpi.collective import barrier
+from lb_mpi.mpi.common.collective import barrier
+from lb_mpi.virtual import Network
 
 WANTED = 0.10
 LATENCY_S, BANDWIDTH = 20e-6, 2e9  # of messages between oversubscribed ranks of one machine
@@ -89,7 +90,7 @@ def main() -> None:
     others = watch.others()
     if comm.rank:
         return
-    network = Network((LATENCY_S, LATENCY_S), 1.0 / BANDWIDTH)
+    network = Network((LATENCY_S, LATENCY_S), bytes_per_s=BANDWIDTH)
     cluster = Cluster(mesh(*most_square_mesh(comm.size)), speeds, network=network)
     predicted = simulate(cluster, lambda call: costs[call], options.calls)
     bound = statistics.median(call.bound_s for call in predicted)

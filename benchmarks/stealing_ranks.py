@@ -16,7 +16,7 @@ from mpi4py.futures import MPIPoolExecutor
 
 import lb_mpi
 from apps.command import compile_once
-from lb_mpi.mpi.collective import barrier
+from lb_mpi.mpi.common.collective import barrier
 from lb_mpi.problems.uts import (
     PUBLISHED,
     TREES,

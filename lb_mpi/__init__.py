@@ -57,15 +57,15 @@ if TYPE_CHECKING:
     from lb_mpi.graph import Graph
     from lb_mpi.graph_files import as_graph
     from lb_mpi.machine import Machine, read_machine, write_machine
-    from lb_mpi.mpi.arranged import arranged
-    from lb_mpi.mpi.balancer import Balancer
-    from lb_mpi.mpi.distribute import distribute
-    from lb_mpi.mpi.halo import HaloPlan
-    from lb_mpi.mpi.pool import Pool
-    from lb_mpi.mpi.save import load, save
-    from lb_mpi.mpi.search import RankStats, SearchResult, search
-    from lb_mpi.mpi.speed import measure
-    from lb_mpi.mpi.stopping import asked_to_stop
+    from lb_mpi.mpi.common.stopping import asked_to_stop
+    from lb_mpi.mpi.graph.distribute import distribute
+    from lb_mpi.mpi.graph.halo import HaloPlan
+    from lb_mpi.mpi.graph.speed import measure
+    from lb_mpi.mpi.pool.pool import Pool
+    from lb_mpi.mpi.rows.arranged import arranged
+    from lb_mpi.mpi.rows.balancer import Balancer
+    from lb_mpi.mpi.save.save import load, save
+    from lb_mpi.mpi.search.search import RankStats, SearchResult, search
     from lb_mpi.partitioning.partition import partition
     from lb_mpi.partitioning.quality import MappingCost, PartitionMetrics, partition_metrics
     from lb_mpi.problems.tree import TreeSearch
@@ -79,31 +79,31 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "Arrangement": "arranging.arrange",
     "Balance": "diffusion.diffusion",
     "Balanced": "balancing.record",
-    "Balancer": "mpi.balancer",
+    "Balancer": "mpi.rows.balancer",
     "Bound": "searching.bound",
     "Graph": "graph",
-    "HaloPlan": "mpi.halo",
+    "HaloPlan": "mpi.graph.halo",
     "Machine": "machine",
     "MappingCost": "partitioning.quality",
     "PartitionMetrics": "partitioning.quality",
-    "Pool": "mpi.pool",
-    "RankStats": "mpi.search",
-    "SearchResult": "mpi.search",
+    "Pool": "mpi.pool.pool",
+    "RankStats": "mpi.search.search",
+    "SearchResult": "mpi.search.search",
     "TreeSearch": "problems.tree",
     "allocate": "distributing.allocation",
     "arrange": "arranging.arrange",
-    "arranged": "mpi.arranged",
+    "arranged": "mpi.rows.arranged",
     "as_graph": "graph_files",
-    "asked_to_stop": "mpi.stopping",
+    "asked_to_stop": "mpi.common.stopping",
     "balance": "diffusion.diffusion",
-    "distribute": "mpi.distribute",
-    "load": "mpi.save",
-    "measure": "mpi.speed",
+    "distribute": "mpi.graph.distribute",
+    "load": "mpi.save.save",
+    "measure": "mpi.graph.speed",
     "partition": "partitioning.partition",
     "partition_metrics": "partitioning.quality",
     "read_machine": "machine",
-    "save": "mpi.save",
-    "search": "mpi.search",
+    "save": "mpi.save.save",
+    "search": "mpi.search.search",
     "write_machine": "machine",
 }
 __all__ = [

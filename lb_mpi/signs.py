@@ -159,5 +159,6 @@ def _open() -> None:
         _page.show(memoryview(mmap.mmap(file, BYTES)))
         os.lseek(file, BYTES, os.SEEK_SET)
         if threading.current_thread() is threading.main_thread():
+            signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # so it is when Python, at its end, takes the next line back
             faulthandler.register(STACK_SIGNAL, file, all_threads=True)
             _page.words[_STACK_PID] = os.getpid()

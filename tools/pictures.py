@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.recorded_rows import Rows
-from lb_mpi.balancing.simulate import Cluster, Network, simulate
+from lb_mpi.balancing.simulate import Cluster, simulate
 from lb_mpi.graph_files import as_graph
 from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
 from lb_mpi.record.events import Phase
@@ -23,6 +23,7 @@ from lb_mpi.report.figures import standalone, strips
 from lb_mpi.report.run import Run, assemble, timeline
 from lb_mpi.searching import simulate as search
 from lb_mpi.searching.options import Options
+from lb_mpi.virtual import Network
 from tools.documents import PAGES, ROOT, blocks
 
 SPEEDS = (0.8, 0.4, 0.2, 0.2)
@@ -83,7 +84,7 @@ def rows() -> list[Run]:
     graph = as_graph("mesh:2x2")
     speeds = np.array(SPEEDS) / 1e-3
     cluster = Cluster(
-        graph, speeds, scheme="direct", network=Network((5e-6, 5e-6), 1e-9, 8000), world_class=recorded.world
+        graph, speeds, scheme="direct", network=Network(bytes_per_s=1e9), row_bytes=8000, world_class=recorded.world
     )
     costs = [np.ones(100) for _ in SPEEDS]
     simulate(cluster, lambda call: costs, 6, lambda number, call: recorded.called(cluster, call))

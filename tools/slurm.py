@@ -21,11 +21,11 @@ import sys
 import time
 from collections.abc import Sequence
 
+from lb_mpi.emulation import emulated, openssh
+from lb_mpi.emulation.cluster import wanted_hosts
+from lb_mpi.emulation.emulated import Cluster
 from lb_mpi.errors import ClusterError
 from lb_mpi.hosts import Host
-from lb_mpi.launching import emulated, openssh
-from lb_mpi.launching.cluster import wanted_hosts
-from lb_mpi.launching.emulated import Cluster
 
 CLUSTER = Cluster("slurm")
 FOLDER = CLUSTER.folder / "slurm"

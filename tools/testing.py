@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +16,8 @@ RANKS = (1, 2, 3, 4, 8)
 USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
 OTHER_RANKS, OTHER_USUAL = (2, 3, 8), (2, 3)  # with --other-mpi
 SILENCE_S = 120.0
+ROOMS = ("unit", "protocol", "process")  # of the serial tests
 N_SHARES = 4  # of the serial tests: more than cores, so that none waits long for the other
-TOUCHES_MPI = re.compile(r"mpi4py|mpiexec|lb_mpi\.mpi|launch")
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -94,9 +93,9 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
 
 
 def serial_files(*, touching_mpi: bool) -> list[Path]:
-    """Return the files of serial tests; `touching_mpi`: those that name an MPI, or what starts one."""
-    files = sorted((ROOT / "tests").glob("test_*.py"))
-    return [file for file in files if not touching_mpi or TOUCHES_MPI.search(file.read_text())]
+    """Return the files of serial tests; `touching_mpi`: those that start programs, most of them with MPI."""
+    rooms = ROOMS[-1:] if touching_mpi else ROOMS
+    return sorted(file for room in rooms for file in (ROOT / "tests" / room).glob("test_*.py"))
 
 
 def shared(files: Sequence[Path], n: int) -> list[list[str]]:

@@ -51,9 +51,9 @@ def drafts(size: int, seed: int = 0) -> list[Draft]:
     class Listener(Searcher):
         """A searcher whose messages are counted."""
 
-        def turn(self, now: float, arrived: Iterable[Message]) -> list[Send]:
+        def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
             arrived = list(arrived)
-            for message in arrived:
+            for _, message in arrived:
                 draft = message.source, message.seq
                 if message.kind is Kind.DRAFTING and message.source != self.rank:
                     busy = self.drafting.state in (State.BUSY, State.WAIT_FOR_ADMISSION)

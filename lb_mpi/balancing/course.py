@@ -1,10 +1,10 @@
 """Between rounds: what one rank lends in the next, what it has learned from the last, what a verdict changes.   (pure)
 
-The caller's loop, on MPI (`lb_mpi.mpi.balancer`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
+The caller's loop, on MPI (`lb_mpi.mpi.rows.balancer`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
 
     round = course.begin(n, mark)
-    the round's own loop (see `lb_mpi.balancing.round`)
-      in it, once: told = course.learn(round.tell(), ...)   # goes to the root with the rest of a Report
+    the loop of an actor (`lb_mpi.actor`)
+      in it, with LEARNED: told = course.learn(learned, ...)   # goes to the root with the rest of a Report
     course.hear(verdict of the root)
     if verdict.decision.act:
         course.follow(plan)                             # None: all rows stay at home from now on

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from lb_mpi.balancing.recorded import Loans
 from lb_mpi.balancing.round import Arrival, Job, Kind, Round, Send
 from lb_mpi.balancing.rowsets import count
-from lb_mpi.balancing.simulate import Cluster, Network, Seconds, World
+from lb_mpi.balancing.simulate import Cluster, Seconds, World
 from lb_mpi.balancing.times import Call
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record
+from lb_mpi.virtual import Network
 
 
 class Rows:
@@ -25,9 +25,11 @@ class Rows:
         self._world: _World | None = None
         self._used = False  # the settings are recorded
 
-    def world(self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random) -> World:
+    def world(
+        self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random, row_bytes: int
+    ) -> World:
         """Make the world of one call."""
-        self._world = _World(rounds, seconds, network, rng)
+        self._world = _World(rounds, seconds, network, rng, row_bytes)
         self._world.rows, self._world.done = self, [0] * len(rounds)
         return self._world
 
@@ -63,26 +65,21 @@ class _World(World):
     rows: Rows
     done: list[int]  # rows that each rank has computed
 
-    def _begin(self, rank: int) -> None:
-        super()._begin(rank)
-        job = self.jobs[rank]
-        phase = Phase.WAITING if job is None else Phase.OWN if job[0].owner == rank else Phase.FOREIGN
-        self.rows.records[rank].enter(phase, self.rows.now + self.now)
+    def arrive(self, rank: int, number: int) -> bool:
+        source, _, message = self.under_way[number]
+        if message.kind is Kind.DONE:
+            self.rows.loans[rank].back(source, self.rows.now + self.now, message.payload * self.row_bytes)
+        return super().arrive(rank, number)
 
-    def _finish(self, rank: int, job: Job, seconds: float) -> None:
-        super()._finish(rank, job, seconds)
+    def finish(self, rank: int, job: Job) -> list[Send]:
         self.done[rank] += count(job.rows)
+        return super().finish(rank, job)
 
-    def _post(self, rank: int, sends: Iterable[Send]) -> None:
-        sends = list(sends)
+    def turned(self, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
         for destination, message in sends:
             if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None:
                 n = count(message.rows)
-                self.rows.loans[rank].lent(destination, self.rows.now + self.now, n, n * self.network.row_bytes)
-        super()._post(rank, sends)
-
-    def _serve(self, rank: int, what: Any, arrival: Arrival | None) -> None:
-        if arrival is not None and arrival[1].kind is Kind.DONE:
-            n_bytes = arrival[1].payload * self.network.row_bytes
-            self.rows.loans[rank].back(arrival[0], self.rows.now + self.now, n_bytes)
-        super()._serve(rank, what, arrival)
+                self.rows.loans[rank].lent(destination, self.rows.now + self.now, n, n * self.row_bytes)
+        job = self.rounds[rank].job
+        phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
+        self.rows.records[rank].enter(phase, self.rows.now + self.now)

@@ -1,19 +1,11 @@
 """One rank of one round: which rows it lends, which it computes, and when the round is over for it.   (pure)
 
-The caller's loop, on MPI (`lb_mpi.mpi.lending`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
-
-    while not round.over:
-        post(round.turn(now, messages that have arrived))
-        if round.ready: tell the root what round.tell() gives       # a non-blocking gather
-        if the root has answered: round.end()                       # it does when all have told: a non-blocking broadcast
-        if round.job:
-            post(round.done(round.job, *compute(round.job)))      # round.fail() if that has raised
-        else:
-            wait for a message, or until round.wake_at
+A `Round` is an actor (`lb_mpi.actor`).  Its jobs are rows to compute.  When a rank is through it sends the root LEARNED,
+and when the root has that of all ranks it sends each OVER: on MPI a gather and a broadcast that nobody waits in.
 
 Rows are index sets, what travels with a message is opaque.  A rank computes what others wait for first: rows of others
-before its own.  Who has nothing left to begin with is dry, and says so: to its neighbours at once, and to one rank more
-whenever it has been idle for a while.  Who hears that lends it a part of its rows not begun, and then of what is left.
+before its own.  A rank that has nothing left to begin is dry, and says so: to its neighbours at once, and to one rank more
+whenever it has been idle for a while.  A rank that hears it lends a part of its rows not begun, and then of what is left.
 
 The law
 -------
@@ -25,8 +17,8 @@ The law
 - Each loan with rows is answered exactly once, by DONE or FAILED.  Messages from one rank to another arrive in order.
 - A rank whose rows are all back, and which has had all planned loans, is settled, and stays so.  When all ranks are, no loan
   and no answer is under way anywhere: the round is over.  Of its messages only DRY may come later, and means nothing.
-- A rank that is settled tells once, with nothing borrowed in its hands, what it has learned.  That changes no more.  It may
-  still help others: what that took it counts in its next round, while the owner of the rows has it in this one.
+- A rank that is settled, with nothing borrowed in its hands, tells the root once what it has learned.  That changes no more.
+  It may still help others: what that took it counts in its next round, while the owner of the rows has it in this one.
 - Nobody waits for ever: a rank waits only for ranks that compute; who says that it is dry expects no answer.
 - A rank that has failed stays in the round: it begins nothing more, and answers each loan with FAILED.
 
@@ -39,6 +31,7 @@ HELP       who was told that this rank is dry      compute its rows next (failed
 DRY        any rank, once                          it may be lent rows
 DONE       who has rows of ours                    they are computed
 FAILED     who has rows of ours                    they are lost, and so is the round
+OVER       the root, once all have told            the round is over
 """
 
 from __future__ import annotations
@@ -69,6 +62,8 @@ class Kind(IntEnum):
     DRY = 2  # its sender has nothing left to lend
     DONE = 3  # results of rows that were lent
     FAILED = 4  # no results: the round has failed on the borrower
+    LEARNED = 5  # to the root: all that its sender has to tell
+    OVER = 6  # from the root: all have told
 
 
 class Message(NamedTuple):
@@ -77,9 +72,10 @@ class Message(NamedTuple):
     kind: Kind
     rows: Rowset | None = None  # PLANNED, HELP: of the sender
     ticks: float = math.nan  # DONE: that they took, on the sender's clock of work
-    payload: Any = None  # the carrier's
+    payload: Any = None  # the carrier's; LEARNED: a Learned
 
 
+ROOT = 0
 Send = tuple[int, Message]  # destination rank, message
 Arrival = tuple[int, Message]  # source rank, message
 
@@ -91,6 +87,14 @@ class Job(NamedTuple):
     rows: Rowset  # of the owner
     helps: bool = False  # borrowed beyond the plan
     payload: Any = None  # of the message that brought them
+
+
+class Computed(NamedTuple):
+    """What has come of a job."""
+
+    seconds: float  # of this rank's time
+    ticks: float  # of its clock of work; NaN: not to be relied upon
+    payload: Any = None  # the results, of rows that were borrowed
 
 
 class Telling:
@@ -169,31 +173,13 @@ class Round:
 
     @property
     def settled(self) -> bool:
-        """Its rows are back, or lost, and all planned loans have come: so it stays."""
-        return self.to_lend is None and not (self.home or self.away or self.lenders)
+        """Its rows are back, or lost, and all planned loans have come: so it stays, from its first turn on."""
+        return not (self.home or self.away or self.lenders)
 
     @property
     def told(self) -> bool:
         """It has told what it has learned."""
         return self.learned.told
-
-    @property
-    def ready(self) -> bool:
-        """It is to tell now."""
-        return self.settled and not (self.borrowed or self.told)
-
-    def tell(self) -> Learned:
-        """What it has learned, once, when it is ready."""
-        if not self.ready:
-            raise ProtocolError(f"rank {self.rank} is to tell what it has learned, and is not ready, or has told")
-        self.learned.told = True
-        return self.learned
-
-    def end(self) -> None:
-        """All ranks have told."""
-        if not self.told or self.borrowed:
-            raise ProtocolError(f"rank {self.rank} is told that the round is over, and has rows")
-        self.over = True
 
     @property
     def job(self) -> Job | None:
@@ -208,7 +194,9 @@ class Round:
         return math.inf if self.over or self.failed else self.telling.wake_at
 
     def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
-        """Serve what has arrived, in order; help who is dry; say so when nothing is left to begin with."""
+        """Serve what has arrived, in order; help ranks that are dry; say so if this one is; tell the root when settled."""
+        if self.over:
+            return []
         sends = self._lend_as_planned()
         for source, message in arrived:
             sends += self._receive(source, message)
@@ -218,10 +206,15 @@ class Round:
         if self.home:
             self._fit()
         idle = not (self.home or self.borrowed or self.failed or self.over)
-        return sends + [(rank, Message(Kind.DRY)) for rank in self.telling.due(now, idle=idle)]
+        sends += [(rank, Message(Kind.DRY)) for rank in self.telling.due(now, idle=idle)]
+        if self.settled and not (self.borrowed or self.told):
+            self.learned.told = True
+            sends.append((ROOT, Message(Kind.LEARNED, payload=self.learned)))
+        return sends
 
-    def done(self, job: Job, seconds: float, ticks: float, payload: Any = None) -> list[Send]:
-        """The job has been computed in so many seconds (of this rank's time) and ticks (of its clock of work)."""
+    def done(self, job: Job, result: Computed) -> list[Send]:
+        """Take in what has come of a job."""
+        seconds, ticks, payload = result
         if job.owner == self.rank:
             self.home.pop()
             if not math.isnan(ticks):
@@ -239,8 +232,8 @@ class Round:
             self.learned.planned_ticks += ticks
         return [(job.owner, Message(Kind.DONE, ticks=ticks, payload=payload))]
 
-    def fail(self, *unsent: int) -> list[Send]:
-        """The round has failed on this rank; rows that were to be lent to the `unsent` ranks have not left."""
+    def fail(self, _error: BaseException | None = None) -> list[Send]:
+        """The round has failed on this rank."""
         self.failed = True
         self.learned.failed = self.learned.failed or not self.told
         self.home.clear()
@@ -248,12 +241,13 @@ class Round:
             self.to_lend = dict.fromkeys(self.to_lend, slice(0, 0))
         sends = [(job.owner, Message(Kind.FAILED)) for job in self.borrowed]
         self.borrowed.clear()
-        for borrower in unsent:
-            loan = self.away.pop(borrower)
-            self.learned.rows_lent -= count(loan.rows)
-            if not loan.helps:
-                sends.append((borrower, Message(Kind.PLANNED, slice(0, 0))))
         return sends
+
+    def take_back(self, borrower: int) -> list[Send]:
+        """The rows for a borrower could not be packed, and have not left."""
+        loan = self.away.pop(borrower)
+        self.learned.rows_lent -= count(loan.rows)
+        return [] if loan.helps else [(borrower, Message(Kind.PLANNED, slice(0, 0)))]
 
     def _lend_as_planned(self) -> list[Send]:
         if self.to_lend is None:
@@ -280,6 +274,9 @@ class Round:
                 self.learned.timed.append(Timed(loan.rows, source, message.ticks, loan.helps))
             else:
                 self.learned.failed = True
+            return []
+        if kind is Kind.OVER and self.told and not self.borrowed:
+            self.over = True
             return []
         raise ProtocolError(f"rank {self.rank} got {kind.name} from rank {source}, which may not send it now")
 

@@ -1,19 +1,16 @@
 """Rows on a virtual clock: the very objects that run on MPI, with as many ranks as you like.   (pure)
 
 A call of `map_blocks` is a round of all ranks (`lb_mpi.balancing.round`, `course`), the judge on the root, and diffusion on
-the process graph.  Here messages take a latency and the time for their bytes, and keep their order between each two ranks,
-as MPI promises; rows take what they cost / the speed of the rank, with some noise; a rank in the middle of a block hears a
-message at its end.
+the process graph, on the virtual carrier (`lb_mpi.virtual`).  Rows take what they cost / the speed of the rank, with some
+noise.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,9 +18,10 @@ from numpy.typing import ArrayLike
 from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.direct import STALE, Direct
 from lb_mpi.balancing.judge import Judge, end_s
+from lb_mpi.balancing.learned import Learned
 from lb_mpi.balancing.migrate import plan
 from lb_mpi.balancing.reports import REPORT, Report, Verdict
-from lb_mpi.balancing.round import Arrival, Job, Kind, Message, Round, Send
+from lb_mpi.balancing.round import Computed, Job, Kind, Message, Round
 from lb_mpi.balancing.rowsets import Rowset, count
 from lb_mpi.balancing.times import Call, Times
 from lb_mpi.balancing.trigger import Reason, Trigger, When
@@ -34,6 +32,7 @@ from lb_mpi.diffusion.setup import Setup, chosen_scheme, prepare
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_speeds
+from lb_mpi.virtual import Network, Virtual
 
 Costs = Callable[[int], Sequence[Floats]]  # call -> for each rank, (n,) units of work of its rows
 Seconds = Callable[[int, Job], float]  # rank, job -> how long it takes there
@@ -42,57 +41,19 @@ HEADER_BYTES = 64  # of a message
 MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
 
 
-class Network(NamedTuple):
-    """What messages cost, and handling blocks."""
+class World(Virtual[Message, Job]):
+    """All ranks of one round, and what is under way between them; the gather and the broadcast at its end go on a tree."""
 
-    latency_s: tuple[float, float] = (5e-6, 5e-6)  # the least and the most; log-uniform between them
-    s_per_byte: float = 0.0
-    row_bytes: int = 8  # of a row, and of its result
-    handling: float = 0.0  # of a block beside its rows, units of work
-
-    def delay_s(self, message: Message, rng: random.Random) -> float:
-        """Draw the time that a message takes."""
-        low, high = self.latency_s
-        delay = low if low == high else math.exp(rng.uniform(math.log(low), math.log(high)))
-        n = message.payload if message.kind is Kind.DONE else count(message.rows) if message.rows is not None else 0
-        return delay + self.s_per_byte * (HEADER_BYTES + n * self.row_bytes)
-
-    def collective_s(self, size: int) -> float:
-        """Seconds of a gather or a broadcast, on a tree."""
-        return (size - 1).bit_length() * self.latency_s[1]
-
-
-class _What(Enum):
-    """What happens to a rank."""
-
-    BEGIN = auto()  # it comes to the round
-    DONE = auto()  # it has computed its job
-    MESSAGE = auto()  # one arrives
-    LOOK = auto()  # it has waited for as long as it wanted to
-    END = auto()  # it hears the root's answer to what all have told
-
-
-class World:
-    """All ranks of one round, and what is under way between them."""
-
-    def __init__(self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random) -> None:
-        self.rounds, self.network, self.rng = rounds, network, rng
-        self.now = 0.0
+    def __init__(
+        self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random, row_bytes: int = 8
+    ) -> None:
+        super().__init__(rounds, network, rng)
+        self.rounds, self.row_bytes = rounds, row_bytes
         self.times = Times(*np.zeros((4, len(rounds))))
-        self.jobs: list[tuple[Job, float] | None] = [None] * len(rounds)  # in hand, with the seconds that they take
-        self.inbox: list[list[Arrival]] = [[] for _ in rounds]  # of ranks in the middle of a job
-        self.n_messages = 0
         self._seconds = seconds
-        self._events: list[tuple[float, int, int, _What, Arrival | None]] = []  # time, number, rank, ...
-        self._n_events = 0
-        # The last message between two ranks; of a rank and itself: the next look.
-        self._arrives: dict[tuple[int, int], float] = {}
-
-    def under_way(self) -> list[tuple[int, int, Message]]:
-        """(source, destination, message) of all messages that no rank has served."""
-        flying = [(arrival[0], rank, arrival[1]) for _, _, rank, _, arrival in self._events if arrival is not None]
-        waiting = [(source, rank, message) for rank, inbox in enumerate(self.inbox) for source, message in inbox]
-        return flying + waiting
+        self._took_s = [0.0] * len(rounds)  # by the job in hand
+        self._on_learned: Callable[[int, Learned], object] = lambda rank, learned: None
+        self._n_told = 0
 
     @property
     def busy_s(self) -> Floats:
@@ -103,94 +64,64 @@ class World:
         self,
         begin_s: Iterable[float],
         on_step: Callable[[World], None] | None = None,
-        on_ready: Callable[[int], object] | None = None,
+        on_learned: Callable[[int, Learned], object] | None = None,
     ) -> Floats:
         """Play the round to its end; (P,) when each rank is through.  ProtocolError if that never comes.
 
-        Rank r begins at begin_s[r].  `on_step` is called after each event.
+        Rank r begins at begin_s[r].  `on_step` is called after each turn, `on_learned` when a rank tells what it learned.
         """
-        ends_s, n_told = np.full(len(self.rounds), np.nan), 0
+        self._on_learned = on_learned or self._on_learned
         for rank, at in enumerate(begin_s):
-            self._schedule(at, rank, _What.BEGIN)
-        while self._events:
-            self.now, _, rank, what, arrival = heapq.heappop(self._events)
-            round = self.rounds[rank]
-            if what is _What.END:
-                round.end()
-                ends_s[rank] = self.now
-            elif not round.over:
-                self._serve(rank, what, arrival)
-            if round.ready:
-                (on_ready or (lambda rank: self.rounds[rank].tell()))(rank)
-                n_told += 1
-                if n_told == len(self.rounds):
-                    self._end()
+            self.start(rank, at)
+        while self.step():
             if on_step is not None:
                 on_step(self)
+        ends_s = np.array(self.ended_s)
         if np.isnan(ends_s).any():
             raise ProtocolError(f"the round never ends for rank {int(np.isnan(ends_s).argmax())}")
         return ends_s
 
-    def fails(self, _rank: int, _job: Job) -> bool:
-        """True when the user's function is to raise in this job."""
-        return False
+    def begin(self, rank: int, job: Job) -> float:
+        """The seconds that rows take, and handling them."""
+        self._took_s[rank] = seconds = self._seconds(rank, job)
+        self.times.add(rank, seconds)
+        return seconds + float(self.times.handling_s[rank])
 
-    def _serve(self, rank: int, what: _What, arrival: Arrival | None) -> None:
-        round, job = self.rounds[rank], self.jobs[rank]
-        if arrival is not None:
-            self.inbox[rank].append(arrival)
-        if what is _What.DONE and job is not None:
-            self.jobs[rank] = None
-            self._finish(rank, *job)
-        elif job is not None or (round.to_lend is not None and what is not _What.BEGIN):
-            return  # it hears of it at the end of the job, or when it has come
-        arrived, self.inbox[rank] = self.inbox[rank], []
-        self._post(rank, round.turn(self.now, arrived))
-        self._begin(rank)
+    def end(self, rank: int, job: Job) -> Computed:
+        """Ticks are seconds; the payload is how many rows there are."""
+        return Computed(self._took_s[rank], self._took_s[rank], count(job.rows))
 
-    def _end(self) -> None:
-        for rank in range(len(self.rounds)):
-            self._schedule(self.now + 2 * self.network.collective_s(len(self.rounds)), rank, _What.END)
+    def n_bytes(self, message: Message) -> int:
+        """A header, and the rows."""
+        n = message.payload if message.kind is Kind.DONE else count(message.rows) if message.rows is not None else 0
+        return HEADER_BYTES + n * self.row_bytes
 
-    def _begin(self, rank: int) -> None:
-        job, wake_at = self.rounds[rank].job, self.rounds[rank].wake_at
-        if job is not None:
-            seconds = self._seconds(rank, job)
-            self.jobs[rank] = job, seconds
-            self.times.add(rank, seconds)
-            self._schedule(self.now + seconds + self.times.handling_s[rank], rank, _What.DONE)
-        elif self._arrives.get((rank, rank), -math.inf) < wake_at < math.inf:  # it never wants to look earlier than it said
-            self._arrives[rank, rank] = wake_at
-            self._schedule(wake_at, rank, _What.LOOK)
-
-    def _finish(self, rank: int, job: Job, seconds: float) -> None:
-        round = self.rounds[rank]
-        if self.fails(rank, job):
-            self._post(rank, round.fail())
+    def post(self, source: int, destination: int, message: Message, at: float | None = None) -> None:
+        """Send a message; what all ranks tell the root, and its answer, are a gather and a broadcast."""
+        if message.kind is not Kind.LEARNED:
+            super().post(source, destination, message, at)
             return
-        self._post(rank, round.done(job, seconds, seconds, count(job.rows)))
-
-    def _post(self, rank: int, sends: Iterable[Send]) -> None:
-        for destination, message in sends:
-            pair = (rank, destination)
-            at = max(self.now + self.network.delay_s(message, self.rng), self._arrives.get(pair, 0.0))
-            self._arrives[pair] = at
-            self.n_messages += 1
-            self._schedule(at, destination, _What.MESSAGE, (rank, message))
-
-    def _schedule(self, at: float, rank: int, what: _What, arrival: Arrival | None = None) -> None:
-        self._n_events += 1
-        heapq.heappush(self._events, (at, self._n_events, rank, what, arrival))
+        self._on_learned(source, message.payload)
+        self._n_told += 1
+        for rank in range(len(self.rounds)) if self._n_told == len(self.rounds) else ():
+            at = self.now + 2 * collective_s(self.network, len(self.rounds))
+            self.deliver(destination, rank, Message(Kind.OVER), at)
 
 
-Worlds = Callable[[Sequence[Round], Seconds, Network, random.Random], World]
+def collective_s(network: Network, size: int) -> float:
+    """Seconds of a gather or a broadcast, on a tree."""
+    return (size - 1).bit_length() * network.latency_s[1]
+
+
+Worlds = Callable[[Sequence[Round], Seconds, Network, random.Random, int], World]
 
 
 class Cluster:
     """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
 
     `scheme` as for `diffusion.setup.prepare`; what the root itself computes takes no time here, in any scheme.  Ticks of a
-    rank are seconds of its own time.  `noise`: the standard deviation of the logarithm of a job's time.
+    rank are seconds of its own time.  `noise`: the standard deviation of the logarithm of a job's time.  `row_bytes`: of a
+    row, and of its result.  `handling`: units of work that a block takes beside its rows.
     """
 
     def __init__(
@@ -203,6 +134,8 @@ class Cluster:
         when: When = "auto",
         every: int = 1,
         network: Network | None = None,
+        row_bytes: int = 8,
+        handling: float = 0.0,
         noise: float = 0.0,
         seed: int = 0,
         world_class: Worlds = World,
@@ -210,7 +143,10 @@ class Cluster:
         self.world_class = world_class
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
         self.tolerance, chosen = number("tolerance", tolerance, above=0.0), chosen_scheme(graph, scheme)
-        self.network, self.noise = network or Network(), number("noise", noise, least=0.0, most=MOST_SPREAD)
+        self.network = (network or Network()).checked()
+        self.noise = number("noise", noise, least=0.0, most=MOST_SPREAD)
+        self.row_bytes = integer("row_bytes", row_bytes, 0)
+        self.handling = number("handling", handling, least=0.0)
         self.courses = [Course(rank, graph.n, graph.neighbours(rank).tolist()) for rank in range(graph.n)]
         planner = Direct(graph).plan if chosen == "direct" else None
         self.judge = Judge(graph.n, Trigger(when, every, tolerance), planner)
@@ -231,16 +167,18 @@ class Cluster:
         """
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
-        world = self.world_class(rounds, _Clock(costs, self.speeds, self.noise, self.rng).seconds, self.network, self.rng)
-        world.times.handling_s[:] = self.network.handling / self.speeds
+        seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
+        world = self.world_class(rounds, seconds_of, self.network, self.rng, self.row_bytes)
+        world.times.handling_s[:] = self.handling / self.speeds
         reports = np.empty(self.graph.n, dtype=REPORT)
         told_s = np.zeros((2, self.graph.n))
 
-        def tell(rank: int) -> None:
+        def report(rank: int, learned: Learned) -> None:
             told_s[:, rank] = world.times.busy_s[rank], world.times.ticks[rank]
-            reports[rank] = self._report(rank, world, self._carried_s[:, rank] + told_s[:, rank], float(late_s[rank]))
+            busy = self._carried_s[:, rank] + told_s[:, rank]
+            reports[rank] = self._report(rank, learned, world, busy, float(late_s[rank]))
 
-        ends_s = world.run(late_s, on_ready=tell)
+        ends_s = world.run(late_s, on_learned=report)
         self._carried_s = np.array(world.times[:2]) - told_s
         verdict = self.judge.hear(reports)
         for course in self.courses:
@@ -259,15 +197,15 @@ class Cluster:
             verdict.bytes,
             verdict.decision.act,
             verdict.decision.words,
-            world.n_messages,
+            sum(world.sent),
         )
 
-    def _report(self, rank: int, world: World, busy: Floats, began_s: float) -> tuple[Any, ...]:
+    def _report(self, rank: int, learned: Learned, world: World, busy: Floats, began_s: float) -> tuple[Any, ...]:
         """What a rank tells; `busy`: seconds, ticks."""
-        learned, (busy_s, ticks) = world.rounds[rank].tell(), busy.tolist()
+        busy_s, ticks = busy.tolist()
         handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.times.blocks[rank]))
         told = self.told[rank] = self.courses[rank].learn(learned, busy_s, ticks, handling_s)
-        rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.network.row_bytes
+        rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.row_bytes
         return Report(False, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen).fields()
 
     def _rebalance(self, verdict: Verdict) -> float:
@@ -286,8 +224,8 @@ class Cluster:
             course.follow(made)
         if not steps:
             return 0.0
-        collective_s = self.network.collective_s(self.graph.n)  # a gather, a broadcast; in cg also a sum in each step
-        return 2 * collective_s + steps * (self.network.latency_s[1] + collective_s * (self.setup.scheme == "cg"))
+        gather_s = collective_s(self.network, self.graph.n)  # as a broadcast; in cg also a sum in each step
+        return 2 * gather_s + steps * (self.network.latency_s[1] + gather_s * (self.setup.scheme == "cg"))
 
 
 class _Clock:

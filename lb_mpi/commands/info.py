@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Tell what rank 0 has found; nothing on the others, which exit with code 2 where it raises ValueError or OSError."""
     versions = {"lb_mpi": __version__, "python": platform.python_version(), **_versions()}
     try:
-        from lb_mpi.mpi import info
+        from lb_mpi.mpi.graph import info
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
         reason = str(error).splitlines()[0]
         if options.measure:

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="are the script's sys.argv[1:]")
     options = parser.parse_args(arguments)
     try:
-        from lb_mpi.mpi import pool_script
+        from lb_mpi.mpi.pool import script as pool_script
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
         return complain(f"no MPI: {error}", prog)
     try:

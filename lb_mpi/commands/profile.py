@@ -21,7 +21,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     try:
         if options.show is not None:
             return _say(read_profile(Path(options.show)), options.json, sys.stdout)
-        from lb_mpi.mpi import profile_script
+        from lb_mpi.mpi.profile import script as profile_script
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
         return _complain(f"no MPI: {error}", prog)
     except (ValueError, OSError) as error:

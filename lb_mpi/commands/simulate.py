@@ -26,13 +26,13 @@ from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling import simulate as pools
-from lb_mpi.pooling.world import Network
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.record.record import Record
 from lb_mpi.record.store import virtual_files
 from lb_mpi.searching import room
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.options import Options
+from lb_mpi.virtual import Network, check_span
 
 KNOWN = ("nothing", "speeds", "costs", "both")
 SHOWN = 20  # lines of a table, to people
@@ -97,6 +97,10 @@ def _speeds(options: argparse.Namespace, size: int) -> Floats:
     return np.resize(speeds, size) if len(speeds) < size else speeds
 
 
+def _bandwidth(options: argparse.Namespace) -> float:
+    return math.inf if options.bandwidth == math.inf else bandwidth("bandwidth", options.bandwidth)
+
+
 def _write(options: argparse.Namespace, records: Sequence[Record], now: float, hosts: Sequence[str], what: str) -> None:
     """Write the records of virtual ranks on `hosts` (ranks,), as they are at `now`; OSError."""
     folder = Path(options.record)
@@ -140,14 +144,14 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
     room.check_ranks(options.ranks, room.TREE_BYTES)
     seed = integer("seed", options.seed, 0)
-    latency = searches.check_latency(options.latency)
+    latency = check_span("latency", options.latency)
     records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None
     result = searches.search(
         [UnbalancedTreeSearch(TREES[options.tree]) for _ in range(options.ranks)],
         speeds=_speeds(options, options.ranks),
         latency=latency,
         unit_s=options.unit_s,
-        bytes_per_s=options.bandwidth,
+        bytes_per_s=_bandwidth(options),
         seed=seed,
         options=Options(
             threshold=options.threshold,
@@ -234,18 +238,17 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     began = time.process_time()
     graph = as_graph(options.graph)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
-    latency = searches.check_latency(options.latency)
-    bytes_per_s, row_s = bandwidth("bandwidth", options.bandwidth), virtual_s("row_s", options.row_s)
-    network = rounds.Network(latency, 1.0 / bytes_per_s, integer("row_bytes", options.row_bytes, 0))
+    network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
     recorded = Rows(graph.n) if options.record is not None else None
     if recorded is not None:
         recorded.records[0].graph(*graph.edges())
     cluster = rounds.Cluster(
         graph,
-        _speeds(options, graph.n) / row_s,
+        _speeds(options, graph.n) / virtual_s("row_s", options.row_s),
         scheme=options.scheme,
         tolerance=options.tolerance,
         network=network,
+        row_bytes=integer("row_bytes", options.row_bytes, 0),
         noise=options.noise,
         seed=seed,
         world_class=rounds.World if recorded is None else recorded.world,
@@ -366,7 +369,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
         hosts,
         _speeds(options, size),
         speeds_known=options.known in ("speeds", "both"),
-        network=Network(options.within, searches.check_latency(options.latency)),
+        network=Network(check_span("within", options.within), check_span("latency", options.latency)),
         seed=seed,
         records=records,
     )
@@ -376,7 +379,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
         done.append(pool.map(costs, costs_known=options.known in ("costs", "both")))
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
-        _write(options, records, pool.world.events.now, names, f"--hosts {options.hosts} --maps {n_maps}")
+        _write(options, records, pool.world.now, names, f"--hosts {options.hosts} --maps {n_maps}")
     totals = {
         name: sum(getattr(each, name) for each in done)
         for name in ("seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")

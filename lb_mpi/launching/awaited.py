@@ -6,6 +6,7 @@ The law
   is in no call: it may wait for as long as it likes.
 - While one rank computes, nobody hangs.  All ranks are known, at least one waits, and each of the others hangs that has come
   to the end of its program, or has not computed for `hang_s`, or is in a blocking call of MPI.
+- A rank that does not compute in a call of lb_mpi, or is stopped, is judged in ranks.py.
 - In a blocking call of MPI a rank uses CPU time as if it computed.  So for the second half of `hang_s` it is asked for its
   Python stack again and again.  It is blocked if that is the same each time, and its innermost line calls such a method: all
   who could send it something wait for it.
@@ -82,7 +83,7 @@ class Awaited:
         if state.at_end:
             return "at the end of its program"
         if state.idle_s >= self._hang_s:
-            return "neither computing nor answering"
+            return "" if state.phase or state.stopped else "neither computing nor answering"
         since = self._blocked[state.rank][0] if state.rank in self._blocked else now
         return "in a blocking call of MPI" if now - since >= self._hang_s / 2 else ""
 

@@ -1,4 +1,5 @@
-"""The commands of this room, by name; each is started from its folder, too: `python lb_mpi/launching NAME ARGUMENTS`.
+"""The commands that watch or slow down a program, by name; each can be started from this folder, too:
+`python lb_mpi/launching NAME ARGUMENTS`.
 
 That works on any host that sees the folder, whether lb_mpi is installed there or not.
 """
@@ -9,13 +10,19 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-FOR_PEOPLE = {"run": "start", "cluster": "cluster", "throttle": "slow"}  # the modules that have them
-INTERNAL = {"host": "host", "rank": "rank", "switch": "delay", "keeper": "unprivileged"}
+# The modules that have them.
+FOR_PEOPLE = {"run": "launching.start", "cluster": "emulation.cluster", "throttle": "emulation.slow"}
+INTERNAL = {
+    "host": "launching.host",
+    "rank": "launching.rank",
+    "switch": "emulation.delay",
+    "keeper": "emulation.unprivileged",
+}
 
 
 def main(name: str, arguments: Sequence[str], prog: str) -> int:
     """Run the command `name`, which calls itself `prog`; return its exit code."""
-    module = importlib.import_module(f"lb_mpi.launching.{(FOR_PEOPLE | INTERNAL)[name]}")
+    module = importlib.import_module(f"lb_mpi.{(FOR_PEOPLE | INTERNAL)[name]}")
     code: int = module.main(arguments, prog)
     return code
 

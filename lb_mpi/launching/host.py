@@ -2,13 +2,14 @@
 
     it hears    it says
     MARK        (the first line: what the processes of the run bear)
-                lb_mpi {...}         at the start: what the host has (lb_mpi.mpi.facts), or {"error": ...}
+                lb_mpi {...}         at the start: what the host has (lb_mpi.mpi.common.facts), or {"error": ...}
     ? K         lb_mpi state {...}   of each rank that has said something new, or is quiet
                 lb_mpi alive K
     network HOST PORT TOKEN          (it connects there, too, and says alive K once more: network.py)
     daemons WORD                     (it ends mpiexec's daemons, too: daemons.py)
     save                             (it lets ranks save and end that can, see lb_mpi.signs)
-    stack RANK  lb_mpi stack {...}   its Python stack
+    stack RANK  lb_mpi stack {...}   its Python stack; if it's stopped, it goes on for that
+    look RANK   lb_mpi stack {...}   the same, but a rank that is stopped stays so, and has none
                 lb_mpi end {...}     a rank on this host has died, or failed by itself (rank.py tells it so)
 
 Ranks send it datagrams (rank.py), and any user of the machine can send one.  So it asks the kernel who has sent it: a
@@ -49,7 +50,7 @@ _FILE = struct.Struct("i")
 
 def facts() -> str:
     """Return a JSON object in one line."""
-    argv = [sys.executable, "-m", "lb_mpi.mpi.facts"]
+    argv = [sys.executable, "-m", "lb_mpi.mpi.common.facts"]
     done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode == 0 and done.stdout.startswith("{"):
         return done.stdout.splitlines()[-1]
@@ -139,8 +140,9 @@ class Side:
             elif word == "save":
                 for one in self._ranks.values():
                     one.save()
-            elif word == "stack":
-                say(f"stack {told(Stack(about, self._ranks[about].stack() if about in self._ranks else ''))}")
+            elif word in ("stack", "look"):
+                text = self._ranks[about].stack(wake=word == "stack") if about in self._ranks else ""
+                say(f"stack {told(Stack(about, text))}")
             else:
                 for one in self._ranks.values():
                     self._tell_state(one)
@@ -156,14 +158,10 @@ class Side:
 
     def _tell_state(self, one: Rank) -> None:
         state = one.look()
-        if max(state.quiet_s, state.waits_s) < QUIET_S:
-            state = state._replace(phase="")
-        if state.quiet_s < QUIET_S:
-            state = state._replace(quiet_s=0.0, stopped=False)
-        if state.idle_s < QUIET_S:
-            state = state._replace(idle_s=0.0)
-        if state.waits_s < QUIET_S:
-            state = state._replace(waits_s=0.0)
+        quiet_s, idle_s, waits_s = (s if s >= QUIET_S else 0.0 for s in (state.quiet_s, state.idle_s, state.waits_s))
+        if not (quiet_s or idle_s or waits_s):
+            state = state._replace(stopped=False, phase="")
+        state = state._replace(quiet_s=quiet_s, idle_s=idle_s, waits_s=waits_s)
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
             say(f"state {told(state)}")

@@ -89,12 +89,15 @@ class Rank:
         """Let it save and end, if it can."""
         self._send(self._seen().saves_pid, signs.SAVE_SIGNAL)
 
-    def stack(self) -> str:
-        """Let it write its Python stack; what is stopped must go on for that.  Empty when it doesn't come."""
+    def stack(self, *, wake: bool) -> str:
+        """Let it write its Python stack; empty when it doesn't come.  What is stopped goes on for that, if `wake`."""
         pid = self._seen().stack_pid
+        if not wake and _used(self._pid).stopped:
+            return ""
         before = os.fstat(self._file).st_size
         self._send(pid, signs.STACK_SIGNAL, _kill_main_thread)
-        self._send(pid, signal.SIGCONT)
+        if wake:
+            self._send(pid, signal.SIGCONT)
         deadline = time.monotonic() + STACK_S
         size, last = before, -1
         while pid and (size == before or size != last) and time.monotonic() < deadline:

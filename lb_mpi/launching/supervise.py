@@ -86,7 +86,7 @@ class _Run:
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
         self._hung: list[State] | list[Hang] = []
-        self._awaited = Awaited(start.n_ranks, patience.hang_s, lambda rank: watch.stack(rank, STACK_S))
+        self._awaited = Awaited(start.n_ranks, patience.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
         self._word = ""  # of mpiexec's daemons
         self._asked: tuple[float, int] | None = None  # when the program was told to save, after so many signals
 
@@ -125,7 +125,7 @@ class _Run:
         for state in self._hung:
             self._diary.tell(DEATH, str(state), state.rank)
         for state in self._hung[:MOST_STACKS]:
-            stack = self._watch.stack(state.rank, STACK_S).rstrip().splitlines()
+            stack = self._watch.stack(state.rank, STACK_S, wake=True).rstrip().splitlines()
             say(f"Python stack of rank {state.rank}:" if stack else f"rank {state.rank} gives no Python stack", *stack)
         if code and not self._came:
             say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")

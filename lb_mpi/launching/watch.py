@@ -306,13 +306,16 @@ class Watch:
         """Return what is known of all ranks of which something is to be told."""
         return [state for one in self._all for state in one.states.values()]
 
-    def stack(self, rank: str, wait_s: float) -> str:
-        """Ask for the Python stack of a rank; empty when it doesn't come within `wait_s` seconds."""
+    def stack(self, rank: str, wait_s: float, *, wake: bool) -> str:
+        """Ask for the Python stack of a rank; empty when it doesn't come within `wait_s` seconds.
+
+        A rank that is stopped has none, or goes on for that, if `wake`.
+        """
         deadline = time.monotonic() + wait_s
         asked = [one for one in self._all if rank in one.states]
         for one in asked:
             one.stacks.pop(rank, None)
-            one.tell(f"stack {rank}")
+            one.tell(f"{'stack' if wake else 'look'} {rank}")
         while not (found := [one.stacks[rank] for one in asked if rank in one.stacks]) and time.monotonic() < deadline:
             self._listen(LOOK_S)
         return found[0] if found else ""

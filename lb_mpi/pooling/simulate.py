@@ -19,9 +19,11 @@ from lb_mpi.metrics import check_speeds
 from lb_mpi.pooling.collect import RankTasks
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.worker import Worker
-from lb_mpi.pooling.world import Network, Tasks, World, check_network
+from lb_mpi.pooling.world import Costs, Tasks, World
 from lb_mpi.record.record import Record
+from lb_mpi.virtual import Network
 
+NETWORK = Network((2e-6, 2e-6), (50e-6, 50e-6))  # within a host, and between two
 MOST_RANKS = 10_000  # of which each looks at all words of its host
 MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
 TASKS = ("constant", "lognormal")  # kinds of costs
@@ -58,7 +60,8 @@ class Pool:
         speeds: Sequence[float] | Floats | None = None,
         *,
         speeds_known: bool = False,
-        network: Network | None = None,
+        network: Network = NETWORK,
+        expenses: Costs | None = None,
         first_epoch: int = 1,
         seed: int = 0,
         worker_class: type[Worker] = Worker,
@@ -70,8 +73,10 @@ class Pool:
         true = check_speeds([1.0] * size if speeds is None else speeds, size)
         ends = np.cumsum(counts).tolist()
         ranks = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
-        network = check_network(network or Network())
-        self.world = world_class(ranks, true, network, seed=check_seed(seed), worker_class=worker_class, records=records)
+        self.world = world_class(
+            ranks, true, network.checked(), (expenses or Costs()).checked(),
+            seed=check_seed(seed), worker_class=worker_class, records=records,
+        )  # fmt: skip
         self.learned = Speeds(size, true.tolist() if speeds_known else None)
         self.epoch = first_epoch
 
@@ -93,21 +98,21 @@ class Pool:
         sums = np.concatenate([[0.0], np.cumsum(dealt)])
         wrong = frozenset(np.flatnonzero(np.isin(order, list(raising))).tolist())
         how = {"costs": costs_known, "chunksize": 0, "speeds": speeds.tolist()}
-        world.slots[0].steals.record.use("pool", how)
-        began, n_messages = world.events.now, world.events.n_messages
-        world.begin(self.epoch, bounds.tolist(), Tasks(sums, wrong), speeds)
+        world.members[0].steals.record.use("pool", how)
+        began, n_messages = world.now, sum(world.sent)
+        world.open(self.epoch, bounds.tolist(), Tasks(sums, wrong), speeds)
         self.epoch += 1
         while not world.over:
             world.step()
             if on_step is not None:
                 on_step(world)
-        seconds = world.events.now - began
-        for slot, speed in zip(world.slots, world.speeds.tolist(), strict=True):
-            done = RankTasks(slot.tasks, slot.busy_s, slot.busy_s * speed, slot.worker.steals)
-            slot.steals.end(world.events.now, done, speed)
-        world.end()
-        n = np.array([slot.tasks for slot in world.slots], dtype=np.float64)
-        busy_s = np.array([slot.busy_s for slot in world.slots])
+        seconds = world.now - began
+        for rank, (member, speed) in enumerate(zip(world.members, world.speeds.tolist(), strict=True)):
+            tasks_s = world.tasks_s[rank]
+            done = RankTasks(world.n_tasks[rank], tasks_s, tasks_s * speed, member.worker.steals)
+            member.steals.end(world.now, done, speed)
+        world.close()
+        n, busy_s = np.array(world.n_tasks, dtype=np.float64), np.array(world.tasks_s)
         work = busy_s * world.speeds if costs_known else None
         if not world.raised:
             self.learned.observe(n, work, busy_s)
@@ -118,8 +123,8 @@ class Pool:
             counter_s(-np.sort(-costs) if costs_known else costs, world.speeds),
             n.astype(int).tolist(),
             busy_s.tolist(),
-            sum(slot.worker.steals for slot in world.slots),
-            world.events.n_messages - n_messages,
+            sum(member.worker.steals for member in world.members),
+            sum(world.sent) - n_messages,
             world.raised,
         )
 

@@ -1,4 +1,12 @@
-"""One rank in one map: what it begins next, whom it steals from, what it answers.  Pure: it proposes swaps, and is told.
+"""One rank of a pool, map after map: what it begins next, whom it steals from, what it answers.   (pure)
+
+A `Worker` is an actor (`lb_mpi.actor`) from `begin` until `end`: then the map is over for it.  Its jobs are
+
+    Swap(rank, old, new)        compare-and-swap of that rank's word; the result: whether it has succeeded
+    Interval(epoch, lo, hi)     a chunk of tasks that was begun; the result: the seconds of wall-clock time that it took
+
+It reads `words`, the words of the ranks on its host, and their `speeds`: others change them under its eyes, so a swap may
+fail.  One that has failed is proposed anew, by the words as they are then.
 
 Law.  At each time, the intervals owned (in words), the chunks begun, and the intervals under way (stolen and not yet in the
 thief's word, or in a GIVE) are, with the tasks done, a partition of the tasks of the map.  A task that was begun is not
@@ -11,7 +19,7 @@ most, and answers (GIVE, maybe of nothing).  A rank in the middle of a long task
 the next host after a while.  Each ASK is answered by one GIVE.  What is given to a rank that has got tasks from elsewhere in
 the meantime is kept until it has none.
 
-What a rank does (the first row that fits):
+What a rank does at the end of a turn (the first row that fits):
 
     it has                                  it proposes to                       when that has succeeded
     stolen tasks not yet in its word        fill its empty word                  -
@@ -23,21 +31,13 @@ What a rank does (the first row that fits):
     a chunk                                 -                                    it runs
     other hosts                             -                                    ASK one; a pause when all were asked
     none of these                           -                                    it waits
-
-The caller's loop is
-
-    for source, message in arrived: worker.receive(source, message)
-    while (swap := worker.propose(now, words, speeds)) is not None:
-        worker.swapped(swap, compare_and_swap(swap))
-    send(worker.sends(now))
-    if worker.chunk is not None: run it; worker.done(seconds)
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -48,6 +48,19 @@ from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, take_back, ta
 Words = Mapping[int, int] | Sequence[int]  # by rank
 PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before hosts that had nothing are asked again
 PATIENCE_S = 2e-3  # after which a thief that has no answer asks the next host, too
+
+
+class Begin(NamedTuple):
+    """The root to each rank: map number `epoch` (from 1 on) begins, and lo..hi-1 are yours; chunksize 0: adaptive."""
+
+    epoch: int
+    lo: int
+    hi: int
+    chunksize: int = 0
+
+
+class End(NamedTuple):
+    """The root to each rank: the map is over; what is left in words is not begun any more."""
 
 
 class Kind(IntEnum):
@@ -65,6 +78,10 @@ class Message(NamedTuple):
     lo: int = 0
     hi: int = 0
     speed: float = 0.0
+
+
+Send = tuple[int, Message]  # destination rank, message
+Arrival = tuple[int, Message | Begin | End]  # source rank, message
 
 
 class Swap(NamedTuple):
@@ -85,10 +102,20 @@ class Ask(NamedTuple):
 class Worker:
     """The protocol of one rank; `host` are the ranks on its host (with itself), `others` those of each other host."""
 
-    def __init__(self, rank: int, host: Sequence[int], others: Sequence[Sequence[int]] = (), seed: int = 0) -> None:
+    def __init__(
+        self,
+        rank: int,
+        host: Sequence[int],
+        others: Sequence[Sequence[int]] = (),
+        *,
+        words: Words,
+        speeds: Mapping[int, float],
+        seed: int = 0,
+    ) -> None:
         self.rank = rank
+        self.words, self.speeds = words, speeds
         self.epoch = -1  # number of the map; -1: none
-        self.chunk: Interval | None = None  # begun; in the hands of the caller until `done`
+        self.chunk: Interval | None = None  # begun, and not yet done
         self.steals = 0
         self._host = [peer for peer in host if peer != rank]
         self._hosts = _Hosts(others, random.Random(f"{seed} {rank}"))
@@ -96,11 +123,12 @@ class Worker:
         self._rest: Interval | None = None  # stolen, not yet in the word
         self._given: list[Interval] = []  # of other hosts, and not yet begun
         self._asks: list[Ask] = []
-        self._answering = False  # the swap proposed is for the first of them
-        self._sends: list[tuple[int, Message]] = []
+        self._swap: Swap | None = None  # proposed
+        self._answering = False  # that is for the first of the asks
+        self._sends: list[Send] = []
 
     def begin(self, epoch: int, lo: int, hi: int, chunksize: int = 0) -> None:
-        """Start map number `epoch`, from 1 on, owning lo..hi-1; chunksize 0: adaptive."""
+        """Begin a map; see `Begin`."""
         if self.chunk is not None or not 0 <= lo <= hi <= MOST:
             raise ProtocolError(f"begin of {lo}..{hi} with chunk {self.chunk}")
         self.epoch = epoch
@@ -111,16 +139,63 @@ class Worker:
         self._hosts.begin()
 
     def end(self) -> None:
-        """The map is over: what is left in words is not begun any more."""
+        """The map is over; see `End`."""
         self.epoch = -1
+        self._swap = None
+
+    @property
+    def over(self) -> bool:
+        """There is no map, or it is over."""
+        return self.epoch < 0
+
+    @property
+    def job(self) -> Swap | Interval | None:
+        """A swap, or else a chunk to run."""
+        return self._swap or self.chunk
 
     @property
     def wake_at(self) -> float:
         """The time at which another host may be asked again."""
         return math.inf if self.epoch < 0 else self._hosts.ready_at
 
-    def receive(self, source: int, message: Message) -> None:
-        """Take in a message from a rank of another host; one of another map is answered with nothing, or dropped."""
+    def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
+        """Take in what has arrived, and see what is to be done next; returns what is to be sent."""
+        for source, message in arrived:
+            self._receive(source, message)
+        self._swap = self._propose(now)
+        return self._take_sends()
+
+    def done(self, job: Swap | Interval, result: float) -> list[Send]:
+        """Take in whether a swap has succeeded, or how many seconds a chunk took; returns what is to be sent."""
+        if isinstance(job, Swap):
+            self._swap = None
+            if result:
+                self._swapped(job)
+        elif job == self.chunk:
+            self.chunk = None
+            self._pace.observe(job.n, result)
+        else:
+            raise ProtocolError(f"{job} is done, the chunk is {self.chunk}")
+        return self._take_sends()
+
+    def fail(self, _error: BaseException) -> list[Send]:
+        """A task has raised: this rank begins nothing more in this map."""
+        self.chunk = None
+        self.end()
+        return []
+
+    def _take_sends(self) -> list[Send]:
+        sends, self._sends = self._sends, []
+        return sends
+
+    def _receive(self, source: int, message: Message | Begin | End) -> None:
+        """Take in a message; one from a rank in another map is answered with nothing, or dropped."""
+        if isinstance(message, Begin):
+            self.begin(*message)
+            return
+        if isinstance(message, End):
+            self.end()
+            return
         current = message.epoch == self.epoch
         if message.kind == Kind.ASK and current:
             self._asks.append(Ask(source, message.speed))
@@ -132,36 +207,34 @@ class Worker:
         else:
             raise ProtocolError(f"message {message} from rank {source}")
 
-    def propose(self, now: float, words: Words, speeds: Mapping[int, float]) -> Swap | None:
-        """The next swap, by the words of the ranks on this host; None: there's a chunk to run, or nothing to do yet."""
+    def _propose(self, now: float) -> Swap | None:
+        """The next swap; None: there's a chunk to run, or nothing to do yet."""
         self._answering = False
-        if self.epoch < 0:
+        if self.over:
             return None
-        own = words[self.rank]  # words change under our eyes: each is read once
+        own = self.words[self.rank]  # words change under our eyes: each is read once
         if self._rest is None and self.chunk is None:
             if n := unpack(own).n:
                 return Swap(self.rank, own, take_front(own, min(self._pace.n, n)))
             if self._given:
                 self._begin_stolen(self._given.pop(0))
-            elif (swap := self._steal(self._host, words, speeds, speeds[self.rank])) is not None:
+            elif (swap := self._steal(self._host, self.speeds[self.rank])) is not None:
                 return swap
         if self._rest is not None:
             # At the begin of a map the word may hold what an ended one has left, and its thieves may still take of it.
             return Swap(self.rank, own, pack(*self._rest))
         if self._asks:
-            if (swap := self._steal([self.rank, *self._host], words, speeds, self._asks[0].speed)) is not None:
+            if (swap := self._steal([self.rank, *self._host], self._asks[0].speed)) is not None:
                 self._answering = True
                 return swap
             while self._asks:
                 self._give(0, 0)
         if self.chunk is None and (asked := self._hosts.ask(now)) is not None:
-            self._sends.append((asked, Message(Kind.ASK, self.epoch, speed=speeds[self.rank])))
+            self._sends.append((asked, Message(Kind.ASK, self.epoch, speed=self.speeds[self.rank])))
         return None
 
-    def swapped(self, swap: Swap, succeeded: bool) -> None:
-        """Hear of the swap that was proposed; one that failed is proposed anew, by the words as they are then."""
-        if not succeeded:
-            return
+    def _swapped(self, swap: Swap) -> None:
+        """The swap that was proposed has succeeded."""
         old, new = unpack(swap.old), unpack(swap.new)
         if self._rest is not None:
             self._rest = None
@@ -172,25 +245,13 @@ class Worker:
         else:
             self._begin_stolen(self._interval(new.hi, old.hi))
 
-    def sends(self) -> list[tuple[int, Message]]:
-        """What is to be sent now, as (rank, message)."""
-        sends, self._sends = self._sends, []
-        return sends
-
-    def done(self, seconds: float) -> Interval:
-        """The chunk has been run, in so many seconds of wall-clock time; it is returned."""
-        if self.chunk is None:
-            raise ProtocolError("done without a chunk")
-        chunk, self.chunk = self.chunk, None
-        self._pace.observe(chunk.n, seconds)
-        return chunk
-
     def _interval(self, lo: int, hi: int) -> Interval:
         """Tasks of this map, as they stand in words."""
         return Interval(self.epoch % EPOCHS, lo, hi)
 
-    def _steal(self, ranks: Sequence[int], words: Words, speeds: Mapping[int, float], speed: float) -> Swap | None:
+    def _steal(self, ranks: Sequence[int], speed: float) -> Swap | None:
         """A share for a thief of this speed, of who needs the longest for what it has not begun."""
+        words, speeds = self.words, self.speeds
         best, longest = None, 0.0
         for rank in ranks:
             word = words[rank]

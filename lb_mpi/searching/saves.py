@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lb_mpi.searching.cut import Cut
 from lb_mpi.searching.drafting import Send
@@ -49,8 +49,40 @@ class Store(Protocol):
     def write(self, number: int, state: bytes) -> tuple[int, int] | None:
         """Write this rank's state for the save `number`, for good; returns (bytes, CRC-32), or None when it can't be."""
 
-    def commit(self, number: int, receipts: Sequence[Receipt]) -> None:
-        """Make the save `number` of all ranks the one to resume from, on rank 0."""
+    def commit(self, number: int, receipts: Sequence[Receipt] | None) -> None:
+        """Make the save `number` of all ranks the one to resume from, on rank 0; None: give it up."""
+
+
+class Open(NamedTuple):
+    """A job of rank 0: make room for a save.  The result: whether there is some."""
+
+    number: int
+
+    def run(self, store: Store) -> bool:
+        """Do it."""
+        return store.open(self.number)
+
+
+class Write(NamedTuple):
+    """A job: write this rank's state.  The result: (bytes, CRC-32), or None when that can't be."""
+
+    number: int
+    state: bytes
+
+    def run(self, store: Store) -> tuple[int, int] | None:
+        """Do it."""
+        return store.write(self.number, self.state)
+
+
+class Commit(NamedTuple):
+    """A job of rank 0: commit what all ranks have written; without receipts some rank could not."""
+
+    number: int
+    receipts: Sequence[Receipt] | None
+
+    def run(self, store: Store) -> None:
+        """Do it."""
+        store.commit(self.number, self.receipts)
 
 
 class Saved(NamedTuple):
@@ -75,6 +107,7 @@ class Saves:
         self.cut = Cut(rank, size, every_s)
         self.stopping = False  # the search is to end after the next save
         self.kept: list[bytes] = []  # parts of work of an earlier run, taken in when there is no other
+        self.job: Open | Write | Commit | None = None
 
     def stop(self) -> None:
         """Save as soon as that can be, and end the search then; on rank 0."""
@@ -85,21 +118,29 @@ class Saves:
         """The save after which the search is to end has come to an end, well or not."""
         return self.stopping and not self.cut.paused
 
-    @property
-    def due(self) -> bool:
-        """There is something for `save` to do."""
-        return self.cut.to_open or self.cut.to_write or self.cut.to_commit
-
-    def save(self, store: Store, now: float, state: Callable[[], bytes | None], best: float) -> list[Send]:
-        """Do what is to be done now; returns what is to be sent, in order.  A rank has failed whose `state()` is None."""
-        cut = self.cut
-        if cut.to_open:
-            return cut.opened(store.open(cut.number), now)
+    def settle(self, state: Callable[[], bytes | None]) -> list[Send]:
+        """Choose the next job at the end of a turn; returns what is to be sent.  A rank has failed if `state()` is None."""
+        cut, self.job = self.cut, None
+        sends = cut.settle()
         if cut.to_write:
-            packed = state()
-            written = None if packed is None else store.write(cut.number, packed)
-            cut.wrote(None if written is None else _RECEIPT.pack(cut.rank, *written, best))
+            if (packed := state()) is not None:
+                self.job = Write(cut.number, packed)
+            else:
+                cut.wrote(None)
+                sends += cut.settle()
+        if cut.to_open:
+            self.job = Open(cut.number)
+        elif cut.to_commit:
+            rows = None if cut.receipts is None else _RECEIPT.iter_unpack(cut.receipts)
+            self.job = Commit(cut.number, None if rows is None else sorted(Receipt(*each) for each in rows))
+        return sends
+
+    def done(self, job: Open | Write | Commit, result: Any, now: float, best: float) -> list[Send]:
+        """Take in what has come of a job; `best`: of the bound that is shared.  Returns what is to be sent, in order."""
+        self.job = None
+        if isinstance(job, Open):
+            return self.cut.opened(result, now)
+        if isinstance(job, Write):
+            self.cut.wrote(None if result is None else _RECEIPT.pack(self.cut.rank, *result, best))
             return []
-        if cut.receipts is not None:
-            store.commit(cut.number, sorted(Receipt(*each) for each in _RECEIPT.iter_unpack(cut.receipts)))
-        return cut.ended(now)
+        return self.cut.ended(now)

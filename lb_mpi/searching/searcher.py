@@ -1,19 +1,11 @@
 """One rank of a search: its problem, drafting, termination, the bound that is shared, saves, turn by turn.   (pure)
 
-The caller's loop, on real MPI (`lb_mpi.mpi.search`) and in the simulator (`lb_mpi.searching.simulate`), is
+A `Searcher` is an actor (`lb_mpi.actor`).  Its jobs are
 
-    while not searcher.over:
-        for destination, message in searcher.turn(now, messages that have arrived):
-            send message to destination, without blocking
-        if searcher.saving:
-            for destination, message in searcher.save(store, now):
-                send message to destination, without blocking
-        elif searcher.working:
-            searcher.work(units)                # one work quantum; messages are served only between two of them
-        else:
-            wait for a message, or until searcher.wake_at
+    Work()                      a quantum of `problem.work`; the result: the units that were done
+    Open, Write, Commit         of a search that is saved: job.run(store)
 
-Everything that the order of these things matters for stands in `turn`.
+The carrier says how long a quantum is.  Everything that the order of things matters for stands in `turn`.
 
 Drafts have one of two routes.  On the "ring" they go round, as in the paper, and the end is found by Safra's token
 (`drafting`, `termination`).  On a "random" route they walk (`walking`), and the end is found by Dijkstra and Scholten's tree
@@ -26,8 +18,8 @@ reason wins.  On the ring rank 0 does it by itself; otherwise both go through th
 A search that is saved has `saves` (see there), which pause all ranks now and then.  A paused rank takes in what arrives,
 and answers; but it does no work, splits nothing, and begins nothing: all that is done in `_settle` waits.
 
-Whatever the problem raises is kept in `error`, and never leaves `turn` and `work`: the message that it came with is lost,
-but those behind it in the same batch are looked at, since the STOP that ends this rank may be one of them.
+Whatever the problem raises is kept in `error`, and never leaves `turn`: the message that it came with is lost, but those
+behind it in the same batch are looked at, since the STOP that ends this rank may be one of them.
 """
 
 from __future__ import annotations
@@ -36,7 +28,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from lb_mpi.errors import ProtocolError, SearchError
 from lb_mpi.searching import cut, tree, walking
@@ -45,7 +37,7 @@ from lb_mpi.searching.drafting import MOVES, Drafting, Kind, Message, Pause, Sen
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem, outgoing
 from lb_mpi.searching.reporting import ROOT, Report, Reporting
-from lb_mpi.searching.saves import Saved, Saves, Store, pack_parts
+from lb_mpi.searching.saves import Commit, Open, Saved, Saves, Write, pack_parts
 from lb_mpi.searching.scholten import Scholten
 from lb_mpi.searching.termination import Termination, Token
 from lb_mpi.searching.walking import Walking
@@ -61,6 +53,13 @@ class Reason(IntEnum):
     FOUND = 1
     FAILED = 2
     STOPPED = 3
+
+
+class Work(NamedTuple):
+    """A job: one quantum of the problem's work."""
+
+
+Job = Work | Open | Write | Commit
 
 
 class Searcher:
@@ -97,6 +96,7 @@ class Searcher:
         self.error: BaseException | None = None  # the first that the problem has raised here
         self.reporting = Reporting(rank, options.report_every_s, route)
         self._told = False
+        self._now = 0.0  # of the last turn
         if saved is not None:
             self.attempt(self._resume, saved)
         elif rank == ROOT:
@@ -124,9 +124,13 @@ class Searcher:
         return self.reason is not None
 
     @property
-    def working(self) -> bool:
-        """There was work in hand after the last turn: do a quantum of it before the next one."""
-        return not self.over and not self._ending and not self.paused and self.drafting.load > 0.0
+    def job(self) -> Job | None:
+        """What a save needs; else a quantum, if there was work in hand after the last turn."""
+        if self.over:
+            return None
+        if self.saves is not None and self.saves.job is not None:
+            return self.saves.job
+        return Work() if self.drafting.load > 0.0 and not self._ending and not self.paused else None
 
     @property
     def paused(self) -> bool:
@@ -135,7 +139,7 @@ class Searcher:
 
     @property
     def wake_at(self) -> float:
-        """When a rank that is not `working` has something to do even if no message arrives (inf: never)."""
+        """When a rank without a job has something to do even if no message arrives (inf: never)."""
         if self.over or self._told:
             return math.inf
         if self.error is not None:
@@ -145,22 +149,11 @@ class Searcher:
         at = min(self.drafting.wake_at, self.termination.wake_at, self.reporting.at)
         return at if self.saves is None or self.rank != ROOT else min(at, self.saves.cut.at)
 
-    @property
-    def saving(self) -> bool:
-        """There is something to `save` now."""
-        return self.saves is not None and self.saves.due and not self.over
-
-    def save(self, store: Store, now: float) -> list[Send]:
-        """Do what is to be done now for the save that is at hand; returns what is to be sent, in order."""
-        assert self.saves is not None
-        best = 0.0 if self.sharing is None else self.sharing.bound.best
-        sends = self.saves.save(store, now, self._state, best)
-        return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends
-
-    def turn(self, now: float, arrived: Iterable[Message]) -> list[Send]:
+    def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
         """Serve what has arrived, in order, then see what is to be done; returns what is to be sent, in order."""
+        self._now = now
         sends: list[Send] = []
-        for message in arrived:
+        for _, message in arrived:
             if self.over:
                 break
             sends += self.attempt(self._receive, message, now) or []
@@ -168,24 +161,33 @@ class Searcher:
             # If it raises, what it was about to send is lost: after a failure only FINISH and STOP matter.
             sends += self.attempt(self._settle, now) or []
         if self.saves is not None and not self.over:
-            sends += self.saves.cut.settle()
+            sends += self.saves.settle(self._state)
         if self.error is not None and not self.over and not self._told:
             sends += self._finish(Reason.FAILED)
         return sends
 
-    def work(self, units: int) -> int:
-        """Let the problem do at most `units` units of work; returns how many were done, 0 when it has raised."""
-        done = self.attempt(self.problem.work, units) or 0
-        self.units += done
-        return done
+    def done(self, job: Job, result: Any) -> list[Send]:
+        """Take in what has come of a job; returns what is to be sent, in order."""
+        if isinstance(job, Work):
+            self.units += result
+            return []
+        assert self.saves is not None
+        best = 0.0 if self.sharing is None else self.sharing.bound.best
+        sends = self.saves.done(job, result, self._now, best)
+        return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends
+
+    def fail(self, error: BaseException) -> list[Send]:
+        """Keep the first error; the next turn ends the search."""
+        if self.error is None:
+            self.error = error
+        return []
 
     def attempt(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Call what may raise anything: then it is kept in `error`, None is returned, and the next turn ends the search."""
+        """Call what may raise anything: then `fail`, and return None."""
         try:
             return call(*args, **kwargs)
         except BaseException as error:
-            if self.error is None:
-                self.error = error
+            self.fail(error)
             return None
 
     @property

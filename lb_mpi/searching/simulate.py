@@ -1,9 +1,6 @@
-"""A deterministic discrete-event simulator of a search on many virtual ranks.
+"""A search on many virtual ranks: the very `Searcher` that runs on real MPI, on the virtual carrier (`lb_mpi.virtual`).
 
-It drives the very objects that run on real MPI (`lb_mpi.searching.searcher.Searcher`, with the drafting protocol, the
-termination and the user's problem inside), on a virtual clock: messages between two ranks keep their order, as MPI
-promises; all else is free: delays come from a latency model, ranks have speeds, and a message to a rank that is in the
-middle of a work quantum waits for its end.  One seed gives one run, to the last bit.
+Ranks have speeds, a unit of work takes its time, and a quantum is so many units.
 """
 
 from __future__ import annotations
@@ -11,10 +8,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from lb_mpi.checks import bandwidth, show, virtual_s
+from lb_mpi.checks import show, virtual_s
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
@@ -22,13 +18,14 @@ from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
 from lb_mpi.searching import recorded
 from lb_mpi.searching.bound import Bound, check_bound
-from lb_mpi.searching.drafting import Send
+from lb_mpi.searching.drafting import Message, Send
 from lb_mpi.searching.guard import Guard, check_problem, check_route
 from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.recorded import Drafts
 from lb_mpi.searching.saves import Store, share
-from lb_mpi.searching.searcher import Reason, Searcher
+from lb_mpi.searching.searcher import Job, Reason, Searcher, Work
+from lb_mpi.virtual import Network, Raised, Virtual, check_span
 
 HEADER_BYTES = 40  # of each message, as on MPI
 
@@ -50,37 +47,6 @@ class SimulatedSearch(NamedTuple):
     )
 
 
-class Delays:
-    """When messages arrive: delays log-uniform from low to high seconds, and a time for their bytes; in order between each
-    two ranks.
-    """
-
-    def __init__(
-        self, latency: float | tuple[float, float], bytes_per_s: float, overhead_s: float, rng: random.Random
-    ) -> None:
-        self._low, high = check_latency(latency)
-        self._log_spread = math.log(high / self._low)
-        self._bytes_per_s, self.overhead_s = bytes_per_s, overhead_s
-        self._rng = rng
-        self._last: dict[tuple[int, int], float] = {}  # (source, destination): when the newest message arrives
-        self._room = 1000  # that many of those, then the ones that have arrived are forgotten
-
-    def arrival(self, now: float, source: int, destination: int, n_bytes: int) -> float:
-        """The time at which a message that is sent now arrives."""
-        delay = self._low
-        if self._log_spread:
-            delay *= math.exp(self._rng.random() * self._log_spread)
-        delay += n_bytes / self._bytes_per_s
-        if not self._log_spread and math.isinf(self._bytes_per_s):
-            return now + delay  # all messages take as long: none overtakes another
-        pair = (source, destination)
-        at = self._last[pair] = max(now + delay, self._last.get(pair, 0.0))
-        if len(self._last) > self._room:
-            self._last = {pair: last for pair, last in self._last.items() if last > now}
-            self._room = 1000 + 2 * len(self._last)
-        return at
-
-
 MOST_UNITS = 1 << 40  # in one quantum
 
 
@@ -91,14 +57,11 @@ class Slot:
         self.speed, self.drafts = speed, drafts
         self.unit_s = unit_s / speed  # virtual seconds that it takes for one unit
         self.quantum = max(1, round(min(quantum_s * speed / unit_s, MOST_UNITS)))
-        self.inbox: list[int] = []  # numbers of messages
-        self.busy_until = 0.0
-        self.alarm = 0  # the number of its one valid alarm
-        self.sent = 0  # messages
+        self.outcome: int | BaseException = 0  # of the quantum in hand: units done, or what was raised
 
 
-class Simulation:
-    """The state of a simulation: `searchers`, what is under way, and the clock; see `search` for the parameters."""
+class Simulation(Virtual[Message, Job]):
+    """All ranks of a search; see `search` for the parameters."""
 
     def __init__(
         self,
@@ -123,114 +86,86 @@ class Simulation:
             raise ValueError("problems: expected one per rank, got none")
         options = (options or Options(seed=seed)).checked()
         unit_s, quantum_s = virtual_s("unit_s", unit_s), virtual_s("quantum_s", quantum_s)
-        if bytes_per_s != math.inf:
-            bytes_per_s = bandwidth("bytes_per_s", bytes_per_s)
         for problem in problems:
             check_problem(problem)
             options = check_route(problem, options)
         speeds = check_speeds([1.0] * size if speeds is None else speeds, size).tolist()
         self.ideal_s = unit_s / sum(speeds)  # for one unit, if all ranks do nothing but work
         ring = ring_order(size)
-        self.searchers = []
+        self.searchers: list[Searcher] = []
         for rank, (problem, bound) in enumerate(zip(problems, check_bounds(bounds, size), strict=True)):
             saved = None if states is None else share(states, rank, size)
             self.searchers.append(searcher_class(rank, ring, Guard(problem), options, bound, saved))
+        network = Network(check_span("latency", latency), None, bytes_per_s, overhead_s).checked()
+        super().__init__(self.searchers, network, random.Random(seed))
         self._stores = stores
-        self.now = 0.0
         self.worked_at = 0.0  # when the last work quantum was over
-        self.over_at = 0.0  # when the last rank heard that it is over
-        self.messages = 0
-        self.in_flight: dict[int, Send] = {}  # by number: what was sent and hasn't been served
-        overhead_s = virtual_s("overhead_s", overhead_s, least=0.0)
-        self._delays = Delays(latency, bytes_per_s, overhead_s, random.Random(seed))
         worlds = list(range(size))
         drafts = [Drafts(record, rank, worlds) for rank, record in enumerate(records)] if records else []
         for each in drafts:
             each.use(options)
-        self._slots = [
+        self.slots = [
             Slot(speed, unit_s, quantum_s, drafts[rank] if records else None) for rank, speed in enumerate(speeds)
         ]
-        self._heap: list[tuple[float, int, int]] = []  # (time, number, rank); the number of a message or of an alarm
-        self._number = 0
         for rank in range(size):
-            self._set_alarm(rank, 0.0)
+            self.start(rank)
 
-    def sent(self) -> list[int]:
-        """Messages sent so far, by rank."""
-        return [slot.sent for slot in self._slots]
+    @property
+    def over_at(self) -> float:
+        """When the last rank heard that it is over."""
+        return max(self.ended_s)
+
+    def begin(self, rank: int, job: Job) -> float:
+        """A quantum is done at once, since only that tells how long it takes."""
+        slot = self.slots[rank]
+        slot.outcome = 0
+        if isinstance(job, Work):
+            try:
+                slot.outcome = self.searchers[rank].problem.work(slot.quantum)
+            except BaseException as error:
+                slot.outcome = error
+        # A quantum without a new unit (clean-up only) still takes the time of one: time never stands still.
+        return (slot.outcome if isinstance(slot.outcome, int) and slot.outcome else 1) * slot.unit_s
+
+    def end(self, rank: int, job: Job) -> Any:
+        """The units that were done, or what the store says."""
+        if not isinstance(job, Work):
+            assert self._stores is not None
+            return job.run(self._stores[rank])
+        self.worked_at = max(self.worked_at, self.now)
+        outcome = self.slots[rank].outcome
+        if isinstance(outcome, BaseException):
+            raise Raised(outcome)
+        return outcome
+
+    def n_bytes(self, message: Message) -> int:
+        """With its header."""
+        return HEADER_BYTES + len(message.payload)
+
+    def turned(self, rank: int, arrived: Sequence[tuple[int, Message]], sends: Sequence[Send]) -> None:
+        """Record drafts and phases."""
+        drafts, searcher = self.slots[rank].drafts, self.searchers[rank]
+        if drafts is not None:
+            drafts.turn(self.now, [message for _, message in arrived], sends)
+            drafts.record.enter(Phase.OWN if isinstance(searcher.job, Work) else Phase.WAITING, self.now)
 
     def step(self) -> bool:
-        """Let the next event happen; False when every rank has heard that the search is over.
+        """Let the next turn happen; False when every rank has heard that the search is over.
 
         ProtocolError when nothing can happen any more although it is not over.
         """
-        while self._heap:
-            self.now, number, rank = heappop(self._heap)
-            slot = self._slots[rank]
-            if number in self.in_flight:
-                slot.inbox.append(number)
-                if self.now < slot.busy_until:
-                    continue  # served at the end of the quantum
-            elif number != slot.alarm:
-                continue
-            self._turn(rank)
+        if super().step():
             return True
         if all(searcher.over for searcher in self.searchers):
             return False
         raise ProtocolError(f"deadlock at {self.now} s: nothing is under way and the search is not over")
 
-    def _turn(self, rank: int) -> None:
-        searcher, slot = self.searchers[rank], self._slots[rank]
-        arrived = [self.in_flight.pop(number)[1] for number in slot.inbox]
-        slot.inbox.clear()
-        if searcher.over:
-            return
-        sends = searcher.turn(self.now, arrived)
-        if slot.drafts is not None:
-            slot.drafts.turn(self.now, arrived, sends)
-            slot.drafts.record.enter(Phase.OWN if searcher.working else Phase.WAITING, self.now)
-        ready = self.now + self._delays.overhead_s * (len(arrived) + len(sends))
-        for send in sends:
-            self._send(rank, send, ready)
-        if searcher.saving:
-            assert self._stores is not None
-            for send in searcher.save(self._stores[rank], self.now):
-                self._send(rank, send, ready)
-            self._set_alarm(rank, ready + slot.unit_s)
-        elif searcher.working:
-            done = searcher.work(slot.quantum)
-            # A quantum without a new unit (clean-up only) still takes the time of one: time never stands still.
-            slot.busy_until = ready + max(done, 1) * slot.unit_s
-            self.worked_at = max(self.worked_at, slot.busy_until)
-            self._set_alarm(rank, slot.busy_until)
-        elif searcher.reason is not None:
-            self.over_at = max(self.over_at, ready)
-        elif ready > self.now:
-            slot.busy_until = ready  # what comes meanwhile is served then
-            self._set_alarm(rank, ready)
-        elif searcher.wake_at < math.inf:
-            self._set_alarm(rank, max(self.now, searcher.wake_at))
-
-    def _send(self, rank: int, send: Send, now: float) -> None:
-        destination, message = send
-        at = self._delays.arrival(now, rank, destination, HEADER_BYTES + len(message.payload))
-        self._number += 1
-        self.in_flight[self._number] = send
-        self.messages += 1
-        self._slots[rank].sent += 1
-        heappush(self._heap, (at, self._number, destination))
-
-    def end(self) -> None:
+    def record(self) -> None:
         """Record what each rank has done, when all have heard that it is over."""
-        for searcher, slot in zip(self.searchers, self._slots, strict=True):
+        for searcher, slot in zip(self.searchers, self.slots, strict=True):
             cpu_s = searcher.units * slot.unit_s * slot.speed
             if slot.drafts is not None:
                 slot.drafts.record.step(recorded.step(searcher, 0.0, self.over_at, slot.speed, cpu_s))
-
-    def _set_alarm(self, rank: int, at: float) -> None:
-        self._number += 1
-        self._slots[rank].alarm = self._number
-        heappush(self._heap, (at, self._number, rank))
 
 
 def search(
@@ -256,7 +191,7 @@ def search(
     while simulation.step():
         if check is not None:
             check(simulation)
-    simulation.end()
+    simulation.record()
     ends = [searcher.sharing for searcher in simulation.searchers if searcher.sharing is not None]
     values = [sharing.bound.best for sharing in ends]
     for sharing in ends:
@@ -278,9 +213,9 @@ def search(
         efficiency=ideal / simulation.over_at if simulation.over_at else 1.0,
         units=units,
         balances=sum(searcher.drafting.received for searcher in simulation.searchers),
-        messages=simulation.messages,
+        messages=sum(simulation.sent),
         drafts=sum(searcher.drafting.seq for searcher in simulation.searchers),
-        most_messages=max(simulation.sent()),
+        most_messages=max(simulation.sent),
         detection_s=max(0.0, simulation.over_at - simulation.worked_at),
     )
 
@@ -293,18 +228,6 @@ def check_bounds(bounds: Sequence[Bound] | None, size: int) -> Sequence[Bound | 
     if len({id(bound) for bound in bounds}) != size or len(bounds) != size or len(senses) != 1:
         raise ValueError(f"bounds = {show(bounds)}: expected {size}, one for each rank, all of one sense")
     return bounds
-
-
-def check_latency(latency: float | tuple[float, float]) -> tuple[float, float]:
-    """Return (low, high) in seconds; ValueError unless 0 < low <= high, neither too small nor too large."""
-    try:
-        both = latency if isinstance(latency, Sequence) else (latency, latency)
-        low, high = (virtual_s("latency", each) for each in both)
-    except ValueError:
-        low, high = 1.0, 0.0
-    if not low <= high:
-        raise ValueError(f"latency = {show(latency)}: expected seconds, from 1e-15 to 1e12, or two with low <= high")
-    return low, high
 
 
 def pause_for(size: int, latency: float) -> tuple[float, float]:

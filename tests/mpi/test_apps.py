@@ -17,7 +17,7 @@ from scipy import ndimage
 import lb_mpi
 from apps import command, maze, progress, uts
 from apps.maze_search import FREE, random_maze
-from lb_mpi.mpi import recorder
+from lb_mpi.mpi.common import recorder
 
 COMM = MPI.COMM_WORLD
 PAPER = str(pathlib.Path(__file__).parents[1] / "data" / "maze16.txt")

@@ -9,8 +9,8 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
-from lb_mpi.mpi import arranged as arranged_module
-from lb_mpi.mpi.diffuse import diffuse
+from lb_mpi.mpi.rows import arranged as arranged_module
+from lb_mpi.mpi.rows.diffuse import diffuse
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

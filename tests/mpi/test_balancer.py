@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES
 from lb_mpi.graph import parse
-from lb_mpi.mpi import clocks, verdicts
-from lb_mpi.mpi.exchange import METHODS
-from lb_mpi.mpi.stopwatch import Stopwatch
+from lb_mpi.mpi.common import clocks
+from lb_mpi.mpi.rows import verdicts
+from lb_mpi.mpi.rows.exchange import METHODS
+from lb_mpi.mpi.rows.stopwatch import Stopwatch
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

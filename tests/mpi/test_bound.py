@@ -11,7 +11,7 @@ import lb_mpi
 from apps import tsp
 from tests.mpi.test_apps import answer, run
 from tests.pile import Pile, value_of
-from tests.test_tsp import held_karp
+from tests.unit.test_tsp import held_karp
 
 COMM = MPI.COMM_WORLD
 LAST = COMM.size - 1

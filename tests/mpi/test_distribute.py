@@ -12,8 +12,8 @@ from scipy import sparse
 import lb_mpi
 from lb_mpi.graph import Graph, Ints, mesh, parse
 from lb_mpi.machine import Machine
-from lb_mpi.mpi.distribute import METHODS, PARTITIONERS, allocation_of
-from lb_mpi.mpi.halo import HaloPlan
+from lb_mpi.mpi.graph.distribute import METHODS, PARTITIONERS, allocation_of
+from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.partitioning.quality import mapping_cost
 
 COMM = MPI.COMM_WORLD

@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import mesh
-from lb_mpi.mpi.diffuse import Diffuser
-from lb_mpi.mpi.exchange import NeighbourExchange
+from lb_mpi.mpi.rows.diffuse import Diffuser
+from lb_mpi.mpi.rows.exchange import NeighbourExchange
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

@@ -10,8 +10,8 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi import presence
-from lb_mpi.mpi.presence import Answer, awaited
+from lb_mpi.mpi.common import presence
+from lb_mpi.mpi.common.presence import Answer, awaited
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD

@@ -11,12 +11,12 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import mesh
-from lb_mpi.mpi import speed
-from lb_mpi.mpi.diffuse import Diffuser
-from lb_mpi.mpi.exchange import METHODS, NeighbourExchange
-from lb_mpi.mpi.failure import describe
-from lb_mpi.mpi.halo import MOST_KINDS, HaloPlan
-from lb_mpi.mpi.speed import multiply_add
+from lb_mpi.mpi.common.failure import describe
+from lb_mpi.mpi.graph import speed
+from lb_mpi.mpi.graph.halo import MOST_KINDS, HaloPlan
+from lb_mpi.mpi.graph.speed import multiply_add
+from lb_mpi.mpi.rows.diffuse import Diffuser
+from lb_mpi.mpi.rows.exchange import METHODS, NeighbourExchange
 from tests.misbehaviour import RAISES, RETURNS
 
 COMM = MPI.COMM_WORLD

@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi import parcels
+from lb_mpi.mpi.common import parcels
 from tests.misbehaviour import RAISES, RETURNS, NotForPickling
 from tests.pile import Pile
 

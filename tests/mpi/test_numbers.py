@@ -142,7 +142,7 @@ DOORS: dict[str, Callable[..., Any]] = {
 def test_a_number_works_or_is_refused_in_words(door: str, pool: lb_mpi.Pool, tmp_path: Path) -> None:
     name = door.split()[1].partition("[")[0]
     path = Path(COMM.bcast(str(tmp_path)))
-    wrong = []
+    wrong, outcomes = [], []
     for value in VALUES:
         if isinstance(value, int | float | np.number) and TOO_LONG.get(name, lambda value: False)(value):
             continue
@@ -156,6 +156,7 @@ def test_a_number_works_or_is_refused_in_words(door: str, pool: lb_mpi.Pool, tmp
         except Exception as error:  # whatever it is, it is not what was promised
             told = type(error).__name__
             wrong.append(f"{value!r:.40}: {type(error).__name__}: {error!s:.200}")
-        if len(everywhere := set(COMM.allgather(told))) > 1:
-            wrong.append(f"{value!r:.40}: {everywhere}")
+        outcomes.append((f"{value!r:.40}", told))
+    everywhere = COMM.allgather(outcomes)
+    wrong += [f"{value}, on another rank {other}" for each in everywhere for value, other in set(each) ^ set(outcomes)]
     assert not wrong, "\n".join(wrong)

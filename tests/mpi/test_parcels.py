@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from lb_mpi.mpi.parcels import LOOK_BYTES, UNIT_BYTES, Parcels
-from lb_mpi.mpi.waiting import Nap
+from lb_mpi.mpi.common.parcels import LOOK_BYTES, UNIT_BYTES, Parcels
+from lb_mpi.mpi.common.waiting import Nap
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

@@ -15,11 +15,11 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi import presence
-from lb_mpi.mpi.collective import duplicate
-from lb_mpi.mpi.crew import Crew
-from lb_mpi.mpi.pool_script import open_script, run_script
-from lb_mpi.mpi.served import run_alone
+from lb_mpi.mpi.common import presence
+from lb_mpi.mpi.common.collective import duplicate
+from lb_mpi.mpi.pool.crew import Crew
+from lb_mpi.mpi.pool.script import WORKER, open_script, run_script
+from lb_mpi.mpi.pool.served import run_alone
 from tests.misbehaviour import RAISES, NotForPickling
 
 COMM = MPI.COMM_WORLD
@@ -484,9 +484,17 @@ import sys
 import lb_mpi
 K = int(sys.argv[1])
 def times(x): return x * K
+class Box:
+    def __init__(self, x): self.x = x
+class Wrong(Exception): pass
+def fail(x): raise Wrong(x)
 if __name__ == "__main__":
     with lb_mpi.Pool() as pool:
         assert pool.map(times, 50) == [7 * k for k in range(50)]
+        boxes = pool.map(Box, range(50), chunksize=1)
+        assert [(type(box), box.x) for box in boxes] == [(Box, k) for k in range(50)]
+        errors = [pool.submit(fail, k).exception() for k in range(9)]
+        assert [(type(error.__cause__), error.__cause__.args) for error in errors] == [(Wrong, (k,)) for k in range(9)]
     with lb_mpi.Pool() as pool:
         assert pool.submit(times, 3).result() == 21
     raise KeyError("at the end")
@@ -500,7 +508,8 @@ def test_a_script_that_rank_0_runs_alone(tmp_path: Path, monkeypatch: pytest.Mon
     COMM.Barrier()
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    for name in ("__main__", WORKER):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
     with pytest.raises(OSError, match="No such file"):
         open_script(str(path.with_name("none.py")), module=False)
     with pytest.raises(ValueError, match="-m no_such_module: expected the name of a module"):

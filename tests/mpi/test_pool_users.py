@@ -11,7 +11,7 @@ from scipy.optimize import differential_evolution, rosen
 
 import lb_mpi
 from lb_mpi import Pool as MPIPool
-from lb_mpi.mpi.collective import agree
+from lb_mpi.mpi.common.collective import agree
 
 COMM = MPI.COMM_WORLD
 SEED = 20

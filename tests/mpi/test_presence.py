@@ -19,10 +19,10 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import parse
-from lb_mpi.mpi import presence
-from lb_mpi.mpi.diffuse import Diffuser, diffuse
-from lb_mpi.mpi.exchange import NeighbourExchange
-from lb_mpi.mpi.tags import MOST, Tag
+from lb_mpi.mpi.common import presence
+from lb_mpi.mpi.common.tags import MOST, Tag
+from lb_mpi.mpi.rows.diffuse import Diffuser, diffuse
+from lb_mpi.mpi.rows.exchange import NeighbourExchange
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD

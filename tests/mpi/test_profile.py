@@ -18,11 +18,11 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi import profile_end
-from lb_mpi.mpi.profile_end import Look, split_collectives
-from lb_mpi.mpi.profile_script import Ended, open_program, run_program
-from lb_mpi.mpi.profiled import install
-from lb_mpi.mpi.profiling import Recorder, n_bytes
+from lb_mpi.mpi.profile import end as profile_end
+from lb_mpi.mpi.profile.end import Look, split_collectives
+from lb_mpi.mpi.profile.profiled import install
+from lb_mpi.mpi.profile.profiling import Recorder, n_bytes
+from lb_mpi.mpi.profile.script import Ended, open_program, run_program
 from lb_mpi.profiling.profile import Line, Profile, lines_of, profile_from, read_profile
 
 COMM = MPI.COMM_WORLD

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from lb_mpi.__main__ import main
 from lb_mpi.machine import read_machine
-from lb_mpi.mpi.speed import _calibrate, measure, multiply_add
+from lb_mpi.mpi.graph.speed import _calibrate, measure, multiply_add
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

@@ -23,12 +23,13 @@ def _main() -> None:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         module.guard()
-    del sys.modules[__name__]
+    mine = sys.modules.pop(__name__)
     try:
-        importlib.import_module("sitecustomize")
+        importlib.import_module(__name__)
     except ImportError as error:
-        if error.name != "sitecustomize":
+        if error.name != __name__:
             raise
+        sys.modules[__name__] = mine  # there is no other one; who imports a module must find it
 
 
 if __name__ == "sitecustomize":

@@ -1,0 +1,1 @@
+"""A slow rank and a slow network of hosts, emulated on one machine."""

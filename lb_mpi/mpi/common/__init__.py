@@ -1,0 +1,1 @@
+"""What all doors carry their protocols with: one carrier, one transport, one presence, one failure."""

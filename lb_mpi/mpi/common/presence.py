@@ -1,0 +1,537 @@
+"""Presence: in a call that all ranks make, who is awaited, who has failed, and Ctrl-C.
+
+    with call("lb_mpi.save"):                   # what this rank does; Ctrl-C is held back
+        own = duplicate(comm)                   # a communicator of our own; it has a `Presence`
+        wait(own, own.Iallreduce(mine, all))    # asleep; ends by an error when another rank has told that it can't go on
+
+Each communicator of a user's that comes to a call of ours gets one duplicate, once, kept as its attribute: the house.  On
+that, a rank that has waited for LB_MPI_HANG_S seconds (60; 0: never) asks all others what they do, and warns once, naming
+those that don't answer.  The law: whoever waits or works on in a loop of ours answers within a quarter of a second; a rank
+in a user's function, one that is outside of lb_mpi, and one that is stopped, don't.  Of the ranks that wait only the lowest
+warns, so that there is one warning in a job.
+
+All other communicators are duplicates of the house, one for each plan, pool, and so on.  On such a one, a rank that can't
+go on tells all others, and whoever waits raises, too.  Afterwards messages may still be under way, which no later
+communicator must receive, and the MPI may still write to the buffers: both are kept for ever.
+
+While all goes well this costs nothing: nobody looks for anything but who has waited for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from lb_mpi import signs
+from lb_mpi.checks import show
+from lb_mpi.errors import Error
+from lb_mpi.mpi.common.failure import describe, is_of_all, mark, place
+from lb_mpi.mpi.common.interrupts import Interrupts, held
+from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap
+
+VARIABLE, HANG_S = "LB_MPI_HANG_S", 60.0
+EVERY_S = 0.25  # between two looks for questions
+ANSWER_S = 1.0  # that the others have to answer
+MOST_NAMED = 8
+LOOKS = 8  # in a row, before others get the core: balanced ranks are done at nearly the same time
+QUICK_S = 0.2e-3  # without a nap; others may have the core
+LONGEST_NAP_S = 0.5e-3
+FAILED_AFTER_S = 5e-3  # of waiting: look whether another rank has failed
+LATE_AFTER_S = 1.0  # of waiting
+LONGEST = 1000  # bytes of a text: any MPI sends so few without being asked for
+UNNAMED = "lb_mpi"
+_MESSAGE = struct.Struct("<qq112s")  # _Kind, number of the question, call
+_key = MPI.KEYVAL_INVALID
+_kept: list[Any] = []  # what the MPI may still write to, and communicators with messages under way
+_houses: list[Presence] = []
+_left: list[Presence] = []  # houses whose user has freed the communicator
+
+
+class _Kind(IntEnum):
+    QUESTION = 0
+    WORKS = 1
+    WAITS = 2
+    SERVES = 3  # in no call, but would come to one
+
+
+class Answer(NamedTuple):
+    """What another rank does."""
+
+    kind: int
+    call: str
+
+
+def hang_s() -> float:
+    """Seconds of waiting after which to warn, as the environment says; 0: never.  ValueError for what is no such number."""
+    text = os.environ.get(VARIABLE)
+    if not text or not text.strip():
+        return HANG_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise ValueError(f"{VARIABLE} = {show(text)}: expected seconds, 0 or more (0: never warn)")
+    return seconds
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+class _Here:
+    """What this process does."""
+
+    call = ""  # "": it is in none
+    number = 0  # of the call
+    hang_s = 0.0
+    warned = False
+
+    def begin(self, name: str) -> None:
+        try:
+            self.hang_s = hang_s() if name else 0.0
+        except ValueError:  # all ranks agree on it, and raise, as soon as they have come together
+            self.hang_s = HANG_S
+        self.call, self.warned = name, False
+        self.number += 1
+
+
+_here = _Here()
+
+
+class call:
+    """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.interrupts`).
+
+    Blocks may be nested: the outermost name counts.  "" is no call: nobody is warned.  `watched`: who has started the
+    program may take it for a hang when nothing happens here for long, and end it.
+    """
+
+    __slots__ = ("_held", "_name", "_outermost", "_phase")
+
+    def __init__(self, name: str, *, watched: bool = False) -> None:
+        self._name = name
+        self._phase = signs.phase(name) if watched else None
+
+    def __enter__(self) -> Interrupts:  # not a generator: a map comes here twice, and may be a short one
+        self._outermost = not _here.call
+        if self._outermost:
+            _here.begin(self._name)
+        if self._phase is not None:
+            self._phase.__enter__()
+        self._held = held()
+        return self._held.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._phase is not None:
+            self._phase.__exit__(kind, error, trace)
+        if self._outermost:
+            _here.begin("")
+        self._held.__exit__(kind, error, trace)
+
+
+# --- who is awaited? --------------------------------------------------------------------------------------------------
+
+
+class _RollCall:
+    """Asks and answers on a house."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self.comm = comm
+        self.used = False  # messages may be under way
+        self._of_call = 0
+        self._number = 0  # of the last question of this rank
+        self._asked_at: float | None = None
+        self._answers: dict[int, Answer] = {}  # to that question, by rank
+        self._going: list[tuple[MPI.Request, bytes]] = []
+
+    def look(self, now: float, waited_s: float) -> None:
+        """Ask and warn when this rank has waited for long."""
+        if _here.warned or not _here.call or not 0.0 < _here.hang_s <= waited_s:
+            self._asked_at = None
+        elif self._asked_at is None or self._of_call != _here.number:
+            self._asked_at, self._of_call, self._number = now, _here.number, self._number + 1
+            self._answers.clear()
+            for rank in range(self.comm.size):
+                if rank != self.comm.rank:
+                    self._send(rank, _Kind.QUESTION, self._number, "")
+        elif now > self._asked_at + ANSWER_S:
+            _here.warned = True
+            if not any(one.kind == _Kind.WAITS and rank < self.comm.rank for rank, one in self._answers.items()):
+                _warn(awaited(self.comm.rank, self.comm.size, _here.call, waited_s, self._answers))
+
+    def serve(self, waited_s: float) -> None:
+        """Receive; answer questions."""
+        status = MPI.Status()
+        while self.comm.Iprobe(MPI.ANY_SOURCE, Tag.ROLL_CALL, status):
+            heard, source = bytearray(_MESSAGE.size), status.Get_source()
+            self.comm.Recv([heard, MPI.BYTE], source, Tag.ROLL_CALL)
+            self.used = True
+            kind, number, name = _MESSAGE.unpack(heard)
+            if kind == _Kind.QUESTION:
+                waits = waited_s > _here.hang_s / 2
+                mine = _Kind.SERVES if not _here.call else _Kind.WAITS if waits else _Kind.WORKS
+                self._send(source, mine, number, _here.call)
+            elif number == self._number:
+                self._answers[source] = Answer(kind, name.rstrip(b"\0").decode(errors="replace"))
+        self._going = [(request, buffer) for request, buffer in self._going if not request.Test()]
+
+    def _send(self, rank: int, kind: _Kind, number: int, name: str) -> None:
+        self.used = True
+        buffer = _MESSAGE.pack(kind, number, name.encode(errors="replace"))
+        self._going.append((self.comm.Isend([buffer, MPI.BYTE], rank, Tag.ROLL_CALL), buffer))
+
+
+class _Unsettled:
+    """Stands for the roll call where there is no communicator of ours yet, so that nobody can be asked."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        # Some ranks warn: whichever one is awaited, another one does.
+        self._rank, self._warns = comm.rank, comm.rank & (comm.rank - 1) == 0
+
+    def look(self, _now: float, waited_s: float) -> None:
+        if self._warns and not _here.warned and _here.call and 0.0 < _here.hang_s <= waited_s:
+            _here.warned = True
+            _warn(f"rank {self._rank} has waited for {waited_s:.0f} s in {_here.call}: some rank has not called it yet")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int, Answer]) -> str:
+    """Say for whom `rank` waits in the call `name`, from what the others have answered, by rank.   (pure)"""
+    silent = [other for other in range(size) if other != rank and other not in answers]
+    said = []
+    if silent:
+        does = "do" if len(silent) > 1 else "does"
+        said.append(f"{_named(silent)} {does} not answer (not in the call, computing, or stopped)")
+    elsewhere: dict[str, list[int]] = {}
+    working = []
+    for other, (kind, theirs) in sorted(answers.items()):
+        if kind != _Kind.SERVES and theirs != name:
+            elsewhere.setdefault(theirs, []).append(other)
+        elif kind == _Kind.WORKS:
+            working.append(other)
+    for theirs, ranks in elsewhere.items():
+        said.append(f"{_named(ranks)} {_are(ranks)} in {theirs}")
+    if working:
+        said.append(f"{_named(working)} {_are(working)} at work")
+    return f"rank {rank} has waited for {waited_s:.0f} s in {name}: {'; '.join(said) or 'all other ranks wait, too'}"
+
+
+def _are(ranks: list[int]) -> str:
+    return "are" if len(ranks) > 1 else "is"
+
+
+def _named(ranks: Iterable[int]) -> str:
+    names = [str(rank) for rank in ranks]
+    more = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    return f"rank{'s' * (len(names) > 1)} {', '.join(names[:MOST_NAMED])}{more}"
+
+
+# --- presence ---------------------------------------------------------------------------------------------------------
+
+
+class Presence:
+    """All ranks of `comm`, a communicator of our own, which `close` frees; `name` is what the user has closed then.
+
+        presence = presence_of(duplicate(comm)); presence.name = "plan"
+        presence.check()                        # neither closed nor failed
+        with presence.telling():                # what is raised here, this rank tells all others
+            request = presence.comm.Irecv(...)
+            presence.wait(request.Test)         # lb_mpi.Error when another rank has failed
+        presence.close()
+
+    `house` is that of the same ranks, None: this is one.  `parent`: a failure that is told there is heard here, too.
+    """
+
+    def __init__(
+        self, comm: MPI.Intracomm, house: Presence | None = None, parent: Presence | None = None, name: str = UNNAMED
+    ) -> None:
+        self.comm, self.name, self.usual_call = comm, name, UNNAMED
+        self._failure: str | None = None
+        self._parent = parent
+        self._users: MPI.Intracomm | None = None  # of a house: the user's communicator
+        self._house = self if house is None else house
+        self._roll: _RollCall | _Unsettled = _RollCall(comm) if house is None else house._roll
+        self._look_at = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Some rank has told that it can't go on."""
+        return self._failure is not None
+
+    def check(self) -> None:
+        """ValueError after `close`, Error after a failure on any rank."""
+        if self._failure is not None:
+            raise Error(f"{self.name} after a failure ({self._failure}): expected close")
+        if not self.comm:
+            raise closed(self.name)
+
+    def look(self, waited_s: float = 0.0) -> None:
+        """Answer, now and then; ask and warn when this rank has waited for long.  To be called in loops: costs 0.1 us."""
+        now = time.perf_counter()
+        if now < self._look_at:
+            return
+        self._look_at = now + EVERY_S
+        for house in _houses:
+            house._roll.serve(waited_s)  # type: ignore[union-attr]
+        self._roll.look(now, waited_s)
+
+    def wait(
+        self,
+        done: Callable[[], bool],
+        keep: Any = None,
+        *,
+        late: Callable[[], str | None] | None = None,
+        name: str | None = None,
+        longest_s: float = LONGEST_NAP_S,
+    ) -> None:
+        """Look until `done()`, asleep if it takes long; Error when another rank has told that it can't go on.
+
+        `keep` is what the MPI may still write to if this fails; `late()` is asked, after a second, what is wrong.  `name`:
+        of the call, where this rank is in none by now (None: `usual_call`); "": to wait for long is as it should be.
+        Ctrl-C is raised when this rank has waited on for a second, since the others may be about to come.
+        """
+        try:
+            for _ in range(LOOKS):
+                if done():
+                    return
+            began = time.perf_counter()
+            while time.perf_counter() - began < QUICK_S:
+                os.sched_yield()
+                if done():
+                    return
+            with call(self.usual_call if name is None else name) as interrupts:
+                self._wait(done, late, began, longest_s, interrupts)
+        except BaseException:
+            _kept.append((done, keep))
+            raise
+
+    def _wait(
+        self,
+        done: Callable[[], bool],
+        late: Callable[[], str | None] | None,
+        began: float,
+        longest_s: float,
+        interrupts: Interrupts,
+    ) -> None:
+        nap, interrupted_at = Nap(longest_s), float("inf")
+        while not done():
+            nap.take()
+            now = time.perf_counter()
+            waited_s = now - began
+            self.look(waited_s)
+            if waited_s > FAILED_AFTER_S:
+                self.hear()
+            if interrupts.pending:
+                interrupted_at = min(interrupted_at, now)
+                if now > interrupted_at + PATIENCE_S:
+                    interrupts.check()
+            if waited_s > LATE_AFTER_S and late is not None and (wrong := late()) is not None:
+                self._tell(wrong)
+                raise Error(wrong)
+
+    def spread(self, error: BaseException, *, alone: bool = False) -> None:
+        """Tell all others, once, why this rank can't go on; what all ranks raise together only if `alone` it can't."""
+        if self._failure is None and self.comm and (alone or not self.raised_by_all(error)):
+            mine = isinstance(error, ValueError | TypeError)
+            self._tell(f"rank {self.comm.rank}: {describe(error)}{'' if mine else f' {place(error)}'}")
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Spread what is raised in this block."""
+        try:
+            yield
+        except BaseException as error:
+            self.spread(error)
+            raise
+
+    def raised_by_all(self, error: BaseException) -> bool:
+        """Return whether all ranks raise this together."""
+        return is_of_all(error, self._house)
+
+    def together(self, error: BaseException) -> BaseException:
+        """Note that all ranks raise this together."""
+        mark(error, self._house)
+        return error
+
+    def close(self, free: Callable[[], None] = lambda: None) -> None:
+        """Collective: free what `free` frees and the communicator.  A second time, and after a failure, do nothing.
+
+        Error when another rank fails meanwhile, or has failed.
+        """
+        if not self.comm:
+            return
+        comm = self.comm
+        try:
+            if self._failure is None:
+                self.wait(comm.Ibarrier().Test, name=f"close of a {self.name}")
+                self._hear()  # a rank may have failed in that very wait, when its part of the barrier had begun
+                free()
+                comm.Free()
+        except BaseException as error:
+            self.spread(error)
+            raise
+        finally:
+            if comm:
+                self.abandon(comm, free)
+            self.comm = MPI.COMM_NULL  # type: ignore[assignment]
+
+    def leave(self, error: BaseException) -> None:
+        """End it by this error: all ranks come to this, unless this one is alone in it, and tells them."""
+        self.spread(error)
+        if self._failure is None and self.comm:
+            self.comm.Free()
+        self.close()
+
+    def abandon(self, *what: object) -> None:
+        """Keep for ever what the MPI may still write to."""
+        _kept.append(what)
+
+    def hear(self) -> None:
+        """Error when another rank has told that it can't go on."""
+        one: Presence | None = self
+        while one is not None:
+            if one.comm:
+                one._hear()
+            one = one._parent
+
+    def duplicate(self) -> MPI.Intracomm:
+        """Collective: a communicator of the same ranks, whose `Presence` is a child of this one."""
+        self.check()
+        with self.telling():
+            comm = _idup(self.comm, self)
+        child = Presence(comm, self._house, self)
+        comm.Set_attr(_keyval(), child)
+        return comm
+
+    def _hear(self) -> None:
+        status = MPI.Status()
+        if self.comm.Iprobe(MPI.ANY_SOURCE, Tag.FAILURE, status):
+            data = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
+            self.comm.Recv([data, MPI.BYTE], status.Get_source(), Tag.FAILURE)
+            self._fail(data.tobytes().decode(errors="replace"))
+            raise Error(self._failure)
+
+    def _tell(self, text: str) -> None:
+        self._fail(text)
+        data = np.frombuffer(text.encode(errors="replace")[:LONGEST], dtype=np.uint8)
+        others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
+        self.abandon(data, [self.comm.Isend([data, MPI.BYTE], rank, Tag.FAILURE) for rank in others])
+
+    def _fail(self, text: str) -> None:
+        self._failure = text
+        if self._users is not None:  # a house is given up: the next call settles again
+            users, self._users = self._users, None
+            _houses.remove(self)
+            users.Delete_attr(_keyval())
+
+
+def closed(name: str) -> ValueError:
+    """Make the error of what is used after its `close`."""
+    return ValueError(f"a {name} that was closed: expected an open one")
+
+
+# --- communicators ----------------------------------------------------------------------------------------------------
+
+
+def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Collective: a communicator of our own, of the same ranks, without topology; to be freed by who has asked for it.
+
+    TypeError for what is no intracommunicator, ValueError for one that has been freed.
+    """
+    if not isinstance(comm, MPI.Intracomm):
+        raise TypeError(f"comm = {show(comm)}: expected an mpi4py intracommunicator")
+    if comm == MPI.COMM_NULL:
+        raise ValueError("comm = COMM_NULL: expected a communicator that has not been freed")
+    signs.begin()
+    with call(UNNAMED):
+        return (_found(comm) or _settle(comm)).duplicate()
+
+
+def presence_of(comm: MPI.Comm) -> Presence:
+    """Return the presence of a communicator of ours; of a user's, that of its house, or one that can't ask anybody."""
+    found = _found(comm)
+    if found is None:
+        assert isinstance(comm, MPI.Intracomm)
+        found = Presence(MPI.COMM_NULL, name=UNNAMED)  # type: ignore[arg-type]
+        found._roll = _Unsettled(comm)
+    return found
+
+
+def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: float = LONGEST_NAP_S) -> None:
+    """Complete `request` of `comm`, asleep most of the time; see `Presence.wait`."""
+    presence_of(comm).wait(request.Test, (request, keep), longest_s=longest_s)
+
+
+def adopt(comm: MPI.Intracomm, of: MPI.Intracomm) -> Presence:
+    """Make the presence of `comm`, which the MPI has made from `of`, a communicator of ours, and takes its place."""
+    old = presence_of(of)
+    presence = Presence(comm, old._house, old._parent, old.name)
+    presence.usual_call = old.usual_call
+    comm.Set_attr(_keyval(), presence)
+    return presence
+
+
+def _found(comm: MPI.Comm) -> Presence | None:
+    if _key == MPI.KEYVAL_INVALID:
+        return None
+    found: Any = comm.Get_attr(_key)
+    return found  # type: ignore[no-any-return]
+
+
+def _keyval() -> int:
+    global _key
+    if _key == MPI.KEYVAL_INVALID:
+        _key = MPI.Comm.Create_keyval(delete_fn=_freed)
+    return _key
+
+
+def _freed(_comm: MPI.Comm, _keyval: int, presence: Presence) -> None:
+    """The MPI frees a communicator.  Nothing of the MPI may be called here."""
+    if presence._users is not None:  # the user's own one
+        presence._users = None
+        _houses.remove(presence)
+        _left.append(presence)
+
+
+def _settle(comm: MPI.Intracomm) -> Presence:
+    """Collective: make the house of a user's communicator."""
+    while _left:
+        one = _left.pop()
+        one._roll.serve(0.0)  # type: ignore[union-attr]
+        if one._roll.used:  # type: ignore[union-attr]
+            _kept.append(one)  # an answer may still come, which no later communicator must receive
+        else:
+            one.comm.Free()
+    own = _idup(comm, presence_of(comm))
+    if own.Get_topology() != MPI.UNDEFINED:
+        # Open MPI dies when it's asked to make another topology from a duplicate that has one.  All ranks are here.
+        bare = MPI.Intracomm(own.Split(0, own.rank))
+        own.Free()
+        own = bare
+    house = Presence(own)
+    house._users = comm
+    _houses.append(house)
+    comm.Set_attr(_keyval(), house)
+    return house
+
+
+def _idup(comm: MPI.Intracomm, presence: Presence) -> MPI.Intracomm:
+    """Duplicate without blocking: in `Dup`, the ranks that wait for another one are deaf, and spin."""
+    own, request = comm.Idup()
+    presence.wait(request.Test, (own, request))
+    return MPI.Intracomm(own)

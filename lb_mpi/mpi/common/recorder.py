@@ -1,0 +1,197 @@
+"""The record of this process, kept in a file while it runs, when LB_MPI_RECORD names a folder.
+
+It is begun by the first driver that is called, and written about once a second, at the end of each bin of time (see
+`lb_mpi.record.record`), and when Python ends: without a message, so that a rank alone can do it.  An error when it is
+written ends the recording, not the run.
+
+Clocks: ranks of one host have one clock.  Between hosts, the lowest rank of each exchanges messages with the lowest rank of
+all, when a driver begins and when it ends, not more often than every ALIGN_S seconds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import mpi4py
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+import lb_mpi
+from lb_mpi.files import create
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather
+from lb_mpi.mpi.common.facts import library
+from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.record.events import Clock, Event, Mark, Phase
+from lb_mpi.record.record import OFF, Record
+from lb_mpi.record.store import About, file_name, header, place, snapshot
+
+VARIABLE = "LB_MPI_RECORD"
+WRITE_S = 1.0
+ALIGN_S = 10.0
+ROUNDS = 16  # of ping and pong
+_files: list[_File] = []  # none, or that of this process
+
+
+class _File:
+    """The file of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        world = MPI.COMM_WORLD
+        now, wall = time.perf_counter(), time.time()
+        self.about = About(
+            world.rank, world.size, socket.gethostname(), os.getpid(), now, wall, _versions(), " ".join(sys.argv)
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = create(folder / file_name(world.rank))
+        self.record = Record(now, self._on_bin)
+        self._number, self._due = 0, now + WRITE_S
+        self._write(header(self.about), 0)
+        self.write(now)
+
+    def write(self, now: float, *, ended: bool = False) -> None:
+        """Write all that is known by now; nothing in a process that was forked from this one."""
+        if self._file < 0 or os.getpid() != self.about.process:
+            return
+        self._due = now + WRITE_S
+        frame = snapshot(self.record, now, self._number, ended=ended)
+        try:
+            self._write(frame, place(self._number, self.about.size))
+        except OSError:  # no room: the snapshot before this one stays
+            os.close(self._file)
+            self._file = -1
+        self._number += 1
+
+    def _on_bin(self, now: float) -> None:
+        if now >= self._due:
+            self.write(now)
+
+    def _write(self, data: bytes, at: int) -> None:
+        left = memoryview(data)
+        while left:
+            n = os.pwrite(self._file, left, at)
+            left, at = left[n:], at + n
+
+
+def recorder(comm: MPI.Intracomm) -> Record:
+    """Collective: the record of this process, or one that does nothing when the run isn't recorded.
+
+    ValueError on every rank unless all have the same LB_MPI_RECORD, OSError when its folder can't be written to.
+    """
+    folder = os.environ.get(VARIABLE)
+    agree_on(comm, **{VARIABLE: folder})
+    if not folder:
+        return OFF
+
+    def begin() -> Record:
+        if not _files:
+            _files.append(_File(Path(folder)))
+            atexit.register(_end)
+        return _files[0].record
+
+    record = agree(comm, begin)
+    align(comm, record)
+    return record
+
+
+def records() -> bool:
+    """Return whether this process records, or will when a driver is called."""
+    return bool(os.environ.get(VARIABLE))
+
+
+def map_of(shares: NDArray[np.float64], layout: str = "") -> None:
+    """Record which part of each place of the domain this rank computed, (h, w) from 0 to 1, the same shape on all ranks.
+
+    `layout` : in words, how a graph without coordinates was laid out.
+    Not collective; does nothing where the run isn't recorded, or no driver was called.
+    """
+    for file in _files:
+        file.record.draw(shares)
+        if layout:
+            file.record.use("map", {"layout": layout})
+
+
+def mark_save(began: float, number: int) -> None:
+    """Record that this rank has written its part of save `number`, since `began`; not collective."""
+    for file in _files:
+        file.record.mark(Mark(Event.SAVE, began, time.perf_counter(), number))
+
+
+def worlds(comm: MPI.Intracomm) -> list[int]:
+    """The rank in COMM_WORLD of each rank of `comm`; -1 for one of another world."""
+    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    found = group.Translate_ranks(None, world)
+    for each in (group, world):
+        each.Free()
+    return [-1 if rank == MPI.UNDEFINED else int(rank) for rank in found]
+
+
+@contextlib.contextmanager
+def running(record: Record, phase: Phase = Phase.PROTOCOL) -> Iterator[None]:
+    """Run a driver in this block: its phases are recorded, and afterwards the rank is where it was before."""
+    before = record.phase
+    record.enter(phase, time.perf_counter())
+    try:
+        yield
+    finally:
+        record.enter(before, time.perf_counter())
+
+
+def align(comm: MPI.Intracomm, record: Record) -> None:
+    """Collective: find out how the clocks of the hosts differ, where there are several, and where it's due."""
+    if record is OFF:
+        return
+    now = time.perf_counter()
+    due = not record.clocks or now > record.clocks[-1].at + ALIGN_S
+    told: list[tuple[str, bool]] = allgather(comm, (socket.gethostname(), due))
+    first: dict[str, int] = {}
+    for rank, (host, _) in enumerate(told):
+        first.setdefault(host, rank)
+    if len(first) == 1 or not any(due for _, due in told):
+        return
+    mine = None
+    for leader in list(first.values())[1:]:
+        if comm.rank == leader:
+            mine = _ask(comm)
+        elif comm.rank == 0:
+            _answer(comm, leader)
+    offset_s, error_s = allgather(comm, mine)[first[told[comm.rank][0]]] or (0.0, 0.0)
+    record.clock(Clock(time.perf_counter(), worlds(comm)[0], offset_s, error_s))
+
+
+def _ask(comm: MPI.Intracomm) -> tuple[float, float]:
+    """Ask rank 0 for its time, again and again; what is to be added to the own one by the quickest answer, and the error."""
+    theirs, best = np.zeros(1), (0.0, float("inf"))
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        comm.Send(theirs, 0, Tag.CLOCK)
+        comm.Recv(theirs, 0, Tag.CLOCK)
+        ended = time.perf_counter()
+        best = min(best, (float(theirs[0]) - 0.5 * (began + ended), 0.5 * (ended - began)), key=lambda one: one[1])
+    return best
+
+
+def _answer(comm: MPI.Intracomm, leader: int) -> None:
+    mine = np.zeros(1)
+    for _ in range(ROUNDS):
+        comm.Recv(mine, leader, Tag.CLOCK)
+        mine[0] = time.perf_counter()
+        comm.Send(mine, leader, Tag.CLOCK)
+
+
+def _versions() -> str:
+    mpi = library(MPI.Get_library_version())
+    return f"Python {platform.python_version()}, mpi4py {mpi4py.__version__}, {mpi}, lb_mpi {lb_mpi.__version__}"
+
+
+def _end() -> None:
+    for file in _files:
+        file.write(time.perf_counter(), ended=True)

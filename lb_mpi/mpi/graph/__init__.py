@@ -1,0 +1,1 @@
+"""lb_mpi.distribute and lb_mpi.measure on MPI."""

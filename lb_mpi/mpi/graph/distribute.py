@@ -1,0 +1,269 @@
+"""Static balancing: the root decides how many and which vertices of a task graph each rank gets, and sends each its part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import ArrayLike
+
+from lb_mpi import checks
+from lb_mpi.checks import choice, function, integer, number, show
+from lb_mpi.distributing.allocation import Allocation, allocate
+from lb_mpi.distributing.halo import Piece, Pieces, block_parts, part_of, random_parts
+from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph_files import as_graph
+from lb_mpi.machine import Machine
+from lb_mpi.metrics import check_parts, check_speeds
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, opened, wait
+from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.graph.halo import HaloPlan, Worth
+from lb_mpi.mpi.graph.speed import Kernel, measure
+from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition
+from lb_mpi.partitioning.quality import cut, mapping_cost
+
+METHODS = ("static", "multilevel-spectral", "block", "random")
+PARTITIONERS = {"static": "multilevel", "multilevel-spectral": "multilevel-spectral"}  # the others know no speeds
+
+
+def distribute(
+    comm: MPI.Intracomm,
+    graph: Any,
+    *,
+    root: int = 0,
+    method: str = "static",
+    speeds: ArrayLike | None = None,
+    machine: Machine | None = None,
+    kernel: Kernel | None = None,
+    unit_s: float | None = None,
+    imbalance: float = 0.03,
+    effort: str = "good",
+    seed: int = 0,
+    parts: ArrayLike | None = None,
+    aim: str = "cut",
+    connected: bool = False,
+    emulated_speed: float = 1.0,
+) -> HaloPlan:
+    """Deal out the vertices of a task graph to the ranks of `comm`, each as much as it can do, with few edges cut.
+
+    Collective.  Works on duplicates of `comm`.  `root` is the same on all ranks; the other arguments but
+    `kernel` and `emulated_speed` count on the root only.
+    The graph's vertex weights are work, its edge weights the bytes that are exchanged.  The root, which needs memory
+    for the whole graph, decides; the others receive their part, and sleep until it comes.
+
+    Parameters
+    ----------
+    graph : on the root: an `lb_mpi.graph.Graph`, a networkx graph, a symmetric scipy.sparse matrix, or a file's path (see
+        `lb_mpi.partition`).
+    method : "static": counts from `lb_mpi.allocate`, then `lb_mpi.partition`.  For comparison: "multilevel-spectral", the
+        same with that method of `partition`; and whatever the speeds, "block", equal numbers of vertices in the order of
+        the graph, and "random", equal numbers dealt at random.
+    speeds : (P,) of the ranks, in any unit; None: those of the `machine`, or else they are measured.
+    machine : as measured before (see `lb_mpi.machine`), with the same ranks on the same hosts.
+    kernel : typical work to measure speeds with, see `lb_mpi.measure`; on all ranks, or on none.
+    unit_s : seconds that work of vertex weight 1 takes on the fastest rank.  Given that, the costs of messages (the
+        machine's, or measured) count in the allocation, otherwise it is by speed alone.  Values for one rank travel in
+        one message, so an exchange costs the time for the bytes of an edge, not the latency.  The plan then has its `cost`.
+    imbalance : how far a part may exceed its target, relatively.
+    effort : of the partitioner: "fast", "good", "best".
+    seed : of the partitioner, and of "random".
+    parts : (n,) the rank of each vertex; given that, nothing is measured or computed.
+    aim : "cut", or "time", which needs `unit_s`: see `lb_mpi.partition`.  The plan tells the `cost_by_cut`, too.
+    connected : every part is in one piece, see `lb_mpi.partition`.
+    emulated_speed : relative, above 0 and at most 1, of an emulated rank where speeds are measured, and where its time is
+        recorded; may differ by rank.
+
+    Returns this rank's `lb_mpi.mpi.graph.halo.HaloPlan`; close it, or use it in a `with` statement.
+
+    ValueError or TypeError on every rank when an argument is wrong on any.
+    """
+    with opened(comm, "lb_mpi.distribute") as own:
+        first = agree(own, lambda: integer("root", root, 0, own.size - 1))
+        agree(own, lambda: (function("kernel", kernel, optional=True), checks.emulated_speed(emulated_speed)))
+        agree_on(own, root=first, kernel=None if kernel is None else "a function")
+        on_root = own.rank == first
+        tasks = agree(own, lambda: as_graph(graph) if on_root else None)
+        hosts = tuple(allgather(own, MPI.Get_processor_name()))
+        options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts, aim, connected)
+        wants = bcast(own, agree(own, lambda: options.check(tasks.n) if tasks is not None else None), first)
+        if wants.speeds or wants.messages:
+            rounds = 5 if wants.speeds else 1
+            measured = measure(own, kernel, messages=wants.messages, rounds=rounds, emulated_speed=emulated_speed)
+            options = options._replace(machine=measured)
+        decided = agree(own, lambda: None if tasks is None else _decide(tasks, options))
+        worth, allocation = bcast(own, decided and (decided.worth, decided.allocation), first)
+        piece = _scatter(own, decided and decided.pieces, first)
+        part = agree(own, lambda: part_of(piece, own.rank))
+        return HaloPlan(own, part, worth, allocation, decided and decided.owners, emulated_speed)
+
+
+class _Wants(NamedTuple):
+    """The quantities that have to be measured."""
+
+    speeds: bool
+    messages: bool
+
+
+class _Options(NamedTuple):
+    """The arguments that count on the root only."""
+
+    hosts: tuple[str, ...]
+    method: str
+    speeds: ArrayLike | None
+    machine: Machine | None
+    unit_s: float | None
+    imbalance: float
+    effort: str
+    seed: int
+    parts: ArrayLike | None
+    aim: str
+    connected: bool
+
+    def check(self, n: int) -> _Wants:
+        """Check; return what has to be measured.  ValueError or TypeError, n vertices being given."""
+        choice("method", self.method, METHODS)
+        choice("effort", self.effort, EFFORTS)
+        choice("aim", self.aim, AIMS)
+        checks.seed(self.seed)
+        number("imbalance", self.imbalance, least=0.0)
+        if self.unit_s is not None:
+            number("unit_s", self.unit_s, above=0.0, unit="seconds")
+        if self.speeds is not None:
+            check_speeds(self.speeds, len(self.hosts))
+        if self.machine is not None:
+            self._check_machine(self.machine)
+        if self.parts is not None:
+            check_parts(self.parts, n, len(self.hosts))
+        if self.parts is not None or self.method not in PARTITIONERS:
+            if self.aim != "cut" or self.connected:
+                given = "parts" if self.parts is not None else f"method = {self.method!r}"
+                raise ValueError(f"aim = {self.aim!r}, connected = {self.connected!r} with {given}: it decides alone")
+            return _Wants(False, False)
+        if self.aim == "time" and self.unit_s is None:
+            raise ValueError("aim = 'time' without unit_s: expected the seconds of a unit of work on the fastest rank")
+        unknown = self.machine is None
+        return _Wants(unknown and self.speeds is None, unknown and self.unit_s is not None)
+
+    def costs(self) -> Machine | None:
+        """What work and messages cost; None if that is not known."""
+        if self.machine is None or self.unit_s is None:
+            return None
+        speeds = check_speeds(self.machine.speeds if self.speeds is None else self.speeds, len(self.hosts))
+        return Machine(self.hosts, speeds, self.machine.latency_s, self.machine.s_per_byte)
+
+    def _check_machine(self, machine: Machine) -> None:
+        if not isinstance(machine, Machine):
+            raise TypeError(f"machine = {show(machine)}: expected an lb_mpi.machine.Machine")
+        if machine.size != len(self.hosts):
+            raise ValueError(f"machine of {machine.size} ranks: expected {len(self.hosts)}")
+        for rank, (measured, here) in enumerate(zip(machine.hosts, self.hosts, strict=True)):
+            if measured != here:
+                raise ValueError(f"machine with rank {rank} on host {measured}: expected {here} (measure it anew)")
+
+
+class _Decided(NamedTuple):
+    """Parts as the root has found them."""
+
+    owners: Ints  # (n,) the rank of each vertex
+    allocation: Allocation | None
+    pieces: Pieces
+    worth: Worth
+
+
+def _decide(graph: Graph, options: _Options) -> _Decided:
+    size, allocation, by_cut = len(options.hosts), None, None
+    machine = options.costs()
+    if options.parts is not None:
+        owners = check_parts(options.parts, graph.n, size)
+    elif options.method == "block":
+        owners = block_parts(graph.n, size)
+    elif options.method == "random":
+        owners = random_parts(graph.n, size, options.seed)
+    else:
+        allocation = allocation_of(graph, size, options.speeds, options.machine, options.unit_s)
+        owners = _by_cut(graph, allocation, options)
+        if options.aim == "time" and machine is not None:
+            from lb_mpi.partitioning.shorten import shorten  # late: it brings numba
+
+            effort, seed, whole = options.effort, options.seed, options.connected
+            by_cut = mapping_cost(graph, owners, machine, unit_s=options.unit_s)
+            owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed, connected=whole)
+    cost = None if machine is None else mapping_cost(graph, owners, machine, unit_s=options.unit_s)
+    return _Decided(owners, allocation, Pieces(graph, owners, size), Worth(cut(graph, owners, size), cost, by_cut))
+
+
+def _by_cut(graph: Graph, allocation: Allocation, options: _Options) -> Ints:
+    """(n,) the rank of each vertex; ranks that are to get nothing take no part in the partition."""
+    ranks = np.flatnonzero(allocation.counts)
+    parts = partition(
+        graph,
+        len(ranks),
+        targets=allocation.counts[ranks].astype(float),
+        imbalance=options.imbalance,
+        effort=options.effort,
+        seed=options.seed,
+        method=PARTITIONERS[options.method],
+        connected=options.connected,
+    )
+    return ranks[parts]
+
+
+def allocation_of(
+    graph: Graph, size: int, speeds: ArrayLike | None, machine: Machine | None, unit_s: float | None
+) -> Allocation:
+    """Count the vertices of mean weight that each of `size` ranks should get; see `distribute`."""
+    fast = check_speeds(machine.speeds if speeds is None and machine is not None else np.asarray(speeds), size)
+    mean = float(graph.vertex_weights.mean()) or 1.0
+    if unit_s is None or machine is None or graph.n < 2:
+        return allocate(graph.n, mean * fast.max() / fast)
+    edge_bytes = float(graph.weights.mean()) if graph.n_edges else 0.0
+    others = max(size - 1, 1)
+    exchange: Floats = edge_bytes * machine.s_per_byte.sum(axis=1) / others
+    pairs = graph.n * (graph.n - 1.0) / 2.0
+    times = unit_s * mean * fast.max() / fast
+    return allocate(graph.n, times, edge_probability=graph.n_edges / pairs, exchange=exchange)
+
+
+def _scatter(comm: MPI.Intracomm, pieces: Pieces | None, root: int) -> Piece:
+    """This rank's piece, when there is memory for it on all.  The root makes one after the other: never a second graph."""
+    sizes = agree(comm, lambda: None if pieces is None else pieces.sizes())
+    size = np.empty(2, dtype=np.int64)
+    wait(comm, comm.Iscatter(sizes, size, root), (sizes, size))
+    mine = agree(comm, lambda: _empty(*size.tolist()) if pieces is None else None)
+    return agree(comm, lambda: _send(comm, pieces, root) if pieces is not None else _receive(comm, mine, root))
+
+
+def _empty(n: int, nnz: int) -> Piece:
+    vertices, indptr, neighbours, owners = (np.empty(length, np.int64) for length in (n, n + 1, nnz, nnz))
+    return Piece(vertices, indptr, neighbours, owners, np.empty(nnz), np.empty(n))
+
+
+def _receive(comm: MPI.Intracomm, piece: Piece | None, root: int) -> Piece:
+    assert piece is not None
+    follows = np.zeros(1, dtype=np.int8)
+    wait(comm, comm.Irecv(follows, root, Tag.PART), follows)
+    for request in [comm.Irecv(array, root, Tag.PART) for array in piece if follows[0]]:
+        wait(comm, request, piece)
+    return piece
+
+
+def _send(comm: MPI.Intracomm, pieces: Pieces, root: int) -> Piece:
+    """To all others their pieces; when one can't be made, to the rest that none follows."""
+    error: BaseException | None = None
+    for rank in range(comm.size):
+        if rank == root:
+            continue
+        piece: Sequence[Any] = []
+        try:
+            if error is None:
+                piece = pieces[rank]
+        except BaseException as caught:
+            error = caught
+        follows = np.array([error is None], dtype=np.int8)
+        for request in [comm.Isend(array, rank, Tag.PART) for array in (follows, *piece)]:
+            wait(comm, request, (follows, piece))
+    if error is not None:
+        raise error
+    return pieces[root]

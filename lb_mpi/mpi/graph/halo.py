@@ -1,0 +1,255 @@
+"""The halo exchange: every rank gets the values of its ghosts from the ranks that own them, in one call.
+
+All indices are computed once (`lb_mpi.distributing.halo`).  Buffers and requests are made once for each kind of values
+(dtype and shape of one value) and started anew for every exchange; those of the MOST_KINDS kinds used last are kept.
+Messages are the values themselves, counted in values and not in bytes: a message may be longer than 2 GiB.
+
+A rank whose values won't do tells all ranks before it raises, and a rank that waits for it then raises, too (see
+`lb_mpi.mpi.common.presence`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from lb_mpi.distributing.allocation import Allocation
+from lb_mpi.distributing.halo import Part
+from lb_mpi.distributing.recorded import Halos
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.mpi.common.collective import duplicate, wait
+from lb_mpi.mpi.common.presence import presence_of
+from lb_mpi.mpi.common.recorder import recorder
+from lb_mpi.mpi.common.tags import MOST, Tag
+from lb_mpi.partitioning.quality import MappingCost
+
+MOST_KINDS = 16
+MOST_BYTES = 2**31 - 1  # of one value: what an MPI 3 can make a datatype of
+
+_Kind = tuple[Any, tuple[int, ...]]
+
+
+class _Channel(NamedTuple):
+    """Buffers and requests for values of one kind."""
+
+    tag: int
+    value: MPI.Datatype
+    mine: NDArray[Any]  # what is sent, rank by rank
+    theirs: NDArray[Any]  # the ghosts
+    receives: list[MPI.Prequest]  # one for each rank in part.ranks
+    requests: list[MPI.Prequest]  # these, and one for each rank to send
+
+    def free(self) -> None:
+        for request in self.requests:
+            request.Free()
+        self.value.Free()
+
+
+class Worth(NamedTuple):
+    """A distribution in figures."""
+
+    cut: float  # weights of all edges between parts
+    cost: MappingCost | None = None  # seconds of computing and talking; None: they can't be known
+    cost_by_cut: MappingCost | None = None  # of the partition by cut alone, when the aim was another
+
+
+class HaloPlan:
+    """A rank's part of a graph, ready to exchange: made by `lb_mpi.distribute`.
+
+        with lb_mpi.distribute(comm, graph) as plan:
+            heat = begin(plan.vertices)                    # (n_local, ...) any dtype
+            for step in range(steps):
+                around = plan.exchange(heat)               # (n_local + n_ghosts, ...): the same, then the ghosts
+                heat = compute(around, plan.indptr, plan.indices, plan.weights)
+
+    The neighbours of owned vertex v are indices[indptr[v]:indptr[v + 1]], numbers in `around`, in the order of their
+    global numbers: a sum over them in that order is the same to the last bit in any distribution.
+
+    `allocation.counts` is how many vertices of mean weight each rank was meant to get.  The parts differ from that by up to
+    `imbalance` (3 %), since a lighter cut is worth more than a few vertices.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        part: Part,
+        worth: Worth,
+        allocation: Allocation | None = None,
+        parts: Ints | None = None,
+        emulated_speed: float = 1.0,
+    ) -> None:
+        """Collective: everybody's own part; works on a duplicate of `comm`."""
+        self.part = part
+        self.cut, self.cost, self.cost_by_cut = worth  # on all ranks
+        self.allocation = allocation  # how many vertices (of mean weight) each rank was to get; None: wasn't computed
+        self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
+        own = duplicate(comm)
+        self._presence = presence_of(own)
+        self._presence.name, self._presence.usual_call = "plan", "plan.exchange"
+        record = recorder(own)
+        how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
+        record.use("exchange", how)
+        counts = np.ones(comm.size) if allocation is None else allocation.counts  # in proportion to the ranks' speeds
+        self._halos = Halos(record, float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0, emulated_speed)
+        mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
+        wait(own, own.Iallreduce(mine, total), (mine, total))
+        self.n_halo = int(total[0])  # values in an exchange, on all ranks
+        self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
+
+    def __repr__(self) -> str:
+        """Say how large this rank's part is."""
+        n, ghosts = len(self.vertices), len(self.ghosts)
+        return f"<lb_mpi.HaloPlan: {n:,} vertices and {ghosts:,} ghosts on this rank, cut {self.cut:g}>"
+
+    @property
+    def vertices(self) -> Ints:
+        """(n_local,) global numbers of the owned vertices, ascending."""
+        return self.part.vertices
+
+    @property
+    def ghosts(self) -> Ints:
+        """(n_ghosts,) global numbers of the ghosts."""
+        return self.part.ghosts
+
+    @property
+    def indptr(self) -> Ints:
+        """(n_local+1,) where the neighbours of each owned vertex begin."""
+        return self.part.indptr
+
+    @property
+    def indices(self) -> Ints:
+        """(nnz,) neighbours: owned vertices 0..n_local-1, then ghosts."""
+        return self.part.indices
+
+    @property
+    def weights(self) -> Floats:
+        """(nnz,) of the edges, beside `indices`."""
+        return self.part.weights
+
+    @property
+    def vertex_weights(self) -> Floats:
+        """(n_local,) of the owned vertices."""
+        return self.part.vertex_weights
+
+    @property
+    def halo_bytes(self) -> int:
+        """Bytes that an exchange of one double for each vertex sends, on all ranks together."""
+        return 8 * self.n_halo
+
+    def exchange(self, values: Any) -> NDArray[Any]:
+        """Collective: `values` of the owned vertices, followed by those of the ghosts.
+
+        values (n_local, ...): of any dtype but Python objects; the same dtype and shape of a value on all ranks.  Returns a
+        new (n_local + n_ghosts, ...) array.  An array of that length (and without ghosts, any) is returned itself, its last
+        n_ghosts rows filled in: nothing is copied but ghosts.
+
+        TypeError or ValueError for values that won't do.  They, and a rank that exchanges something else, are an
+        `lb_mpi.Error` on the ranks that wait for it.  Afterwards the plan can only be closed.
+        """
+        self._presence.check()
+        self._halos.begin(time.perf_counter(), time.thread_time())
+        try:
+            return self._exchange(values)
+        except BaseException as error:
+            self._presence.spread(error)
+            raise
+        finally:
+            self._halos.end(time.perf_counter(), time.thread_time())
+
+    def _exchange(self, values: Any) -> NDArray[Any]:
+        array = self._check(values)
+        n_local, n_ghosts = self.part.n_local, self.part.n_ghosts
+        channel = self._channel((array.dtype, array.shape[1:]))
+        np.take(array, self.part.send, axis=0, out=channel.mine, mode="clip")
+        requests = channel.requests
+        if requests:
+            MPI.Prequest.Startall(requests)
+            self._presence.wait(lambda: MPI.Prequest.Testall(requests), channel, late=lambda: self._stray(channel))
+        if len(array) == n_local + n_ghosts:
+            around = array
+        else:
+            around = np.empty((n_local + n_ghosts, *array.shape[1:]), array.dtype)
+            around[:n_local] = array
+        around[n_local:] = channel.theirs
+        return around
+
+    def _check(self, values: Any) -> NDArray[Any]:
+        array = np.asarray(values)
+        n_local, n_all = self.part.n_local, self.part.n_local + self.part.n_ghosts
+        if array.dtype.hasobject or isinstance(values, np.ma.MaskedArray):
+            raise TypeError(f"values of {type(values).__name__}, {array.dtype}: expected an array without Python objects")
+        if array.ndim < 1 or len(array) not in (n_local, n_all):
+            expected = f"{n_local} rows, for the owned vertices, or {n_all} with ghosts"
+            raise ValueError(f"values of shape {array.shape}: expected {expected}")
+        if len(array) == n_all and n_all > n_local and not array.flags.writeable:
+            raise ValueError("values with room for ghosts that can't be written to: expected a writeable array")
+        return array
+
+    def _channel(self, kind: _Kind) -> _Channel:
+        channel = self._channels.pop(kind, None)
+        if channel is None:
+            if len(self._channels) == MOST_KINDS:
+                self._channels.pop(next(iter(self._channels))).free()
+            channel = self._open(*kind)
+        self._channels[kind] = channel
+        return channel
+
+    def _open(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> _Channel:
+        part, comm = self.part, self._presence.comm
+        size = dtype.itemsize * math.prod(shape)
+        if size > MOST_BYTES:
+            raise ValueError(f"values of {size} bytes each: expected at most {MOST_BYTES}")
+        tag = Tag.HALO + zlib.crc32(repr((dtype.descr, shape)).encode()) % (MOST + 1 - Tag.HALO)
+        mine, outbox = _memory(len(part.send), dtype, shape)
+        theirs, inbox = _memory(part.n_ghosts, dtype, shape)
+        value = MPI.BYTE.Create_contiguous(size).Commit()
+        receives, sends = [], []
+        for k, rank in enumerate(part.ranks.tolist()):
+            begin, end = part.receive_indptr[k : k + 2].tolist()
+            receives.append(comm.Recv_init([inbox[size * begin : size * end], end - begin, value], rank, tag))
+            begin, end = part.send_indptr[k : k + 2].tolist()
+            sends.append(comm.Send_init([outbox[size * begin : size * end], end - begin, value], rank, tag))
+        return _Channel(tag, value, mine, theirs, receives, receives + sends)
+
+    def _stray(self, channel: _Channel) -> str | None:
+        """Name the lowest rank that has sent something else, while its values were expected; None if there is none."""
+        status, comm = MPI.Status(), self._presence.comm
+        for rank, request in zip(self.part.ranks.tolist(), channel.receives, strict=True):
+            # Messages of a rank don't overtake each other: had it sent the right ones first, they would have arrived.
+            other = comm.Iprobe(rank, MPI.ANY_TAG, status) and status.Get_tag() not in (channel.tag, Tag.FAILURE)
+            if other and not request.Get_status():
+                return f"rank {rank} exchanges values of another dtype or shape than rank {comm.rank}"
+        return None
+
+    def close(self) -> None:
+        """Free what belongs to the MPI; collective.  A second time does nothing."""
+        self._halos.close(time.perf_counter(), time.thread_time())
+        self._presence.close(self._free)
+
+    def _free(self) -> None:
+        for channel in self._channels.values():
+            channel.free()
+        self._channels.clear()
+
+    def __enter__(self) -> HaloPlan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._presence.spread(error)
+        self.close()
+
+
+def _memory(n: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+    """A new (n, *shape) array, and the same memory as bytes: not every dtype can be handed to the MPI."""
+    memory = np.empty(n * dtype.itemsize * math.prod(shape), dtype=np.uint8)
+    return np.ndarray((n, *shape), dtype, buffer=memory.data), memory

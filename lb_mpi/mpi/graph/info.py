@@ -1,0 +1,69 @@
+"""Facts of a running MPI, for `python -m lb_mpi info`: its library, hosts and ranks, and the machine as measured."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from typing import Any
+
+from mpi4py import MPI
+
+from lb_mpi.checks import comma_list
+from lb_mpi.machine import as_json, write_machine
+from lb_mpi.mpi.common.collective import agree, agree_on
+from lb_mpi.mpi.graph.speed import measure
+
+THREAD_LEVELS = {
+    MPI.THREAD_SINGLE: "single",
+    MPI.THREAD_FUNNELED: "funneled",
+    MPI.THREAD_SERIALIZED: "serialized",
+    MPI.THREAD_MULTIPLE: "multiple",
+}
+
+
+def run(versions: dict[str, str], measured: bool, speeds: str | None, output: str | None) -> dict[str, Any]:
+    """Collective on all ranks: the answer on rank 0, ready for JSON; nothing on the others.
+
+    ValueError or OSError on rank 0 for a mistake of the user's, on which the others exit with code 2.
+    """
+    comm = MPI.COMM_WORLD
+    try:
+        answer = _tell(comm, versions, measured, speeds, output)
+    except (ValueError, OSError):
+        if comm.rank == 0:
+            raise
+        sys.exit(2)
+    except KeyboardInterrupt:
+        comm.Abort(130)
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        comm.Abort(1)
+    return answer if comm.rank == 0 else {}
+
+
+def _tell(
+    comm: MPI.Intracomm, versions: dict[str, str], measured: bool, speeds: str | None, output: str | None
+) -> dict[str, Any]:
+    if not measured and (output or speeds):
+        raise ValueError(f"{'-o' if output else '--speeds'} without --measure: expected both")
+    speed = 1.0 if speeds is None else comma_list("--speeds", speeds, comm.size)[comm.rank]
+    agree_on(comm, versions=versions)
+    hosts = comm.allgather(MPI.Get_processor_name())
+    answer: dict[str, Any] = {
+        "versions": versions,
+        "mpi": " ".join(re.split(r"[\n,\0]", MPI.Get_library_version())[0].split()),
+        "standard": ".".join(map(str, MPI.Get_version())),
+        "thread_level": THREAD_LEVELS[MPI.Query_thread()],
+        "ranks": comm.size,
+        "hosts": hosts,
+    }
+    if not measured:
+        return answer
+    machine = measure(comm, emulated_speed=speed)
+    answer["machine"] = as_json(machine)
+    if output:
+        agree(comm, lambda: write_machine(machine, output) if comm.rank == 0 else None)
+        answer["output"] = output
+    return answer

@@ -1,0 +1,237 @@
+"""Speeds of the ranks of a communicator, and costs of messages between them: measured, in seconds of the wall clock.
+
+Why not CPU time: a rank that is stopped now and then, by something that emulates a slower machine or by other work on its
+host, is slower for its user, and only a clock on the wall sees it.  So all ranks compute at the same time, as they will in
+the run, and for the same time, or the slow would end alone.  What is luck in it is taken out: of several rounds the median
+counts, the time for which a rank waited for a core (which Linux tells) is shared out among the ranks of its host, and cores
+of one host that are nearly alike count as equal (`lb_mpi.machine.speeds_of`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from lb_mpi import checks
+from lb_mpi.checks import function, integer, number
+from lb_mpi.emulate import throttle
+from lb_mpi.graph import Floats
+from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened, raise_together
+from lb_mpi.mpi.common.interrupts import interrupts
+from lb_mpi.mpi.common.tags import Tag
+
+Kernel = Callable[[int], object]
+
+CHUNK_S = 2e-3  # for one call of the kernel: short against a round, long against the call
+MOST_UNITS = 1 << 40  # in one call; a kernel that does them in no time does nothing
+MOST_ROUNDS = 1000
+MOST_LOOKS = 3  # at ranks of one host that don't seem to be alike
+MESSAGE_BYTES = (1, 1 << 12, 1 << 16, 1 << 20)
+LEAST_REPEATS, MOST_REPEATS, REPEATS_S = 4, 200, 10e-3  # of a message of each size
+
+
+def measure(
+    comm: MPI.Intracomm,
+    kernel: Kernel | None = None,
+    *,
+    messages: bool = True,
+    rounds: int = 5,
+    round_s: float = 0.15,
+    emulated_speed: float = 1.0,
+) -> Machine:
+    """The machine under `comm`: hosts, speeds, and costs of messages, the same on all ranks.
+
+    Collective.  Works on a duplicate of `comm`.  Takes about rounds * round_s seconds for the speeds (up to three times that
+    if cores of one host seem to differ, to see whether it lasts), and some 0.05 s for each rank for the messages, in P - 1
+    rounds of disjoint pairs.  Who waits for its turn, sleeps.
+
+    Parameters
+    ----------
+    kernel : kernel(n) does n units of typical work; speeds are in these units per second.  None: ours, passes over a
+        vector that stays in the cache, in millions of multiplications and additions per second.  Must not communicate.
+    messages : False: costs of messages are not measured, and 0.
+    rounds, round_s : the speed of a rank is the median of so many rounds of so many seconds.
+    emulated_speed : relative, above 0 and at most 1, of an emulated rank (see `lb_mpi.throttle`); may differ by rank.
+
+    The latency and the time for each byte are fitted to the shortest times of messages of 1 B to 1 MiB: all that disturbs a
+    message makes it longer.  Pairs that exchange at the same time may share a wire, as they do in a run.
+
+    ValueError or TypeError on every rank when an argument is wrong on any, or (but for `kernel` and `emulated_speed`) not
+    the same on all; a kernel is given on all ranks, or on none.  What it raises on one rank is an error on all: of
+    its own type (ValueError, TypeError, OSError; otherwise `lb_mpi.Error`), and names the rank.
+    """
+    with opened(comm, "lb_mpi.measure") as own:
+        slow = agree(own, lambda: throttle(checks.emulated_speed(emulated_speed)))
+        options = agree(own, lambda: _check(kernel, rounds, round_s))
+        agree_on(own, kernel=None if kernel is None else "a function", messages=bool(messages), **options._asdict())
+        hosts = tuple(allgather(own, MPI.Get_processor_name()))
+        speeds = _speeds(own, hosts, kernel or multiply_add, slow, options)
+        latency_s, s_per_byte = _messages(own) if messages else np.zeros((2, own.size, own.size))
+        return Machine(hosts, speeds, latency_s, s_per_byte)
+
+
+class _Rounds(NamedTuple):
+    """The time for which all ranks compute."""
+
+    rounds: int
+    round_s: float
+
+
+def _check(kernel: object, rounds: int, round_s: float) -> _Rounds:
+    function("kernel", kernel, optional=True)
+    n = integer("rounds", rounds, 1, MOST_ROUNDS)
+    return _Rounds(n, number("round_s", round_s, above=0.0, most=60.0, unit="seconds"))
+
+
+# --- speeds -----------------------------------------------------------------------------------------------------------
+
+
+class _MultiplyAdd:
+    """Our kernel: a unit is a million multiplications and additions in a vector of 32 KiB."""
+
+    LENGTH = 4096
+
+    def __init__(self) -> None:
+        self._vector = np.linspace(0.0, 1.0, self.LENGTH)
+
+    def __call__(self, n: int) -> None:
+        vector = self._vector
+        for _ in range(n * (1_000_000 // (2 * self.LENGTH))):
+            vector *= 0.999
+            vector += 0.001  # towards 1: no overflow, no denormal numbers
+
+
+multiply_add = _MultiplyAdd()
+
+
+class _Round(NamedTuple):
+    """One rank in a round; see `lb_mpi.machine.speeds_of`."""
+
+    rate: float  # units per second in which it had a core
+    wanted: float  # fraction of the time for which it would have had one, had it never waited
+    got: float  # fraction for which it had one
+
+
+def _speeds(
+    comm: MPI.Intracomm, hosts: tuple[str, ...], kernel: Kernel, slow: throttle, options: _Rounds
+) -> Floats:
+    """(P,) speeds, the same on all ranks.  Cores of a host that seem to differ are looked at again: does it last?"""
+    usual = np.empty((0, 3, comm.size))
+    while len(usual) < MOST_LOOKS:
+        look = np.array(allgather(comm, _speed(comm, kernel, slow, options))).T
+        usual = np.concatenate([usual, look[None]])
+        rates = usual[:, 0].max(axis=0)
+        if not differ(hosts, rates):
+            break
+    return speeds_of(hosts, rates, *np.median(usual[:, 1:], axis=0))
+
+
+def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, options: _Rounds) -> _Round:
+    """Measure this rank in a usual round, while all ranks compute."""
+    error: BaseException | None = None
+    found = []
+    try:
+        with interrupts().allowed():
+            units = _calibrate(kernel)
+    except BaseException as caught:
+        error = caught
+    for _ in range(options.rounds):
+        barrier(comm)
+        if error is None:  # otherwise, too, the others expect this rank at every barrier
+            try:
+                with interrupts().allowed():
+                    found.append(_round(kernel, units, slow, options.round_s))
+            except BaseException as caught:
+                error = caught
+    barrier(comm)
+    raise_together(comm, error)
+    return _Round(*np.median(found, axis=0).tolist())
+
+
+def _round(kernel: Kernel, units: int, slow: throttle, round_s: float) -> _Round:
+    done, slow.cpu_s, waited_s = 0, 0.0, _waited_s()
+    began = now = time.perf_counter()
+    while now - began < round_s:
+        with slow:
+            kernel(units)
+        done += units
+        now = time.perf_counter()
+    # The throttle counts waiting as rest, so that the rest that would have been without it is computed.
+    alone_s = max(now - began - (_waited_s() - waited_s), slow.cpu_s / slow.speed)
+    cpu_s = max(slow.cpu_s, 1e-9)  # a kernel may leave the work to another device
+    return _Round(done / cpu_s, cpu_s / alone_s, cpu_s / (now - began))
+
+
+def _waited_s() -> float:
+    """Seconds for which this thread was ready to run, but had no core; 0 where the system doesn't tell."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def _calibrate(kernel: Kernel) -> int:
+    """Count the units that take about CHUNK_S (or one, if that takes longer)."""
+    kernel(1)  # whatever it has to do the first time, compiling perhaps
+    units = 1
+    while True:
+        began = time.perf_counter()
+        kernel(units)
+        seconds = time.perf_counter() - began
+        if seconds >= CHUNK_S / 2:
+            return max(1, round(units * CHUNK_S / seconds))
+        if units >= MOST_UNITS:
+            raise ValueError(f"kernel({units}) took {seconds:g} s: expected some work")
+        units *= 2
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def _messages(comm: MPI.Intracomm) -> tuple[Floats, Floats]:
+    """(P, P) latency_s and s_per_byte, the same on all ranks."""
+    buffer = np.zeros(max(MESSAGE_BYTES), dtype=np.uint8)
+    taken: dict[tuple[int, int], list[float]] = {}
+    for pairs in pairings(comm.size):
+        barrier(comm)
+        for first, second in pairs:
+            if comm.rank == first:
+                taken[first, second] = [_ping(comm, second, buffer[:n]) for n in MESSAGE_BYTES]
+            elif comm.rank == second:
+                for n in MESSAGE_BYTES:
+                    _pong(comm, first, buffer[:n])
+    barrier(comm)
+    found = agree(comm, lambda: {pair: fit_message(MESSAGE_BYTES, seconds) for pair, seconds in taken.items()})
+    latency_s, s_per_byte = np.zeros((2, comm.size, comm.size))
+    for theirs in allgather(comm, found):
+        for (first, second), (latency, per_byte) in theirs.items():
+            latency_s[first, second] = latency_s[second, first] = latency
+            s_per_byte[first, second] = s_per_byte[second, first] = per_byte
+    return latency_s, s_per_byte
+
+
+def _ping(comm: MPI.Intracomm, other: int, message: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> float:
+    """The shortest time of a message to the other rank: half of there and back.  Its first byte says whether one follows."""
+    shortest, began = float("inf"), time.perf_counter()
+    message[0] = n = 1
+    while message[0]:
+        sent = time.perf_counter()
+        message[0] = n < LEAST_REPEATS or (n < MOST_REPEATS and sent - began < REPEATS_S)
+        comm.Send(message, other, Tag.PING)
+        comm.Recv(message, other, Tag.PING)
+        shortest = min(shortest, (time.perf_counter() - sent) / 2)
+        n += 1
+    return shortest
+
+
+def _pong(comm: MPI.Intracomm, other: int, message: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> None:
+    message[0] = 1
+    while message[0]:
+        comm.Recv(message, other, Tag.PING)
+        comm.Send(message, other, Tag.PING)

@@ -1,0 +1,1 @@
+"""lb_mpi.Pool on MPI."""

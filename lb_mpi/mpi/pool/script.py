@@ -1,0 +1,69 @@
+"""A script that rank 0 runs alone, with a pool that all other ranks serve: `python -m lb_mpi pool script.py`.
+
+Functions of the script are pickled by name, so a rank that is sent one runs the script, too, but not as `__main__`: what
+stands behind `if __name__ == "__main__":` is left out, as with multiprocessing and mpi4py.futures.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from lb_mpi.mpi.common.collective import agree, duplicate
+from lb_mpi.mpi.common.script import Load, find_script, folder_of
+from lb_mpi.mpi.pool.crew import Crew
+from lb_mpi.mpi.pool.served import run_alone
+
+WORKER = "__worker__"  # what __name__ is on ranks that serve; by this name their objects of its classes travel, too
+
+
+class _Main(ModuleType):
+    """The script as the module `__main__` of a rank that serves: run when it's first asked for a name."""
+
+    def __init__(self, load: Load) -> None:
+        super().__init__("__main__")
+        self.__dict__["_load"] = load
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or (load := self.__dict__.pop("_load", None)) is None:
+            raise AttributeError(f"the script has no {name!r}")
+        code, names = load(WORKER)
+        self.__dict__.update(names)
+        exec(code, self.__dict__)
+        return getattr(self, name)
+
+
+class Script(NamedTuple):
+    """A script that all ranks have found."""
+
+    crew: Crew
+    load: Load
+    folder: str  # where it imports from
+
+
+def open_script(target: str, *, module: bool) -> Script:
+    """Collective: find a script (or a module, by name); ValueError, SyntaxError or OSError on all ranks if one can't."""
+    own = duplicate(MPI.COMM_WORLD)
+    load = agree(own, lambda: find_script(target, module=module))
+    return Script(Crew(own, 0), load, folder_of(target, module=module))
+
+
+def run_script(script: Script, argv: Sequence[str]) -> None:
+    """Collective: run it on rank 0, while all others serve its `lb_mpi.Pool()`; raises there what the script raises."""
+    crew, load, folder = script
+    sys.argv = [*argv]
+    sys.path[0] = folder
+    if crew.rank != crew.root:
+        sys.modules["__main__"] = sys.modules[WORKER] = _Main(load)
+
+    def run() -> None:
+        main = sys.modules["__main__"] = sys.modules[WORKER] = ModuleType("__main__")
+        code, names = load("__main__")
+        main.__dict__.update(names)
+        exec(code, main.__dict__)
+
+    run_alone(crew, run)

@@ -1,0 +1,1 @@
+"""Timed calls of any mpi4py program."""

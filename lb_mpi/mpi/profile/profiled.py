@@ -1,0 +1,267 @@
+"""mpi4py with timed communicators, requests and messages in the place of its own.
+
+Each class is a subclass of mpi4py's that does the same and tells a Recorder.  `install` puts them, and COMM_WORLD and
+COMM_SELF made of them, where `mpi4py.MPI` has its own; what is made from a timed communicator is one, too.  No message is
+added on the program's communicators, and none is left out.  What is not timed, windows and files, is noted when the program
+uses it.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from lb_mpi.mpi.common.waiting import Nap
+from lb_mpi.mpi.profile import timed_requests as requests
+from lb_mpi.mpi.profile.profiling import Recorder, n_bytes
+from lb_mpi.mpi.profile.timed import Timed, argument
+from lb_mpi.profiling.calls import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
+
+Way = Callable[[str, Any], Any]  # from a method's name and mpi4py's own to the timed one
+
+COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
+PARENTS = {"Intracomm": "Comm", "Topocomm": "Intracomm", "Intercomm": "Comm", "Prequest": "Request"}
+PARENTS |= dict.fromkeys(("Cartcomm", "Graphcomm", "Distgraphcomm"), "Topocomm")
+
+SENDS = ("send", "ssend", "bsend", "Send", "Ssend", "Bsend", "Rsend")
+RECEIVES = {  # positions of source and status, name of what is sent in the same call
+    **dict.fromkeys(("recv", "Recv"), (1, 3, "")),
+    **dict.fromkeys(("probe", "Probe", "mprobe", "Mprobe"), (0, 2, "")),
+    "sendrecv": (4, 6, "sendobj"),
+    "Sendrecv": (4, 6, "sendbuf"),
+    "Sendrecv_replace": (3, 5, "buf"),
+}
+STARTS = {  # position and name of the argument that tells with whom
+    **dict.fromkeys(("isend", "issend", "ibsend", "Isend", "Issend", "Ibsend", "Irsend"), (1, "dest")),
+    **dict.fromkeys(("Send_init", "Ssend_init", "Bsend_init", "Rsend_init"), (1, "dest")),
+    **dict.fromkeys(("irecv", "Irecv", "Recv_init"), (1, "source")),
+    "Psend_init": (2, "dest"),
+    "Precv_init": (2, "source"),
+    "Isendrecv": (4, "source"),
+    "Isendrecv_replace": (3, "source"),
+}
+COLLECTIVES = {
+    TOGETHER: "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block",
+    PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan",
+    NEIGHBOURS: "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
+}
+MAKES_TOGETHER: tuple[str, ...] = (
+    "Dup",
+    "Clone",
+    "Dup_with_info",
+    "Split",
+    "Split_type",
+    "Create",
+    "Create_cart",
+    "Create_graph",
+)
+MAKES_TOGETHER += ("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Merge")
+MAKES_ALONE = ("Create_group", "Create_intercomm", "Spawn", "Spawn_multiple", "Accept", "Connect")
+MAKES_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
+QUESTIONS = ("iprobe", "Iprobe", "improbe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer")
+UNSEEN = {
+    "Win": ("one-sided communication (MPI.Win)", ("Create", "Allocate", "Allocate_shared", "Create_dynamic")),
+    "File": ("files (MPI.File)", ("Open",)),
+}
+
+
+class _Like(type):
+    """mpi4py's own class counts as a subclass: some of its objects come from where nobody has timed them."""
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        plain = cls.__dict__.get("_plain")
+        return super().__subclasscheck__(subclass) or (plain is not None and issubclass(subclass, plain))
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return issubclass(type(instance), cls)
+
+
+class Installed:
+    """What has been put in the place of mpi4py's own; `remove` puts that back."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._timed_class: dict[type, type] = {}
+        self._timed = Timed(recorder, self._adopt)
+        self._plain: list[tuple[Any, str, Any]] = []
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Put something in the place of `owner`'s own."""
+        self._plain.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def remove(self) -> None:
+        """Put everything back."""
+        for owner, name, value in reversed(self._plain):
+            setattr(owner, name, value)
+        self._plain.clear()
+        MPI.pickle.__init__()  # type: ignore[misc]
+
+    def make(self) -> None:
+        """Make the classes, and put all in place."""
+        made: dict[str, type] = {}
+        for name in (*COMMUNICATORS, "Request", "Prequest", "Message", *UNSEEN):
+            plain = getattr(MPI, name)
+            parents = (plain, made[PARENTS[name]]) if name in PARENTS else (plain,)
+            own = {"_plain": plain, "__module__": plain.__module__, **self._methods(name, plain)}
+            made[name] = self._timed_class[plain] = _Like(name, parents, own)
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            self.put(MPI, name, made["Intracomm"](getattr(MPI, name)))
+        for name, kind in made.items():
+            self.put(MPI, name, kind)
+        self.put(Nap, "take", self._timed.call("sleep of lb_mpi", Nap.take, SOMEBODY))
+        MPI.pickle.__init__(_counting(self._recorder), None, MPI.pickle.PROTOCOL)  # type: ignore[misc]
+
+    def _adopt(self, result: Any) -> Any:
+        """What a call has returned, as one of the timed classes; anything else as it is."""
+        kind = self._timed_class.get(type(result))
+        if kind is not None:
+            return kind(result)
+        if type(result) is tuple and len(result) == 2 and type(result[1]) in self._timed_class:  # Idup
+            return self._adopt(result[0]), self._adopt(result[1])
+        return result
+
+    def _methods(self, name: str, plain: type) -> dict[str, Any]:
+        """The methods of a class of mpi4py's, timed."""
+        if name in UNSEEN:
+            return self._noting(plain, *UNSEEN[name])
+        ways = self._of_communicators() if name in COMMUNICATORS else self._of_messages(name)
+        own = {word: way(word, getattr(plain, word)) for word, way in ways.items() if word in plain.__dict__}
+        return own if name in PARENTS else {**own, "_known" if name == "Comm" else "_posted": None}
+
+    def _of_communicators(self) -> dict[str, Way]:
+        timed = self._timed
+        ways: dict[str, Way] = dict.fromkeys(SENDS, timed.send)
+        for word, (source, status, sent) in RECEIVES.items():
+            ways[word] = partial(timed.receive, source=source, status=status, sends=sent)
+        for word, peer in STARTS.items():
+            ways[word] = partial(timed.start, peer=peer, sends=peer[1] == "dest" or "sendrecv" in word)
+        for kind, words in COLLECTIVES.items():
+            for word in words.split():
+                size = {"Bcast": _size_of_bcast, "Barrier": _nothing}.get(word, _size_sent)
+                ways[word] = partial(timed.collective, kind=kind, size=size)
+                ways[word.lower()] = partial(timed.collective, kind=kind, size=_nothing)
+                ways[f"I{word.lower()}"] = ways[f"{word}_init"] = partial(timed.begin_collective, kind=kind, size=size)
+        ways |= dict.fromkeys(MAKES_TOGETHER, partial(timed.collective, kind=TOGETHER, size=_nothing))
+        ways |= dict.fromkeys(("Free", "Disconnect"), partial(timed.collective, kind=PARTLY, size=_nothing))
+        ways |= dict.fromkeys(("Idup", "Idup_with_info"), partial(timed.begin_collective, kind=TOGETHER, size=_nothing))
+        ways |= dict.fromkeys((*MAKES_ALONE, *QUESTIONS), timed.call)
+        ways |= dict.fromkeys(MAKES_BY_CLASS, self._by_class)
+        ways["Abort"] = self._abort
+        ways["__reduce__"], ways["free"] = _pickled, _kept
+        return ways
+
+    def _of_messages(self, name: str) -> dict[str, Way]:
+        timed = self._timed
+
+        def by(way: Callable[..., Any]) -> Way:
+            return partial(way, self._recorder)
+
+        if name == "Message":
+            ways: dict[str, Way] = dict.fromkeys(("recv", "Recv"), by(requests.receive_message))
+            ways |= dict.fromkeys(("irecv", "Irecv"), timed.call)
+            return ways | dict.fromkeys(("probe", "Probe", "iprobe", "Iprobe"), self._probe)
+        if name == "Prequest":
+            return {"Start": by(requests.restart), "Startall": by(requests.restart_all)}
+        ways = {"wait": by(requests.wait), "Wait": by(requests.wait)}
+        ways |= dict.fromkeys(("waitall", "Waitall"), by(requests.wait_all))
+        ways |= dict.fromkeys(("waitany", "Waitany", "waitsome", "Waitsome"), by(requests.wait_some))
+        ways |= dict.fromkeys(("test", "Test"), timed.call)
+        ways |= dict.fromkeys(
+            ("testall", "Testall", "testany", "Testany", "testsome", "Testsome"), by(requests.test_all)
+        )
+        return ways | dict.fromkeys(("fromhandle", "fromint", "f2py"), self._by_class)
+
+    def _abort(self, word: str, plain: Any) -> Callable[..., Any]:
+        """Save what there is, before all is over."""
+
+        @functools.wraps(plain)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if self._recorder.save is not None:
+                self._recorder.save()
+            return plain(*args, **kwargs)
+
+        return method
+
+    def _by_class(self, word: str, plain: Any) -> classmethod[Any, Any, Any]:
+        """A class method that returns what is to be timed."""
+        return classmethod(lambda cls, *args, **kwargs: self._adopt(plain(*args, **kwargs)))
+
+    def _probe(self, word: str, plain: Any) -> classmethod[Any, Any, Any]:
+        """Message.probe(comm, ..) is comm.mprobe(..)."""
+        same = {"probe": "mprobe", "Probe": "Mprobe", "iprobe": "improbe", "Iprobe": "Improbe"}[word]
+        return classmethod(lambda cls, comm, *args, **kwargs: getattr(comm, same)(*args, **kwargs))
+
+    def _noting(self, plain: type, what: str, words: tuple[str, ...]) -> dict[str, Any]:
+        """Class methods that note that they have been called."""
+
+        def noting(word: str) -> classmethod[Any, Any, Any]:
+            def method(cls: type, *args: Any, **kwargs: Any) -> Any:
+                self._recorder.unseen.add(what)
+                return plain.__dict__[word].__get__(None, cls)(*args, **kwargs)
+
+            return classmethod(method)
+
+        return {word: noting(word) for word in words if word in plain.__dict__}
+
+
+def install(recorder: Recorder) -> Installed:
+    """Put the timed classes in the place of mpi4py's own; `remove` of what is returned puts those back."""
+    installed = Installed(recorder)
+    installed.make()
+    return installed
+
+
+def _pickled(_word: str, plain: Any) -> Callable[..., Any]:
+    """COMM_WORLD and COMM_SELF are pickled by name, as mpi4py's are."""
+
+    def method(self: Any) -> Any:
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            if self == (timed := getattr(MPI, name)):
+                return name if self is timed else (copyreg.__newobj__, (type(self), timed))  # type: ignore[attr-defined]
+        return plain(self)
+
+    return method
+
+
+def _kept(_word: str, plain: Any) -> Callable[..., Any]:
+    """COMM_WORLD and COMM_SELF can't be freed, and mpi4py's own don't mind."""
+
+    def method(self: Any) -> Any:
+        return None if self is MPI.COMM_WORLD or self is MPI.COMM_SELF else plain(self)
+
+    return method
+
+
+def _counting(recorder: Recorder) -> Callable[..., bytes]:
+    """pickle.dumps, with the bytes counted."""
+
+    def dumps(*args: Any, **kwargs: Any) -> bytes:
+        made = pickle.dumps(*args, **kwargs)
+        recorder.pickled += len(made)
+        return made
+
+    return dumps
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> int:
+    """Pickles are counted when they are made."""
+    return 0
+
+
+def _size_sent(_comm: Any, *args: Any, **kwargs: Any) -> int:
+    """Bytes of the send buffer, which may be the receive buffer."""
+    sent = argument(args, kwargs, 0, "sendbuf")
+    return n_bytes(argument(args, kwargs, 1, "recvbuf") if sent is MPI.IN_PLACE else sent)
+
+
+def _size_of_bcast(comm: Any, *args: Any, **kwargs: Any) -> int:
+    """Bytes of the buffer on the root."""
+    root = argument(args, kwargs, 1, "root", 0)
+    return n_bytes(argument(args, kwargs, 0, "buf")) if root in (comm.rank, MPI.ROOT) else 0

@@ -1,0 +1,212 @@
+"""A program run under the profile, on all ranks: begin, program, end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.run import set_abort_status
+
+from lb_mpi.metrics import Floats, check_speeds
+from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.common.script import Load, find_script, folder_of
+from lb_mpi.mpi.common.waiting import Nap
+from lb_mpi.mpi.profile.end import Look, gather, split_collectives
+from lb_mpi.mpi.profile.profiled import Installed, install
+from lb_mpi.mpi.profile.profiling import Recorder
+from lb_mpi.profiling import profile as profile_store
+from lb_mpi.profiling.profile import Profile, RankProfile, lines_of, rank_from, rank_json, until_the_end
+
+PATIENCE_S = 5.0  # of a rank that leaves with an exit code, before it ends the others
+
+
+class Program(NamedTuple):
+    """A program that all ranks have found."""
+
+    own: MPI.Intracomm  # a duplicate of COMM_WORLD
+    load: Load
+    argv: Sequence[str]
+    folder: str  # where it imports from
+    output: Path | None  # the profile's files
+    speeds: Floats
+
+
+def open_program(argv: Sequence[str], *, module: bool, output: str | None, speeds: Sequence[float] | None) -> Program:
+    """Collective: find the program, argv[0]; ValueError, SyntaxError or OSError on all ranks when an argument is wrong."""
+    own = duplicate(MPI.COMM_WORLD)
+    folder = None if output is None else Path(output)
+
+    def check() -> tuple[Load, Floats]:
+        if folder is not None and own.rank == 0:
+            profile_store.clear(folder)
+        given = np.ones(own.size) if speeds is None else check_speeds(speeds, own.size)
+        return find_script(argv[0], module=module), given
+
+    load, checked = agree(own, check)
+    agree_on(own, speeds=tuple(checked))
+    return Program(own, load, argv, folder_of(argv[0], module=module), folder, checked)
+
+
+class Ended(NamedTuple):
+    """How the program has ended on this rank."""
+
+    profile: Profile | None  # on rank 0, when all ranks have come to the end
+    error: BaseException | None  # what it has raised, SystemExit too
+
+
+def run_program(program: Program) -> Ended:
+    """Collective: run the program as `__main__` on every rank.
+
+    Where it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; where it exits with a code, only
+    if the others don't come to their end within 5 s.
+    """
+    run = _Run(program)
+    error: BaseException | None = None
+    sys.argv, sys.path[0] = [*program.argv], program.folder
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    code, names = program.load("__main__")
+    main.__dict__.update(names)
+    run.begin()
+    try:
+        exec(code, main.__dict__)
+    except BaseException as caught:
+        error = caught.with_traceback(_of_the_program(caught.__traceback__))
+    try:
+        if error is None or isinstance(error, SystemExit):
+            run.end(error)
+        else:
+            run.leave(error)
+    except BaseException as caught:
+        set_abort_status(caught)
+        raise
+    return Ended(run.profile, error)
+
+
+def _of_the_program(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frame that has started the program."""
+    return trace.tb_next if trace is not None else None
+
+
+class _Run:
+    """The profile of one run on this rank."""
+
+    def __init__(self, program: Program) -> None:
+        self.profile: Profile | None = None
+        self._program = program
+        self._look = Look(program.own)
+        self._recorder = Recorder(MPI.COMM_WORLD)
+        self._installed: Installed = install(self._recorder)
+        self._installed.put(MPI, "Init", lambda: None)  # MPI is there already
+        self._installed.put(MPI, "Init_thread", lambda required=0: MPI.Query_thread())
+        self._finalize: Callable[[], None] = MPI.Finalize
+        self._installed.put(MPI, "Finalize", self._finalize_with_profile)
+        self._over = False
+
+    def begin(self) -> None:
+        """Collective: the program begins on all ranks."""
+        if self._program.output is not None:
+            self._recorder.save = self._save
+        self._program.own.Barrier()
+        self._recorder.restart()
+
+    def end(self, exits: SystemExit | None = None) -> None:
+        """Collective: all ranks have come to the end; who exits with a code, and must wait too long, ends them all."""
+        if self._over:  # with the program's own MPI.Finalize
+            return
+        mine = self._mine(complete=True)
+        self._stop()
+        if not _all_come(self._program.own, PATIENCE_S if exits is not None and exits.code else math.inf):
+            set_abort_status(exits)
+            return
+        self._meet(mine)
+
+    def leave(self, error: BaseException) -> None:
+        """The program has raised on this rank: the others are ended when it leaves."""
+        if not self._over:
+            self._save()
+            self._stop()
+        set_abort_status(error)
+
+    def _finalize_with_profile(self) -> None:
+        self.end()
+        self._finalize()
+
+    def _stop(self) -> None:
+        self._over = True
+        self._save()
+        self._installed.remove()
+
+    def _mine(self, *, complete: bool) -> RankProfile:
+        total, useful, cpu = self._recorder.stop()
+        rank, host = self._program.own.rank, MPI.Get_processor_name()
+        lines = lines_of(self._recorder.calls)
+        return RankProfile(rank, host, 1e-9 * total, 1e-9 * useful, 1e-9 * cpu, lines, complete)
+
+    def _save(self) -> None:
+        output = self._program.output
+        if output is not None:
+            try:
+                profile_store.write_rank(output, self._program.argv[0], self._mine(complete=False))
+            except OSError as error:  # no reason to end the program
+                self._recorder.save = None
+                self._recorder.unseen.add(f"later times of rank {self._program.own.rank} ({error})")
+
+    def _meet(self, mine: RankProfile) -> None:
+        """Collective: split what was waited in collectives, and put all ranks together on rank 0."""
+        own, calls = self._program.own, self._recorder.calls
+        clock = self._look.end()
+        split_collectives(own, calls, clock)
+        mine = RankProfile(**{**mine.__dict__, "lines": lines_of(calls)})
+        told = {
+            **rank_json(mine),
+            "unseen": sorted(self._recorder.unseen),
+            "lost": calls.n_lost,
+            "error_ns": clock.error_ns,
+        }
+        found = [json.loads(text) for text in gather(own, json.dumps(told).encode())]
+        own.Free()
+        if found:
+            ranks = until_the_end([rank_from(rank) for rank in found])
+            error_s = 1e-9 * max(rank["error_ns"] for rank in found)
+            self.profile = Profile(self._program.argv[0], ranks, self._program.speeds.tolist(), error_s, _notes(found))
+        output = self._program.output
+        if output is not None:
+            with contextlib.suppress(OSError):
+                profile_store.write_rank(output, self._program.argv[0], mine)
+
+
+def _all_come(comm: MPI.Intracomm, patience_s: float) -> bool:
+    """True when all ranks have come here, before this one lost its patience."""
+    request, nap, began = comm.Ibarrier(), Nap(1e-3), time.perf_counter()
+    while not request.Test():
+        if time.perf_counter() > began + patience_s:
+            return False
+        nap.take()
+    return True
+
+
+def _notes(found: Sequence[dict[str, Any]]) -> list[str]:
+    """What was not seen."""
+    unseen = sorted({what for rank in found for what in rank["unseen"]})
+    notes = [f"not seen, and counted as useful: {', '.join(unseen)}"] if unseen else []
+    asked = {"Test", "test", "Testall", "testall", "Testany", "testany", "Testsome", "testsome"}
+    asked |= {"Iprobe", "iprobe", "Improbe", "improbe"}
+    n = sum(line["calls"] for rank in found for line in rank["lines"] if line["call"] in asked)
+    if n:
+        notes.append(
+            f"the program has asked {n:,} times (Test, Iprobe) instead of waiting; between, its time counts as useful"
+        )
+    if lost := sum(rank["lost"] for rank in found):
+        notes.append(f'{lost:,} collective calls were too many to be kept: all their time is in "other MPI"')
+    if error_ns := max(rank["error_ns"] for rank in found):
+        notes.append(f"the hosts' clocks are set side by side to +- {1e-3 * error_ns:,.0f} us")
+    return notes

@@ -1,0 +1,1 @@
+"""lb_mpi.Balancer and lb_mpi.diffuse on MPI."""

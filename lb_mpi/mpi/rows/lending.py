@@ -1,0 +1,248 @@
+"""One round on MPI: index sets become buffers, and jobs calls of the user's function.
+
+What happens when stands in `lb_mpi.balancing.round`; here is only what carries it.  An error of the user's (the function,
+pack or unpack, Ctrl-C) fails the round on this rank, which stays in it to its end; the error is told afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lb_mpi.balancing.learned import Learned
+from lb_mpi.balancing.recorded import Loans
+from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Kind, Message, Round, Send
+from lb_mpi.balancing.rowsets import count, numbers
+from lb_mpi.mpi.common.failure import Failed, of_rows
+from lb_mpi.mpi.common.interrupts import Interrupts
+from lb_mpi.mpi.common.parcels import Buffer
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap
+from lb_mpi.mpi.rows.rows import (
+    Results,
+    Rows,
+    check_result,
+    columns_of,
+    concatenate,
+    empty_parcel,
+    head,
+    in_blocks,
+    in_form,
+    parcel_of,
+)
+from lb_mpi.mpi.rows.stopwatch import Stopwatch
+from lb_mpi.mpi.rows.wire import Wire
+from lb_mpi.record.events import Phase
+
+LONGEST_NAP_S = 0.5e-3
+VERDICT_S = 1.0  # who has left the block has had the verdict: it is on its way, and only if it doesn't come that matters
+
+
+class Lending:
+    """Carries `round` of `rank` on `wire`; `rows` is None when they are no good, `failed` says why.
+
+    `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.common.interrupts`).  `loans` hears of phases, and what is lent.
+    `meanwhile`, called at each turn with the seconds since something has happened, may raise: the round is left as it is.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        rank: int,
+        round: Round,
+        function: Callable[..., Any],
+        rows: Rows | None,
+        stopwatch: Stopwatch,
+        interrupts: Interrupts,
+        loans: Loans,
+        failed: Failed | None = None,
+        *,
+        meanwhile: Callable[[float], object] = lambda waited_s: None,
+    ) -> None:
+        self._round, self._function, self._rows, self._watch = round, function, rows, stopwatch
+        self._wire, self._rank = wire, rank
+        self._results = Results(rows) if rows is not None else None
+        self._interrupts, self._meanwhile, self._loans = interrupts, meanwhile, loans
+        self.failed = failed
+        self.spent_s = 0.0  # for packing, sending, and putting together
+
+    @property
+    def value(self) -> Any:
+        """The answer, when there was no error anywhere."""
+        assert self._results is not None
+        return self._results.value
+
+    @property
+    def learned(self) -> Learned:
+        """What the round has told this rank."""
+        return self._round.learned
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes that this rank has sent."""
+        return self._wire.sent_bytes
+
+    def run(self, tell: Callable[[Learned], object], heard: Callable[[], bool]) -> None:
+        """Carry the round to its end; it comes on all ranks, whatever the user's functions do.
+
+        `tell` sends what the round has taught this rank to the root, once; `heard` says whether the root has answered.
+        """
+        round, nap = self._round, Nap(LONGEST_NAP_S)
+        answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
+        learned: list[Message] = []  # to be told behind it
+        began, idle, rests = time.perf_counter(), True, False
+        while not round.over:
+            before, began = began, time.perf_counter()
+            if rests:
+                self._watch.rested(began - before)
+            elif not idle:
+                self._watch.occupy(began - before)
+            idle = rests = False
+            self._loans.record.enter(Phase.PROTOCOL, began)
+            arrived = [self._open(*parcel) for parcel in self._wire.take()]
+            sends = round.turn(began, arrived)
+            learned += [message for _, message in sends if message.kind is Kind.LEARNED]
+            sends = [send for send in sends if send[1].kind is not Kind.LEARNED]
+            self._post(sends)
+            if arrived or sends:
+                self._watch.disturbed()
+                nap.reset()
+                self.spent_s += time.perf_counter() - began
+            self._meanwhile(nap.waited_s - VERDICT_S * round.told)
+            if self._interrupts.pending:
+                self._post(self._interrupted(nap.waited_s))
+            if learned and not answer:
+                tell(learned.pop().payload)
+            if round.told and not learned and heard():
+                round.turn(began, [(ROOT, Message(Kind.OVER))])
+                continue
+            looked = time.perf_counter()
+            if rests := self._watch.rest():
+                self._loans.record.enter(Phase.RESTING, looked)
+                continue
+            if answer:
+                self._post(answer)
+                answer = []
+            job = round.job
+            if job is not None:
+                answer = self._compute(job)
+                nap.reset()
+            elif not arrived:
+                self._loans.record.enter(Phase.WAITING, time.perf_counter())
+                nap.take()
+                self._watch.disturbed()
+                idle = True
+
+    def _open(self, source: int, buffer: Buffer) -> Arrival:
+        """Read a parcel; results that it brings are put where they belong."""
+        about = head(buffer)
+        message = Message(Kind(about.kind), slice(0, about.n), about.ticks, buffer)
+        loan = self._round.away.get(source)
+        if loan is not None and message.kind is Kind.DONE:
+            self._loans.back(source, time.perf_counter(), buffer.nbytes)
+        if message.kind is Kind.DONE and loan is not None and self._rows is not None and self._results is not None:
+            try:
+                block = columns_of(buffer, self._rows.spec, self._rows.unpack, home=True)
+                self._results.put(self._rows.of_units(loan.rows), block)
+            except BaseException as caught:  # of the user's unpack
+                self._post(self._fail(caught, f"unpacking results of rank {source}"))
+        return source, message
+
+    def _post(self, sends: Iterable[Send]) -> None:
+        if not sends:
+            return
+        waiting = deque(sends)
+        while waiting:
+            rank, message = waiting.popleft()
+            try:
+                buffer = self._pack(message)
+            except BaseException as caught:  # of the user's pack
+                waiting.extend(self._fail(caught, f"packing rows for rank {rank}", rank))
+            else:
+                self._wire.send(rank, buffer)
+                if message.rows is not None and self._rows is not None:
+                    n = count(self._rows.of_units(message.rows))
+                    self._loans.lent(rank, time.perf_counter(), n, buffer.nbytes)
+
+    def _pack(self, message: Message) -> Buffer:
+        if message.kind is Kind.DONE:
+            buffer: Buffer = message.payload
+            return buffer
+        if message.rows is None or self._rows is None or not len(numbers(message.rows)):
+            return empty_parcel(message.kind)
+        return self._rows.parcel(self._rows.of_units(message.rows), kind=message.kind)
+
+    def _compute(self, job: Job) -> list[Send]:
+        """Compute a job; what is to be sent then."""
+        foreign = job.owner != self._rank
+        try:
+            return self._compute_foreign(job) if foreign else self._compute_home(job)
+        except BaseException as caught:
+            n = len(numbers(job.rows))
+            if foreign:
+                return self._fail(caught, f"{n} rows lent by rank {job.owner}")
+            assert self._rows is not None
+            places = numbers(self._rows.of_units(job.rows))
+            return self._fail(caught, f"its rows {places[0]}..{places[-1]}")
+
+    def _compute_foreign(self, job: Job) -> list[Send]:
+        if self._rows is None or head(job.payload).mark != self._rows.spec.mark:
+            return self._round.fail()  # the rows differ between ranks, as will be found out
+        began = time.perf_counter()
+        self._loans.record.enter(Phase.FOREIGN, began)
+        block = columns_of(job.payload, self._rows.spec, self._rows.unpack)
+        result, ticks = self._call(block)
+        computed = time.perf_counter()
+        self._loans.record.enter(Phase.PACKING, computed)
+        parcel = parcel_of(result, self._rows.spec, self._rows.pack, ticks)
+        sends = self._round.done(job, Computed((computed - began) / self._watch.slow.speed, ticks, parcel))
+        self.spent_s += time.perf_counter() - computed
+        return sends
+
+    def _compute_home(self, job: Job) -> list[Send]:
+        assert self._rows is not None
+        assert self._results is not None
+        began = time.perf_counter()
+        self._loans.record.enter(Phase.PACKING, began)
+        index = self._rows.of_units(job.rows)
+        block = self._rows.block(index)
+        copied = time.perf_counter()
+        self._loans.record.enter(Phase.OWN, copied)
+        result, ticks = self._call(block)
+        computed = time.perf_counter()
+        self._loans.record.enter(Phase.PACKING, computed)
+        self._results.put(index, result)
+        sends = self._round.done(job, Computed((computed - copied) / self._watch.slow.speed, ticks))
+        self._round.learned.handling_s = self._round.learned.handling_s or self._watch.handling_s
+        self.spent_s += copied - began + time.perf_counter() - computed
+        return sends
+
+    def _call(self, block: tuple[Any, ...]) -> tuple[tuple[Any, ...], float]:
+        """Call the user's function; its result as columns, and the ticks it took."""
+        assert self._rows is not None
+        spec, results, total = self._rows.spec, [], 0.0
+        self._watch.block(len(block[0]))
+        for part in in_blocks(block, spec.block_rows):
+            with self._interrupts.allowed():
+                result, ticks = self._watch.call(self._function, (in_form(spec, part), *part[spec.n_home :]))
+            results.append(check_result(result, part, spec))
+            total += ticks
+        return results[0] if len(results) == 1 else tuple(concatenate(spec, results)), total
+
+    def _interrupted(self, waited_s: float) -> list[Send]:
+        """Ctrl-C fails the round; who has told already waits a while for the verdict, and raises it then."""
+        if self._round.told:
+            if waited_s > PATIENCE_S:
+                self._interrupts.check()
+            return []
+        try:
+            self._interrupts.check()
+        except KeyboardInterrupt as caught:
+            return self._fail(caught, "between rows")
+        return []
+
+    def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
+        if self.failed is None:
+            self.failed = of_rows(error, self._rank, what)
+        return self._round.fail(error) + [send for borrower in unsent for send in self._round.take_back(borrower)]

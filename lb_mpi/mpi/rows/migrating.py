@@ -1,0 +1,185 @@
+"""Rows change their owner: what `Balancer.migrate` does, when its arguments have been checked."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import ArrayLike
+
+from lb_mpi.balancing.migrate import pick
+from lb_mpi.balancing.record import Balanced
+from lb_mpi.balancing.trigger import Trigger
+from lb_mpi.graph import Floats, Ints
+from lb_mpi.metrics import check_loads, imbalance, lower_bound
+from lb_mpi.mpi.common.collective import agree, raise_together, wait
+from lb_mpi.mpi.common.failure import Failed, of_rows
+from lb_mpi.mpi.common.interrupts import interrupts
+from lb_mpi.mpi.common.parcels import Buffer, Parcels
+from lb_mpi.mpi.common.presence import presence_of
+from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.rows.flows import Flows
+from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
+
+_KIND = 0
+_BROKEN = 1
+
+
+class Owned(NamedTuple):
+    """This rank's rows now; both None when nothing was done."""
+
+    last: Balanced
+    value: Any = None  # in the user's form
+    work: Floats | None = None  # (n,) of each row, if it has been measured
+
+
+class Owners:
+    """Decides when rows are to have other owners, and gives them away, on `comm` (not the user's: a duplicate)."""
+
+    def __init__(self, comm: MPI.Intracomm, flows: Flows, trigger: Trigger) -> None:
+        self._comm, self._flows, self._trigger = comm, flows, trigger
+        self._last_s = 0.0  # what it took the last time
+
+    def move(self, rows: Rows, costs: Floats | None, work: Floats | None, speeds: Floats, calls: int) -> Owned:
+        """Collective: by the given (n,) costs; otherwise by the measured (n,) work, or else by the number of rows.
+
+        `calls` of map_blocks have computed these rows since they changed their owner: as many are expected to follow.
+        """
+        comm, began = self._comm, time.perf_counter()
+        timed = bool(_allreduce(comm, int(work is not None), MPI.MIN))
+        if work is None or not timed:
+            work = np.ones(rows.n)
+        table = np.column_stack([work if costs is None else costs, work])
+        before, most_s, balanced_s = self._levels(table, speeds)
+        seconds = timed and costs is None  # otherwise the costs are in a unit of their own, not to be set against time
+        chances = calls if seconds else 1
+        self._trigger.cost_s = self._last_s if seconds else 0.0
+        decision = self._trigger.decide(before, chances * most_s, chances * balanced_s)
+        after, value = before, None
+        steps = n_rows = n_bytes = 0
+        if decision.act:
+            transfers, steps = self._flows.plan(float(table[:, 0].sum()), speeds)
+            items = agree(comm, lambda: pick(table[:, 0], transfers.of(comm.rank)).items)
+            targets = transfers.destinations[transfers.sources == comm.rank].tolist()
+            sources = transfers.sources[transfers.destinations == comm.rank].tolist()
+            moved = _move(comm, rows, table, dict(zip(targets, items, strict=True)), sources)
+            raise_together(comm, moved.failed)
+            n_rows, n_bytes = (int(_allreduce(comm, n, MPI.SUM)) for n in (moved.rows, moved.bytes))
+            value, table = moved.value, moved.table
+            after = self._levels(table, speeds)[0]
+            self._last_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
+        last = Balanced(
+            acted=decision.act,
+            reason=decision.words,
+            imbalance_before=before,
+            imbalance_after=after,
+            rows_moved=n_rows,
+            bytes_moved=n_bytes,
+            steps=steps,
+            seconds=time.perf_counter() - began,
+            predicted_gain_s=decision.gain_s if seconds else math.nan,
+        )
+        return Owned(last, value, table[:, 1] if decision.act and timed else None)
+
+    def _levels(self, table: Floats, speeds: Floats) -> tuple[float, float, float]:
+        """Imbalance, seconds of the slowest rank, balanced seconds: the same on all ranks to the last bit; collective.
+
+        ValueError on every rank for costs that add up to infinity.
+        """
+        loads, levels = np.zeros(self._comm.size), np.zeros(3)
+        mine = np.array([table[:, 0].sum()])
+        wait(self._comm, self._comm.Igather(mine, loads, 0), (mine, loads))
+
+        def compute() -> None:
+            if self._comm.rank == 0:
+                with np.errstate(over="ignore"):
+                    if not np.isfinite(loads.sum()):
+                        raise ValueError("costs: expected numbers whose sum over all ranks is finite")
+                levels[:] = [imbalance(loads, speeds), (loads / speeds).max(), lower_bound(loads, speeds)]
+
+        agree(self._comm, compute)
+        wait(self._comm, self._comm.Ibcast(levels, 0), levels)
+        before, most_s, balanced_s = levels.tolist()
+        return before, most_s, balanced_s
+
+
+class _Moved(NamedTuple):
+    """One rank's part."""
+
+    value: Any  # its new rows, in the user's form
+    table: Floats  # (n', c) beside them
+    rows: int  # given away
+    bytes: int  # sent
+    failed: Failed | None  # the user's pack or unpack
+
+
+def _move(
+    comm: MPI.Intracomm, rows: Rows, table: Floats, leaving: Mapping[int, Ints], sources: Sequence[int]
+) -> _Moved:
+    """Collective: send rows `leaving[rank]`, with theirs of the (n, c) table, to each rank; receive from each source.
+
+    Stays in step with the others when packing or unpacking fails on some rank.
+    """
+    failed: Failed | None = None
+    numbers = Rows(table)
+    parcels = Parcels(comm, Tag.MIGRATION)
+    for target, index in leaving.items():
+        buffers = (empty_parcel(_BROKEN), empty_parcel(_BROKEN))
+        if failed is None:
+            try:
+                with interrupts().allowed():
+                    buffers = (rows.parcel(index, kind=_KIND), numbers.parcel(index, kind=_KIND))
+            except BaseException as caught:
+                failed = of_rows(caught, comm.rank, f"rows for rank {target}")
+        for buffer in buffers:
+            parcels.send(target, Tag.MIGRATION, buffer)
+    arrived = _receive(comm, parcels, sources)
+    staying = np.ones(rows.n, dtype=np.bool_)
+    for index in leaving.values():
+        staying[index] = False
+    kept = np.flatnonzero(staying)
+    blocks, tables = [rows.block(kept)], [numbers.block(kept)]
+    for source in sorted(sources):
+        parcel, beside = arrived[source]
+        if failed is None and head(parcel).kind != _BROKEN:
+            try:
+                with interrupts().allowed():
+                    blocks.append(columns_of(parcel, rows.spec, rows.unpack))
+                    tables.append(columns_of(beside, numbers.spec, None))
+            except BaseException as caught:
+                failed = of_rows(caught, comm.rank, f"rows of rank {source}")
+    value = in_form(rows.spec, concatenate(rows.spec, blocks))
+    return _Moved(value, concatenate(numbers.spec, tables)[0], rows.n - len(kept), parcels.sent_bytes, failed)
+
+
+def _receive(comm: MPI.Intracomm, parcels: Parcels, sources: Sequence[int]) -> dict[int, list[Buffer]]:
+    """Two parcels from each source, rows and table; all sends are complete afterwards."""
+    arrived: dict[int, list[Buffer]] = {source: [] for source in sources}
+
+    def done() -> bool:
+        while new := parcels.take():
+            for source, _, buffer in new:
+                arrived[source].append(buffer)
+        return all(len(pair) == 2 for pair in arrived.values()) and not parcels.under_way
+
+    presence_of(comm).wait(done, parcels)
+    return arrived
+
+
+def _allreduce(comm: MPI.Intracomm, value: float, operation: MPI.Op) -> float:
+    mine, result = np.array([float(value)]), np.zeros(1)
+    wait(comm, comm.Iallreduce(mine, result, operation), (mine, result))
+    return float(result[0])
+
+
+def check_costs(costs: ArrayLike, n: int) -> Floats:
+    """Hold what each of n rows costs against what is expected: finite numbers >= 0, with a finite sum."""
+    found = check_loads(costs, n, name="costs") if n or np.size(costs) else np.zeros(0)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(found.sum()):
+            raise ValueError(f"costs with sum {found.sum()}: expected numbers whose sum is finite")
+    return found

@@ -1,0 +1,344 @@
+"""Rows as they travel: one buffer for some rows of all columns, never pickled.
+
+Rows are one or several numpy arrays with the same first dimension ("columns"), or a list of objects with the user's own
+`pack` and `unpack`.  A parcel is a header (number of rows, kind, ticks) and then, for each column, the rows one after the
+other, aligned.  Both ends know the `Spec`, so nothing else has to be told.
+
+What is moved is units: single rows, or blocks of `block_rows` of them, where the user's function is to see no others.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi.balancing.round import Kind
+from lb_mpi.balancing.rowsets import Rowset, numbers
+from lb_mpi.checks import show
+from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer
+
+Pack = Callable[[Any], bytes]
+Unpack = Callable[[bytes], Any]
+
+_HEADER = struct.Struct("<qiIdq")  # rows, kind, mark, ticks, which columns are in Fortran order
+HEADER_BYTES = 64
+_ALIGN = 64
+MOST_COLUMNS = 60
+
+
+class Head(NamedTuple):
+    """What a parcel says of itself."""
+
+    n: int  # rows
+    kind: int  # the protocol's
+    mark: int = 0  # of the Spec of the rows
+    ticks: float = 0.0  # that results took
+    fortran: int = 0  # bit k: column k is in Fortran order
+
+
+class Spec(NamedTuple):
+    """What rows look like: the same on all ranks, or nothing is sent."""
+
+    form: str  # "array", "tuple", "list" of arrays; "objects"
+    dtypes: tuple[np.dtype[Any], ...]  # of the columns
+    shapes: tuple[tuple[int, ...], ...]  # of one row of each
+    n_home: int  # the first n_home columns are the rows proper; the others are only read
+    block_rows: int = 0  # rows that the user's function gets in a call; 0: any number
+
+    @property
+    def words(self) -> str:
+        """In words, for messages."""
+        blocks = f" in blocks of {self.block_rows}" if self.block_rows else ""
+        if self.form == "objects":
+            return "objects" + blocks
+        columns = [f"{dtype} {shape}" for dtype, shape in zip(self.dtypes, self.shapes, strict=True)]
+        more = f" with {', '.join(columns[self.n_home :])}" if len(columns) > self.n_home else ""
+        return f"{self.form} of {', '.join(columns[: self.n_home])}{more}{blocks}"
+
+    @property
+    def mark(self) -> int:
+        """A number of 32 bits that differs where the words do."""
+        dtypes = tuple((dtype.str, dtype.descr if dtype.names else (), dtype.itemsize) for dtype in self.dtypes)
+        return zlib.crc32(repr((self.form, dtypes, self.shapes, self.n_home, self.block_rows)).encode())
+
+
+class Rows:
+    """A user's rows: n of them, as columns or objects, in n_units units.  They are read, never written to."""
+
+    def __init__(
+        self,
+        rows: Any,
+        more: Sequence[Any] = (),
+        *,
+        pack: Pack | None = None,
+        unpack: Unpack | None = None,
+        block_rows: int = 0,
+    ) -> None:
+        if (pack is None) != (unpack is None):
+            raise TypeError("pack and unpack: expected both or neither")
+        for name, value in (("pack", pack), ("unpack", unpack)):
+            if value is not None and not callable(value):
+                raise TypeError(f"{name} = {show(value)}: expected a function")
+        self.pack, self.unpack = pack, unpack
+        self.fortran = 0
+        if pack is not None:
+            if not isinstance(rows, list):
+                raise TypeError(f"rows of type {type(rows).__name__}: expected a list of objects, since pack is given")
+            if more:
+                raise TypeError("more arrays: expected none beside objects (make them part of the objects)")
+            self.columns: list[Any] = [rows]
+            self.spec = Spec("objects", (), (), 1, block_rows)
+            self.n = len(rows)
+            return
+        proper = list(rows) if isinstance(rows, list | tuple) else [rows]
+        if not proper:
+            raise TypeError("rows without arrays: expected at least one")
+        if len(proper) + len(more) > MOST_COLUMNS:
+            raise TypeError(f"rows and more: {len(proper) + len(more)} arrays: expected at most {MOST_COLUMNS}")
+        form = "tuple" if isinstance(rows, tuple) else "list" if isinstance(rows, list) else "array"
+        self.columns = [_check(column, f"rows[{k}]" if form != "array" else "rows") for k, column in enumerate(proper)]
+        self.columns += [_check(column, f"more[{k}]") for k, column in enumerate(more)]
+        self.n = len(self.columns[0])
+        for k, column in enumerate(self.columns):
+            if len(column) != self.n:
+                raise ValueError(f"array {k} has {len(column)} rows, the first {self.n}: expected equal numbers")
+            self.fortran |= _is_fortran(column) << k
+        dtypes, shapes = [c.dtype for c in self.columns], [c.shape[1:] for c in self.columns]
+        self.spec = Spec(form, tuple(dtypes), tuple(shapes), len(proper), block_rows)
+
+    @property
+    def n_units(self) -> int:
+        """The number of units."""
+        return -(-self.n // max(1, self.spec.block_rows))
+
+    def of_units(self, units: Rowset) -> Rowset:
+        """The rows of some units; of blocks, the last and maybe shorter one comes last."""
+        size = self.spec.block_rows
+        if size <= 1:
+            return units
+        if isinstance(units, slice):
+            return slice(units.start * size, min(units.stop * size, self.n))
+        every = (np.sort(units)[:, None] * size + np.arange(size)).ravel()
+        return every[every < self.n]
+
+    def block(self, index: Rowset) -> tuple[Any, ...]:
+        """Copies of some rows of all columns, in the memory order of the caller's, which the function may change."""
+        if self.pack is not None:
+            return (self._objects(index),)
+        columns = []
+        for k, column in enumerate(self.columns):
+            order: Any = "F" if self.fortran >> k & 1 else "C"
+            if isinstance(index, slice):
+                columns.append(np.array(column[index], order=order))
+            else:
+                columns.append(np.asarray(np.take(column, index, axis=0), order=order))
+        return tuple(columns)
+
+    def parcel(self, index: Rowset, *, kind: int) -> Buffer:
+        """Some rows of all columns as one buffer."""
+        if self.pack is not None:
+            return _pack_objects([self.pack(item) for item in self._objects(index)], Head(0, kind, self.spec.mark))
+        places = numbers(index)
+        header = Head(len(places), kind, self.spec.mark, fortran=self.fortran)
+        buffer, views = _allocate(self.spec.dtypes, self.spec.shapes, header)
+        for column, view in zip(self.columns, views, strict=True):
+            np.take(column, places, axis=0, out=view, mode="clip")
+        return buffer
+
+    def _objects(self, index: Rowset) -> list[Any]:
+        objects: list[Any] = self.columns[0]
+        return objects[index] if isinstance(index, slice) else [objects[k] for k in index.tolist()]
+
+
+def _check(column: Any, name: str) -> NDArray[Any]:
+    if not _is_plain(column):
+        objects = "; for a list of objects pass pack=, unpack=" if "[" in name else ""
+        raise TypeError(f"{name} of type {type(column).__name__}: expected a numpy array (of no subclass){objects}")
+    if column.ndim < 1:
+        raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
+    if column.dtype.hasobject:
+        raise TypeError(f"{name} of dtype {column.dtype}: expected no Python objects (for a list of objects: pack, unpack)")
+    plain: NDArray[Any] = column
+    return plain
+
+
+def _is_plain(array: object) -> bool:
+    """Masks, units and the like of a subclass would be lost."""
+    return type(array) is np.ndarray or type(array) is np.memmap
+
+
+def _is_fortran(column: NDArray[Any]) -> bool:
+    """True when the first index runs fastest in memory."""
+    rising = all(one <= other for one, other in zip(column.strides, column.strides[1:], strict=False))
+    return column.ndim > 1 and rising and not column.flags.c_contiguous
+
+
+def empty_parcel(kind: int) -> Buffer:
+    """A parcel without rows."""
+    buffer = np.zeros(HEADER_BYTES, dtype=np.uint8)
+    _HEADER.pack_into(buffer.data, 0, *Head(0, kind))
+    return buffer
+
+
+def head(buffer: Buffer) -> Head:
+    """Read what the parcel says of itself."""
+    return Head(*_HEADER.unpack_from(buffer.data))
+
+
+def columns_of(buffer: Buffer, spec: Spec, unpack: Unpack | None, *, home: bool = False) -> tuple[Any, ...]:
+    """The rows in a parcel, as `Rows.block` gives them (views of the buffer); `home`: of the rows proper only."""
+    about = head(buffer)
+    if unpack is not None:
+        lengths = np.ndarray(about.n, dtype=np.int64, buffer=buffer.data, offset=HEADER_BYTES)
+        ends = (HEADER_BYTES + 8 * about.n + np.cumsum(lengths)).tolist()
+        begins = [end - length for end, length in zip(ends, lengths.tolist(), strict=True)]
+        return ([unpack(buffer[begin:end].tobytes()) for begin, end in zip(begins, ends, strict=True)],)
+    last = spec.n_home if home else None
+    return tuple(_views(buffer, spec.dtypes[:last], spec.shapes[:last], about))
+
+
+def parcel_of(block: tuple[Any, ...], spec: Spec, pack: Pack | None, ticks: float) -> Buffer:
+    """A parcel of results: the rows proper only."""
+    header = Head(len(block[0]), Kind.DONE, spec.mark, ticks)
+    if pack is not None:
+        return _pack_objects([pack(item) for item in block[0]], header)
+    last = spec.n_home
+    buffer, views = _allocate(spec.dtypes[:last], spec.shapes[:last], header)
+    for column, view in zip(block, views, strict=True):
+        view[...] = column
+    return buffer
+
+
+def in_blocks(block: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
+    """Cut a block of rows into blocks of `size` rows, the last one maybe shorter; 0: as it is."""
+    if not size:
+        yield block
+        return
+    for first in range(0, len(block[0]), size):
+        parts = (column[first : first + size] for column in block)
+        yield tuple(np.array(part) if isinstance(part, np.ndarray) else part for part in parts)
+
+
+def check_result(result: Any, block: tuple[Any, ...], spec: Spec) -> tuple[Any, ...]:
+    """What the user's function returned, as columns; ValueError or TypeError, saying what was expected, if it's no such."""
+    n = len(block[0])
+    if spec.form == "objects":
+        if not isinstance(result, list) or len(result) != n:
+            raise ValueError(f"function returned {_describe(result)}: expected a list of {n} objects")
+        return (result,)
+    columns = (result,) if spec.form == "array" else result
+    if spec.form != "array" and not (isinstance(result, list | tuple) and len(result) == spec.n_home):
+        raise TypeError(f"function returned {_describe(result)}: expected a {spec.form} of {spec.n_home} arrays")
+    for column, dtype, shape in zip(columns, spec.dtypes, spec.shapes, strict=False):
+        if not (_is_plain(column) and column.dtype == dtype and column.shape == (n, *shape)):
+            expected = f"an array of {dtype} {(n, *shape)}, as the rows are"
+            kind = TypeError if isinstance(column, np.ndarray) and column.dtype != dtype else ValueError
+            raise kind(f"function returned {_describe(column)}: expected {expected}")
+    return tuple(columns)
+
+
+def _describe(result: Any) -> str:
+    if isinstance(result, np.ndarray):
+        kind = "an array" if _is_plain(result) else f"a {type(result).__name__}"
+        return f"{kind} of {result.dtype} {result.shape}"
+    if isinstance(result, list | tuple):
+        return f"a {type(result).__name__} of {len(result)}"
+    return f"{type(result).__name__}"
+
+
+class Results:
+    """The answer, filled in as the parts come: new arrays, rows in their order at home."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._spec = rows.spec
+        if rows.spec.form == "objects":
+            self._columns: list[Any] = [[None] * rows.n]
+        else:
+            self._columns = [
+                np.empty(column.shape, column.dtype, "F" if rows.fortran >> k & 1 else "C")
+                for k, column in enumerate(rows.columns[: rows.spec.n_home])
+            ]
+
+    def put(self, index: Rowset, block: tuple[Any, ...]) -> None:
+        """Some rows have been computed."""
+        if self._spec.form == "objects":
+            places = range(len(self._columns[0]))[index] if isinstance(index, slice) else index.tolist()
+            for place, item in zip(places, block[0], strict=True):
+                self._columns[0][place] = item
+            return
+        for column, part in zip(self._columns, block, strict=True):
+            column[index] = part
+
+    @property
+    def value(self) -> Any:
+        """In the form of the user's rows."""
+        return in_form(self._spec, self._columns)
+
+
+def in_form(spec: Spec, columns: Sequence[Any]) -> Any:
+    """Columns as the user's function takes them: an array, a tuple or list of arrays, a list of objects."""
+    if spec.form == "tuple":
+        return tuple(columns[: spec.n_home])
+    return list(columns[: spec.n_home]) if spec.form == "list" else columns[0]
+
+
+def concatenate(spec: Spec, blocks: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """New columns, block after block (at least one), of the very dtypes."""
+    if spec.form == "objects":
+        return [[item for block in blocks for item in block[0]]]
+    columns = []
+    for parts in zip(*blocks, strict=True):
+        # Left alone, numpy would give other byte orders and paddings than the user's.
+        whole = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+        columns.append(np.concatenate(parts, out=whole))
+    return columns
+
+
+def _allocate(
+    dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]], header: Head
+) -> tuple[Buffer, list[NDArray[Any]]]:
+    size = HEADER_BYTES
+    for dtype, shape in zip(dtypes, shapes, strict=True):
+        size = -(-size // _ALIGN) * _ALIGN + header.n * _row_bytes(dtype, shape)
+    buffer = _buffer(size)
+    _HEADER.pack_into(buffer.data, 0, *header)
+    return buffer, _views(buffer, dtypes, shapes, header)
+
+
+def _buffer(size: int) -> Buffer:
+    return np.empty(-(-size // UNIT_BYTES) * UNIT_BYTES, dtype=np.uint8)
+
+
+def _views(
+    buffer: Buffer, dtypes: Sequence[np.dtype[Any]], shapes: Sequence[tuple[int, ...]], header: Head
+) -> list[NDArray[Any]]:
+    views: list[NDArray[Any]] = []
+    offset = HEADER_BYTES
+    for k, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
+        offset = -(-offset // _ALIGN) * _ALIGN
+        order: Any = "F" if header.fortran >> k & 1 else "C"
+        views.append(np.ndarray((header.n, *shape), dtype, buffer=buffer.data, offset=offset, order=order))
+        offset += header.n * _row_bytes(dtype, shape)
+    return views
+
+
+def _row_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+
+
+def _pack_objects(parts: list[bytes], header: Head) -> Buffer:
+    for part in parts:
+        if not isinstance(part, bytes | bytearray | memoryview):
+            raise TypeError(f"pack returned {type(part).__name__}: expected bytes")
+    lengths = np.array([memoryview(part).nbytes for part in parts], dtype=np.int64)
+    begin, end = HEADER_BYTES + 8 * len(parts), HEADER_BYTES + 8 * len(parts) + int(lengths.sum())
+    buffer = _buffer(end)
+    _HEADER.pack_into(buffer.data, 0, *header._replace(n=len(parts)))
+    buffer[HEADER_BYTES:begin] = lengths.view(np.uint8)
+    buffer[begin:end] = np.frombuffer(b"".join(parts), dtype=np.uint8)
+    return buffer

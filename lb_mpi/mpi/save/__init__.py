@@ -1,0 +1,1 @@
+"""lb_mpi.save and lb_mpi.load on MPI."""

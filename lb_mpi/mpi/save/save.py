@@ -1,0 +1,230 @@
+"""`save` and `load`: rows of all ranks on disk, from which any number of ranks goes on.
+
+    step, arrays = lb_mpi.load(comm, "saves") or (0, {"heat": first_heat(comm)})
+    for step in range(step + 1, steps + 1):
+        arrays["heat"] = advance(arrays["heat"])
+        lb_mpi.save(comm, "saves", step, **arrays)
+
+Where a save lies, and why a whole one can always be read, is said in `lb_mpi.saving.folder`; each rank writes its own rows
+(`lb_mpi.saving.rows`), and rank 0 commits when all have.  There is no MPI in the format: one MPI reads what the other wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from lb_mpi import signs
+from lb_mpi.checks import integer, show
+from lb_mpi.errors import SaveError
+from lb_mpi.graph import Ints
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, gather, opened
+from lb_mpi.mpi.common.presence import presence_of
+from lb_mpi.mpi.common.recorder import mark_save, recorder
+from lb_mpi.mpi.save.reorder import from_blocks, to_blocks
+from lb_mpi.saving import rows
+from lb_mpi.saving.folder import MOST, Folder, Part, Saved
+from lb_mpi.saving.rows import Arrays
+
+_folders: dict[str, Folder] = {}  # on rank 0, by path: locked until the process ends; it knows which saves are damaged
+
+
+class _Given(NamedTuple):
+    """The arguments of a call on this rank, checked."""
+
+    path: Path
+    options: dict[str, Any]
+    numbers: Ints | None  # `index`
+
+
+def save(
+    comm: MPI.Intracomm,
+    folder: str | os.PathLike[str],
+    step: int,
+    *,
+    index: object = None,
+    options: Mapping[str, object] | None = None,
+    **arrays: object,
+) -> None:
+    """Collective: save the rows of all ranks as of `step`; they are on disk when this returns.
+
+    `folder` is the same directory for all ranks, is made if there is none, and keeps the last two saves.  Each of the
+    `arrays` is (n, ...) with the same n on a rank; dtype and the shape of a row are the same on all.  Rows of rank 1 follow
+    those of rank 0, and so on, unless `index` (n,) has the global number of each: then all numbers together are 0..N-1,
+    each once.  `options`, of numbers, text and lists, tell this problem from others: `load` and later saves compare them.
+
+    ValueError and TypeError for arguments, on all ranks; also when a save of this step or a later one is there, or one with
+    other options.  OSError on all ranks, naming the rank that can't write: what was saved before stays.  Until the
+    process of rank 0 ends, no other run can save there (OSError).
+    """
+    with opened(comm, "lb_mpi.save") as own:
+        given = agree(own, lambda: _check(folder, options, index))
+        step = agree(own, lambda: integer("step", step, 0, MOST))
+        checked = agree(own, lambda: rows.check_arrays(arrays))
+        _agree_on(own, given, step=step, arrays=sorted(checked))
+        _agree_on(own, given, **{name: (array.dtype, array.shape[1:]) for name, array in checked.items()})
+        recorder(own)
+        began = time.perf_counter()
+        mine = len(next(iter(checked.values())))
+        counts = allgather(own, mine)
+        if given.numbers is not None:
+            agree(own, lambda: _check_index(given, sum(counts), mine))
+            counts = rows.shares(sum(counts), own.size)
+            checked = to_blocks(own, given.numbers, _bounds(counts), checked)
+        _write(own, given, step, checked, counts)
+        signs.saved(step)  # on all, since the host of rank 0 may die
+        mark_save(began, step)
+
+
+def load(
+    comm: MPI.Intracomm,
+    folder: str | os.PathLike[str],
+    *,
+    counts: Sequence[int] | None = None,
+    index: object = None,
+    options: Mapping[str, object] | None = None,
+) -> tuple[int, Arrays] | None:
+    """Collective: the step that was saved last, and this rank's rows of each array; None when nothing is saved there.
+
+    Ranks may be more or fewer than when it was saved.  In their global order, rank 0 has the first rows, and so on: each
+    as many, or counts[rank] of them.  With `index`, a rank has those rows (any, in any order, also those of other ranks).
+
+    A save that is torn, flipped, or incomplete is passed over with a UserWarning on rank 0, and the one before is read;
+    SaveError on all ranks when all are.  ValueError for a folder of other `options`, of another kind or version, and for
+    `counts` or an `index` that don't fit.
+    """
+    with opened(comm, "lb_mpi.load") as own:
+        given = agree(own, lambda: _check(folder, options, index))
+        parts = agree(own, lambda: None if counts is None else _check_counts(counts, own.size, given))
+        _agree_on(own, given, counts=parts)
+        local = _folder(given.path) if own.rank == 0 else Folder(given.path, rows.KIND)
+        saves = bcast(own, agree(own, lambda: local.saves() if own.rank == 0 else None))
+        found, wrong = local.newest(saves, lambda saved: _read(own, local, saved, given, parts))
+        if found is not None and wrong:
+            told = f"{'; '.join(wrong)}: going on from step {found[0]}, which was saved before"
+            agree(own, lambda: warnings.warn(told, stacklevel=4) if own.rank == 0 else None)
+        return found
+
+
+def _write(comm: MPI.Intracomm, given: _Given, step: int, arrays: Arrays, counts: list[int]) -> None:
+    """Collective: all parts, then the manifest."""
+    local = _folder(given.path) if comm.rank == 0 else Folder(given.path, rows.KIND)
+    agree(comm, lambda: _begin(local, given, step) if comm.rank == 0 else None)
+    try:
+        everyone = gather(comm, agree(comm, lambda: _write_parts(local, step, comm.rank, arrays)))
+        if everyone is not None:
+            meta, parts = rows.describe_rows(counts, arrays, given.options), [one for part in everyone for one in part]
+        agree(comm, lambda: local.commit(step, meta, parts) if everyone is not None else None)
+    except BaseException:
+        if comm.rank == 0:
+            local.discard(step)
+        raise
+
+
+def _begin(folder: Folder, given: _Given, step: int) -> None:
+    folder.lock()
+    for saved in folder.saves().whole[:1]:
+        rows.compare_options(saved, given.options, given.path)
+    folder.begin(step)
+
+
+def _write_parts(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[Part]:
+    try:
+        return rows.write_rows(folder, step, rank, arrays)
+    except FileNotFoundError as error:
+        raise OSError(f"rank {rank}: {error} (is the folder on a file system that all hosts share?)") from error
+    except OSError as error:
+        raise OSError(f"rank {rank}: {error}") from error
+
+
+def _read(
+    comm: MPI.Intracomm, folder: Folder, saved: Saved, given: _Given, counts: list[int] | None
+) -> tuple[int, Arrays]:
+    """Collective: this rank's rows; SaveError on all ranks when one finds a part damaged."""
+    n, damage = rows.n_rows(saved), ""
+
+    def read() -> Arrays:
+        nonlocal damage
+        rows.compare_options(saved, given.options, given.path)
+        if counts is not None and sum(counts) != n:
+            raise ValueError(f"counts = {show(counts)}: expected {n} in sum, as many rows as are saved")
+        if given.numbers is not None:
+            _check_index(given, n)
+        bounds = _bounds(counts or rows.shares(n, comm.size))
+        try:
+            return rows.read_rows(folder, saved, int(bounds[comm.rank]), int(bounds[comm.rank + 1]))
+        except SaveError as error:
+            damage = str(error)
+            return {}
+
+    block = agree(comm, read)
+    for text in allgather(comm, damage):
+        if text:
+            raise presence_of(comm).together(SaveError(text))
+    if given.numbers is not None:
+        block = from_blocks(comm, given.numbers, _bounds(rows.shares(n, comm.size)), block)
+    return saved.number, block
+
+
+def _folder(path: Path) -> Folder:
+    """The one of this process."""
+    real = os.path.realpath(path)  # the working directory may change
+    return _folders.setdefault(real, Folder(real, rows.KIND))
+
+
+def _check(folder: object, options: Mapping[str, object] | None, index: object) -> _Given:
+    if not isinstance(folder, str | os.PathLike) or not isinstance(name := os.fspath(folder), str) or not name:
+        raise TypeError(f"folder = {show(folder)}: expected the name of a directory")
+    path = Path(name)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"folder = {name}: expected a directory")
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"options = {show(options)}: expected names with numbers, text and lists")
+    if index is None:
+        return _Given(path, rows.check_options(options), None)
+    numbers = np.asarray(index)
+    if numbers.ndim != 1 or not (np.issubdtype(numbers.dtype, np.integer) or numbers.size == 0):
+        raise ValueError(f"index is {numbers.shape} of {numbers.dtype}: expected (n,) integers, the number of each row")
+    return _Given(path, rows.check_options(options), numbers.astype(np.int64))
+
+
+def _check_counts(counts: Sequence[int], size: int, given: _Given) -> list[int]:
+    if given.numbers is not None:
+        raise ValueError("counts and index: expected one of them")
+    try:
+        listed = list(counts)
+    except TypeError:
+        raise TypeError(f"counts = {show(counts)}: expected {size} numbers, one for each rank") from None
+    found = [integer(f"counts[{rank}]", n, 0) for rank, n in enumerate(listed)]
+    if len(found) != size:
+        raise ValueError(f"counts has {len(found)} numbers: expected {size}, one for each rank")
+    return found
+
+
+def _check_index(given: _Given, n: int, mine: int | None = None) -> None:
+    """Against n rows of all; `mine`: this rank's."""
+    index = given.numbers
+    assert index is not None
+    if mine is not None and len(index) != mine:
+        raise ValueError(f"index has {len(index)} numbers: expected {mine}, one for each row")
+    if len(wrong := np.flatnonzero((index < 0) | (index >= n))):
+        raise ValueError(f"index[{wrong[0]}] = {index[wrong[0]]}: expected a row from 0 to {n - 1}")
+
+
+def _agree_on(comm: MPI.Intracomm, given: _Given, **arguments: object) -> None:
+    agree_on(comm, folder=str(given.path), options=given.options, index=_given(given.numbers), **arguments)
+
+
+def _given(index: Ints | None) -> str:
+    return "not given" if index is None else "given"
+
+
+def _bounds(counts: list[int]) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -1,0 +1,1 @@
+"""lb_mpi.search on MPI."""

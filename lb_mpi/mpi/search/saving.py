@@ -1,0 +1,230 @@
+"""Saves of a search on disk (see `lb_mpi.saving.folder`): each rank writes its state, rank 0 commits when all have.
+
+There is no MPI in the format: one MPI reads what the other wrote, with as many ranks as there are.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, overload
+
+from mpi4py import MPI
+
+from lb_mpi import signs
+from lb_mpi.checks import show
+from lb_mpi.errors import SaveError, Stopped
+from lb_mpi.mpi.common.collective import agree, allgather, bcast
+from lb_mpi.mpi.common.presence import presence_of
+from lb_mpi.mpi.common.recorder import mark_save
+from lb_mpi.mpi.common.stopping import Signals, noted
+from lb_mpi.saving.folder import Folder, Part, Saves
+from lb_mpi.saving.folder import Saved as OnDisk
+from lb_mpi.searching.bound import Bound
+from lb_mpi.searching.drafting import Send
+from lb_mpi.searching.reporting import ROOT
+from lb_mpi.searching.saves import Commit, Open, Receipt, Saved, Write, unpack_parts
+from lb_mpi.searching.searcher import Searcher
+
+KIND = "search"
+
+
+class States(Sequence[bytes]):
+    """What all ranks had saved, read when it is looked at, but for those that were `kept`."""
+
+    def __init__(self, folder: Folder, saved: OnDisk, kept: dict[int, bytes]) -> None:
+        self._folder, self._saved, self._kept = folder, saved, kept
+
+    def __len__(self) -> int:
+        return len(self._saved.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        """Return the state of one rank, or of some; SaveError when it is damaged."""
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        rank = range(len(self))[index]
+        return self._kept[rank] if rank in self._kept else unpack_parts(self._folder.read(self._saved, name(rank)))[0]
+
+
+class Found(NamedTuple):
+    """What there was to go on from."""
+
+    number: int  # of the save; 0: there is none, and the search starts
+    saved: Saved | None
+    folder: Folder
+
+
+class SearchStore:
+    """Where one rank of a search is saved: the numbers of its saves follow `base`."""
+
+    def __init__(self, found: Found, comm: MPI.Intracomm, meta: dict[str, Any], best: Callable[[float, float], float]):
+        self.folder, self.base, self.number = found.folder, found.number, found.number
+        self._rank, self._meta, self._best = comm.rank, {**meta, "ranks": comm.size}, best
+
+    def open(self, number: int) -> bool:
+        """Make a directory; False, with a warning, when that can't be."""
+        return self._tried(lambda: self.folder.begin(self.base + number)) is not None
+
+    def write(self, number: int, state: bytes) -> tuple[int, int] | None:
+        """Write this rank's state; None, with a warning, when that can't be."""
+        began = time.perf_counter()
+        part = self._tried(lambda: self.folder.write(self.base + number, name(self._rank), [state]))
+        if part is not None:
+            mark_save(began, self.base + number)
+        return None if part is None else part[1:]
+
+    def commit(self, number: int, receipts: Sequence[Receipt] | None) -> None:
+        """Write the manifest; with a warning when that can't be.  None: there is nothing to commit."""
+        if receipts is None:
+            return
+        parts = [Part(name(each.rank), each.n_bytes, each.crc) for each in receipts]
+        best = receipts[0].best
+        for each in receipts[1:]:
+            best = self._best(best, each.best)
+        if self._tried(lambda: self.folder.commit(self.base + number, {**self._meta, "best": best}, parts)):
+            self.number = self.base + number
+            signs.saved(self.number)
+
+    def _tried(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call() or True
+        except (OSError, ValueError) as error:
+            text = f"rank {self._rank}: the search is not saved this time: {error}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")  # an error instead would end a search that can go on
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+            return None
+
+
+class Saving:
+    """What a search's driver does for its saves; made by `saved`."""
+
+    def __init__(self, found: Found, store: SearchStore, signals: Signals) -> None:
+        self.found, self._store, self._signals = found, store, signals
+        self._asked = False
+
+    def serve(self, searcher: Searcher) -> list[Send]:
+        """Save what is to be saved after a turn, and ask for the end when a signal has come; what is to be sent."""
+        sends: list[Send] = []
+        if self._signals.came and not self._asked:
+            self._asked = True
+            sends += searcher.ask_to_stop()
+        if isinstance(job := searcher.job, Open | Write | Commit):
+            sends += searcher.done(job, job.run(self._store))
+            signs.turn()
+        return sends
+
+    def stopped(self, comm: MPI.Intracomm) -> NoReturn:
+        """Collective: raise Stopped, when a search has ended so."""
+        number, came = bcast(comm, (self._store.number, self._signals.came))
+        by = "a signal" if came is None else came.name
+        if not number:
+            text = f"stopped by {by}, but nothing could be saved: the next run starts anew"
+        else:
+            text = f"saved as {self.found.folder.path}/save-{number:08d}, stopped by {by}: run the same again to go on"
+        raise presence_of(comm).together(Stopped(text))
+
+
+@contextmanager
+def saved(
+    comm: MPI.Intracomm, path: str | os.PathLike[str] | None, problem: object, bound: Bound | None
+) -> Iterator[Saving | None]:
+    """Collective: find what there is to go on from, and keep the folder locked for the block; note signals in it.
+
+    None when nothing is to be saved (`path` is None).
+    """
+    if path is None:
+        yield None
+        return
+    found = find(comm, path, problem, bound)
+    try:
+        best = max if bound is not None and bound.sense == "max" else min
+        store = SearchStore(found, comm, describe(problem, bound), best)
+        with noted() as signals:
+            signs.saves_at_signal(comm.rank == ROOT)
+            try:
+                yield Saving(found, store, signals)
+            finally:
+                signs.saves_at_signal(False)
+    finally:
+        found.folder.close()
+
+
+def find(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bound: Bound | None) -> Found:
+    """Collective: the newest save in the folder `path` that all ranks can read, and each rank's share of it.
+
+    Rank 0 keeps the folder locked.  A damaged save is passed over with a warning.  ValueError on all ranks for the save of
+    another problem, SaveError when nothing that is there can be read, OSError when another run saves there.
+    """
+    folder = agree(comm, lambda: _folder(path))
+    meta = describe(problem, bound)
+
+    def look() -> Saves:
+        folder.lock()
+        return folder.saves()
+
+    try:
+        saves = bcast(comm, agree(comm, lambda: look() if comm.rank == 0 else None))
+        found, wrong = folder.newest(saves, lambda saved: _read(comm, folder, saved, meta))
+        if found is not None and wrong:
+            told = f"{'; '.join(wrong)}: going on from save {found.number}, which was saved before"
+            agree(comm, lambda: warnings.warn(told, RuntimeWarning, stacklevel=6) if comm.rank == 0 else None)
+    except BaseException:
+        folder.close()
+        raise
+    return found or Found(0, None, folder)
+
+
+def describe(problem: object, bound: Bound | None) -> dict[str, Any]:
+    """Tell what is searched from other things: what a save has to agree with."""
+    kind = type(problem)
+    return {"problem": f"{kind.__module__}.{kind.__qualname__}", "bound": None if bound is None else bound.sense}
+
+
+def name(rank: int) -> str:
+    """Of the file of a rank."""
+    return f"rank-{rank:06d}"
+
+
+def _folder(path: object) -> Folder:
+    try:
+        place = Path(os.fspath(path))  # type: ignore[call-overload]
+    except TypeError:
+        raise TypeError(f"save = {show(path)}: expected the name of a folder, or None") from None
+    if place.exists() and not place.is_dir():
+        raise ValueError(f"save = {show(path)}: expected a folder")
+    return Folder(place.absolute(), KIND)
+
+
+def _read(comm: MPI.Intracomm, folder: Folder, saved: OnDisk, meta: dict[str, Any]) -> Found:
+    """Collective: SaveError on all ranks when one finds its share damaged."""
+    mine = range(comm.rank, len(saved.parts), comm.size)
+    damage = ""
+
+    def read() -> dict[int, list[bytes]]:
+        nonlocal damage
+        for key, value in meta.items():
+            if saved.meta.get(key) != value:
+                place = f"save {saved.number} in {folder.path}"
+                raise ValueError(f"{key} = {show(value)}: expected {show(saved.meta.get(key))}, as of {place}")
+        try:
+            return {rank: unpack_parts(folder.read(saved, name(rank))) for rank in mine}
+        except SaveError as error:
+            damage = str(error)
+            return {}
+
+    mines = agree(comm, read)
+    for text in allgather(comm, damage):
+        if text:
+            raise presence_of(comm).together(SaveError(text))
+    states = States(folder, saved, {rank: parts[0] for rank, parts in mines.items()})
+    kept = [part for parts in mines.values() for part in parts[1:]]
+    return Found(saved.number, Saved(states, mine, kept, saved.meta["best"]), folder)

@@ -1,0 +1,226 @@
+"""The virtual carrier: actors on one event queue, with a model of links and of how long jobs take.   (pure)
+
+It drives the very objects that run on real MPI, as many ranks as you like.  Messages take the time that the `Network` says,
+and keep their order between two ranks, as MPI promises.  A rank in the middle of a job serves what arrives when the job is
+done.  One seed gives one run, to the last bit.
+
+    class Simulation(Virtual[Message, Job]):        # what only this protocol knows
+        def begin(self, rank, job): ...             # the seconds that a job takes
+        def end(self, rank, job): ...               # what has come of it, then
+
+    simulation.start(rank) for each rank
+    while simulation.step(): ...
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Any, Generic, NamedTuple
+
+from lb_mpi.actor import Actor, J, M
+from lb_mpi.checks import bandwidth, show, virtual_s
+
+Span = tuple[float, float]
+
+
+class Network(NamedTuple):
+    """What messages cost; of two numbers, the least and the most: log-uniform between them."""
+
+    latency_s: Span = (5e-6, 5e-6)  # of a message; where hosts differ, within one
+    between_s: Span | None = None  # between two hosts; None: the same
+    bytes_per_s: float = math.inf  # of a link
+    overhead_s: float = 0.0  # of a message, of the time of its sender, and again of its receiver
+
+    def checked(self) -> Network:
+        """Return the same; ValueError unless latencies are above 0, low <= high, and all else is 0 or more."""
+        for name, span in (("latency_s", self.latency_s), ("between_s", self.between_s or self.latency_s)):
+            check_span(name, span)
+        if self.bytes_per_s != math.inf:
+            bandwidth("bytes_per_s", self.bytes_per_s)
+        virtual_s("overhead_s", self.overhead_s, least=0.0)
+        return self
+
+
+def check_span(name: str, span: float | Span) -> Span:
+    """Return (low, high) in seconds; ValueError unless 0 < low <= high, neither too small nor too large."""
+    try:
+        low, high = (virtual_s(name, each) for each in (span if isinstance(span, Sequence) else (span, span)))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not low <= high:
+        raise ValueError(f"{name} = {show(span)}: expected seconds, from 1e-15 to 1e12, or two with low <= high")
+    return low, high
+
+
+class Raised(Exception):
+    """The user's code in a job has raised an error."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class _Rank:
+    """What the carrier keeps of one rank."""
+
+    __slots__ = ("alarm", "busy", "inbox", "job")
+
+    def __init__(self) -> None:
+        self.inbox: list[int] = []  # numbers of messages
+        self.alarm = 0  # the number of its one valid alarm
+        self.busy = False  # until the alarm: messages wait
+        self.job: Any = None  # in hand
+
+
+class Virtual(Generic[M, J]):
+    """All actors, what is under way between them, and the clock; `host_of[rank]`: a number of its host."""
+
+    def __init__(
+        self, actors: Sequence[Actor[M, J, Any]], network: Network, rng: random.Random, host_of: Sequence[int] = ()
+    ) -> None:
+        self.actors, self.network = actors, network
+        self.now = 0.0
+        self.under_way: dict[int, tuple[int, int, M]] = {}  # by number: (source, destination, message), sent and not served
+        self.sent = [0] * len(actors)  # messages to others, by rank
+        self.ended_s = [math.nan] * len(actors)  # when each rank was over for the first time
+        self._ranks = [_Rank() for _ in actors]
+        self._links = _Links(network, rng, host_of)
+        self._heap: list[tuple[float, int, int]] = []  # (time, number, rank); the number of a message, or of an alarm
+        self._number = 0
+
+    def begin(self, rank: int, job: J) -> float:
+        """Begin a job; the seconds that it takes."""
+        raise NotImplementedError
+
+    def end(self, rank: int, job: J) -> Any:
+        """End a job; what has come of it, or Raised."""
+        raise NotImplementedError
+
+    def n_bytes(self, message: M) -> int:
+        """How long a message is."""
+        return 0
+
+    def turned(self, rank: int, arrived: Sequence[tuple[int, M]], sends: Sequence[tuple[int, M]]) -> None:
+        """A rank that was not over has taken a turn: for records."""
+
+    def start(self, rank: int, at: float = 0.0) -> None:
+        """Let a rank take its first turn at a time; messages wait until then."""
+        self._sleep(rank, at)
+
+    def wake(self, rank: int, at: float) -> None:
+        """Let a rank without a job take a turn at a time."""
+        if not self._ranks[rank].busy:
+            self._set_alarm(rank, at)
+
+    def is_busy(self, rank: int) -> bool:
+        """True in the middle of a job."""
+        return self._ranks[rank].busy
+
+    def post(self, source: int, destination: int, message: M, at: float | None = None) -> None:
+        """Send a message, now or at a time."""
+        self.sent[source] += source != destination
+        at = self.now if at is None else at
+        arrival = self._links.arrival(at, source, destination, self.n_bytes(message), self.now)
+        self.deliver(source, destination, message, arrival)
+
+    def deliver(self, source: int, destination: int, message: M, at: float) -> None:
+        """Let a message arrive at a time."""
+        self._number += 1
+        self.under_way[self._number] = (source, destination, message)
+        heappush(self._heap, (at, self._number, destination))
+
+    def step(self) -> bool:
+        """Let the next turn happen; False when nothing can happen any more."""
+        while self._heap:
+            self.now, number, rank = heappop(self._heap)
+            if number in self.under_way:
+                if self.arrive(rank, number):
+                    return True
+            elif number == self._ranks[rank].alarm:
+                self._turn(rank)
+                return True
+        return False
+
+    def arrive(self, rank: int, number: int) -> bool:
+        """A message has arrived; True when something was done about it."""
+        mine = self._ranks[rank]
+        mine.inbox.append(number)
+        if mine.busy:
+            return False
+        self._turn(rank)
+        return True
+
+    def finish(self, rank: int, job: J) -> list[tuple[int, M]]:
+        """A job is done, or has raised; what is to be sent."""
+        try:
+            result = self.end(rank, job)
+        except Raised as raised:
+            return self.actors[rank].fail(raised.error)
+        return self.actors[rank].done(job, result)
+
+    def _turn(self, rank: int) -> None:
+        actor, mine = self.actors[rank], self._ranks[rank]
+        was_over = actor.over
+        mine.alarm, mine.busy = 0, False
+        sends: list[tuple[int, M]] = []
+        if mine.job is not None:
+            job, mine.job = mine.job, None
+            sends += self.finish(rank, job)
+        arrived = [(source, message) for source, _, message in map(self.under_way.pop, mine.inbox)]
+        mine.inbox.clear()
+        sends += actor.turn(self.now, arrived)
+        if not (was_over and actor.over):
+            self.turned(rank, arrived, sends)
+        ready = self.now + self.network.overhead_s * (len(arrived) + len(sends))
+        for destination, message in sends:
+            self.post(rank, destination, message, ready)
+        if actor.over and math.isnan(self.ended_s[rank]):
+            self.ended_s[rank] = ready
+        mine.job = actor.job
+        if mine.job is not None:
+            self._sleep(rank, ready + self.begin(rank, mine.job))
+        elif ready > self.now:
+            self._sleep(rank, ready)
+        elif actor.wake_at < math.inf:
+            self._set_alarm(rank, max(self.now, actor.wake_at))
+
+    def _sleep(self, rank: int, until: float) -> None:
+        self._ranks[rank].busy = True
+        self._set_alarm(rank, until)
+
+    def _set_alarm(self, rank: int, at: float) -> None:
+        self._number += 1
+        self._ranks[rank].alarm = self._number
+        heappush(self._heap, (at, self._number, rank))
+
+
+class _Links:
+    """When messages arrive; in order between each two ranks."""
+
+    def __init__(self, network: Network, rng: random.Random, host_of: Sequence[int]) -> None:
+        self._rng, self._host_of = rng, host_of
+        spans = (network.latency_s, network.between_s or network.latency_s)
+        self._spans = [(low, math.log(low), math.log(high) - math.log(low)) for low, high in spans]
+        self._bytes_per_s = network.bytes_per_s
+        self._level = math.isinf(network.bytes_per_s) and all(low == high for low, high in spans)
+        self._last: dict[tuple[int, int], float] = {}  # (source, destination): when the newest message arrives
+        self._room = 1000  # that many of those, then the ones that have arrived are forgotten
+
+    def arrival(self, at: float, source: int, destination: int, n_bytes: int, now: float) -> float:
+        """The time at which a message arrives that is sent `at` a time, now or later; at once when it goes to its source."""
+        apart = bool(self._host_of) and self._host_of[source] != self._host_of[destination]
+        delay, log_low, log_spread = self._spans[apart]
+        if log_spread:
+            delay = math.exp(log_low + log_spread * self._rng.random())
+        delay = (delay + n_bytes / self._bytes_per_s) * (source != destination)
+        if self._level:
+            return at + delay  # all messages take as long: none overtakes another
+        pair = (source, destination)
+        arrives = self._last[pair] = max(at + delay, self._last.get(pair, 0.0))
+        if len(self._last) > self._room:
+            self._last = {pair: last for pair, last in self._last.items() if last > now}
+            self._room = 1000 + 2 * len(self._last)
+        return arrives

@@ -1,0 +1,71 @@
+"""Emulated clusters for tests: whether there can be one here, and launch/cluster as a command."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lb_mpi.emulation import emulated, openssh
+from lb_mpi.errors import ClusterError
+from tests.process.lab import ROOT
+
+HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+NAME = f"t{os.getpid()}"
+
+
+def missing() -> str:
+    """Why root can have no emulated cluster here."""
+    try:
+        emulated.check()
+    except ClusterError as error:
+        return str(error)
+    if os.geteuid() != 0:
+        return "needs root"
+    done = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
+    return "" if done.returncode == 0 else f"no network namespaces here: {done.stderr.strip()}"
+
+
+def missing_ssh() -> str:
+    """Why its hosts can have no OpenSSH server here."""
+    try:
+        openssh.check()
+    except ClusterError as error:
+        return str(error)
+    return missing()
+
+
+def no_mpiexec() -> str:
+    return "" if shutil.which("mpiexec", path=HERE["PATH"]) else "no mpiexec"
+
+
+needs_root = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+needs_sshd = pytest.mark.skipif(bool(missing_ssh()), reason=missing_ssh() or "-")
+needs_mpiexec = pytest.mark.skipif(bool(no_mpiexec()), reason=no_mpiexec() or "-")
+
+
+def cluster(*arguments: str, name: str = NAME) -> subprocess.CompletedProcess[str]:
+    """Run launch/cluster."""
+    command = [sys.executable, str(ROOT / "launch" / "cluster"), "--name", name, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=HERE, capture_output=True, text=True, timeout=120)
+
+
+def status(name: str = NAME) -> dict[str, Any]:
+    return {host["host"]: host for host in json.loads(cluster("status", "--json", name=name).stdout)}
+
+
+def leftovers(name: str = NAME) -> list[Path]:
+    return [path for folder in (emulated.NETNS, emulated.RUN) for path in folder.glob(f"lbmpi-{name}*")]
+
+
+def kill_host(host: str, name: str = NAME) -> None:
+    """Kill all that runs on a host, at once, as when it loses its power."""
+    command = ["ip", "netns", "pids", f"lbmpi-{name}-{host}"]
+    for pid in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), 9)

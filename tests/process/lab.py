@@ -1,0 +1,102 @@
+"""Hosts that are programs of the test: what stands for ssh and for mpiexec, on this machine, and commands to use them."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from tests.process.started import started
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What stands for ssh: does on this machine what a host called so would do, and notes its pid.
+LAUNCHER = """
+import os, sys, time
+host, there = sys.argv[1:]
+if host == "unreachable" or os.path.exists(os.path.join(FOLDER, "..", "dead", host)):
+    sys.exit(f"ssh: connect to host {host} port 22: No route to host")
+if host == "mute":
+    time.sleep(60)
+if host == "old":
+    print('lb_mpi {"host": "old", "Python": "3.11.0", "mpi4py": "3.0.0"}', flush=True)
+    sys.stdin.read()
+if host == "elsewhere":
+    there = there.replace(ROOT, "/nosuch/folder")
+if host == "bare":
+    there = there.replace(sys.executable, "/nosuch/python")
+if host == "chatty":
+    print("Welcome to chatty!", flush=True)
+open(os.path.join(FOLDER, host), "w").write(str(os.getpid()))
+os.execv("/bin/sh", ["sh", "-c", there])
+"""
+# What stands for mpiexec: starts the ranks on this machine.
+MPIEXEC = """
+import os, subprocess, sys
+if "--version" in sys.argv:
+    print({says!r})
+    sys.exit()
+k = sys.argv.index("-n")
+n, program = int(sys.argv[k + 1]), sys.argv[k + 2 :]
+ranks = [subprocess.Popen(program, env={{**os.environ, "PMI_RANK": str(rank)}}) for rank in range(n)]
+sys.exit(max([rank.wait() for rank in ranks]))
+"""
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!{sys.executable}\n{text}")
+    path.chmod(0o755)
+    return str(path)
+
+
+def mpi_library() -> str:
+    """The MPI library of this environment."""
+    argv = [sys.executable, "-m", "lb_mpi.mpi.common.facts"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    return str(json.loads(done.stdout)["MPI library"])
+
+
+class Lab:
+    """Host lists, and commands to use them."""
+
+    def __init__(self, folder: Path, library: str) -> None:
+        self.folder = folder
+        self.pids = folder / "pids"
+        self.pids.mkdir()
+        self.dead = folder / "dead"  # files called as hosts that nobody can reach
+        self.dead.mkdir()
+        self.launcher = script(folder / "ssh", f"ROOT, FOLDER = {str(ROOT)!r}, {str(self.pids)!r}\n{LAUNCHER}")
+        name, _, version = library.rpartition(" ")
+        says = f"HYDRA build details:\n    Version:   {version}" if name == "MPICH" else f"mpiexec (Open MPI) {version}"
+        self.mpiexec = script(folder / "mpiexec", MPIEXEC.format(says=says))
+
+    def arguments(self, hosts: str, *more: str) -> list[str]:
+        (self.folder / "hosts.txt").write_text(hosts.replace(" ", "\n"))
+        tools = ["--launcher", self.launcher, "--mpiexec", self.mpiexec]
+        return ["--hosts", str(self.folder / "hosts.txt"), *tools, *more]
+
+    def start(self, hosts: str, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        return started([sys.executable, str(ROOT / "launch" / "run"), *self.arguments(hosts, *more)], cwd=ROOT)
+
+    def run(self, hosts: str, *more: str) -> tuple[int, str, str]:
+        with self.start(hosts, *more) as process:
+            out, err = process.communicate(timeout=60)
+        return process.returncode, out, err
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 30
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return value

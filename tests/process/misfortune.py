@@ -1,0 +1,108 @@
+"""A program for launch/run to which something happens: `python tests/process/misfortune.py WHAT FOLDER` (see `main`).
+
+It counts its starts in a file, says that it has saved, waits until the others know, and then meets its fate, once.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi import signs
+
+
+def save(folder: Path) -> int:
+    """The number of starts, this one among them, kept in a file."""
+    file = folder / "starts"
+    number = len(file.read_text()) + 1 if file.exists() else 1
+    with file.open("a") as out:
+        out.write("*")
+    return number
+
+
+def wait_for_signal(folder: Path) -> None:
+    """Say that one can save, and do it at the signal."""
+
+    def stop(_number: int, _frame: object) -> None:
+        (folder / "saved").touch()
+        os._exit(signs.SAVED)
+
+    signal.signal(signs.SAVE_SIGNAL, stop)
+    signs.saves_at_signal(True)
+    (folder / "ready").touch()
+    while True:
+        time.sleep(0.01)
+
+
+def wait_together(comm: MPI.Intracomm, folder: Path) -> None:
+    """All ranks learn of the signal in the same step, save, and leave."""
+    with lb_mpi.asked_to_stop(comm) as asked:
+        (folder / "ready").touch()
+        while not asked():
+            time.sleep(0.01)
+        (folder / "saved").touch()
+        sys.exit(signs.SAVED)
+
+
+def main(what: str, folder: Path) -> None:
+    """Kill (rank 0, or the last), fail, hang, leave, stop, or wait for a signal or a file; at the first start only."""
+    comm = MPI.COMM_WORLD
+    number = save(folder) if comm.rank == 0 else 0
+    number = comm.bcast(number)
+    if comm.rank == 0 and what != "kill-unsaved":
+        signs.saved(number)
+    comm.Barrier()
+    last = comm.rank == comm.size - 1
+    if number == 1 and what == "kill-root" and comm.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 1 and what.startswith("kill") and what != "kill-root" and last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 1 and what == "raise" and last:
+        raise RuntimeError("this program is wrong")
+    if number == 1 and what == "wait" and comm.rank == 0:
+        wait_for_signal(folder)
+    if number == 1 and what == "wait-together":
+        wait_together(comm, folder)
+
+    if number == 1 and what == "end":
+        balancer = lb_mpi.Balancer(comm)  # is not closed: that would tell the others
+        if last:
+            return
+        balancer.map_blocks(np.sqrt, np.ones(8))
+    if what == "linger" and comm.rank == 0:
+        (folder / "ready").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+
+    def task(item: int) -> int:
+        if number == 1 and what in ("stop", "sleep", "leave"):  # until the last rank has got a task, too
+            if last:
+                (folder / "met").touch()
+            while not (folder / "met").exists():
+                time.sleep(0.01)
+        if number == 1 and what == "stop" and last:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if number == 1 and what == "sleep" and last:
+            time.sleep(1000)
+        if number == 1 and (what == "leave-together" or (what == "leave" and last)):
+            os._exit(0)
+        return item
+
+    with lb_mpi.Pool(comm) as pool:
+        comm.Barrier()
+        if number == 1 and what == "sleep-outside" and last:
+            time.sleep(1000)
+        if number == 1 and what == "receive-outside" and last:
+            comm.recv(source=0, tag=7)
+        done = pool.map(task, 4 * comm.size, chunksize=1)
+    if comm.rank == 0:
+        print(f"start {number}, {comm.size} ranks: {sum(done)}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,193 @@
+"""python -m lb_mpi, without MPI: words, keys, exit codes."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from typing import NoReturn
+
+import pytest
+
+import lb_mpi
+from lb_mpi.__main__ import COMMANDS, main
+from lb_mpi.commands import allocate
+from lb_mpi.commands.simulate import SUBJECTS
+from lb_mpi.errors import Error
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_simulated_search_is_exact_and_deterministic(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("simulate", "search", "--tree", "T1", "--ranks", "16", "--latency", "5e-6", "--seed", "3")
+    one, two = answer(capsys, *command), answer(capsys, *command)
+    assert (one["nodes"], one["leaves"], one["depth"]) == (4130071, 3305118, 10)
+    assert 0.5 < one["efficiency"] <= 1.0
+    assert set(one) >= {"nodes", "efficiency", "balances", "messages", "virtual_seconds"}
+    assert one | {"seconds": 0} == two | {"seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["search", "--ranks", "0"], "0"),
+        (["search", "--ranks", "-4"], "-4"),
+        (["search", "--latency", "0"], "latency"),
+        (["search", "--latency", "nan"], "latency"),
+        (["search", "--threshold", "-1"], "threshold"),
+        (["search", "--seed", "-1"], "seed"),
+        (["search", "--unit-s", "inf"], "unit_s"),
+        (["search", "--speeds", "uniform:4"], "speeds = 'uniform:4': expected uniform:LOW:HIGH"),
+        (["search", "--speeds", "uniform:4:3"], "speeds = 3.0: expected a finite number >= 4"),
+        (["search", "--speeds", "normal:4:5"], "speeds = 'normal:4:5'"),
+        (["rows", "--latency", "2,1"], "latency = (2.0, 1.0): expected"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert main(["simulate", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert says in err
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lb_mpi", "simulate", "search", "--tree", "T9"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "T9" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["allocate --tasks 3 --time 1", "-h"])
+def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> None:
+    command = [sys.executable, "-m", "lb_mpi", *arguments.split()]
+    reader, writer = os.pipe()
+    os.close(reader)
+    for output, code, says in (
+        (writer, 141, ""),
+        (os.open("/dev/full", os.O_WRONLY), 1, "No space left on device: 'standard output'\n"),
+    ):
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
+        os.close(output)
+        assert done.returncode == code
+        assert done.stderr.endswith(says)
+        assert done.stderr.count("\n") == (1 if says else 0)
+
+
+@pytest.mark.parametrize("arguments", ["", "alocate --tasks 3"])
+def test_unknown_commands(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
+    assert main(arguments.split()) == 2
+    err = capsys.readouterr().err
+    assert f"COMMAND = '{' '.join(arguments.split()[:1])}': expected run, profile, report, " in err
+
+
+@pytest.mark.parametrize("arguments", ["simulate", "simulate maze"])
+def test_unknown_subjects(capsys: pytest.CaptureFixture[str], arguments: str) -> None:
+    assert main(arguments.split()) == 2
+    assert "SUBJECT" in capsys.readouterr().err
+
+
+def test_help_names_all_commands_by_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-h"]) == 0
+    out = capsys.readouterr().out
+    for title, group in COMMANDS.items():
+        assert f"\n{title}:\n" in out
+        assert all(f"\n  {name} " in out for name in group)
+
+
+def test_help_of_simulate_lists_its_subjects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "SUBJECT" in out
+    assert all(f"\n    {name} " in out for name in SUBJECTS)
+    assert "partition" not in out
+    assert main(["simulate", "rows", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {option} " in out for option in ("--speeds", "--latency", "--seed", "--record", "--json"))
+
+
+def test_fewer_speeds_than_ranks_are_taken_in_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["simulate", "rows", "--graph", "mesh:2x2", "--calls", "2", "--costs", "constant", "--speeds"]
+    turns, whole = answer(capsys, *given, "2,1"), answer(capsys, *given, "2,1,2,1")
+    assert turns | {"cpu_seconds": 0} == whole | {"cpu_seconds": 0}
+
+
+def test_what_has_failed_is_one_line_and_a_bug_keeps_its_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(options: argparse.Namespace) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(allocate, "run", fail)
+    line = ["allocate", "--tasks", "1", "--time", "1"]
+    for error, code in ((Error("rank 1 is gone"), 1), (ValueError("x = 1"), 2), (OSError(2, "gone", "f"), 2)):
+        assert main(line) == code
+        assert capsys.readouterr().err == f"python -m lb_mpi: error: {error}\n"
+    error = KeyboardInterrupt()
+    assert main(line) == 130
+    error = ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError):
+        main(line)
+
+
+def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    given = [
+        "simulate",
+        "rows",
+        "--graph",
+        "mesh:2x3",
+        "--calls",
+        "6",
+        "--costs",
+        "constant",
+        "--speeds",
+        "4,1,1,1,1,2",
+    ]
+    assert main([*given, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ranks"] == len(answer["calls"]) == 6
+    assert answer["ratio_without"] == pytest.approx(6 * (4 + 1 + 1 + 1 + 1 + 2) / 6 / 6)
+    assert 1.0 < answer["ratio_later"] < 1.3 < answer["ratio_without"]
+    assert answer["total"]["rows_moved"] == sum(call["rows_moved"] for call in answer["calls"]) > 0
+    assert main(given) == 0
+    assert "without balancing" in capsys.readouterr().out
+    for wrong, words in (
+        ("--calls=0", "calls = 0"),
+        ("--noise=-1", "noise = -1"),
+        ("--speeds=1,2,3,4,5,6,7", "speeds"),
+    ):
+        assert main([*given, wrong]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lb_mpi {lb_mpi.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("simulate rows --bandwidth 0", "bandwidth = 0.0: expected a finite number >= 0.001"),
+        ("simulate rows --row-s 0", "row_s = 0.0: expected"),
+        ("simulate rows --noise 1e308", "noise = 1e+308: expected"),
+        ("simulate rows --spread 1e308", "spread = 1e+308: expected"),
+        ("simulate rows --latency inf", "latency = "),
+        ("simulate tasks --spread 1e308", "spread = 1e+308: expected"),
+        ("simulate tasks --task-s 5e-324", "task_s = 5e-324: expected"),
+        ("simulate search --unit-s 5e-324", "unit_s = 5e-324: expected"),
+        ("simulate search --bandwidth 5e-324", "bandwidth = 5e-324: expected"),
+    ],
+)
+def test_numbers_that_no_simulation_can_compute_with(
+    arguments: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    assert named in capsys.readouterr().err

@@ -1,0 +1,323 @@
+"""launch/cluster: three hosts on this machine, real names, addresses and TCP; programs on them with the MPI that is here."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lb_mpi.emulation import emulated
+from lb_mpi.emulation.cluster import wanted_hosts
+from lb_mpi.emulation.delay import Switch
+from lb_mpi.emulation.emulated import Cluster
+from lb_mpi.hosts import Host
+from lb_mpi.launching import cluster as cluster_commands
+from tests.process.emulation import HERE, NAME, ROOT, cluster, kill_host, leftovers, needs_mpiexec, needs_root, status
+from tests.process.lab import until
+
+OTHER = f"u{os.getpid()}"  # made and removed within a test
+
+
+# --- without a network -----------------------------------------------------------------------------------------------
+
+A, B, ALL = b"\x02aaaaa", b"\x02bbbbb", b"\xff" * 6
+
+
+def test_the_switch_holds_every_frame_back_and_learns() -> None:
+    switch = Switch(3, 1e-3)
+    assert switch.due(0.0) is None
+    switch.take(0.0, 0, ALL + A + b"who is B?")
+    switch.take(0.4e-3, 1, A + B + b"I am")
+    assert switch.due(0.5e-3) == pytest.approx(0.5e-3)
+    assert switch.give(0.9e-3) == []
+    assert switch.give(1.0e-3) == [(1, ALL + A + b"who is B?"), (2, ALL + A + b"who is B?")]
+    assert switch.give(5.0e-3) == [(0, A + B + b"I am")]
+    switch.take(6e-3, 2, B + b"\x02ccccc" + b"first")
+    switch.take(6e-3, 2, b"\x02ddddd" + b"\x02ccccc" + b"to nobody known")
+    assert [port for port, _ in switch.give(1.0)] == [1, 0, 1]
+    assert switch.due(1.0) is None
+
+
+def test_hosts_are_numbered() -> None:
+    assert wanted_hosts(2, 4, "0.5,1") == [Host("h1", 4, 0.5), Host("h2", 4, 1.0)]
+    assert wanted_hosts(1, 1, None) == [Host("h1")]
+    for arguments in ((0, 1, None), (65, 1, None), (2, 1, "1"), (1, 1, "0"), (1, 1, "1.5"), (1, 0, None)):
+        with pytest.raises(ValueError, match="expected"):
+            wanted_hosts(*arguments)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a b", "A", "-x", "h" * 21])
+def test_names_that_will_not_do(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cluster_commands.main([f"--name={name}", "down"], "cluster") == 2
+    assert "--name" in capsys.readouterr().err
+
+
+# --- the cluster -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["0", "1"], ids=["no delay", "1 ms"])
+def delay_ms(request: pytest.FixtureRequest) -> Iterator[float]:
+    """A cluster of three hosts with that delay between them."""
+    try:
+        if request.param != "0" and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+            pytest.skip("no /dev/net/tun")
+        up = cluster("up", "--hosts", "3", "--delay-ms", request.param)
+        assert (up.returncode, up.stderr) == (0, "")
+        yield float(request.param)
+    finally:
+        assert cluster("down").returncode == 0
+    assert leftovers() == []
+
+
+def run(*program: str) -> str:
+    """What the program prints on three hosts, whose network must have carried it."""
+    before = status()
+    done = cluster("run", "--", *program)
+    assert done.returncode == 0, done.stderr
+    for host, now in status().items():
+        assert now["received_bytes"] > before[host]["received_bytes"] + 1000
+        assert now["sent_bytes"] > before[host]["sent_bytes"] + 1000
+        assert now["processes"] == 0
+    return done.stdout
+
+
+PING = """
+import json, os, socket, sys, time
+from mpi4py import MPI
+import numpy as np
+comm, one, times = MPI.COMM_WORLD, np.zeros(1), []
+for _ in range(20):
+    began = time.perf_counter()
+    if comm.rank == 0:
+        comm.Send(one, 1)
+        comm.Recv(one, 1)
+    elif comm.rank == 1:
+        comm.Recv(one, 0)
+        comm.Send(one, 0)
+    times.append(time.perf_counter() - began)
+name = socket.gethostname()
+told = comm.gather((name, socket.gethostbyname(name), comm.Split_type(MPI.COMM_TYPE_SHARED).size, min(times)))
+if told:
+    print(json.dumps(told))
+"""
+
+
+@needs_root
+@needs_mpiexec
+def test_hosts_have_names_addresses_and_a_network(delay_ms: float) -> None:
+    told = json.loads(run("python", "-c", PING))
+    assert [name for name, _, _, _ in told] == ["h1", "h2", "h3"]
+    assert [address for _, address, _, _ in told] == ["10.77.0.1", "10.77.0.2", "10.77.0.3"]
+    assert [ranks for _, _, ranks, _ in told] == [1, 1, 1]  # none shares memory with another
+    assert told[0][3] >= 2 * delay_ms * 1e-3  # there and back
+
+
+@needs_root
+@needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
+def test_a_tree_is_counted_exactly_on_three_hosts(delay_ms: float) -> None:
+    answer = json.loads(run("python", "-m", "apps.uts", "--tree", "T1", "--json"))
+    assert (answer["nodes"], answer["leaves"], answer["depth"], answer["ranks"]) == (4130071, 3305118, 10, 3)
+
+
+WEATHER = ("-m", "apps.weather", "--shape", "24x48", "--levels", "8", "--steps", "4", "--json")
+
+
+@pytest.fixture(scope="module")
+def checksum() -> str:
+    """Of the weather on one host."""
+    done = subprocess.run(
+        [sys.executable, *WEATHER], cwd=ROOT, env=HERE, capture_output=True, text=True, timeout=120, check=True
+    )
+    return str(json.loads(done.stdout.splitlines()[-1])["checksum"])
+
+
+@needs_root
+@needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["1"], ids=["1 ms"], indirect=True)
+def test_the_weather_is_that_of_one_host(delay_ms: float, checksum: str) -> None:
+    answer = json.loads(run("python", *WEATHER))
+    assert answer["ranks"] == 3
+    assert answer["checksum"] == checksum
+
+
+@needs_root
+@needs_mpiexec
+def test_a_host_that_dies_is_named_and_nothing_is_left(delay_ms: float, tmp_path: Path) -> None:
+    script = (
+        "import os, sys, time; from mpi4py import MPI; MPI.COMM_WORLD.Barrier()\n"
+        "open(f'{sys.argv[1]}/{MPI.COMM_WORLD.rank}', 'w').close()\nwhile True: time.sleep(0.01)"
+    )
+    command = [sys.executable, str(ROOT / "launch" / "cluster"), "--name", NAME, "run", "--", "python", "-c", script]
+    with subprocess.Popen([*command, str(tmp_path)], cwd=ROOT, env=HERE, stderr=subprocess.PIPE, text=True) as process:
+        until(lambda: len(list(tmp_path.iterdir())) == 3)
+        kill_host("h2")
+        _, err = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "host h2 is gone" in err
+    assert "host h1 is gone" not in err
+    assert "host h3 is gone" not in err
+    until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
+
+
+COUNTING = """
+import os, sys, time
+from mpi4py import MPI
+from lb_mpi import signs
+comm, folder = MPI.COMM_WORLD, sys.argv[1]
+if comm.rank == 0:
+    with open(f"{folder}/starts", "a") as out:
+        out.write("*")
+    signs.saved(len(open(f"{folder}/starts").read()))
+comm.Barrier()
+number = len(open(f"{folder}/starts").read())
+open(f"{folder}/{number}-{comm.rank}", "w").close()
+while number == 1:
+    time.sleep(0.01)
+if comm.rank == 0:
+    print(f"start {number}, {comm.size} ranks")
+"""
+
+
+@needs_root
+@needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
+def test_a_run_whose_host_dies_goes_on(delay_ms: float, tmp_path: Path) -> None:
+    options = ["--name", NAME, "run", "--restarts", "1", "--", "python", "-c", COUNTING, str(tmp_path)]
+    command = [sys.executable, str(ROOT / "launch" / "cluster"), *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=HERE, text=True, **pipes) as process:
+        until(lambda: len(list(tmp_path.glob("1-*"))) == 3)
+        kill_host("h3")
+        out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert out.splitlines()[-1] == "start 2, 3 ranks"  # it answers again
+    assert "host h3 is gone" in err
+    assert re.search("^run: restart 1 of 1, after .* s, from save 1$", err, re.MULTILINE)
+    until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
+
+
+def lose(host: str, how: str) -> None:
+    """Kill all that runs on a host, or cut it off, so that only what stands for ssh leads there."""
+    if how == "killed":
+        kill_host(host)
+    else:
+        subprocess.run(["ip", "-n", f"lbmpi-{NAME}-{host}", "link", "set", "eth0", "down"], check=True)
+
+
+@pytest.fixture
+def mended(delay_ms: float) -> Iterator[None]:
+    yield
+    subprocess.run(["ip", "-n", f"lbmpi-{NAME}-h2", "link", "set", "eth0", "up"], check=True)
+
+
+@needs_root
+@needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
+def test_a_run_whose_host_is_cut_off_goes_on_without_it(mended: None, tmp_path: Path) -> None:
+    options = ["--name", NAME, "run", "--restarts", "1", "--", "python", "-c", COUNTING, str(tmp_path)]
+    command = [sys.executable, str(ROOT / "launch" / "cluster"), *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=HERE, text=True, **pipes) as process:
+        until(lambda: len(list(tmp_path.glob("1-*"))) == 3)
+        lose("h2", "cut off")
+        out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert out.splitlines()[-1] == "start 2, 2 ranks"
+    assert "run: host h2 is gone: no sign of life over the network for " in err
+    assert "run: left out: host h2: it can't connect to h1 within " in err
+    until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
+
+
+@needs_root
+@needs_mpiexec
+@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
+@pytest.mark.parametrize(("how", "n_ranks"), [("killed", 3), ("cut off", 2)])
+def test_a_host_that_is_lost_while_a_restart_begins_is_named_and_the_run_goes_on(
+    mended: None, tmp_path: Path, how: str, n_ranks: int
+) -> None:
+    dies = "if number == 1 and comm.rank == 2:\n    time.sleep(2.0)\n    os.kill(os.getpid(), 9)\n"
+    program = COUNTING.replace("while number", dies + "while number")
+    options = ["--name", NAME, "run", "--restarts", "3", "--", "python", "-c", program, str(tmp_path)]
+    command = [sys.executable, str(ROOT / "launch" / "cluster"), *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, env=HERE, text=True, **pipes) as process:
+        assert process.stderr is not None
+        said: list[str] = []
+        while sum("run: h1 (1 rank), h2 (1 rank)" in line for line in said) < 2:
+            said.append(process.stderr.readline())
+            assert said[-1], said
+        lose("h2", how)
+        out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err
+    assert out.splitlines()[-1].endswith(f", {n_ranks} ranks")
+    assert "run: host h2 is gone: " in err
+    assert re.search("^run: restart 2 of 3, after ", err, re.MULTILINE)
+    until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
+
+
+@needs_root
+@needs_mpiexec
+def test_a_host_that_is_not_there_is_named(delay_ms: float, tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("h1\nh9\n")
+    done = cluster("run", "--hosts", str(tmp_path / "hosts.txt"), "--", "python", "-c", "print('started')")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "host h9: ssh: no host h9 in the emulated cluster" in done.stderr
+
+
+@needs_root
+def test_one_cluster_of_a_name(delay_ms: float) -> None:
+    again = cluster("up", "--hosts", "1")
+    assert again.returncode == 1
+    assert "there is a cluster" in again.stderr
+    assert list(status()) == ["h1", "h2", "h3"]
+
+
+@needs_root
+def test_down_removes_what_is_its_own_and_nothing_else() -> None:
+    assert cluster("up", "--hosts", "2", name=OTHER).returncode == 0
+    others = [f"{OTHER}-h1", f"lbmpi-{OTHER}-hx", f"lbmpi-{OTHER}x-h1"]
+    for other in others:
+        subprocess.run(["ip", "netns", "add", other], check=True)
+    command = ["ip", "netns", "exec", f"lbmpi-{OTHER}-h1", "sleep", "100"]
+    with subprocess.Popen(command) as sleeper:
+        until(lambda: status(OTHER)["h1"]["processes"] == 1)
+        devices = os.listdir("/sys/class/net")
+        for _ in range(2):
+            down = cluster("down", name=OTHER)
+            assert (down.returncode, down.stderr) == (0, "")
+        assert sleeper.wait(10) == -15
+    assert os.listdir("/sys/class/net") == devices
+    for other in others:
+        subprocess.run(["ip", "netns", "delete", other], check=True)
+    assert leftovers(OTHER) == []
+    said = cluster("status", name=OTHER)
+    assert said.returncode == 1
+    assert re.search("no cluster .*: start one with", said.stderr)
+
+
+@needs_root
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # the switch is ended, but not by its parent
+@pytest.mark.parametrize("delay_s", [0.0, 1e-3])
+def test_nothing_is_left_of_a_start_that_is_interrupted(monkeypatch: pytest.MonkeyPatch, delay_s: float) -> None:
+    monkeypatch.chdir(ROOT)
+    calls = []
+
+    def interrupted(*arguments: str) -> str:
+        calls.append(arguments)
+        if "addr" in arguments and f"lbmpi-{OTHER}-h2" in arguments:
+            raise KeyboardInterrupt
+        return ip(*arguments)
+
+    ip = emulated._ip
+    monkeypatch.setattr(emulated, "_ip", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Cluster(OTHER).up(wanted_hosts(2, 1, None), delay_s)
+    assert len(calls) > 5
+    assert leftovers(OTHER) == []

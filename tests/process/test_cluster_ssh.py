@@ -1,0 +1,209 @@
+"""launch/run over OpenSSH: real servers on emulated hosts, one of which has something wrong with it."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lb_mpi.emulation import openssh
+from lb_mpi.emulation.emulated import Cluster
+from lb_mpi.errors import ClusterError
+from tests.process.emulation import ROOT, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, needs_sshd, status
+from tests.process.lab import until
+
+NAME = f"s{os.getpid()}"
+OTHER = f"v{os.getpid()}"  # made and removed within a test
+FOLDER = Cluster(NAME).folder / "ssh"
+SECONDS = 30.0  # within which a refusal is told, on a busy machine; ssh itself gives up after 10
+
+
+def test_without_a_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda tool, path: None if tool == "sshd" else f"/bin/{tool}")
+    with pytest.raises(ClusterError, match="needs the command sshd: install openssh-server"):
+        openssh.check()
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[None]:
+    """A cluster of three hosts with servers."""
+    if missing_ssh():
+        pytest.skip(missing_ssh())
+    try:
+        up = cluster("up", "--hosts", "3", "--ssh", name=NAME)
+        assert (up.returncode, up.stderr) == (0, "")
+        yield
+    finally:
+        assert cluster("down", name=NAME).returncode == 0
+    assert leftovers(NAME) == []
+
+
+@pytest.fixture
+def servers(lab: None) -> Iterator[None]:
+    """The cluster as it was made, again after the test."""
+    files = {path: path.read_text() for path in (FOLDER / "known_hosts", *FOLDER.glob("h*/authorized_keys"))}
+    yield
+    for path, text in files.items():
+        path.write_text(text)
+
+
+def logins(host: str) -> int:
+    return (FOLDER / host / "log").read_text().count("Accepted publickey")
+
+
+@needs_mpiexec
+def test_the_hosts_are_reached_by_ssh_alone(servers: None) -> None:
+    before = logins("h2"), logins("h3")
+    script = (
+        "import json, socket; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
+        "told = comm.gather((socket.gethostname(), comm.Split_type(MPI.COMM_TYPE_SHARED).size))\n"
+        "if told: print(json.dumps(told))"
+    )
+    done = cluster("run", "--", "python", "-c", script, name=NAME)
+    assert done.returncode == 0, done.stderr
+    assert [host for host, _ in json.loads(done.stdout)] == ["h1", "h2", "h3"]
+    assert [ranks for _, ranks in json.loads(done.stdout)] == [1, 1, 1]
+    assert "launcher-exec" not in done.stderr  # nothing stands for ssh
+    assert "plm_ssh_agent" not in done.stderr
+    assert logins("h2") >= before[0] + 2  # launch/run's, and mpiexec's
+    assert logins("h3") >= before[1] + 1  # Open MPI may reach it through h2
+    assert all(host["processes"] == 1 for host in until(lambda: quiet(status(NAME))).values())
+
+
+def quiet(hosts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]] | None:
+    """The hosts, when nothing but their servers runs on them: a session's end takes sshd a moment."""
+    return hosts if all(host["processes"] == 1 for host in hosts.values()) else None
+
+
+def test_what_a_cluster_has_made_lies_in_its_folder(lab: None) -> None:
+    config = (FOLDER / "config").read_text()
+    assert f'UserKnownHostsFile "{FOLDER}/known_hosts"' in config
+    assert "GlobalKnownHostsFile none" in config
+    for path in [FOLDER.parent, *FOLDER.rglob("key"), FOLDER / "id"]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def give_another_key(tmp_path: Path) -> str:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    return (tmp_path / "key.pub").read_text()
+
+
+def refusal(*program: str) -> str:
+    """What launch/run says when it can't start on h2; it must say so soon."""
+    began = time.monotonic()
+    done = cluster("run", *(program or ("--check",)), name=NAME)
+    assert time.monotonic() < began + SECONDS
+    assert (done.returncode, done.stdout) == (1, "")
+    lines = [line for line in done.stderr.splitlines() if line]
+    assert len(lines) == 1, done.stderr  # no other host is named, and nothing is asked
+    return lines[0]
+
+
+def test_a_key_that_is_not_let_in(servers: None, tmp_path: Path) -> None:
+    (FOLDER / "h2" / "authorized_keys").write_text(give_another_key(tmp_path))
+    said = refusal("--", "python", "-c", "print('started')")
+    assert "host h2: " in said
+    assert "Permission denied (publickey)" in said
+    assert "`ssh-copy-id h2`" in said
+
+
+def without(host: str) -> str:
+    """The known keys but that of `host`."""
+    lines = (FOLDER / "known_hosts").read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(f"[{host}]"))
+
+
+def test_a_host_key_that_is_not_known(servers: None) -> None:
+    (FOLDER / "known_hosts").write_text(without("h2"))
+    said = refusal()
+    assert "host h2: Host key verification failed." in said
+    assert "`ssh h2` once by hand" in said
+
+
+def test_a_host_key_that_has_changed(servers: None, tmp_path: Path) -> None:
+    changed = f"[h2]:{openssh.PORT} {give_another_key(tmp_path)}"
+    (FOLDER / "known_hosts").write_text(without("h2") + changed)
+    said = refusal()
+    assert "host h2: Host key verification failed." in said
+    assert "`ssh-keygen -R h2`" in said
+
+
+def log_in_with(host: str, words: str) -> None:
+    """Let a shell at `host` do this at each login before what it's asked for; $SSH_ORIGINAL_COMMAND is that."""
+    (FOLDER / host / "authorized_keys").write_text(f'command="{words}" {(FOLDER / "id.pub").read_text()}')
+
+
+@needs_mpiexec
+def test_a_login_shell_that_prints_a_banner(servers: None) -> None:
+    log_in_with("h2", 'echo Welcome to h2; exec sh -c \\"$SSH_ORIGINAL_COMMAND\\"')
+    script = "from mpi4py import MPI; n = MPI.COMM_WORLD.allreduce(1); MPI.COMM_WORLD.rank or print('ranks:', n)"
+    done = cluster("run", "--", "python", "-c", script, name=NAME)
+    assert done.returncode == 0, done.stderr
+    assert "ranks: 3" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("hidden", "says"),
+    [
+        (ROOT.parent, f"The folder {ROOT} must be there under the same path"),
+        (ROOT, "Python and lb_mpi must be there under the same path"),
+    ],
+)
+def test_a_host_without_the_clone(servers: None, hidden: Path, says: str) -> None:
+    hide = f"mount -t tmpfs tmpfs {hidden}; $SSH_ORIGINAL_COMMAND"
+    log_in_with("h2", f'exec unshare --mount sh -c \\"{hide}\\"')
+    said = refusal()
+    assert "host h2: " in said
+    assert says in said
+
+
+def test_a_host_that_is_not_in_reach(servers: None) -> None:
+    route = ["ip", "-n", f"lbmpi-{NAME}-h1", "route"]
+    there = ["unreachable", "10.77.0.2"]
+    subprocess.run([*route, "add", *there], check=True)
+    said = refusal()
+    subprocess.run([*route, "delete", *there], check=True)
+    assert "host h2: ssh: connect to host h2 port 2222: No route to host" in said
+    assert "See whether it is on" in said
+
+
+# The last that uses these servers: one of them is killed.
+@needs_mpiexec
+def test_a_host_that_dies_while_a_program_runs(servers: None, tmp_path: Path) -> None:
+    script = (
+        "import subprocess, sys, time; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier()\n"
+        "if c.rank == 2: open(sys.argv[1], 'w').close()\nwhile True: time.sleep(0.01)"
+    )
+    with ThreadPoolExecutor(1) as other:
+        run = other.submit(cluster, "run", "--", "python", "-c", script, str(tmp_path / "up"), name=NAME)
+        until(lambda: (tmp_path / "up").exists() or run.done())
+        kill_host("h2", NAME)
+        done = run.result(60)
+    assert done.returncode != 0
+    assert "host h2 is gone: " in done.stderr
+    assert "host h3 is gone" not in done.stderr
+    assert "host h2: ssh: connect to host h2 port 2222: Connection refused" in (said := refusal())
+    assert "no ssh server listens there" in said
+
+
+def others() -> list[tuple[Path, int]]:
+    """Files of ssh that are not the cluster's, and when they were written."""
+    folders = (Path("/etc/ssh"), Path.home() / ".ssh", Path("/run/sshd"))
+    return [(path, path.stat().st_mtime_ns) for one in folders if one.is_dir() for path in [one, *one.rglob("*")]]
+
+
+@needs_sshd
+def test_nothing_is_left_of_a_start_that_is_killed() -> None:
+    before = others()
+    command = [str(ROOT / "launch" / "cluster"), "--name", OTHER, "up", "--hosts", "3", "--ssh"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        until((Cluster(OTHER).folder / "ssh" / "h2" / "log").exists)
+        process.kill()
+    assert cluster("down", name=OTHER).returncode == 0
+    assert leftovers(OTHER) == []
+    assert others() == before

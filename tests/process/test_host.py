@@ -1,0 +1,158 @@
+"""host.py of a run: whom it believes, what it makes of junk, and what it sends no signal to."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lb_mpi import signs
+from lb_mpi.launching import commands, limit, rank
+from lb_mpi.launching.heard import End, State, printable, read, told
+from tests.process.started import started
+
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+DEATH = End("0", "here", -9)
+
+# Tells host.py of a mark: as rank.py does, or as the user `uid`.
+TELL = """
+import array, os, socket, sys
+sys.path.insert(0, sys.argv[1])
+from lb_mpi import signs
+from lb_mpi.launching.rank import address
+mark, uid, data, with_file = sys.argv[2], int(sys.argv[3]), sys.argv[4].encode("utf-8", "surrogateescape"), sys.argv[5]
+file = os.memfd_create(signs.NAME)
+os.ftruncate(file, signs.BYTES)
+page = memoryview(bytearray(signs.BYTES)).cast("Q")
+page[3] = page[4] = int(with_file or 0)  # it writes its stack, and saves at a signal
+os.pwrite(file, page, 0)
+if uid:
+    os.setuid(uid)
+out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+out.connect(address(mark))
+given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if with_file else []
+out.sendmsg([data], given)
+print("sent", flush=True)
+sys.stdin.read()
+"""
+
+
+class Host:
+    """A host.py, and who speaks to it."""
+
+    def __init__(self, process: subprocess.Popen[str], mark: str, env: dict[str, str]) -> None:
+        self._process, self.mark, self.env = process, mark, env
+        self._asked = 0
+
+    def answers(self, *questions: str) -> list[str]:
+        """What it says until it has answered once more that it is alive."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._asked += 1
+        for line in (*questions, f"? {self._asked}"):
+            self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        said: list[str] = []
+        while not said or said[-1] != f"lb_mpi alive {self._asked}\n":
+            said.append(self._process.stdout.readline())
+            assert said[-1], said  # it has ended
+        return said[:-1]
+
+    @contextmanager
+    def told(self, data: str, *, marked: bool = True, uid: int = 0, saves: int = 0) -> Iterator[int]:
+        """Let a process tell it `data`, with a page that names the process `saves`, and live on for the block."""
+        argv = [sys.executable, "-c", TELL, str(ROOT), self.mark, str(uid), data, str(saves or "")]
+        with started(argv, env=self.env if marked else dict(os.environ), stdin=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "sent\n"
+            yield process.pid
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    mark, env = limit.marked(os.environ)
+    with started(commands.argv(sys.executable, "host"), cwd=ROOT, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{mark}\n")
+        process.stdin.flush()
+        assert process.stdout.readline().startswith("lb_mpi {")
+        yield Host(process, mark, env)
+        process.stdin.close()
+        assert process.wait(30) == 0
+    assert limit.bearers(mark) == set()
+
+
+def begun(number: str) -> str:
+    return json.dumps({"rank": number})
+
+
+def test_a_rank_is_believed(host: Host) -> None:
+    with host.told(begun("3"), saves=1) as pid:
+        assert pid
+        (line,) = host.answers()
+        assert read(State, line.removeprefix("lb_mpi state ")).rank == "3"
+    env = {**host.env, "PMI_RANK": "4"}
+    done = subprocess.run([*commands.argv(sys.executable, "rank"), sys.executable, "-c", "raise SystemExit(7)"], env=env)
+    assert done.returncode == 7
+    assert f"lb_mpi end {told(End('4', socket.gethostname(), 7))}\n" in host.answers()
+
+
+@pytest.mark.parametrize("saves", [0, 1])
+def test_junk_is_ignored(host: Host, saves: int) -> None:
+    for junk in ("", "{", "[[" * 900, "7", "{}", '{"rank": 3}', '{"rank": "3", "host": 1, "code": {}}', "\udcff"):
+        with host.told(junk, saves=saves):
+            assert host.answers("save", "stack 3") == ['lb_mpi stack {"rank": "3", "text": ""}\n'], junk
+
+
+@pytest.mark.parametrize("uid", [0, pytest.param(NOBODY, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root"))])
+def test_a_stranger_is_not_believed(host: Host, uid: int) -> None:
+    with host.told(told(DEATH), marked=bool(uid), uid=uid):
+        assert host.answers() == []
+    with host.told(begun("0"), marked=bool(uid), uid=uid, saves=1):
+        assert host.answers() == []
+
+
+def test_a_death_is_told_by_the_rank_itself(host: Host) -> None:
+    with host.told(told(DEATH)):  # bears the mark, but has not said that it is there
+        assert host.answers() == []
+
+
+def test_no_signal_goes_to_a_process_that_a_message_names(host: Host) -> None:
+    with started(["sleep", "60"]) as other:
+        with host.told(json.dumps({"rank": "0", "pid": os.getpid()}), saves=other.pid):
+            host.answers("save", "stack 0")
+        with host.told(begun("0"), saves=other.pid):
+            host.answers("save", "stack 0")
+        assert other.poll() is None
+
+
+def test_a_name_that_another_process_could_foresee_is_not_used() -> None:
+    mark, _ = limit.marked({})
+    assert mark not in " ".join(commands.argv(sys.executable, "host"))
+    assert limit.marked({})[0].rpartition("-")[2] != mark.rpartition("-")[2]
+    assert len(mark.rpartition("-")[2]) == 16
+    assert mark in rank.address(mark)
+
+
+def test_what_is_printed_can_do_nothing_to_a_terminal() -> None:
+    assert printable("\x1b[2Jrank\r\n\x00\u202e é") == "\\x1b[2Jrank\\r\\n\\x00\\u202e é"
+    assert "\x1b" not in str(read(End, told(End("0", "\x1b[2J", 1))))
+    assert "\n" not in str(read(State, told(State("0", "here", 5.0, phase="x\nrun: y"))))
+
+
+def test_a_page_is_no_file_of_somebodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "precious"
+    file.write_bytes(b"x" * signs.BYTES)
+    monkeypatch.setenv(signs.VARIABLE, str(file))
+    monkeypatch.setattr(signs, "_page", signs._Page())
+    monkeypatch.setattr("faulthandler.register", lambda *_, **__: None)
+    signs.begin()
+    signs.saved(3)
+    assert file.read_bytes() == b"x" * signs.BYTES

@@ -1,0 +1,284 @@
+"""The two commands: their time limit leaves nothing behind, their counts are right, their environment needs nothing."""
+
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from lb_mpi.launching import limit
+from tests.process.started import started
+from tools import counts, progress, schedule, stages, testing
+from tools.counts import Counts, count
+from tools.environment import FOLDERS, ROOT, SetupError, wanted
+
+HERE = {"PATH": os.defpath, "HOME": "/"}
+
+# A parent that hangs, with a child of its own session that ignores SIGTERM, and a grandchild that has lost its parent.
+FAMILY = """
+import os, signal, sys, time
+def note(): open(os.path.join(sys.argv[1], str(os.getpid())), "w").close()
+note()
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note()
+    time.sleep(60)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        note()
+        time.sleep(60)
+    os._exit(0)
+time.sleep(60)
+"""
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="without /proc only groups can be ended")
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
+
+
+def family(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.iterdir()]
+
+
+def wait_for_family(folder: Path) -> list[int]:
+    deadline = time.monotonic() + 20
+    while len(family(folder)) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return family(folder)
+
+
+@needs_proc
+def test_a_hanging_command_is_ended_with_all_its_descendants(tmp_path: Path) -> None:
+    with tempfile.TemporaryFile() as said:
+        argv = [sys.executable, "-c", FAMILY, str(tmp_path)]
+        assert limit.run(argv, 2.0, env=HERE, stderr=said) == limit.HUNG
+        said.seek(0)
+        told = said.read().decode()
+    assert "hung: ended after 2 s" in told
+    assert str(tmp_path) in told
+    assert len(family(tmp_path)) == 3
+    assert all(map(gone, family(tmp_path)))
+
+
+@needs_proc
+def test_what_a_finished_command_left_behind_is_ended(tmp_path: Path) -> None:
+    waits = "import pathlib\nwhile len(list(pathlib.Path(sys.argv[1]).iterdir())) < 3: time.sleep(0.02)\nos._exit(7)"
+    script = FAMILY.rpartition("time.sleep(60)")[0] + waits
+    assert limit.run([sys.executable, "-c", script, str(tmp_path)], 30.0, env=HERE) == 7
+    assert all(map(gone, family(tmp_path)))
+
+
+@needs_proc
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+    script = f"""
+import sys
+from lb_mpi.launching import limit
+with limit.interruptible():
+    limit.run([sys.executable, "-c", {FAMILY!r}, {str(tmp_path)!r}], 60.0, env={HERE!r})
+"""
+    with started([sys.executable, "-c", script], cwd=ROOT) as process:
+        pids = wait_for_family(tmp_path)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert "Traceback" not in said
+    assert all(map(gone, pids))
+
+
+def report(folder: Path, rank: int, **endings: str) -> Path:
+    path = folder / f"{rank}.xml"
+    cases = "".join(
+        f'<testcase classname="tests.mpi" name="{name}">{f"<{ending}/>" if ending != "passed" else ""}</testcase>'
+        for name, ending in endings.items()
+    )
+    path.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    return path
+
+
+def test_counts_of_one_rank(tmp_path: Path) -> None:
+    one = report(tmp_path, 0, a="passed", b="skipped", c="failure", d="error", e="passed")
+    assert count([one], 1) == (Counts(2, 2, 1), "")
+    assert str(Counts(2, 2, 1)) == "2 passed, 2 failed, 1 skipped"
+    assert str(Counts(2)) == "2 passed, 0 failed"
+
+
+def test_a_test_that_fails_on_any_rank_has_failed_once(tmp_path: Path) -> None:
+    reports = [
+        report(tmp_path, 0, a="passed", b="passed", c="skipped"),
+        report(tmp_path, 1, a="passed", b="failure", c="skipped"),
+        report(tmp_path, 2, a="passed", b="failure", c="skipped"),
+    ]
+    assert count(reports, 1) == (Counts(1, 1, 1), "")
+
+
+def test_a_lost_rank_is_a_failure(tmp_path: Path) -> None:
+    good = report(tmp_path, 1, a="passed")
+    counts, problem = count([tmp_path / "0.xml", good], 134)
+    assert counts == Counts(1, 1, 0)
+    assert problem == "exit code 134, no report of rank 0"
+    (tmp_path / "0.xml").write_text("<testsuites>")  # cut off
+    assert count([tmp_path / "0.xml", good], 0)[0].failed == 1
+
+
+def test_a_hang_an_empty_run_and_a_bad_exit_code_are_failures(tmp_path: Path) -> None:
+    good, empty, skipped = report(tmp_path, 0, a="passed"), report(tmp_path, 1), report(tmp_path, 2, a="skipped")
+    assert count([good], limit.HUNG) == (Counts(1, 1, 0), "hung")
+    assert count([empty], counts.NO_TEST) == (Counts(0, 1, 0), "no test ran")
+    assert count([skipped], 0) == (Counts(0, 1, 1), "no test ran")
+    assert count([good], 3) == (Counts(1, 1, 0), "exit code 3")
+    # with -k, a stage may have nothing to do
+    assert count([empty], counts.NO_TEST, may_be_empty=True) == (Counts(), "")
+
+
+def stage(
+    name: str, counts: Counts, problem: str = "", script: str = "", n_cores: int = 1, silence_s: float = 60.0
+) -> stages.Stage:
+    """One that runs `script`, and comes to that unless it has hung."""
+
+    def judge(_folder: Path, code: int) -> stages.Outcome:
+        return stages.Outcome(counts, "hung" if code == limit.HUNG else problem, "its output")
+
+    return stages.Stage(name, n_cores, silence_s, lambda _folder: [sys.executable, "-c", script], HERE, judge)
+
+
+def test_totals_and_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert schedule.run_all([stage("mypy", Counts()), stage("serial", Counts(5, 0, 1))], verbose=False)
+    assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 0 failed, 1 skipped"
+    assert not schedule.run_all([stage("mypy", Counts(0, 1), "exit code 1"), stage("serial", Counts(5))], verbose=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "5 passed, 1 failed"
+    assert lines.count("its output") == 1
+
+
+def test_nothing_run_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not schedule.run_all([stage("serial", Counts()), stage("mpi", Counts())], verbose=False)
+    assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"
+
+
+def test_mpi_stages_are_not_run_after_a_hang(capsys: pytest.CaptureFixture[str]) -> None:
+    after = [stage("mpi tests, 2 ranks", Counts(1, 1), "hung", n_cores=2), stage("mpi tests, 4 ranks", Counts(9))]
+    assert not schedule.run_all(after, verbose=False)
+    last, totals = capsys.readouterr().out.splitlines()[-2:]
+    assert last.split() == ["mpi", "tests,", "4", "ranks", "not", "run", "after", "a", "hang"]
+    assert totals == "1 passed, 1 failed"
+
+
+def test_stages_of_one_core_run_at_the_same_time(tmp_path: Path) -> None:
+    meet = f"""
+import pathlib, sys, time
+here = pathlib.Path({str(tmp_path)!r})
+(here / NAME).touch()
+while len(list(here.iterdir())) < 2: time.sleep(0.01)
+"""
+    two = [stage(name, Counts(1), script=f"NAME = {name!r}{meet}") for name in "ab"]
+    assert schedule.run_all([*two, stage("c", Counts(1), n_cores=2)], verbose=False)
+
+
+def test_a_stage_waits_for_the_one_that_it_comes_after(tmp_path: Path) -> None:
+    file = tmp_path / "made"
+    first = stage("first", Counts(), script=f"import time; time.sleep(0.5); open({str(file)!r}, 'w')")
+    second = stage("second", Counts(1), script=f"open({str(file)!r})")._replace(after="first")
+    noted: list[int] = []
+    judge = second.judge
+    second = second._replace(judge=lambda folder, code: noted.append(code) or judge(folder, code))
+    assert schedule.run_all([first, second], verbose=False)
+    assert noted == [0]
+
+
+NOTES = """
+import os, pathlib, sys, time
+file = pathlib.Path(os.environ["LB_MPI_PROGRESS"]) / "1.progress"
+for k in range(N):
+    file.write_text(f"{k} 9 tests/a.py::test_{k}")
+    time.sleep(0.2)
+time.sleep(END)
+"""
+
+
+def test_a_stage_is_slow_while_tests_end_and_hung_when_none_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "SIGN_S", 0.5)
+    assert schedule.run_all([stage("slow", Counts(9), script=f"N, END = 10, 0{NOTES}", silence_s=1.5)], verbose=False)
+    assert re.search(r"slow: \d of 9 tests, now tests/a.py::test_\d", capsys.readouterr().out)
+    hangs = stage("hangs", Counts(0, 1), script=f"N, END = 1, 60{NOTES}", silence_s=1.5)
+    assert not schedule.run_all([hangs], verbose=False)
+    assert re.search(r"hangs .*FAILED hung", capsys.readouterr().out)
+
+
+def test_pytest_notes_its_progress(tmp_path: Path) -> None:
+    (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): pass\n")
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "tools.progress", "-p", "no:cacheprovider", str(tmp_path)]
+    variables = {**HERE, "PYTHONPATH": str(ROOT), progress.VARIABLE: str(tmp_path)}
+    assert limit.run(argv, 60.0, env=variables, cwd=tmp_path) == 0
+    found = progress.read(tmp_path.glob("*.progress"), 0.0)
+    assert (found.done, found.of, found.current) == (1, 2, "test_two.py::test_b")
+
+
+def test_each_serial_file_is_in_one_share_and_those_that_touch_mpi_are_known() -> None:
+    files = testing.serial_files(touching_mpi=False)
+    dealt = [name for share in testing.shared(files, 4) for name in share]
+    assert sorted(dealt) == sorted(str(file.relative_to(ROOT)) for file in files)
+    touching = {file.name for file in testing.serial_files(touching_mpi=True)}
+    assert touching >= {"test_run.py", "test_cluster.py", "test_documents.py"}
+    assert not touching & {"test_graph.py", "test_protocol.py", "test_partition.py"}
+
+
+SHARES = [f"serial tests, {k} of 4" for k in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--ranks", "2,4"], ["tests.kernels", "ruff", "mypy", *SHARES, "mpi tests, 2 ranks", "mpi tests, 4 ranks"]),
+        (["--other-mpi", "--ranks=2"], ["tests.kernels", *SHARES, "mpi tests, 2 ranks"]),
+        (["--serial-only"], ["tests.kernels", "ruff", "mypy", *SHARES]),
+        (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
+        (["-k", "some", "--ranks=1"], ["serial tests", "mpi tests, 1 rank"]),
+        (["tests/unit/test_graph.py", "-x"], ["serial tests"]),
+        (["tests/mpi/test_search.py::test_it", "--ranks=3"], ["mpi tests, 3 ranks"]),
+    ],
+)
+def test_stages_are_chosen(arguments: list[str], names: list[str]) -> None:
+    assert [one.name for one in testing.choose(wanted({}), *testing.parse(arguments))] == names
+
+
+@pytest.mark.parametrize("arguments", [["--ranks=0"], ["--ranks=two"], ["--limit=nan"], ["--serial-only", "--mpi-only"]])
+def test_wrong_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        testing.parse(arguments)
+    assert error.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_the_variable_mpi_chooses() -> None:
+    assert wanted({}).path == ROOT / FOLDERS["mpich"]
+    assert wanted({"MPI": "OpenMPI"}).path == ROOT / FOLDERS["openmpi"]
+    with pytest.raises(SetupError, match="MPI=mvapich: expected mpich or openmpi") as error:
+        wanted({"MPI": "mvapich"})
+    assert error.value.code == 2
+
+
+def test_variables_from_nothing_and_without_what_leads_away() -> None:
+    environment = wanted({})
+    bare = environment.variables({})
+    assert bare["PATH"].split(os.pathsep)[0] == str(environment.path / "bin")
+    assert bare["HOME"]
+    kept = environment.variables({"PYTHONPATH": "/x", "PMI_RANK": "3", "HOME": "/h", "PIP_CERT": "c"})
+    assert not {"PYTHONPATH", "PMI_RANK"} & set(kept)
+    assert kept["HOME"] == "/h"
+    assert kept["PIP_CERT"] == "c"

@@ -1,0 +1,138 @@
+"""What can't be ended, what is interrupted while it starts, and what an MPI that is killed leaves behind."""
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lb_mpi.launching import leftovers, limit
+from tests.process.started import started
+
+ROOT = Path(__file__).resolve().parents[2]
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")
+
+
+def test_what_cannot_be_ended_is_told_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(limit, "GRACE_S", 0.05)
+    monkeypatch.setattr(limit, "LEFT_S", 0.1)
+    mark, env = limit.marked(os.environ)
+    with started(SLEEP, env=env) as process:
+        with monkeypatch.context() as patch:  # as in state D: no signal has an effect
+            patch.setattr(os, "kill", lambda pid, number: None)
+            limit.end(mark)
+        assert process.poll() is None
+    told = capsys.readouterr().err
+    assert f"left behind: process {process.pid} (state " in told
+    assert "time.sleep(60)" in told
+
+
+def test_what_tests_start_heeds_ctrl_c_where_they_do_not() -> None:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}  # as of nohup
+    try:
+        for number in before:
+            with started(["sleep", "60"]) as process:
+                process.send_signal(number)
+                assert process.wait(20) == -number
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_interrupted_while_it_starts_is_ended(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+    processes = []
+
+    class Popen(subprocess.Popen[bytes]):
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)  # type: ignore[call-overload]
+            processes.append(self)
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        with pytest.raises(SystemExit) as raised, limit.interruptible():
+            limit.run(SLEEP, 60.0, env=os.environ)
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
+    assert raised.value.code == 128 + number
+    assert processes[0].returncode == -signal.SIGTERM
+
+
+@pytest.fixture
+def segment() -> Iterator[Path]:
+    """Shared memory with a name of MPICH's."""
+    path = Path(f"/dev/shm/mpich_shm_test{os.getpid()}")
+    path.write_bytes(bytes(4096))
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def test_segments_in_use_stay_and_others_go(segment: Path) -> None:
+    with segment.open("r+b") as file:
+        leftovers.remove_orphans()
+        assert segment.exists()  # somebody has it open
+        mapped = mmap.mmap(file.fileno(), 4096)
+    leftovers.remove_orphans()
+    assert segment.exists()  # somebody has it mapped
+    mapped.close()
+    leftovers.remove_orphans()
+    assert not segment.exists()
+
+
+def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None:
+    maps = f"import mmap, os; f = open({str(segment)!r}, 'r+b'); m = mmap.mmap(f.fileno(), 0); os.kill(os.getpid(), 9)"
+    assert limit.run([sys.executable, "-c", maps], 60.0, env=os.environ) == -signal.SIGKILL
+    assert not segment.exists()
+
+
+@pytest.mark.parametrize("command", ["run --hosts x", "cluster status", "throttle --speed 0.5 sleep 60", "test", "demo"])
+def test_ctrl_c_ends_a_command_however_early_it_comes(tmp_path: Path, command: str) -> None:
+    name, *arguments = command.split()
+    script = ROOT / "launch" / name
+    stop = f"""
+import os, runpy, signal, sys
+class Early:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("lb_mpi", "tools")):
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Early())
+sys.argv = {[str(script), *arguments]!r}
+runpy.run_path({str(script)!r}, run_name="__main__")
+"""
+    with started([sys.executable, "-c", stop], cwd=tmp_path) as process:
+        _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("by_others", [False, True])
+def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_others: bool
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    mark, env = limit.marked(os.environ)
+    with subprocess.Popen([sys.executable, "-c", stubborn], env=env, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / f"ompi.{process.pid}").mkdir()
+        (tmp_path / f"ompi.{process.pid}" / "file").touch()
+        (tmp_path / f"ompi.{process.pid}" / "link").symlink_to(tmp_path / "elsewhere")
+        (tmp_path / f"ompi.{os.getpid()}").mkdir()
+        if by_others:
+            process.kill()
+            process.wait()
+        limit.end(mark, process)
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", f"ompi.{os.getpid()}"}

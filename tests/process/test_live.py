@@ -1,0 +1,157 @@
+"""What is shown of a run that is under way."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lb_mpi.__main__ import main
+from lb_mpi.launching.diary import Diary
+from lb_mpi.launching.followed import SHOWN, followed
+from lb_mpi.record.events import Driver, Move, Phase, Step, Way
+from lb_mpi.record.record import Record
+from lb_mpi.record.store import About, header, place, snapshot
+from lb_mpi.report import live
+from lb_mpi.report.live import look, view, words
+from lb_mpi.report.run import Run, assemble
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = 4
+
+
+def file_of(record: Record, rank: int, now: float, hosts: int, *, ended: bool) -> tuple[str, bytes]:
+    about = About(rank, SIZE, f"node{rank * hosts // SIZE}", rank, 0.0, 1e9, "Python 3", "program")
+    return f"rank{rank:06d}.lbrec", header(about).ljust(place(0, SIZE), b"\0") + snapshot(record, now, 0, ended=ended)
+
+
+def files(now: float, *, hosts: int = 1, ended: bool = False) -> list[tuple[str, bytes]]:
+    """Rank r works the first 1 / (1 + r) of each second, at 10 (r + 1) tasks a second of 1000 that it was dealt."""
+    made = []
+    for rank in range(SIZE):
+        record = Record(0.0)
+        for second in range(int(now)):
+            record.enter(Phase.OWN, float(second))
+            record.enter(Phase.WAITING, second + 1.0 / (1 + rank))
+        record.step(Step(Driver.TASKS, 0.0, 0.5, 0.5, 100.0))
+        record.move(Move(Way.STEAL, (rank + 1) % SIZE, 0.1, 0.1, 5.0, 0.0))
+        record.move(Move(Way.DRAFT, -1, 0.1, 0.2, 0.0, 0.0))  # nobody volunteered
+        record.doing(10.0 * (rank + 1) * now, 1000.0)
+        made.append(file_of(record, rank, now, hosts, ended=ended))
+    return made
+
+
+def run(now: float, *, hosts: int = 1, ended: bool = False) -> Run:
+    return assemble(files(now, hosts=hosts, ended=ended))
+
+
+def test_what_went_on_between_two_looks() -> None:
+    shown = view(look(run(4.0)), look(run(10.0)))
+    assert shown.seconds == pytest.approx(10.0)
+    assert [line.name for line in shown.lines] == [f"rank {rank}" for rank in range(SIZE)]
+    assert [line.per_s for line in shown.lines] == pytest.approx([10.0, 20.0, 30.0, 40.0])
+    assert [line.busy for line in shown.lines] == pytest.approx([1.0, 0.5, 1 / 3, 0.25], abs=1e-2)
+    assert [line.balances for line in shown.lines] == [1] * SIZE
+    assert shown.total.done == pytest.approx(4 * 100 + 1000)
+    assert shown.total.per_s == pytest.approx(100.0)
+    assert (shown.unit, shown.left_s) == ("tasks", pytest.approx(30.0))
+    assert words(shown) == (
+        "10 s: 1,400 tasks, 100 a second; busy 52%, least on rank 3: 25%; 4 balances; about 30 s left"
+    )
+
+
+def test_hosts_have_a_line_each() -> None:
+    shown = view(None, look(run(10.0, hosts=2)))
+    assert [(line.name, line.ranks) for line in shown.lines] == [("node0", 2), ("node1", 2)]
+    assert [line.busy for line in shown.lines] == pytest.approx([0.75, 0.29], abs=1e-2)
+
+
+def test_a_rank_without_news_is_not_called_idle() -> None:
+    now = look(run(4.0))
+    shown = view(now, now)
+    assert all(line.busy != line.busy for line in shown.lines)
+    assert words(shown) == "4 s: 800 tasks, 0 a second; 4 balances"
+
+
+def test_of_a_search_nobody_knows_what_is_left() -> None:
+    record = Record(0.0)
+    record.enter(Phase.OWN, 0.0)
+    record.doing(12.0)
+    shown = view(None, look(assemble([file_of(record, 0, 2.0, 1, ended=False)])))
+    assert (shown.unit, shown.total.done) == ("units", 12.0)
+    assert "left" not in words(shown)
+    assert live.table(shown).splitlines()[0] == "2 s"
+
+
+def test_of_a_program_that_goes_by_steps_it_is_known() -> None:
+    found = []
+    for rank, done in enumerate((14, 12, 13, 14)):  # the one that is the farthest behind counts
+        record = Record(0.0)
+        record.use("exchange", {})
+        record.stepped(2.0, 10, 50)  # a run before had come so far
+        record.stepped(6.0, done, 50)
+        record.doing(done)
+        found.append(file_of(record, rank, 7.0, 1, ended=False))
+    shown = view(None, look(assemble(found)))
+    assert (shown.step, shown.of, shown.unit) == (12, 50, "exchanges")
+    assert shown.left_s == pytest.approx((50 - 12) * (6.0 - 2.0) / 2)
+    assert words(shown) == "7 s, 12 of 50 steps: 53 exchanges, 7.57 a second; 0 balances; about 76 s left"  # no work known
+    assert live.table(shown).splitlines()[0] == "7 s, 12 of 50 steps, about 76 s left"
+    assert view(None, look(assemble([*found[1:], file_of(Record(0.0), 0, 7.0, 1, ended=False)]))).of == 0
+
+
+def test_it_is_shown_by_a_process_of_its_own(tmp_path: Path) -> None:
+    for name, data in files(9.0, ended=True):
+        (tmp_path / name).write_bytes(data)
+    screen = tmp_path / "screen"
+    deadline = time.monotonic() + 120.0
+    with followed(str(tmp_path), terminal=str(screen)):
+        while not (screen.exists() and screen.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert screen.read_text().startswith("9 s: 1,300 tasks")
+
+
+def test_what_is_over_at_once_is_not_shown(tmp_path: Path) -> None:
+    with followed(str(tmp_path / "none"), after_s=1e6, terminal=str(tmp_path / "screen")):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_stops_when_who_started_it_is_gone(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "lb_mpi.report.live", str(tmp_path)]
+    assert subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=120, capture_output=True).returncode == 0
+
+
+def test_ranks_know_that_launch_run_shows_them(tmp_path: Path) -> None:
+    assert SHOWN in Diary(str(tmp_path), shown=True).variables()
+    assert SHOWN not in Diary(str(tmp_path)).variables()
+
+
+def test_following_ends_with_the_run_and_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LINE_S", 0.0)
+    looks: list[list[tuple[str, bytes]]] = [[], files(4.0), files(8.0), files(9.0, ended=True)]
+
+    def sleep(_seconds: float) -> None:
+        for name, data in looks.pop(0):
+            (tmp_path / name).write_bytes(data)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    out = tmp_path / "report.html"
+    assert main(["report", "--follow", str(tmp_path), "-o", str(out), "--json"]) == 0
+    told = capsys.readouterr()
+    assert [line.partition(":")[0] for line in told.err.splitlines()] == ["4 s", "8 s", "9 s"]
+    assert json.loads(told.out)["ranks"] == SIZE
+    assert out.exists()
+
+
+def test_a_run_that_writes_nothing_is_not_followed_for_ever(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "SILENT_S", 0.05)
+    monkeypatch.setattr(live, "LOOK_S", 0.01)
+    assert main(["report", "--follow", str(tmp_path)]) == 2
+    assert "the run has not begun to record, or has died" in " ".join(capsys.readouterr().err.split())

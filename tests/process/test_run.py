@@ -1,0 +1,400 @@
+"""launch/run: options for both MPIs, what is wrong with hosts, what is left when one dies; MPI itself is not started."""
+
+import os
+import random
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import lb_mpi
+from lb_mpi.graph import parse
+from lb_mpi.hosts import Host, read_hosts
+from lb_mpi.launching import commands, start, watch
+from lb_mpi.launching.heard import State
+from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
+from tests.process import kills
+from tests.process.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
+from tools.environment import here
+
+pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
+
+HOSTS = [Host("fast", 2), Host("mid"), Host("slow", 3)]
+MPICH, OPEN_MPI = Mpiexec("/bin/mpiexec", "MPICH 5.0.2"), Mpiexec("/bin/mpiexec", "Open MPI 5.0.8")
+
+
+# --- the command line of mpiexec -------------------------------------------------------------------------------------
+
+
+def test_slots_are_filled_in_order() -> None:
+    assert fill(HOSTS, None) == [0, 0, 1, 2, 2, 2]
+    assert fill(HOSTS, 3) == [0, 0, 1]
+    for n in (0, -1, 7):
+        with pytest.raises(ValueError, match=f"-n {n}: expected 1 to 6"):
+            fill(HOSTS, n)
+
+
+def test_options_of_mpich() -> None:
+    assert command(MPICH, HOSTS, [0, 0, 1, 2], None, {}) == (
+        ["/bin/mpiexec", "-launcher", "ssh", "-hosts", "fast:2,mid:1,slow:1", "-n", "4"]
+    )
+    permuted = command(MPICH, HOSTS, [2, 0, 2, 0], "/my/ssh", {})
+    assert permuted[:7] == ["/bin/mpiexec", "-launcher", "ssh", "-launcher-exec", "/my/ssh", "-hosts", "fast:2,slow:2"]
+    assert permuted[7:] == ["-rankmap", "1,0,1,0", "-n", "4"]
+
+
+def test_options_of_open_mpi() -> None:
+    exported = {"PATH": "p", "HOME": "h", "OMP_NUM_THREADS": "1", "LB_MPI_LAUNCH": "m", "SECRET_KEY": "k"}
+    x = ["-x", "LB_MPI_LAUNCH", "-x", "OMP_NUM_THREADS", "-x", "PATH"]
+    ssh = ["--prtemca", "plm", "^slurm"]
+    in_order = ["/bin/mpiexec", *ssh, "--host", "fast:2,mid:1,slow:1", "--map-by", "slot", *x, "-n", "4"]
+    assert command(OPEN_MPI, HOSTS, [0, 0, 1, 2], None, exported) == in_order
+    ssh += ["--prtemca", "plm_ssh_agent", "/my/ssh"]
+    permuted = ["/bin/mpiexec", *ssh, "--host", "slow,fast,slow,fast", "--map-by", "seq", "-n", "4"]
+    assert command(OPEN_MPI, HOSTS, [2, 0, 2, 0], "/my/ssh", {}) == permuted
+
+
+@pytest.mark.parametrize("mpi", [MPICH, OPEN_MPI])
+def test_an_ipv6_address_is_nothing_for_mpiexec(mpi: Mpiexec) -> None:
+    with pytest.raises(ValueError, match="host fe80::1: mpiexec takes no IPv6 address"):
+        command(mpi, [Host("fe80::1")], [0], None, {})
+
+
+def test_ranks_are_arranged_by_the_speeds_of_their_hosts() -> None:
+    hosts = [Host("a", 2, 8.0), Host("b", 1, 1.0), Host("c", 3, 2.5)]
+    slots = fill(hosts, None)
+    order = start.arranged("mesh:2x3", hosts, slots)
+    assert sorted(order) == slots
+    speeds = [hosts[index].speed for index in slots]
+    found = lb_mpi.arrange(parse("mesh:2x3"), speeds)
+    assert found.p < found.p_before  # the list's own order is not the best
+    assert [hosts[index].speed for index in order] == [speeds[position] for position in found.positions]
+    with pytest.raises(ValueError, match="--arrange ring:5: has 5 vertices, and there are 6 ranks"):
+        start.arranged("ring:5", hosts, slots)
+    with pytest.raises(ValueError, match="graph = 'star:6'"):
+        start.arranged("star:6", hosts, slots)
+
+
+@pytest.mark.parametrize(
+    ("says", "library"),
+    [
+        ("HYDRA build details:\n    Version:                                 5.0.2\n", "MPICH 5.0.2"),
+        ("mpiexec (Open MPI) 5.0.8\n\nReport bugs", "Open MPI 5.0.8"),
+    ],
+)
+def test_which_mpiexec(tmp_path: Path, says: str, library: str) -> None:
+    assert identify(script(tmp_path / "mpiexec", f"print({says!r})")).library == library
+
+
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        ("mpiexec (Open MPI) 4.1.6", "expected version 5 or newer"),
+        ("Intel(R) MPI Library", "says 'Intel"),
+        ("", "expected MPICH's"),
+    ],
+)
+def test_another_mpiexec(tmp_path: Path, says: str, error: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        identify(script(tmp_path / "mpiexec", f"print({says!r})"))
+    assert error in str(raised.value)
+    with pytest.raises(ValueError, match="nosuch"):
+        identify(str(tmp_path / "nosuch"))
+
+
+def test_the_python_that_is_checked() -> None:
+    assert start.interpreter([sys.executable, "-m", "apps.uts"]) == os.path.abspath(sys.executable)
+    assert start.interpreter(["./launch/throttle", "--speed", "1", sys.executable]) == os.path.abspath(sys.executable)
+    assert start.interpreter(["hostname"]) == sys.executable
+
+
+# --- hosts that are programs of the test -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def library() -> str:
+    return mpi_library()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.chdir(ROOT)
+    yield Lab(tmp_path, library)
+    for path in (tmp_path / "pids").iterdir():
+        assert gone(int(path.read_text())), path.name
+
+
+def test_a_check_and_a_run(lab: Lab, library: str) -> None:
+    code, out, err = lab.run("one:2 chatty", "--check")
+    assert (code, out) == (0, "")
+    assert "one (2 ranks), chatty (1 rank)" in err
+    assert f"MPI library {library}" in err
+    words = ["a b", ";exit 9", "$HOME", "-n"]
+    program = [sys.executable, "-c", "import os, sys; os.write(1, (repr(sys.argv[1:]) + '\\n').encode()); sys.exit(3)"]
+    code, out, err = lab.run("one:2 chatty", "-n", "2", "--", *program, *words)
+    assert code == 3
+    assert out == f"{words!r}\n" * 2
+    assert lab.mpiexec in err
+    assert "mpiexec ended with exit code 3" in err
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        ("unreachable", "host unreachable: ssh: connect to host unreachable port 22: No route to host"),
+        ("old", "host old: Python 3.11.0, here "),
+        ("old", "mpi4py 3.0.0, here "),
+        ("elsewhere", "host elsewhere: "),
+        ("elsewhere", "/nosuch/folder"),
+        ("bare", "host bare: "),
+        ("bare", "/nosuch/python"),
+    ],
+)
+def test_a_host_that_will_not_do_is_named(lab: Lab, host: str, says: str) -> None:
+    code, out, err = lab.run(f"one {host} two", "--", sys.executable, "-c", "print('started')")
+    assert (code, out) == (1, "")
+    assert says in err
+    assert "Traceback" not in err
+    assert "host one" not in err
+    assert "host two" not in err
+
+
+def test_a_host_that_does_not_answer_is_named(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "REACH_S", 3.0)
+    monkeypatch.setattr(watch, "CLOSE_S", 0.5)
+    assert start.main(lab.arguments("one mute", "--check"), "run") == 1
+    assert "host mute: no answer within 3 s" in capsys.readouterr().err
+
+
+def test_an_arranged_run(lab: Lab, library: str) -> None:
+    (lab.folder / "speeds").write_text("a slots=2 speed=8\nb speed=1\nc slots=3 speed=2.5\n")
+    hosts = read_hosts(lab.folder / "speeds")
+    order = start.arranged("mesh:2x3", hosts, fill(hosts, None))
+    more = ["--hosts", str(lab.folder / "speeds"), "--arrange", "mesh:2x3", sys.executable, "-c", ""]
+    code, _, err = lab.run("unused", *more)
+    assert code == 0
+    by_name = ",".join("abc"[index] for index in order)
+    assert f"--host {by_name} --map-by seq" in err or f"-rankmap {','.join(map(str, order))}" in err
+
+
+def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
+    says = "HYDRA build details:\n Version: 1.0" if "Open MPI" in library else "mpiexec (Open MPI) 99.0"
+    script(Path(lab.mpiexec), MPIEXEC.format(says=says))
+    code, _, err = lab.run("one", "--check")
+    assert code == 1
+    assert f"{lab.mpiexec} is of " in err
+    assert "expected the same" in err
+
+
+@pytest.mark.parametrize(
+    ("hosts", "more", "says"),
+    [
+        ("one -oProxyCommand=x", ["--check"], "hosts.txt:2: host name '-oProxyCommand=x'"),
+        ("a;b", ["--check"], "hosts.txt:1: host name 'a;b'"),
+        ("one:2", ["-n", "3", "--check"], "-n 3: expected 1 to 2"),
+        ("fe80::1", ["--check"], "host fe80::1: mpiexec takes no IPv6 address"),
+        ("one", ["nosuchprogram"], "nosuchprogram: not found"),
+        ("one", [], "expected a PROGRAM, or --check"),
+        ("one", ["--mpiexec", "/nosuch", "--check"], "/nosuch: not found"),
+        ("one", ["--launcher", "/nosuch", "--check"], "/nosuch: not found"),
+    ],
+)
+def test_mistakes(lab: Lab, hosts: str, more: list[str], says: str) -> None:
+    code, out, err = lab.run(hosts, *more)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
+    assert list(lab.pids.iterdir()) == []  # nobody was asked
+
+
+def test_an_mpiexec_beside_the_interpreter_is_found_without_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, other = tmp_path / "bin", tmp_path / "other"
+    for folder in (beside, other):
+        folder.mkdir()
+    (beside / "mpiexec").touch(0o755)
+    monkeypatch.setattr("sys.executable", str(beside / "python"))
+    monkeypatch.setenv("PATH", str(other))
+    assert start.find("mpiexec") == str(beside / "mpiexec")
+    (other / "mpiexec").touch(0o755)
+    assert start.find("mpiexec") == str(other / "mpiexec")  # what the user has chosen
+    with pytest.raises(ValueError, match="nosuch: not found"):
+        start.find("nosuch")
+
+
+# Two ranks, which note their pids and compute; each has a child in a session of its own.
+BUSY = (
+    "import os, sys, time\nif os.fork() == 0: os.setsid()\n"
+    "open(os.path.join(sys.argv[1], f'rank{os.getpid()}'), 'w').write(str(os.getpid()))\nwhile True: time.sleep(0.01)"
+)
+
+
+@contextmanager
+def busy(lab: Lab) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    def ranks() -> list[int]:
+        found = [path.read_text() for path in lab.pids.glob("rank*")]
+        return [int(text) for text in found if text] if len([text for text in found if text]) == 4 else []
+
+    with lab.start("one two", "--", sys.executable, "-c", BUSY, str(lab.pids)) as process:
+        yield process, until(ranks)
+
+
+def test_a_host_that_dies_ends_the_run_and_is_named(lab: Lab) -> None:
+    with busy(lab) as (process, ranks):
+        os.kill(int((lab.pids / "two").read_text()), signal.SIGKILL)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (1, "")
+    assert "host two is gone: the connection ended (exit code -9)" in err
+    assert all(map(gone, ranks))
+
+
+def test_a_host_that_falls_silent_ends_the_run_and_is_named(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "SIGN_S", 4.0)
+    monkeypatch.setattr(watch, "CLOSE_S", 1.0)
+    # the program stops the other side of host two, which then still holds the connection, but says nothing
+    stop = (
+        f"import os, signal, time; os.kill(int(open({str(lab.pids / 'two')!r}).read()), signal.SIGSTOP); time.sleep(60)"
+    )
+    assert start.main(lab.arguments("one two", "-n", "2", "--", sys.executable, "-c", stop), "run") == 1
+    assert "host two is gone: no sign of life for 4 s" in capfd.readouterr().err
+
+
+# Rank 0 tells of a save, and stops the host.py of this machine for a while: the child of launch/run called so.
+STOPS_HERE = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from lb_mpi import signs
+from lb_mpi.launching.program import children
+signs.saved(1)
+time.sleep(1.0)
+parent = lambda pid: int(open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[1])
+run = parent(parent(os.getppid()))
+(host,) = [pid for pid in children(run) if b"host" in open(f"/proc/{{pid}}/cmdline", "rb").read().split(b"\\0")]
+os.kill(host, signal.SIGSTOP)
+time.sleep(3.0)
+os.kill(host, signal.SIGCONT)
+"""
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_this_machine_is_not_gone_when_it_is_silent(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], restarts: str
+) -> None:
+    monkeypatch.setattr(watch, "SIGN_S", 1.0)
+    monkeypatch.setattr(watch, "SOON_S", 1.0)
+    monkeypatch.setattr(watch, "ASK_S", 0.1)
+    arguments = lab.arguments(socket.gethostname(), "--restarts", restarts, "--", sys.executable, "-c", STOPS_HERE)
+    code = start.main(arguments, "run")
+    err = capfd.readouterr().err
+    assert code == 0, err
+    assert " is gone: " not in err
+
+
+def test_a_silent_host_is_given_up_soon_only_where_that_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(watch, "SOON_S", 0.0)
+    mute = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat > /dev/null"""]
+    for may_restart in (True, False):
+        with watch.Watch(["far"], mute, sys.executable, "mark", may_restart=may_restart) as one:
+            one.hosts[0].silent_s = 5.0
+            assert one.lost() == []
+            one.hosts[0].states["0"] = State("0", "far", n_saved=1)
+            assert one.lost() == ["host far is gone: no sign of life for 0 s"] * may_restart
+
+
+def test_what_others_print_where_a_host_answers_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    lines = ["lb_mpi {", "lb_mpi {}", 'lb_mpi end {"rank": 1}', "lb_mpi alive x", "lb_mpi state []"]
+    lines += [r"lb_mpi \377", r"\033[2Jhi"]
+    script = "".join(f"printf '%b\\n' {shlex.quote(line)}; " for line in lines)
+    with watch.Watch(["far"], ["sh", "-c", f"{script}exit 3"], sys.executable, "mark") as one:
+        assert one.reach() == {"far": r"host far: \x1b[2Jhi (exit code 3)"}
+        assert one.ends() == one.states() == []
+
+
+def test_while_launch_run_was_stopped_no_host_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    mute = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat > /dev/null"""]
+    with watch.Watch(["far"], mute, sys.executable, "mark") as one:
+        one.reach()
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 1000.0)
+        assert one.lost() == []
+
+
+@pytest.mark.parametrize("code", [6, 0])  # Open MPI's mpiexec ends with 0 when a host has died
+def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int) -> None:
+    kill = f"os.kill(int(open({str(lab.pids / 'two')!r}).read()), 9)"
+    program = f"import os, sys\nif os.environ['PMI_RANK'] == '0': {kill}\nsys.exit({code})"
+    ended, _, err = lab.run("one two", "--", sys.executable, "-c", program)
+    assert ended in (1, code or 1)  # whoever notices first
+    assert "host two is gone: the connection ended (exit code -9)" in err
+    assert "host one is gone" not in err
+
+
+def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(lab: Lab) -> None:
+    # rank 0 is then ended by mpiexec, which is not told
+    program = (
+        "import os, time\nif os.environ['PMI_RANK'] == '1': os.kill(os.getpid(), 9)\n"
+        "time.sleep(1)\nos.kill(os.getppid(), 15)\ntime.sleep(60)"
+    )
+    code, _, err = lab.run("one two", "--", sys.executable, "-c", program)
+    assert code != 0
+    assert f"run: rank 1 on host {socket.gethostname()} was killed by signal 9 (Killed)\n" in err
+    assert "rank 0" not in err
+
+
+def test_the_program_has_the_signals_and_files_that_mpiexec_gives_it(lab: Lab) -> None:
+    argv = [*commands.argv(sys.executable, "rank"), sys.executable, "-c"]
+    read_end, write_end = os.pipe()
+    program = f"import os, signal; assert not signal.pthread_sigmask(0, []); os.write({write_end}, b'here'); os.abort()"
+    done = subprocess.run([*argv, program], pass_fds=[write_end], capture_output=True)
+    assert (done.returncode, os.read(read_end, 9)) == (-signal.SIGABRT, b"here")
+    for end in (read_end, write_end):
+        os.close(end)
+
+
+def test_more_hosts_than_select_can_watch() -> None:
+    far = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat"""]
+    script = f"""
+import os, resource
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+from lb_mpi.launching.watch import Watch
+with Watch(["far"], {far!r}, {sys.executable!r}, "mark") as watch:
+    watch.reach()
+    print(watch.hosts[0].fileno() > 1024, watch.hosts[0].facts)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True {'host': 'far'}\n", "")
+
+
+@pytest.mark.skipif(not shutil.which("mpiexec", path=Path(sys.executable).parent), reason="no mpiexec")
+def test_nothing_is_left_of_a_real_run_in_which_a_rank_is_killed() -> None:
+    chance = random.Random(1)
+    for _ in range(2):
+        killed = kills.kill_one(here(), chance)
+        assert killed.faults == [], killed.told
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_however_it_is_ended(lab: Lab, number: signal.Signals) -> None:
+    with busy(lab) as (process, ranks):
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert "Traceback" not in err
+    hosts = [int(path.read_text()) for path in lab.pids.iterdir()]
+    until(lambda: all(map(gone, [*ranks, *hosts])))

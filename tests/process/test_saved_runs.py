@@ -1,0 +1,73 @@
+"""Runs that are killed or stopped while they save: the same command goes on, with any number of ranks, to the same bits."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from benchmarks.campaign import ranks
+from lb_mpi.launching import limit
+from tests.process.started import started
+from tools.environment import ROOT, here
+
+APP = "apps.weather"
+SMALL = ["--shape", "24x48", "--levels", "4"]
+LIMIT_S = 120.0
+
+
+def committed(folder: Path) -> list[int]:
+    return sorted(int(path.parent.name.removeprefix("save-")) for path in folder.glob("save-*/manifest"))
+
+
+def interrupted(n: int, folder: Path, number: signal.Signals, victim: int | None, after: int) -> tuple[int, str]:
+    """Start on n ranks, send the signal to a rank (None: to mpiexec) `after` so many saves; its exit code and stderr."""
+    environment = here()
+    argv = [
+        str(environment.python),
+        "-m",
+        APP,
+        *SMALL,
+        "--steps",
+        "1000000",
+        "--save",
+        str(folder),
+        "--save-every",
+        "1",
+    ]
+    command, variables = environment.job(n, argv)
+    mark, env = limit.marked({**os.environ, **variables})
+    last = max(committed(folder), default=0)
+    try:
+        with started(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL) as process:
+            deadline = time.monotonic() + LIMIT_S
+            while max(committed(folder), default=0) < last + after:
+                assert process.poll() is None, process.communicate()[1]
+                assert time.monotonic() < deadline
+                time.sleep(1e-3)
+            os.kill(process.pid if victim is None else ranks(mark, APP)[victim], number)
+            _, errors = process.communicate(timeout=LIMIT_S)
+            return process.returncode, errors
+    finally:
+        limit.end(mark)
+
+
+def test_a_run_that_is_killed_and_then_stopped_ends_with_the_same_bits(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    folder = tmp_path / "saves"
+    code, _ = interrupted(3, folder, signal.SIGKILL, chance.randrange(3), chance.randint(1, 9))
+    assert code != 0
+    code, errors = interrupted(2, folder, signal.SIGUSR1, None, 2)
+    last = committed(folder)[-1]
+    assert code == os.EX_TEMPFAIL
+    line = f"python -m {APP}: saved at step {last}, stopped by SIGUSR1: run the same command to go on"
+    assert line in errors.splitlines()
+    whole = ["-m", APP, *SMALL, "--steps", str(last + 3), "--json"]
+    resumed = here().answer(1, [*whole, "--save", str(folder)], LIMIT_S)
+    alone = here().answer(1, whole, LIMIT_S)
+    assert (resumed["first_step"], alone["first_step"]) == (last, 0)
+    assert resumed["checksum"] == alone["checksum"]
+    assert committed(folder)[-1] == last + 3

@@ -1,0 +1,105 @@
+"""Signs of a program: what it writes is what its launcher reads; without a launcher it writes for nobody."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lb_mpi import signs
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTHING = (0, 0, 0, 0, 0, "", 0, False, 0.0)
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A launcher's file, which this process has not found yet."""
+    file = os.memfd_create(signs.NAME)
+    os.ftruncate(file, signs.BYTES)
+    monkeypatch.setenv(signs.VARIABLE, f"/proc/{os.getpid()}/fd/{file}")
+    monkeypatch.setattr(signs, "_page", signs._Page())
+    monkeypatch.setattr("faulthandler.register", lambda *_, **__: None)
+    return file
+
+
+def seen(file: int) -> signs.Seen:
+    return signs.read(os.pread(file, signs.BYTES, 0))
+
+
+def test_a_launcher_reads_what_a_program_says(page: int) -> None:
+    assert seen(page) == NOTHING
+    with signs.phase("search"):
+        for _ in range(3):
+            signs.turn()
+        assert seen(page) == (3, 0, 0, os.getpid(), 0, "search", 0, False, 0.0)
+        with signs.phase("x" * 100):
+            assert seen(page).phase == "x" * 64
+        assert seen(page).phase == "search"
+    signs.saved(7)
+    signs.saved(8)
+    signs.saves_at_signal(True)
+    assert seen(page)[1:] == (2, 8, os.getpid(), os.getpid(), "", 0, False, 0.0)
+    signs.saves_at_signal(False)
+    assert seen(page).saves_pid == 0
+
+
+def test_who_asks_for_the_stack_of_a_program_that_is_ending_does_not_kill_it(page: int) -> None:
+    at_end = "faulthandler.unregister(signs.STACK_SIGNAL)"  # as Python does at its end
+    program = f"import faulthandler, os\nfrom lb_mpi import signs\nsigns.begin()\n{at_end}\n"
+    program += "os.kill(os.getpid(), signs.STACK_SIGNAL)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
+
+
+def test_what_a_program_has_slept_adds_up(page: int) -> None:
+    with signs.phase("search"):
+        signs.slept(0.25)
+        signs.slept(0.5)
+    assert seen(page).asleep_s == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("last", "regular"),
+    [
+        ("", True),
+        ("sys.exit(0)", True),
+        ("os._exit(0)", False),
+        ("signs.end(); os._exit(0)", True),  # MPI.Finalize
+        ("if os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)", False),
+    ],
+)
+def test_whether_a_program_came_to_its_end(page: int, last: str, regular: bool) -> None:
+    program = f"import os, sys\nfrom lb_mpi import signs\nsigns.begin()\nsigns.begin()\n{last}"
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as process:
+        assert process.wait() == 0
+    assert (seen(page).mpi_pid, seen(page).at_end) == (process.pid, regular)
+
+
+@pytest.mark.parametrize("path", ["", "/nosuch/file", os.devnull])
+def test_nobody_listens(page: int, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv(signs.VARIABLE, path)
+    with signs.phase("search"):
+        signs.turn()
+    signs.saved(1)
+    assert seen(page) == NOTHING
+
+
+def test_the_stack_of_a_program_that_does_nothing_can_be_had(page: int) -> None:
+    program = (
+        "from lb_mpi import signs\nimport time\ndef forever():\n    print(flush=True)\n    time.sleep(60)\n"
+        "with signs.phase('x'):\n    forever()"
+    )
+    argv = [sys.executable, "-c", program]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        assert seen(page).stack_pid == process.pid
+        process.send_signal(signs.STACK_SIGNAL)
+        process.send_signal(signal.SIGCONT)
+        while not (text := os.pread(page, 9999, signs.BYTES)) or not text.endswith(b"<module>\n"):
+            assert process.poll() is None
+        process.kill()
+    assert b"in forever\n" in text

@@ -1,0 +1,364 @@
+"""launch/throttle: the account on times that the test makes, and real programs: how they end, and that nothing is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lb_mpi.emulation.slow import CREDIT_S, Account, Watch, own_speed
+from lb_mpi.launching import rank
+from lb_mpi.launching.program import Activity
+from lb_mpi.stops import VARIABLE, Stops
+from tests.process.started import started
+
+ROOT = Path(__file__).resolve().parents[2]
+THROTTLE = str(ROOT / "launch" / "throttle")
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launch/throttle needs Linux")
+
+
+# --- the account -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("speed", [0.05, 0.2, 0.4, 0.8])
+@pytest.mark.parametrize("late_s", [0.0, 0.7e-3, 9e-3])
+def test_cpu_time_by_wall_time_is_the_speed_however_late_it_wakes(speed: float, late_s: float) -> None:
+    account, wall_s, cpu_s, passed_s = Account(speed), 0.0, 0.0, 0.0
+    while wall_s < 10.0:
+        cpu_s += 2e-3
+        wall_s += 2e-3
+        rest_s = account.rest(2e-3, passed_s + 2e-3)
+        passed_s = rest_s + late_s if rest_s > 0 else 0.0
+        wall_s += passed_s
+    best = 2e-3 / (2e-3 + late_s)  # resting is at most as rare as once in two slices
+    assert cpu_s / wall_s == pytest.approx(speed, rel=0.01) or (best < speed and cpu_s / wall_s > 0.9 * best)
+
+
+def test_what_others_took_is_rest_and_is_made_good_within_bounds() -> None:
+    account = Account(0.5)
+    assert account.rest(0.0, 20e-3) == pytest.approx(-20e-3)
+    assert account.rest(10e-3, 10e-3) == pytest.approx(-10e-3)
+    assert account.rest(0.0, 100.0) == -CREDIT_S
+    assert account.rest(1.0, 1.0) == pytest.approx(1.0 - CREDIT_S)
+
+
+class Fake:
+    """A program that did what the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.used = 0.0
+        self.is_now = Activity(True, 0, 0.0)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        self.watch = Watch(self)  # type: ignore[arg-type]
+
+    def cpu_s(self) -> float:
+        return self.used
+
+    def activity(self) -> Activity:
+        return self.is_now
+
+    def look(self, now: float, used: float, is_now: Activity, stopped_s: float = 0.0, n_stops: int = 0) -> Any:
+        self.now, self.used, self.is_now = now, used, is_now
+        return self.watch.look(stopped_s, n_stops)
+
+
+def test_whoever_could_always_run_wanted_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(monkeypatch)
+    assert fake.look(10.0, 3.0, Activity(True, 0, 0.0)) == (3.0, 10.0)
+    assert fake.look(20.0, 4.0, Activity(True, 1, 0.0), 5.0, 1) == (1.0, 10.0)  # the one wait was our own stop
+
+
+def test_waiting_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(monkeypatch)
+    assert fake.look(10.0, 3.0, Activity(True, 1, 2.0)) == (3.0, 5.0)  # waited once; ran 3, stood in line 2
+    assert fake.look(20.0, 4.0, Activity(False, 2, 2.0), 4.0, 1) == (1.0, 5.0)
+    assert fake.look(30.0, 4.0, Activity(False, 2, 2.0)) == (0.0, 0.0)  # asleep all the time
+    assert fake.look(31.0, 8.0, Activity(False, 2, 2.0)) == (4.0, 1.0)  # four threads
+
+
+@pytest.mark.parametrize(
+    ("variables", "speed"),
+    [
+        ({"PMI_RANK": "0", "PMI_SIZE": "3"}, 0.8),
+        ({"OMPI_COMM_WORLD_RANK": "2", "PMIX_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}, 0.2),
+        ({"PMIX_RANK": "1", "SLURM_PROCID": "0"}, 0.4),
+        ({"SLURM_PROCID": "1"}, 0.4),
+    ],
+)
+def test_ranks(variables: dict[str, str], speed: float) -> None:
+    assert own_speed("0.8,0.4,0.2", variables) == speed
+
+
+@pytest.mark.parametrize(
+    ("speeds", "variables", "says"),
+    [
+        ("0.8,0.4", {}, "no rank in the environment"),
+        ("0.8,0.4", {"PMI_RANK": "2"}, "--speeds has 2 numbers: expected one for each of the 3 ranks"),
+        ("0.8,0.4", {"PMI_RANK": "0", "PMI_SIZE": "4"}, "expected one for each of the 4 ranks"),
+        ("0.8,0.4", {"PMI_RANK": "0", "PMIX_RANK": "1"}, "PMIX_RANK=1 and PMI_RANK=0 contradict each other"),
+        ("0.8,0.4", {"PMI_RANK": "one"}, "PMI_RANK=one: expected a rank"),
+        ("0.8,0", {"PMI_RANK": "0"}, "--speeds: rank 1 = 0: expected a number above 0"),
+        ("0.8,1.1", {"PMI_RANK": "0"}, "rank 1 = 1.1"),
+        ("nan,1", {"PMI_RANK": "0"}, "rank 0 = nan"),
+        ("fast,1", {"PMI_RANK": "0"}, "rank 0 = fast"),
+        ("", {"PMI_RANK": "0"}, "rank 0 = "),
+    ],
+)
+def test_mistakes_in_speeds_and_ranks(speeds: str, variables: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError) as error:
+        own_speed(speeds, variables)
+    assert says in str(error.value)
+
+
+# --- real programs ---------------------------------------------------------------------------------------------------
+
+
+def throttle(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run launch/throttle."""
+    command = [sys.executable, THROTTLE, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+def state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 30
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return value
+
+
+def numbers(path: Path, n: int) -> list[int]:
+    """The `n` pids that processes have written, a file each."""
+    return until(lambda: len(found := [int(file.name) for file in path.iterdir()]) == n and found)
+
+
+NOTE = "import os, sys, time, signal\ndef note(): open(os.path.join(sys.argv[1], str(os.getpid())), 'w').close()\n"
+BUSY = "\nwhile True: pass"
+FAMILY = (  # a child in the group, one in a session of its own, and one that has lost its parent; all of them compute
+    NOTE
+    + """
+if os.fork() == 0: note(); sys.argv.append("child")
+elif os.fork() == 0: os.setsid(); note(); sys.argv.append("child")
+elif os.fork() == 0:
+    if os.fork(): os._exit(0)
+    note(); sys.argv.append("child")
+else: os.wait(); note()
+"""
+)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    with ExitStack() as stack:
+        yield lambda *arguments: stack.enter_context(started([sys.executable, THROTTLE, *arguments]))
+
+
+def test_a_program_gets_no_more_than_its_speed() -> None:
+    script = """
+import time
+began = time.perf_counter()
+while time.perf_counter() < began + 1.0: pass
+print(time.process_time() / (time.perf_counter() - began))
+"""
+    done = throttle("--speed", "0.25", "--report", *python(script))
+    assert done.returncode == 0
+    assert 0.0 < float(done.stdout) < 0.32  # the start of Python counts in it
+    assert "throttle: speed 0.25: " in done.stderr
+
+
+def test_threads_and_children_count() -> None:
+    script = """
+import os, time
+began = time.perf_counter()
+if child := os.fork(): pass
+elif os.fork() == 0: os.setsid()
+while time.perf_counter() < began + 1.0: pass
+used = time.process_time()
+if child: os.wait()
+os.write(1, b"%f " % used)  # in one piece, since all three write
+"""
+    done = throttle("--speed", "0.25", *python(script))
+    assert done.returncode == 0
+    assert len(done.stdout.split()) == 3
+    assert sum(map(float, done.stdout.split())) < 0.4
+
+
+def test_input_output_variables_and_arguments_pass() -> None:
+    script = "import os, sys; print(sys.argv[1:], sys.stdin.read(), os.environ['WORD']); print('told', file=sys.stderr)"
+    done = throttle(
+        "--speed", "0.5", *python(script), "--speed", "-h", input="given", env={**os.environ, "WORD": "here"}
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['--speed', '-h'] given here\n", "told\n")
+
+
+def test_a_rank_takes_its_own_speed() -> None:
+    done = throttle("--speeds", "1,0.5", "--report", "--", *python(""), env={**os.environ, "PMI_RANK": "1"})
+    assert "speed 0.5: " in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "cluster", "throttle"])
+def test_commands_come_with_the_package(tmp_path: Path, command: str) -> None:
+    help_ = [sys.executable, "-m", "lb_mpi", command, "--help"]
+    done = subprocess.run(help_, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"python -m lb_mpi {command}" in done.stdout
+
+
+@pytest.mark.parametrize(("script", "code"), [("raise SystemExit(7)", 7), ("os.kill(os.getpid(), 9)", -9)])
+def test_it_ends_as_the_program_ended(script: str, code: int) -> None:
+    assert throttle("--speed", "0.5", *python("import os\n" + script)).returncode == code
+
+
+def test_what_cannot_be_run(tmp_path: Path) -> None:
+    done = throttle("--speed", "0.5", str(tmp_path / "nosuch"))
+    assert (done.returncode, done.stderr) == (127, f"{tmp_path / 'nosuch'}: No such file or directory\n")
+    assert throttle("--speed", "0.5", str(tmp_path)).returncode == 126
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--speed", "2", "true"], "--speed = 2: expected a number above 0 and at most 1"),
+        (["--speeds", "1,1", "true"], "no rank in the environment"),
+        (["--speed", "1"], "no PROGRAM"),
+        (["true"], "one of the arguments --speeds --speed is required"),
+    ],
+)
+def test_mistakes(arguments: list[str], says: str) -> None:
+    clean = {name: value for name, value in os.environ.items() if name not in (*rank.NUMBER, "SLURM_PROCID")}
+    done = throttle(*arguments, env=clean)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_are_sent_on(tmp_path: Path, start: Any, number: signal.Signals) -> None:
+    # such a speed rests nearly all the time: a signal that isn't acted on at once would wait for long
+    script = NOTE + f"signal.signal({number}, lambda *_: sys.exit(5)); note()" + BUSY
+    process = start("--speed", "0.05", *python(script), str(tmp_path))
+    numbers(tmp_path, 1)
+    process.send_signal(number)
+    assert process.wait(30) == 5
+
+
+def test_it_dies_by_the_signal_that_the_program_dies_by(tmp_path: Path, start: Any) -> None:
+    process = start("--speed", "0.1", *python(NOTE + "note()" + BUSY), str(tmp_path))
+    (pid,) = numbers(tmp_path, 1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == -signal.SIGTERM
+    assert state(pid) in "ZX"
+
+
+def test_the_whole_family_is_stopped_and_continued(tmp_path: Path, start: Any) -> None:
+    start("--speed", "0.05", *python(FAMILY + BUSY), str(tmp_path))
+    pids = numbers(tmp_path, 4)
+    for wanted in "TRTR":
+        for pid in pids:
+            until(lambda pid=pid, wanted=wanted: state(pid) == wanted)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_nothing_is_left_when_it_is_killed_itself(tmp_path: Path, start: Any, guarded: bool) -> None:
+    process = start("--speed", "0.05", *python(FAMILY + BUSY if guarded else NOTE + "note()" + BUSY), str(tmp_path))
+    pids = numbers(tmp_path, 4 if guarded else 1)
+    if not guarded:  # as when the whole machine's processes of a user are killed: the kernel ends the program
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for child in set(map(int, children)) - set(pids):
+            os.kill(child, signal.SIGKILL)
+    process.kill()
+    for pid in pids:
+        until(lambda pid=pid: state(pid) in "ZX")
+
+
+def test_it_works_without_its_guard(tmp_path: Path, start: Any) -> None:
+    process = start("--speed", "0.3", *python(NOTE + "note(); time.sleep(0.5)"), str(tmp_path))
+    program = numbers(tmp_path, 1)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for guard in set(map(int, children)) - set(program):
+        os.kill(guard, signal.SIGKILL)
+    assert process.wait(30) == 0
+    assert process.stderr.read() == ""
+
+
+def test_nothing_is_left_of_a_descendant_that_forgets_its_variables() -> None:
+    done = throttle("--speed", "0.5", "sh", "-c", "env -i setsid sleep 100 & echo $!")
+    assert done.returncode == 0
+    assert state(int(done.stdout)) in "ZX"
+
+
+def test_nothing_is_left_when_the_program_ends(tmp_path: Path, start: Any) -> None:
+    stays = FAMILY + "\nif sys.argv[-1] == 'child':\n    while True: pass\nwhile len(os.listdir(sys.argv[1])) < 4: pass"
+    process = start("--speed", "0.2", *python(stays), str(tmp_path))
+    assert process.wait(60) == 0
+    assert all(state(pid) in "ZX" for pid in numbers(tmp_path, 4))
+
+
+# What a call takes by itself, as the Balancer measures it: again and again it computes for 3 ms, 0.1 ms, sleeps for 30 ms.
+MEASURED = """
+import json, time
+from lb_mpi.emulate import throttled
+from lb_mpi.mpi.common.clocks import Clocks, own_s
+clocks, told = Clocks(), {"speed": throttled()}
+clocks.begin()
+def spin(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until: pass
+for name, n, what in (
+    ("long", 30, lambda: spin(3e-3)), ("short", 900, lambda: spin(1e-4)), ("sleep", 30, lambda: time.sleep(0.03))
+):
+    sums = [0.0, 0.0]
+    for _ in range(n):
+        before = clocks.before()
+        what()
+        after = clocks.after()
+        sums[0] += own_s(before, after)
+        sums[1] += after.cpu_s - before.cpu_s
+    told[name] = sums
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("around", [[], [THROTTLE, "--speed", "0.5", "--"]])
+def test_to_be_stopped_is_not_taken_for_waiting(around: list[str]) -> None:
+    pytest.importorskip("mpi4py", reason="lb_mpi.mpi needs it")
+    argv = [sys.executable, *around, THROTTLE, "--speed", "0.4", "--", sys.executable, "-c", MEASURED]
+    if around:
+        argv[1 + len(around) : 1 + len(around)] = [sys.executable]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    told = json.loads(done.stdout)
+    assert told["speed"] == (0.2 if around else 0.4)
+    for name in ("long", "short"):
+        own_s, cpu_s = told[name]
+        assert own_s < 1.5 * cpu_s, name  # with the time in which it was stopped: 2.5 and more
+    own_s, cpu_s = told["sleep"]
+    assert own_s > 10 * cpu_s  # it's all of the sleep but queueing, and what it was stopped for
+
+
+def test_a_page_that_is_somebody_elses_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4096))
+    with path.open("r+b") as file:
+        for name in (str(path), f"/proc/{os.getpid()}/fd/{file.fileno()}"):
+            stops = Stops({VARIABLE: name})
+            assert stops.variables[VARIABLE] != name
+            stops.add(1.0)
+    assert path.read_bytes() == bytes(4096)

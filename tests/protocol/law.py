@@ -1,0 +1,184 @@
+"""The law of drafting, of termination and of the bound, as a check of one global state (searchers, messages under way)."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from lb_mpi.searching import cut
+from lb_mpi.searching.drafting import MOVES, Kind, Send, State
+from lb_mpi.searching.guard import Guard
+from lb_mpi.searching.searcher import Reason, Searcher, Work
+from lb_mpi.searching.simulate import Simulation
+from lb_mpi.searching.termination import Token
+from tests.pile import Pile, children, unpack, value_of
+from tests.protocol.walk_law import check_walks
+
+
+def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work: bool = True) -> None:
+    """AssertionError when a law of `lb_mpi.searching.drafting`, `.termination` or `.bound` is broken.
+
+    `work`: each piece of it is looked for, too, which takes longest (and what is lost once stays lost).
+    """
+    in_flight = list(in_flight)
+    failed = any(searcher.error is not None for searcher in searchers)
+    check_bound(searchers, in_flight)
+    if not failed:
+        check_cut(searchers, in_flight)
+    # What a rank was about to absorb when it failed is lost; so may be work that comes when an answer is found, where
+    # messages keep no order.
+    walks = searchers[0].termination.route == "random"
+    if work and not failed and not (walks and any(pile_of(searcher).found for searcher in searchers)):
+        check_work(searchers, in_flight)
+    if failed or any(searcher.over or searcher._told for searcher in searchers):
+        reasons = {searcher.reason for searcher in searchers if searcher.over}
+        assert len(reasons) <= 1, "ranks disagree on the end"
+        if Reason.EXHAUSTED in reasons:
+            assert not any(in_hand(searcher) for searcher in searchers), "over, but there is work in hand"
+            assert not any(message.kind in MOVES for _, message in in_flight), "over, but there is work under way"
+        return
+    if walks:
+        check_walks(searchers, in_flight, [bool(in_hand(searcher)) for searcher in searchers])
+        return
+    check_drafts(searchers, in_flight)
+    check_safra(searchers, in_flight)
+
+
+def under_way(simulation: Simulation) -> list[Send]:
+    """What a simulation has sent, and nobody has served."""
+    return [(to, message) for _, to, message in simulation.under_way.values()]
+
+
+def check_work(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
+    """Every piece of work is in exactly one place."""
+    piles = [pile_of(searcher) for searcher in searchers]
+    done = [item for pile in piles for item in pile.done]
+    places = Counter(done)
+    for searcher in searchers:
+        places.update(in_hand(searcher))
+    for _, message in in_flight:
+        if message.kind in MOVES:
+            places.update(unpack(message.payload))
+    expected = Counter(child for item in done for child in children(item, piles[0].limit))
+    expected[1] += 1
+    assert places == expected, f"work lost {expected - places} or doubled {places - expected}"
+
+
+def pile_of(searcher: Searcher) -> Pile:
+    """The problem of a searcher, as it is behind its guard."""
+    problem = searcher.problem
+    pile = problem.problem if isinstance(problem, Guard) else problem
+    assert isinstance(pile, Pile)
+    return pile
+
+
+def in_hand(searcher: Searcher) -> list[int]:
+    """Items in the pile, and those of parts that are kept for later."""
+    kept = searcher.drafting.kept if searcher.drafting.route == "random" else []
+    out = getattr(pile_of(searcher), "out", [])
+    return [*pile_of(searcher).items, *out, *(item for part in kept for item in unpack(part))]
+
+
+def check_bound(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
+    """Nobody's best value is better than what was found; who is known to have a value has it, or it is under way."""
+    ends = {searcher.rank: searcher.sharing for searcher in searchers if searcher.sharing is not None}
+    told = [(message.source, to, message.load) for to, message in in_flight if message.kind is Kind.BOUND]
+    assert ends or not told, "a BOUND without a bound"
+    found = {value_of(item) for searcher in searchers for item in pile_of(searcher).done} if ends else set()
+    for rank, sharing in ends.items():
+        bound = sharing.bound
+        assert bound.best in found | {bound.worst}, f"rank {rank} has {bound.best}, which nobody has found"
+        own = [value_of(item) for item in pile_of(searchers[rank]).done]
+        assert not any(bound.is_better(value, bound.best) for value in own), f"rank {rank} forgot one of {own}"
+        for other, value in sharing.known.items():
+            has = not bound.is_better(value, ends[other].bound.best)
+            dropped = searchers[other].over or searchers[other]._ending
+            assert has or dropped or (rank, other, value) in told, f"rank {rank} has not told rank {other} of {value}"
+
+
+def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
+    """WORK is counted as it is; while any rank's state is taken, none is under way, and all keep still."""
+    if any(searcher.saves is None or searcher.over for searcher in searchers):
+        return
+    under_way = sum(message.kind in MOVES for _, message in in_flight)
+    counted = sum(searcher.saves.cut.under_way for searcher in searchers)
+    assert counted == under_way, f"{counted} WORK counted, {under_way} under way"
+    for searcher in searchers:
+        assert not (searcher.paused and isinstance(searcher.job, Work)), f"rank {searcher.rank} works while it is paused"
+    root = searchers[0].saves.cut
+    if root.state in (cut.State.OPENING, cut.State.WRITING, cut.State.COMMITTING):
+        assert not under_way, "states are taken while WORK is under way"
+        for searcher in searchers:
+            assert searcher.paused, f"rank {searcher.rank} goes on while states are taken"
+            assert searcher.saves.cut.number == root.number, f"rank {searcher.rank} is at another save"
+
+
+def check_drafts(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
+    """One token per source; one promise per rank, answered once; WORK and NOWORK only to who is ready to accept."""
+    tokens: Counter[int] = Counter()  # DRAFTING under way, by source
+    held: Counter[tuple[int, int, int]] = Counter()  # (rank, source, seq): the promise is in a token, or being answered
+    admitted: Counter[tuple[int, int]] = Counter()  # (source, seq): admission, or its answer, under way
+    for destination, message in in_flight:
+        draft = (message.source, message.seq)
+        if message.kind is Kind.DRAFTING:
+            tokens[message.source] += 1
+            held[(message.pid, *draft)] += 1
+        elif message.kind in (Kind.REJECT, Kind.ADMISSION):
+            held[(destination, *draft)] += 1
+            admitted[draft] += message.kind is Kind.ADMISSION
+        elif message.kind in (Kind.WORK, Kind.NOWORK):
+            admitted[draft] += 1
+            assert destination == message.source, f"{message} is under way to rank {destination}"
+    for searcher in searchers:
+        promise = searcher.drafting.promise
+        if searcher.drafting.state is State.READY_FOR_SPLIT and promise is not None:
+            # Paused, or rank 0 between the end of a save and its next turn.
+            assert searcher.saves is not None, f"rank {searcher.rank} does not split"
+            assert searcher.paused or searcher.rank == 0, f"rank {searcher.rank} does not split"
+            admitted[promise] += 1
+            held[(searcher.rank, *promise)] += 1
+    for searcher in searchers:
+        rank, drafting = searcher.rank, searcher.drafting
+        state, promise = drafting.state, drafting.promise
+        waiting = state is State.WAIT_FOR_ACK
+        assert state is not State.IDLE or not pile_of(searcher).items, f"rank {rank} is IDLE with work in hand"
+        assert tokens[rank] == waiting, f"rank {rank} is {state.name} with {tokens[rank]} tokens on the ring"
+        ready = state is State.READY_FOR_ACCEPT
+        assert admitted[(rank, drafting.seq)] == ready, f"rank {rank}: admission not answered once"
+        promised = state in (State.WAIT_FOR_ADMISSION, State.READY_FOR_SPLIT)
+        assert (promise is not None) == promised, f"rank {rank}: promise {promise} in {state.name}"
+        if promise is not None:
+            assert held[(rank, *promise)] == 1, f"rank {rank}: promise {promise} held {held[(rank, *promise)]} times"
+
+
+def check_safra(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
+    """One token; EWD998's invariant."""
+    order = [0]
+    while len(order) < len(searchers):
+        order.append(searchers[order[-1]].successor)
+    ranks = [searchers[rank] for rank in order]
+    places = [(order.index(s.rank), s.termination.token) for s in ranks if s.termination.token is not None]
+    places += [
+        (order.index(destination), Token(message.seq, bool(message.pid)))
+        for destination, message in in_flight
+        if message.kind is Kind.TOKEN
+    ]
+    assert len(places) == 1, f"{len(places)} tokens of Safra"
+    check_ewd998(
+        *places[0],
+        sum(message.kind is Kind.WORK for _, message in in_flight),
+        [searcher.termination.count for searcher in ranks],
+        [searcher.termination.black for searcher in ranks],
+        [not pile_of(searcher).items for searcher in ranks],
+    )
+
+
+def check_ewd998(
+    at: int, token: Token, under_way: int, counts: list[int], black: list[bool], passive: list[bool]
+) -> None:
+    """The invariant as it stands in `lb_mpi.searching.termination`; places on the ring, the initiator's is 0."""
+    assert under_way == sum(counts), "messages under way and counts differ"
+    position = at or len(counts)
+    visited, rest = range(1, position), [0, *range(position, len(counts))]
+    p1 = all(passive[rank] for rank in visited) and sum(counts[rank] for rank in visited) == token.total
+    p2 = sum(counts[rank] for rank in rest) + token.total > 0
+    p3 = any(black[rank] for rank in rest)
+    assert p1 or p2 or p3 or token.black, f"EWD998: {token} at place {at}, counts {counts}, black {black}"

@@ -1,0 +1,199 @@
+"""Known-wrong variants of the protocols: (module, what stands there, what the mutant says instead)."""
+
+from lb_mpi.searching import bound, cut, drafting, drafts, saves, searcher, termination, walking
+
+MUTANTS = [
+    # the holes of the paper
+    (drafting, "NOBODY = -1", "NOBODY = 0"),
+    (drafting, "Message(Kind.DRAFTING, self.rank, self.seq)", "Message(Kind.DRAFTING, self.rank, self.seq, self.rank)"),
+    (drafting, "(State.BUSY, State.WAIT_FOR_ADMISSION):\n            return [(self.successor, message)]", "(State.BUSY, State.WAIT_FOR_ADMISSION):\n            return []"),
+    (drafting, "self.state is State.BUSY and not self.load", "self.state in (State.BUSY, State.WAIT_FOR_ADMISSION) and not self.load"),
+    # promises
+    (drafting, "[(message.pid, Message(Kind.REJECT, message.source, message.seq)), ", "["),
+    (drafting, "(message.pid, Message(Kind.REJECT,", "(message.source, Message(Kind.REJECT,"),
+    (drafting, "if self.state is not State.BUSY or max(", "if max("),
+    (drafting, "self.state, self.promise = State.BUSY, None\n                return", "self.state = State.BUSY\n                return"),
+    (drafting, "self.state, self.promise = State.BUSY, None\n                return", "return"),
+    (drafting, "self.state, self.promise = State.BUSY, None\n        self", "self.state = State.BUSY\n        self"),
+    (drafting, "if self.state is State.READY_FOR_SPLIT:", "if False:"),
+    (drafting, "mine = message._replace(pid=self.rank, load=load)", "mine = message._replace(load=load)"),
+    (drafting, "if message.pid == NOBODY:\n            return [(self.successor, mine)]", "if message.pid == NOBODY:\n            return []"),
+    # drafts
+    (drafting, "self.state = State.READY_FOR_ACCEPT", "self.state = State.IDLE"),
+    (drafting, "self.state, self.not_before = State.IDLE, now + self.terms.pause.next()", "pass"),
+    (drafting, "[(message.pid, Message(Kind.ADMISSION,", "[(self.successor, Message(Kind.ADMISSION,"),
+    (drafting, "self.state = State.READY_FOR_ACCEPT\n        return [", "self.state = State.READY_FOR_ACCEPT\n        return [] and ["),
+    (drafting, "self.state = State.WAIT_FOR_ACK\n", "pass\n"),
+    (drafting, "self.state, self.not_before = State.IDLE, now\n            return", "return"),
+    # work
+    (drafting, "self.problem.absorb(message.payload)", "pass"),
+    (drafting, "if part is None:", "if part is not None:"),
+    (drafting, "Message(Kind.WORK, source, seq, payload=part)", "Message(Kind.WORK, source, seq)"),
+    (drafting, "return source, Message(Kind.WORK", "return self.successor, Message(Kind.WORK"),
+    # Safra's token
+    (termination, "self.count -= 1\n        self.black = True", "self.count -= 1"),
+    (termination, "self.count -= 1\n        self.black = True", "self.black = True"),
+    (termination, "self.count += 1", "pass"),
+    (termination, "if active or self.token is None", "if self.token is None"),
+    (termination, "token.black or self.black)\n            self.black = False", "token.black or self.black)"),
+    (termination, "Token(token.total + self.count, token.black or self.black)", "Token(token.total, token.black or self.black)"),
+    (termination, "Token(token.total + self.count, token.black or self.black)", "Token(token.total + self.count, self.black)"),
+    (termination, "Token(token.total + self.count, token.black or self.black)", "Token(token.total + self.count, token.black)"),
+    (termination, "Token(token.total + self.count, token.black or self.black)\n", "Token(token.total + self.count, token.black or self.black)\n            self.count = 0\n"),
+    (termination, "return not token.black and not self.black and", "return not self.black and"),
+    (termination, "return not token.black and not self.black and", "return not token.black and"),
+    (termination, " and token.total + self.count == 0", ""),
+    (termination, "self.token, self.black = None, False\n", "self.token = None\n"),
+    (termination, "return Token(0, False)", "return Token(self.count, False)"),
+    (termination, "self.token, out = None, Token", "out = Token"),
+    # the two together
+    (searcher, "self._conclude(self.drafting.load > 0.0,", "self._conclude(self.drafting.state == 3,"),
+    (searcher, "self.termination.received()", "pass"),
+    (searcher, "if message.kind in MOVES:\n", "if message.kind in (Kind.WORK, Kind.NOWORK):\n"),
+    (searcher, "for rank in self._below()]", "for rank in [*self._below()][:1]]"),
+    (searcher, "return [(above, Message(Kind.FINISH,", "return [] and [(above, Message(Kind.FINISH,"),
+    (searcher, "self.reason = reason\n", "pass\n"),
+    # a problem that raises
+    (searcher, "if self.error is not None and not self.over and not self._told:", "if False:"),
+    (searcher, "            if self.over:\n                break\n", "            if self.over or self.error:\n                break\n"),
+]  # fmt: skip
+
+BOUND_MUTANTS = [
+    # the best value
+    (bound, "        if not self.is_better(value, self._best):\n            return False\n", ""),  # a worse value overwrites
+    (bound, 'one < other if self.sense == "min" else one > other', "one < other"),  # min and max are mixed up
+    (bound, 'one < other if self.sense == "min" else one > other', "one > other"),
+    (bound, 'one < other if self.sense == "min" else one > other', 'one <= other if self.sense == "min" else one >= other'),
+    (bound, "        self._best = value\n        return True", "        return True"),
+    # telling
+    (bound, "self.known.update(dict.fromkeys(behind, best))", "pass"),  # told for ever
+    (bound, "self.known.update(dict.fromkeys(behind, best))", "self.known.update(dict.fromkeys(self.known, self.bound.worst))"),
+    (bound, "for rank in behind]", "for rank in behind[:1]]"),
+    (bound, "for rank in behind]", "for rank in behind if rank]"),
+    (bound, "load=best)", "load=round(best) - 1.0)"),  # better than what was found
+    (bound, "(rank, Message(Kind.BOUND, self.rank,", "(rank, Message(Kind.BOUND, rank,"),
+    (bound, "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[*below]"),  # never upwards
+    (bound, "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[(rank + 1) % size] if size > 1 else []"),  # a ring
+    # hearing
+    (bound, "        self.bound.take(value)\n\n    def tell", "\n    def tell"),
+    (bound, "if self.bound.is_better(value, self.known[source]):", "if True:"),  # told again what it was told
+    (bound, "            self.known[source] = value\n", "            pass\n"),  # told what it has told
+    (bound, "        for value in values:\n", "        for value in []:\n"),  # stale after the end
+    (searcher, "if self.sharing is None else self.sharing.tell()", "if self.sharing is None or not self.drafting.load else self.sharing.tell()"),
+    (searcher, "            self.sharing.hear(message)\n", "            if self.drafting.load:\n                self.sharing.hear(message)\n"),  # dropped when idle
+    (searcher, "            self.sharing.hear(message)\n", "            self.termination.received()\n            self.sharing.hear(message)\n"),  # counted
+    (searcher, "if message.kind in MOVES:\n", "if message.kind in (Kind.WORK, Kind.BOUND):\n"),
+]  # fmt: skip
+
+CUT_MUTANTS = [
+    # what is counted
+    (searcher, "                    self.saves.cut.under_way += 1\n", "                    pass\n"),
+    (searcher, "                self.saves.cut.under_way -= 1  # whatever becomes of it\n", "                pass\n"),
+    (searcher, "not self._ending and not self.paused else None", "not self._ending else None"),
+    (searcher, "        if not self.over and not self._ending and not self.paused:\n", "        if not self.over and not self._ending:\n"),
+    # states, and what becomes of them
+    (searcher, "if self._ending or (state := self.attempt(self.problem.save)) is None:", "if (state := self.attempt(self.problem.save) or b'0000') is None:"),
+    (searcher, "*self.saves.kept, *walked", "*self.saves.kept"),
+    (searcher, "*self.saves.kept, *walked", "*walked"),
+    (searcher, "        self.saves.kept += saved.kept\n", "        pass\n"),
+    (searcher, "self.problem.absorb(self.saves.kept.pop(0))", "self.saves.kept.pop(0)"),
+    (searcher, "            self.drafting.start()\n\n    def ask_to_stop", "            pass\n\n    def ask_to_stop"),
+    (searcher, "return sends + self._finish(Reason.STOPPED) if self.saves.stopped else sends", "return sends"),
+    (saves, "return self.stopping and not self.cut.paused", "return self.stopping"),
+    (saves, "None if rows is None else sorted(", "[] if rows is None else sorted("),
+    # the cut
+    (cut, "            total = self.under_way + sum(self._counted.values())\n", "            total = self.under_way\n"),
+    (cut, "            total = self.under_way + sum(self._counted.values())\n", "            total = sum(self._counted.values())\n"),
+    (cut, "            if total != self._told:\n", "            if self._told is None:\n"),
+    (cut, "self.state = State.OPENING if total == 0 else State.COUNTING", "self.state = State.OPENING"),
+    (cut, "State.OPENING if total == 0 else", "State.OPENING if total <= 1 else"),
+    (cut, " and len(self._counted) == len(self.below):", " and len(self._counted) >= len(self.below) - 1:"),
+    (cut, "        self._counted, self._told = {}, None\n", "        self._told = None\n"),
+    (cut, "        self._counted, self._told = {}, None\n", "        self._counted = {}\n"),
+    (cut, "        if self.state is State.WRITING and not self._awaited:", "        if self.state is State.WRITING and not self.to_write:"),
+    (cut, "State.WRITING, b\"\", {self.rank, *self.below}", "State.WRITING, b\"\", {*self.below}"),
+    (cut, "None if receipts is None or self.receipts is None else", "b'' if receipts is None or self.receipts is None else"),
+    (cut, "else self.receipts + receipts", "else receipts"),
+    (cut, "        return self._tell(Kind.GO)\n", "        return []\n"),
+    (cut, "        return self._tell(Kind.PAUSE)\n", "        return self._tell(Kind.PAUSE)[:1]\n"),
+    (cut, "return self._write() if well else self.ended(now)", "return self._write()"),
+    (cut, "(number, self.paused) < (self.number, True)", "False"),
+    (cut, "        self.at = now + self.every_s\n", "        pass\n"),
+    (cut, "                self.state = State.WRITTEN\n", "                self.state = State.RUNNING\n"),
+]  # fmt: skip
+
+SCHOLTEN_MUTANTS = [
+    ("self.deficit = len(tree.children(rank, size))", "self.deficit = 0"),
+    ("self.engaged = True\n", "self.engaged = rank == 0\n"),
+    ("        self.deficit += 1", "        pass"),
+    ("        self.deficit -= 1", "        pass"),
+    ("        self.deficit -= 1", "        self.deficit = 0"),
+    ("        if self.engaged:\n            return [", "        if self.engaged:\n            return [] and ["),
+    ("        if self.engaged:\n            return [(sender,", "        if self.engaged:\n            return [(self.parent,"),
+    ("        if self.engaged:\n            return [", "        if self.engaged and self.deficit:\n            return ["),
+    ("            return [(sender, Message(Kind.ACK, self.rank))]", "            return 2 * [(sender, Message(Kind.ACK, self.rank))]"),
+    ("self.engaged, self.parent = True, sender", "self.parent = sender"),
+    ("self.engaged, self.parent = True, sender", "self.engaged = True"),
+    ("self.parent = True, sender\n        return []", "self.parent = True, sender\n        return [(sender, Message(Kind.ACK, self.rank))]"),
+    ("if active or self.deficit > 0", "if self.deficit > 0"),
+    ("if active or self.deficit > 0", "if active or self.deficit > 1"),
+    ("if active or self.deficit > 0 or", "if active or"),
+    ("or not self.engaged:\n            return []", ":\n            return []"),
+    ("        self.engaged = False\n", ""),
+    ("        return [(self.parent, Message", "        return [] and [(self.parent, Message"),
+    ("        return [(self.parent, Message", "        return [(tree.parent(self.rank), Message"),
+    ("            self.over = True\n", "            pass\n"),
+]  # fmt: skip
+
+WALK_MUTANTS = [
+    # walks
+    (drafts, "self.walks = self.walks[n_walks:]", "pass"),  # answered twice
+    (walking, "self.out = False\n        self.received", "pass\n        self.received"),  # out for ever
+    (walking, "self.out = False\n        if self.state", "if self.state"),
+    (walking, "        if self.out:\n            return []\n", ""),  # two at a time
+    (walking, "self._next(source) if left > 1 else source", "self._next(source)"),  # never home
+    (walking, "seq, left - 1)", "seq, left)"),
+    (walking, "to += to >= low", "pass"),  # to itself
+    (walking, "for source, seq, _, left in self.drafts.leave():", "for source, seq, _, left in self.drafts.walks:"),  # sent on, and kept
+    (walking, "if self.state is State.BUSY:\n            return []\n        self.state", "self.state"),  # asleep with work
+    (walking, "self.drafts.walks.append(Draft(source, message.seq, left=message.pid))", "pass"),  # lost
+    (walking, "Message(Kind.WORK, draft.source, draft.seq,", "Message(Kind.WORK, draft.source, 0,"),  # answered as if it stood
+    # drafts that stand
+    (drafts, "self.standing = self.standing[n - n_walks :]", "pass"),  # kept after it was served
+    (drafts, "[*self.walks, *self.standing]\n", "[*self.walks]\n"),  # never served
+    (walking, "self.drafts.standing.append(Draft(source, 0))", "pass"),  # lost
+    (walking, " if rank not in self.stood]", "]"),  # a second one
+    (walking, "self.stood.update(new)", "pass"),
+    (walking, "self.stood.remove(message.pid)", "pass"),
+    (walking, "Message(Kind.STAND, self.rank)) for rank in new]", "Message(Kind.STAND, self.rank)) for rank in new[:1]]"),
+    # ranks that are born asleep
+    (walking, "{tree.parent(rank)} if rank else set()", "set()"),
+    (walking, "Drafts(born)", "Drafts()"),
+    (walking, "tree.children(rank, size)[::-1]]", "tree.children(rank, size)[1:]]"),
+    # work
+    (walking, "self.problem.absorb(message.payload)", "pass"),  # to a sleeping rank: lost
+    (walking, "self.kept.append(message.payload)", "pass"),  # to a busy rank: lost
+    (walking, "if self.state is State.BUSY:\n            self.kept", "if False:\n            self.kept"),  # absorbed beside its own
+    (walking, "self.problem.absorb(self.kept.pop(0))", "self.kept.pop(0)"),
+    (walking, "while self.kept and not load > 0.0:", "while False:"),  # idle, with work that was kept
+    (walking, "self.kept[: len(drafts)], self.kept[len(drafts) :]", "self.kept[: len(drafts)], self.kept"),  # given, and kept
+    (walking, "payload=part", "payload=parts[0]"),  # one part to all
+    (walking, "draft.seq, self.rank, payload", "draft.seq, payload"),  # nobody sent it
+    (walking, "if self.state is State.BUSY and not load > 0.0:", "if False:"),
+    # work that belongs to somebody
+    (walking, "self.problem.incoming(payload)", "pass"),  # lost
+    (walking, "        self.state = State.BUSY\n        return []\n\n    def _own_walk", "        return []\n\n    def _own_walk"),  # asleep with work
+    (searcher, "        sends += self._owned()\n", ""),  # never sent
+    (searcher, "if message.kind in MOVES:\n                self.termination", "if message.kind is Kind.WORK:\n                self.termination"),  # not counted when sent
+    (searcher, "elif kind in MOVES:", "elif kind is Kind.WORK:"),  # not acknowledged
+    (searcher, "pid=self.rank, payload=payload)) for to, payload in sends]", "pid=to, payload=payload)) for to, payload in sends]"),  # by nobody
+    (searcher, "        sends += self._owned()\n        for", "        sends = self._owned()\n        for"),  # what else there was is lost
+    # with the termination
+    (searcher, "            self.termination.acknowledged()\n", ""),
+    (searcher, "acks = self.termination.received(message.pid)", "self.termination.received(message.pid)"),
+    (searcher, "acks = self.termination.received(message.pid)", "pass"),
+    (searcher, "return self.termination.settle(active)", "return self.termination.settle(self.drafting.state == 3 and not active)"),
+    (searcher, "return tree.children(self.rank, self.size)", "return tree.children(self.rank, self.size)[1:]"),  # STOP
+    (searcher, "return [] if self._told else self._finish(", "return [] if self._told or self.rank else self._finish("),
+    (searcher, "self.reason = reason\n        return [", "self.reason = reason\n        return [] if self.rank else ["),
+]  # fmt: skip

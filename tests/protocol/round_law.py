@@ -1,0 +1,198 @@
+"""The law of a round, checked from outside on all ranks at once; and every state that small rounds can reach."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from lb_mpi.balancing.round import ROOT, Computed, Job, Kind, Message, Round
+from lb_mpi.balancing.rowsets import count, numbers
+from tests.protocol.explore import Exploration, State
+
+UnderWay = Iterable[tuple[int, int, Message]]  # source, destination, message
+
+
+def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWay) -> None:
+    """AssertionError unless each row is in exactly one place, and nothing is on its way to who is at the end."""
+    places: Counter[tuple[int, int]] = Counter()
+    loans: dict[tuple[int, int], int] = {}  # (owner, borrower): loans with rows, or their answers, that are not settled
+    messages = list(under_way)
+
+    def put(owner: int, rows: object) -> None:
+        places.update((owner, int(row)) for row in numbers(rows))  # type: ignore[arg-type]
+
+    for rank, round in enumerate(rounds):
+        for block in round.home:
+            put(rank, block)
+        for rows in (round.to_lend or {}).values():
+            put(rank, rows)
+        for job in round.borrowed:
+            put(job.owner, job.rows)
+            loans[job.owner, rank] = loans.get((job.owner, rank), 0) + 1
+        for timed in round.learned.timed:
+            put(rank, timed.rows)
+            assert timed.by == rank or count(timed.rows), "a loan without rows was answered"
+    for source, destination, message in messages:
+        if message.kind in (Kind.LEARNED, Kind.OVER):
+            continue
+        late = rounds[destination].over and message.kind is not Kind.DRY
+        assert not late, f"{message} for rank {destination}, which is at the end of its round"
+        if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None and count(message.rows):
+            put(source, message.rows)
+            heard = destination in rounds[source].dry
+            assert message.kind is Kind.PLANNED or heard, f"help for rank {destination}, which has not said that it is dry"
+            loans[source, destination] = loans.get((source, destination), 0) + 1
+        if message.kind in (Kind.DONE, Kind.FAILED):
+            loan = rounds[destination].away.get(source)
+            assert loan is not None, f"{message} for rank {destination}, which has lent rank {source} nothing"
+            put(destination, loan.rows)
+            loans[destination, source] = loans.get((destination, source), 0) + 1
+    away = {(owner, borrower): 1 for owner, round in enumerate(rounds) for borrower in round.away}
+    assert loans == away, f"loans {loans}, in the books {away}"
+    twice = [place for place, n in places.items() if n > 1]
+    assert not twice, f"rows in two places: {twice}"
+    if not any(round.failed for round in rounds):
+        assert len(places) == sum(n_rows), f"{sum(n_rows) - len(places)} rows are lost"
+    for rank, round in enumerate(rounds):
+        said = Counter(to for source, to, message in messages if source == rank and message.kind is Kind.DRY)
+        said.update(other for other, theirs in enumerate(rounds) if rank in theirs.dry)
+        assert not said or max(said.values()) == 1, f"rank {rank} has said twice that it is dry: {said}"
+        told = {other for other in range(len(rounds)) if round.telling.told(other)}
+        gone = {other for other, theirs in enumerate(rounds) if theirs.over}  # it means nothing to them
+        right = set(said) <= told - {rank} <= set(said) | gone
+        assert right, f"rank {rank} has told {sorted(said)}, and believes {sorted(told)}"
+        assert not (said and round.home), f"rank {rank} is dry, but has rows not begun"
+        assert not (round.failed and (round.home or round.borrowed)), f"rank {rank} has failed, and goes on"
+        if round.over:
+            assert all(one.told for one in rounds), f"rank {rank} is at its end, others are not"
+        if round.told:
+            assert round.settled, f"rank {rank} has told too soon"
+            assert all(job.helps for job in round.borrowed), f"rank {rank} has told, and has rows that were lent by plan"
+            known = sum(count(timed.rows) for timed in round.learned.timed)
+            assert known == n_rows[rank] or round.learned.failed, f"rank {rank} has told of {known} of its rows"
+        if round.settled and round.to_lend is None:
+            assert not any(job.owner == rank for one in rounds for job in one.borrowed), f"rank {rank} is settled too soon"
+
+
+def check_end(rounds: Sequence[Round], n_rows: Sequence[int]) -> None:
+    """AssertionError unless all rows have been computed, once, by who says so."""
+    for rank, round in enumerate(rounds):
+        assert round.over
+        if not any(one.failed for one in rounds):
+            done = sorted(int(row) for timed in round.learned.timed for row in numbers(timed.rows))
+            assert done == list(range(n_rows[rank])), f"rank {rank}: {done}"
+    if not any(one.failed for one in rounds):
+        assert not any(one.learned.failed for one in rounds)
+        by_plan = [
+            timed.ticks
+            for owner, round in enumerate(rounds)
+            for timed in round.learned.timed
+            if timed.by != owner and not timed.helped
+        ]
+        planned = sum(round.learned.planned_ticks for round in rounds)
+        assert sum(by_plan) == pytest.approx(planned), f"by plan {sum(by_plan)} ticks, {planned} as the borrowers know"
+        given = sum(timed.ticks for round in rounds for timed in round.learned.timed if timed.helped)
+        taken = sum(round.learned.help_ticks + round.learned.late_ticks for round in rounds)
+        assert given == pytest.approx(taken), f"helped for {given} ticks as the owners know, {taken} as the helpers do"
+
+
+class Rounds(Exploration):
+    """Jobs may fail, `rest` of them; what all ranks tell the root, and its answer, are no messages but a choice."""
+
+    batches = False
+
+    def __init__(self, first: State) -> None:
+        self.n_rows = [
+            sum(map(count, round.home)) + sum(map(count, (round.to_lend or {}).values())) for round in first.actors
+        ]
+
+    def key_of(self, r: Round) -> Hashable:
+        return (
+            tuple(map(_rows, r.home)), tuple((job.owner, _rows(job.rows), job.helps) for job in r.borrowed),
+            tuple(sorted((by, _rows(loan.rows), loan.helps) for by, loan in r.away.items())), r.to_lend is None,
+            tuple(sorted(r.lenders)), tuple(sorted(r.dry)), r.telling.begun, r.telling.at,
+            r.telling.next, r.failed, r.told, r.over, r.learned.late_ticks, r.learned.failed,
+            tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size,
+        )  # fmt: skip
+
+    def key_of_message(self, message: Message) -> Hashable:
+        return message.kind, _rows(message.rows)
+
+    def law(self, state: State) -> None:
+        check_law(state.actors, self.n_rows, [(*ends, m) for ends, wire in state.wires.items() for m in wire])
+        if self.is_end(state):
+            check_end(state.actors, self.n_rows)
+
+    def hears(self, state: State, rank: int, message: Message) -> bool:
+        return not all(round.told for round in state.actors)  # what comes later means nothing, see check_law
+
+    def post(self, state: State, source: int, sends: Iterable[tuple[int, Message]]) -> State:
+        return super().post(state, source, [send for send in sends if send[1].kind is not Kind.LEARNED])
+
+    def turns(self, state: State, rank: int, arrived: list[tuple[int, Message]]) -> Iterable[State]:
+        """A turn now, or after a long time."""
+        late = not arrived and state.actors[rank].telling.at == math.inf
+        return [
+            self.act(state, rank, lambda round: round.turn(now, arrived))  # noqa: B023
+            for now in ([0.0, math.inf] if late else [0.0])
+        ]
+
+    def jobs(self, state: State, rank: int, job: Job) -> Iterator[State]:
+        if state.actors[rank].to_lend is not None:
+            return
+        yield self.act(state, rank, lambda round: round.done(job, Computed(1.0, 1.0)))
+        if state.rest:
+            yield self.act(state._replace(rest=state.rest - 1), rank, lambda round: round.fail())
+
+    def more(self, state: State) -> Iterator[State]:
+        """The root has heard of all."""
+        if all(round.told for round in state.actors):
+            for rank, round in enumerate(state.actors):
+                if not round.over:
+                    yield from super().turns(state, rank, [(ROOT, Message(Kind.OVER))])
+
+
+def _rows(rows: object) -> tuple[int, ...]:
+    return () if rows is None else tuple(numbers(rows).tolist())  # type: ignore[arg-type]
+
+
+def first_state(
+    n_rows: Sequence[int],
+    edges: Iterable[tuple[int, int]],
+    plan: dict[tuple[int, int], int] | None = None,
+    *,
+    failures: int = 0,
+    round_class: type[Round] = Round,
+) -> State:
+    """Ranks with rows in blocks of one; plan[owner, borrower]: how many of the first rows are lent."""
+    plan, pairs, size = plan or {}, list(edges), len(n_rows)
+    rounds = []
+    for rank, n in enumerate(n_rows):
+        first, lent = 0, {}
+        for (owner, borrower), rows in plan.items():
+            if owner == rank:
+                lent[borrower] = np.arange(first, first + rows)
+                first += rows
+        rounds.append(
+            round_class(
+                rank,
+                [slice(row, row + 1) for row in range(first, n)],
+                lent=lent,
+                lenders=[owner for owner, borrower in plan if borrower == rank],
+                neighbours=sorted({*(b for a, b in pairs if a == rank), *(a for a, b in pairs if b == rank)}),
+                speeds=np.ones(size),
+            )
+        )
+    return State(tuple(rounds), {}, failures)
+
+
+def explore(first: State, *, most_states: int = 100_000) -> tuple[int, int]:
+    """Check the law in every reachable state, and that the end can be reached from each; (states, ends among them)."""
+    constants = type(first.actors[0]).turn.__globals__  # of a mutant's module, too
+    with patch.dict(constants, PAUSE_S=math.inf):  # a turn "late" is after any pause, all others are before it
+        return Rounds(first).reach(first, most_states)[:2]

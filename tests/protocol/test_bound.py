@@ -1,0 +1,266 @@
+"""The bound that ranks share: its table, its law in every state and at each step, and known-wrong variants."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+import lb_mpi
+from lb_mpi.searching import bound as module
+from lb_mpi.searching import simulate
+from lb_mpi.searching.bound import Bound, Sharing, neighbours
+from lb_mpi.searching.drafting import Kind, Message, ProtocolError
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.searcher import Searcher
+from tests.pile import Pile, value_of
+from tests.protocol import law
+from tests.protocol.explore_search import explore, first_world
+from tests.protocol.law import check_law
+from tests.protocol.mutants import BOUND_MUTANTS
+from tests.protocol.test_protocol import changed_module, mutant_of
+
+LATENCY_S, UNIT_S, QUANTUM_S, SLOWEST = (1e-6, 1e-3), 20e-6, 60e-6, 5
+
+
+@pytest.mark.parametrize(
+    ("sense", "values", "bests"), [("min", [3, 5, 3, 2], [3, 3, 3, 2]), ("max", [3, 2, 5], [3, 3, 5])]
+)
+def test_the_best_value_only_improves(sense: str, values: list[int], bests: list[float]) -> None:
+    bound = lb_mpi.Bound(sense)
+    assert bound.best == (math.inf if sense == "min" else -math.inf)
+    for value, best in zip(values, bests, strict=True):
+        before = bound.best
+        assert bound.improve(np.int16(value)) == (best != before)
+        assert bound.best == best
+        assert type(bound.best) is float
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "3", True, [1.0], 10**400])
+def test_a_value_is_a_finite_number(value: object) -> None:
+    bound = Bound("min")
+    with pytest.raises(ValueError, match=r"bound.improve: value = .*: expected a finite number"):
+        bound.improve(value)
+    assert bound.best == math.inf
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, np.int64(2**60 + 1), 10**30])
+def test_an_integer_that_no_float_holds_is_refused(value: int) -> None:
+    """Otherwise a better value than the best would be taken for the same one."""
+    bound = Bound("max")
+    told = rf"bound.improve: value = .*{value}.*: expected an integer that a float holds exactly"
+    with pytest.raises(ValueError, match=told):
+        bound.improve(value)
+    assert bound.best == -math.inf
+    assert bound.improve(2**53)
+    assert bound.improve(2**60)
+    assert bound.best == 2**60
+
+
+@pytest.mark.parametrize("sense", ["", "smallest", None, min])
+def test_a_sense_is_min_or_max(sense: object) -> None:
+    with pytest.raises(ValueError, match=r"sense = .*: expected one of min, max"):
+        Bound(sense)
+
+
+@pytest.mark.parametrize("size", [1, 2, 9, 10, 74, 1000])
+def test_neighbours_make_a_tree(size: int) -> None:
+    pairs = {(rank, other) for rank in range(size) for other in neighbours(rank, size)}
+    assert pairs == {(other, rank) for rank, other in pairs}
+    assert len(pairs) == 2 * (size - 1)
+    reached = [0]
+    for rank in reached:
+        reached += [other for other in neighbours(rank, size) if other > rank]
+    assert sorted(reached) == list(range(size))
+
+
+def told(value: float, source: int) -> Message:
+    return Message(Kind.BOUND, source, load=value)
+
+
+def test_the_table() -> None:
+    sharing = Sharing(1, 20, Bound("min"))  # neighbours: 0 and 9 to 16
+    assert sharing.tell() == []
+    sharing.bound.improve(5.0)
+    assert sharing.tell() == [(rank, told(5.0, 1)) for rank in (0, *range(9, 17))]
+    assert sharing.tell() == []
+    sharing.hear(told(7.0, 9))  # was under way when 9 was told of 5
+    assert sharing.tell() == []
+    sharing.hear(told(3.0, 12))
+    assert sharing.bound.best == 3.0
+    assert sharing.tell() == [(rank, told(3.0, 1)) for rank in (0, 9, 10, 11, 13, 14, 15, 16)]
+    sharing.hear(told(3.0, 0))
+    sharing.bound.improve(4.0)
+    assert (sharing.bound.best, sharing.tell()) == (3.0, [])
+    with pytest.raises(ProtocolError, match="rank 1, a neighbour of"):
+        sharing.hear(told(1.0, 2))
+
+
+def test_a_bound_where_there_is_none_is_a_protocol_error() -> None:
+    rank = Searcher(1, range(2), Pile(3), Options())
+    rank.turn(0.0, [(0, told(1.0, 0))])
+    assert isinstance(rank.error, ProtocolError)
+
+
+@pytest.mark.parametrize(
+    ("sense", "size", "limit", "most_drafts", "states"),
+    [("min", 1, 5, 1, 5), ("max", 2, 5, 2, 700), ("max", 3, 3, 1, 2500)],
+)
+def test_the_law_holds_in_every_reachable_state(
+    sense: str, size: int, limit: int, most_drafts: int, states: int
+) -> None:
+    seen, over = explore(first_world(size, limit, bound=lambda: Bound(sense)), most_drafts=most_drafts)
+    assert seen >= states
+    assert over > 0
+
+
+def test_the_law_holds_in_every_reachable_state_until_an_answer_is_found() -> None:
+    assert explore(first_world(2, 4, wanted=3, bound=lambda: Bound("min")), most_drafts=2)[1] > 0
+
+
+class Watch:
+    """The law between two steps of a simulation, and when a value must have reached all."""
+
+    def __init__(self, size: int) -> None:
+        hops = max(2, 2 * math.ceil(math.log(size, 8)))
+        longest_quantum = max(QUANTUM_S, UNIT_S) * SLOWEST
+        self.within_s = (hops + 1) * longest_quantum + hops * LATENCY_S[1]
+        self.found: list[tuple[float, float]] = []  # (time, best value of all), better and better
+        self.before: list[float] = []
+        self.sent: dict[tuple[int, int], float] = {}  # by pair of neighbours: the value last told
+        self.heard: dict[tuple[int, int], float] = {}  # and the best value that was heard
+        self.under_way: dict[int, tuple[int, Message]] = {}
+        self.n_told = 0
+
+    def __call__(self, simulation: simulate.Simulation) -> None:
+        check_law(simulation.searchers, law.under_way(simulation), work=False)
+        bounds = [each.sharing.bound for each in simulation.searchers]
+        bests = [bound.best for bound in bounds]
+        better = bounds[0].is_better
+        assert not any(map(better, self.before, bests)), f"{self.before} became {bests}"
+        self.before = bests
+        flying = simulation.under_way.items()
+        under_way = {number: (to, message) for number, (_, to, message) in flying if message.kind is Kind.BOUND}
+        for number in self.under_way.keys() - under_way.keys():
+            to, message = self.under_way[number]
+            self.heard[message.source, to] = message.load  # better than the one before, see below
+        for number in under_way.keys() - self.under_way.keys():
+            to, message = under_way[number]
+            pair = (message.source, to)
+            known = (self.sent.get(pair, bounds[0].worst), self.heard.get(pair[::-1], bounds[0].worst))
+            assert all(better(message.load, value) for value in known), f"{pair}: {message}, which it knows"
+            self.sent[pair], self.n_told = message.load, self.n_told + 1
+        self.under_way = under_way
+        best = min(bests) if bounds[0].sense == "min" else max(bests)
+        if best != bounds[0].worst and (not self.found or best != self.found[-1][1]):
+            self.found.append((simulation.now, best))
+        if not any(each.over or each._ending for each in simulation.searchers):
+            for at, value in self.found:
+                if at + self.within_s < simulation.now:
+                    assert not any(better(value, best) for best in bests), (
+                        f"{value} of {at} s: {bests} at {simulation.now} s"
+                    )
+
+
+def run(
+    size: int,
+    seed: int,
+    *,
+    searcher_class: type[Searcher] = Searcher,
+    bound: Callable[[str], Bound] = Bound,
+    wanted: int = 0,
+) -> tuple[int, simulate.SimulatedSearch]:
+    """One simulation under the law; (BOUND messages, result)."""
+    sense = ("min", "max")[seed % 2]
+    bounds = [bound(sense) for _ in range(size)]
+    watch = Watch(size)
+
+    def check(simulation: simulate.Simulation) -> None:
+        watch(simulation)
+        assert simulation.now < 2.0, "no end in sight"
+
+    result = simulate.search(
+        [Pile(200, wanted=wanted, bound=each) for each in bounds],
+        bounds=bounds,
+        speeds=[1.0 / (1 + rank % SLOWEST) for rank in range(size)],
+        latency=LATENCY_S,
+        unit_s=UNIT_S,
+        quantum_s=QUANTUM_S,
+        seed=seed,
+        options=Options(threshold=1.0, seed=seed),
+        check=check,
+        searcher_class=searcher_class,
+    )
+    values = [value_of(item) for item in result.value]
+    best = min(values) if sense == "min" else max(values)
+    assert [each.best for each in bounds] == [best] * size, f"best {best}, in the end {[each.best for each in bounds]}"
+    assert wanted or sorted(result.value) == list(range(1, 201))
+    return watch.n_told, result
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9, 12, 33])
+def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
+    for seed in range(12 if size < 5 else 4 if size < 30 else 1):
+        n_told, _ = run(size, seed, wanted=3 * seed if seed > 8 else 0)
+        n_values = len({value_of(item) for item in range(1, 201)})
+        assert (n_told > 0) == (size > 1), seed
+        assert n_told <= 2 * (size - 1) * n_values, seed
+
+
+def test_what_is_found_before_the_search_is_told_too() -> None:
+    for size in (2, 5):
+        bounds = [Bound("min") for _ in range(size)]
+        bounds[-1].improve(-3.0)
+        simulate.search([Pile(200) for _ in range(size)], bounds=bounds)
+        assert {bound.best for bound in bounds} == {-3.0}
+
+
+def test_a_search_without_a_bound_is_the_same_as_ever() -> None:
+    with_one, without = Counter(), Counter()
+    for counter, bounds in ((with_one, [Bound("min"), Bound("min")]), (without, None)):
+        simulate.search(
+            [Pile(50), Pile(50)],
+            bounds=bounds,
+            check=lambda simulation, counter=counter: counter.update([tuple(simulation.under_way.values())]),
+        )
+    assert with_one == without  # an unused bound sends nothing
+
+
+@pytest.mark.parametrize(
+    "bounds", [[Bound("min")], [Bound("min"), Bound("max")], [Bound("min")] * 2, [Bound("min"), None], []]
+)
+def test_bad_bounds_are_named(bounds: Sequence[Bound]) -> None:
+    with pytest.raises(ValueError, match=r"bounds = .*: expected 2, one for each rank, all of one sense"):
+        simulate.search([Pile(3), Pile(3)], bounds=bounds)
+    with pytest.raises(TypeError, match=r"bound = 3: expected an lb_mpi.Bound"):
+        simulate.search([Pile(3)], bounds=[3])
+
+
+def find_fault(searcher_class: type[Searcher], bound: Callable[[str], Bound]) -> BaseException | None:
+    """What is wrong with it."""
+    try:
+        for seed in range(8):
+            # In some the smallest value ends the search, before all have heard of it.
+            wanted = 71 if seed % 4 == 2 else 0
+            size = (2, 3, 9, 12)[seed // 2 % 4]
+            run(size, seed, wanted=wanted, searcher_class=searcher_class, bound=bound)
+        for sense in ("min", "max"):
+            explore(first_world(2, 5, searcher=searcher_class, bound=lambda: bound(sense)), most_drafts=1)  # noqa: B023
+    except (AssertionError, ProtocolError) as fault:
+        return fault
+    return None
+
+
+@pytest.mark.parametrize("number", range(len(BOUND_MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    where, before, after = BOUND_MUTANTS[number]
+    bound: Callable[[str], Bound] = Bound
+    if where is module:
+        changed = changed_module(where, before, after)
+        bound = type("Mutant", (Bound,), {name: vars(changed.Bound)[name] for name in ("take", "is_better")})
+    assert find_fault(mutant_of(*BOUND_MUTANTS[number]), bound) is not None, BOUND_MUTANTS[number]
+
+
+def test_the_real_thing_has_no_fault() -> None:
+    assert find_fault(Searcher, Bound) is None

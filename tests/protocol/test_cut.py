@@ -1,0 +1,330 @@
+"""Saves of a search: every state of small ones, death at any event of simulated ones, and known-wrong variants."""
+
+import inspect
+import math
+import random
+import struct
+import types
+from collections.abc import Callable
+
+import pytest
+
+from lb_mpi.errors import ProtocolError, SearchError
+from lb_mpi.searching import cut, saves, searcher, simulate
+from lb_mpi.searching.drafting import Kind, Message
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.saves import pack_parts, share
+from lb_mpi.searching.searcher import Reason, Searcher
+from tests.pile import Broken, Pile
+from tests.protocol.disk import Disk, MemoryStore, check_saved
+from tests.protocol.explore import State
+from tests.protocol.explore_parts import explore_cut
+from tests.protocol.explore_search import explore, first_world
+from tests.protocol.law import check_law, under_way
+from tests.protocol.mutants import CUT_MUTANTS
+from tests.protocol.test_protocol import changed_module
+
+
+def explored(
+    size: int,
+    limit: int,
+    *,
+    drafts: int,
+    saves: int = 1,
+    searcher_class: type = Searcher,
+    broken_rank: int = -1,
+    **options: object,
+) -> tuple[int, int, set[tuple[bytes, ...]]]:
+    """States seen, ends, and all that was ever saved."""
+    saved: set[tuple[bytes, ...]] = set()
+
+    def look(world: State) -> None:
+        for states in world.rest.committed.values():
+            if states not in saved:
+                check_saved(states, limit)
+                saved.add(states)
+
+    first = first_world(size, limit, saves=True, searcher=searcher_class, **options)
+    for each in first.actors if broken_rank >= 0 else ():
+        each.problem.broken = options["broken"] if each.rank == broken_rank else ""
+    seen, over = explore(first, most_drafts=drafts, most_saves=saves, most_states=20_000, look=look)
+    return seen, over, saved
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "drafts", "saves", "states", "distinct"),
+    [(1, 5, 1, 2, 50, 5), (2, 4, 1, 1, 3_000, 8), (2, 2, 1, 2, 1_000, 3)],
+)
+def test_every_save_is_a_consistent_cut_in_every_reachable_state(
+    size: int, limit: int, drafts: int, saves: int, states: int, distinct: int
+) -> None:
+    seen, over, saved = explored(size, limit, drafts=drafts, saves=saves)
+    assert seen >= states
+    assert over > 0
+    assert len(saved) >= distinct
+    for one in saved:
+        for ranks in (1, 2, 3):
+            assert finish(one, ranks, limit) == list(range(1, limit + 1))
+
+
+@pytest.mark.parametrize("broken", ["save", "split", "work"])
+def test_a_failure_ends_a_search_that_is_saved_in_every_reachable_state(broken: str) -> None:
+    assert explored(2, 4, drafts=1, broken=broken)[1] > 0
+
+
+def test_an_answer_ends_it_while_it_is_saved() -> None:
+    assert explored(2, 4, drafts=1, wanted=3)[1] > 0
+
+
+@pytest.mark.parametrize(("tree", "most_work"), [("star", 2), ("chain", 2)])
+def test_the_cut_alone_holds_in_every_reachable_state(tree: str, most_work: int) -> None:
+    assert explore_cut(cut.Cut, above=(None, 0, 0) if tree == "star" else (None, 0, 1), most_work=most_work) > 9_000
+
+
+def finish(states: tuple[bytes, ...], ranks: int, limit: int, seed: int = 0) -> list[int]:
+    """What a search on so many ranks finds that goes on from there."""
+    piles = [Pile(limit) for _ in range(ranks)]
+    options = Options(threshold=1.0, seed=seed, save_every_s=math.inf)
+    found = simulate.search(piles, states=states, seed=seed, options=options)
+    return sorted(found.value)
+
+
+class Died(Exception):
+    """All ranks are gone."""
+
+
+def live(
+    disk: Disk,
+    size: int,
+    seed: int,
+    limit: int,
+    *,
+    dies_at: int = 10**9,
+    watch: Callable[[int], None] = lambda events: None,
+    searcher_class: type = Searcher,
+) -> list[int]:
+    """One run that goes on from what is on the disk, and dies at an event; the result when it comes to its end."""
+    states, base = disk.newest, max(disk.committed, default=0)
+    rng = random.Random(seed)
+    full = rng.random() < 0.1  # of one rank, for this run
+    stores = [MemoryStore(disk, rank, size=size, base=base, full=full and rank == size - 1) for rank in range(size)]
+    events, every_s = 0, 10 ** rng.uniform(-4, -2.5)
+
+    def check(simulation: simulate.Simulation) -> None:
+        nonlocal events
+        events += 1
+        watch(events)
+        if events >= dies_at:
+            raise Died
+        check_law(simulation.searchers, under_way(simulation), work=events % 20 == 0)
+        if disk.newest is not None and events % 10 == 0:
+            check_saved(disk.newest, limit)
+        assert simulation.searchers[0].saves.cut.number <= simulation.now / every_s, "saved too often"
+        assert events < 4_000, "no end in sight"
+
+    result = simulate.search(
+        [Pile(limit) for _ in range(size)],
+        speeds=[1.0 / (1 + rank % 4) for rank in range(size)],
+        latency=(1e-6, 1e-3),
+        unit_s=20e-6,
+        quantum_s=60e-6,
+        seed=seed,
+        options=Options(threshold=1.0, seed=seed, save_every_s=every_s, route=rng.choice(["ring", "random"])),
+        check=check,
+        searcher_class=searcher_class,
+        stores=stores,
+        states=states,
+    )
+    return sorted(result.value)
+
+
+def lives(seed: int, limit: int = 60, searcher_class: type = Searcher) -> int:
+    """Runs that die at random events, each with ranks as it comes, until one comes to its end; the number of deaths."""
+    rng = random.Random(seed)
+    disk, deaths = Disk(), 0
+    while True:
+        dies_at = rng.choice([rng.randrange(1, 40), rng.randrange(1, 400), rng.randrange(1, 2000)])
+        try:
+            result = live(
+                disk,
+                rng.choice([1, 2, 3, 4, 9, 12]),
+                rng.getrandbits(30),
+                limit,
+                dies_at=dies_at if deaths < 8 else 10**9,
+                searcher_class=searcher_class,
+            )
+        except Died:
+            deaths += 1
+            continue
+        assert result == list(range(1, limit + 1)), f"seed {seed}: {result}"
+        return deaths
+
+
+def deaths(seed: int, limit: int = 80) -> int:
+    """One run, and death at each of its events: it goes on from each save that there was.  The number of events."""
+    disk, saves, events = Disk(), [None], 0
+
+    def watch(now: int) -> None:
+        nonlocal events
+        events = now
+        if disk.newest is not None and disk.newest != saves[-1]:
+            saves.append(disk.newest)
+
+    rng = random.Random(seed)
+    assert live(disk, rng.choice([2, 3, 4, 10]), seed, limit, watch=watch) == list(range(1, limit + 1))
+    for states in saves:
+        again = Disk()
+        again.committed = {} if states is None else {3: states}
+        ranks = rng.choice([1, 2, 3, 5, 10])
+        assert live(again, ranks, rng.getrandbits(30), limit) == list(range(1, limit + 1)), f"seed {seed}"
+    return events
+
+
+def test_whenever_it_dies_the_result_is_exact() -> None:
+    seed = events = 0
+    while events < 20_000:
+        events += deaths(seed)
+        seed += 1
+
+
+def test_however_often_it_dies_the_result_is_exact() -> None:
+    assert sum(lives(seed) for seed in range(60)) > 50
+
+
+def test_a_stop_that_is_asked_for_saves_first() -> None:
+    for seed in range(30):
+        stop(seed)
+
+
+def stop(seed: int, searcher_class: type = Searcher) -> None:
+    """One run that is asked to stop, and what is saved then."""
+    disk = Disk()
+    simulation = simulate.Simulation(
+        [Pile(300) for _ in range(4)],
+        latency=(1e-6, 1e-3),
+        unit_s=20e-6,
+        quantum_s=60e-6,
+        seed=seed,
+        stores=[MemoryStore(disk, rank, size=4) for rank in range(4)],
+        options=Options(threshold=1.0, seed=seed, save_every_s=math.inf, route="random" if seed % 2 else "ring"),
+        searcher_class=searcher_class,
+    )
+    for _ in range(20 + seed):
+        simulation.step()
+    simulation.searchers[0].saves.stop()
+    for _ in range(20_000):
+        if not simulation.step():
+            break
+        if not simulation.searchers[0].over:
+            check_law(simulation.searchers, under_way(simulation))
+    assert {each.reason for each in simulation.searchers} == {Reason.STOPPED}
+    assert disk.newest is not None
+    assert finish(disk.newest, 3, 300) == list(range(1, 301))
+
+
+def test_parts_that_a_rank_keeps_are_saved_and_worked_off() -> None:
+    keep(Searcher)
+
+
+def keep(searcher_class: type) -> None:
+    """A rank that has parts of work beside what it has in hand: of walks, and of an earlier run."""
+    options = Options(threshold=1.0, save_every_s=math.inf, route="random")
+    rank = searcher_class(1, range(2), Pile(60), options)
+    rank.problem.items = [5]
+    rank.drafting.start()
+    rank.drafting.kept, rank.saves.kept = [struct.pack("<2i", 7, 8)], [struct.pack("<i", 9)]
+    state = rank._state()
+    alone = searcher_class(0, range(1), Pile(60), options, None, share([state], 0, 1))
+    for _ in range(200):
+        alone.turn(0.0, [])
+        if alone.job is not None:
+            alone.done(alone.job, alone.problem.work(3))
+    assert alone.reason is Reason.EXHAUSTED
+    assert {5, 7, 8, 9} <= set(alone.problem.done)
+    assert len(alone.problem.done) == len(set(alone.problem.done))
+
+
+def test_a_rank_whose_problem_cannot_be_saved_writes_nothing() -> None:
+    refuse(Searcher)
+
+
+def refuse(searcher_class: type) -> None:
+    """It says so, and that it has failed."""
+    rank = searcher_class(1, range(2), Pile(60, broken="save"), Options(save_every_s=math.inf))
+    rank.turn(0.0, [(0, Message(Kind.PAUSE, 0, 1))])
+    said = [(message.kind, message.pid) for _, message in rank.turn(0.0, [(0, Message(Kind.WRITE, 0, 1))])]
+    assert said == [(Kind.WRITTEN, 0), (Kind.FINISH, Reason.FAILED)]
+    assert rank.job is None
+
+
+def test_a_rank_that_cannot_write_keeps_nobody_from_going_on() -> None:
+    disk = Disk()
+    disk.committed[0] = tuple(Pile(100).save() for _ in range(3))
+    stores = [MemoryStore(disk, rank, size=3, full=rank == 2) for rank in range(3)]
+    piles = [Pile(100) for _ in range(3)]
+    options = Options(threshold=1.0, save_every_s=1e-4)
+    result = simulate.search(piles, latency=1e-5, unit_s=20e-6, options=options, stores=stores)
+    assert sorted(result.value) == list(range(1, 101))
+    assert list(disk.committed) == [0]
+
+
+def test_what_save_returns_is_checked() -> None:
+    pile = Pile(100)
+    pile.save = lambda: "text"  # type: ignore[method-assign]
+    options = Options(threshold=1.0, save_every_s=1e-4)
+    with pytest.raises(SearchError, match="save"):
+        simulate.search([pile], options=options, stores=[MemoryStore(Disk(), 0, size=1)], unit_s=20e-6)
+    for broken in ("save", "resume"):
+        states = [pack_parts([Pile(5).save()])] if broken == "resume" else None
+        with pytest.raises(Broken, match=broken):
+            simulate.search(
+                [Pile(100, broken=broken)],
+                options=options,
+                stores=[MemoryStore(Disk(), 0, size=1)],
+                states=states,
+                unit_s=20e-6,
+            )
+
+
+def mutant_of(module: types.ModuleType, before: str, after: str) -> tuple[type, type]:
+    """The classes `Searcher` and `Cut`, with one change in the source of `module`; the types of values stay the same."""
+    names = ("Reason", "Options", "Report", "Work")
+    changed = changed_module(module, before, after)
+    if module is searcher:
+        vars(changed).update({name: getattr(searcher, name) for name in names})
+        return changed.Searcher, cut.Cut
+    keep, host = types.ModuleType("saves"), types.ModuleType("host")
+    exec(compile(inspect.getsource(saves), "saves", "exec"), vars(keep))
+    exec(compile(inspect.getsource(searcher), "host", "exec"), vars(host))
+    if module is cut:
+        changed.State, keep.Cut = cut.State, changed.Cut
+    else:
+        keep = changed
+    vars(host).update({name: getattr(searcher, name) for name in names}, Saves=keep.Saves)
+    return host.Searcher, changed.Cut
+
+
+def find_fault(searcher_class: type, cut_class: type = cut.Cut) -> BaseException | None:
+    """What is wrong with it."""
+    try:
+        if cut_class is not cut.Cut:
+            explore_cut(cut_class, above=(None, 0, 1), most_work=1)
+        for seed in range(12):
+            lives(seed, searcher_class=searcher_class)
+        stop(0, searcher_class)
+        keep(searcher_class)
+        refuse(searcher_class)
+        explored(2, 3, drafts=1, searcher_class=searcher_class)
+        explored(2, 3, drafts=1, broken="save", broken_rank=1, searcher_class=searcher_class)
+    except (AssertionError, ProtocolError, KeyError) as fault:
+        return fault
+    return None
+
+
+@pytest.mark.parametrize("number", range(len(CUT_MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    assert find_fault(*mutant_of(*CUT_MUTANTS[number])) is not None, CUT_MUTANTS[number]
+
+
+def test_the_real_thing_has_no_fault() -> None:
+    assert find_fault(Searcher) is None

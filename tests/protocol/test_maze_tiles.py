@@ -1,0 +1,267 @@
+"""The maze by tiles: exact on any ranks, whatever is given to whom and whenever it dies; known-wrong variants are caught."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from apps import maze_tiles
+from apps.maze_kernel import TOLD
+from apps.maze_search import FREE, MARKED, MazeSearch, check_path, join, random_maze, way_back
+from apps.maze_search import compile_kernels as compile_maze_kernels
+from apps.maze_tiles import HEAD, MOVED, WAYS, TiledMazeSearch, compile_kernels, usual_tile
+from lb_mpi.searching import simulate
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.saves import pack_parts, unpack_parts
+from lb_mpi.searching.searcher import Reason
+from tests.protocol.disk import Disk, MemoryStore
+from tests.protocol.maze_mutants import MUTANTS
+from tests.unit.test_maze import component
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    compile_kernels()
+    compile_maze_kernels()
+
+
+class Died(Exception):
+    """All ranks are gone."""
+
+
+def own_marks(cells: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return (cells >= MARKED) & (cells < TOLD)
+
+
+def maze_of(seed: int, walled: bool = True) -> np.ndarray[Any, Any]:
+    chance = random.Random(seed)
+    return random_maze(chance.randint(3, 60), chance.choice([0.55, 0.7, 1.0]), seed, walled=walled)
+
+
+def run(
+    seed: int,
+    *,
+    made: type = TiledMazeSearch,
+    walled: bool = True,
+    disk: Disk | None = None,
+    dies_at: int = 10**9,
+    one_array: bool | None = None,
+) -> tuple[simulate.SimulatedSearch, list[Any], np.ndarray[Any, Any]]:
+    """One search on simulated ranks, which goes on from what the disk has; its result, the problems, and the cells to find.
+
+    Ranks have arrays of their own, or one.  The law is looked at now and then.
+    """
+    chance = random.Random(seed if disk is None else seed * 1000 + dies_at)
+    cells = maze_of(seed, walled)
+    expected = component(cells)
+    size = chance.choice([1, 2, 3, 4, 9])
+    shared = chance.random() < 0.3 if one_array is None else one_array
+    arrays = [cells if shared else cells.copy() for _ in range(size)]
+    keeps = [rank == 0 or not shared for rank in range(size)]
+    tile = chance.choice([4, 7, 16])
+    problems = [made(arrays[rank], rank, size, tile=tile, keeper=keeps[rank]) for rank in range(size)]
+    events = 0
+
+    def check(simulation: simulate.Simulation) -> None:
+        nonlocal events
+        events += 1
+        assert events < 6_000, "no end in sight"
+        if events >= dies_at:
+            raise Died
+        if events % 20 == 0 and not shared:
+            times = np.sum([own_marks(array) for array in arrays], axis=0)
+            assert disk is not None or times.max() <= 1, "a cell is marked by two"
+
+    stores = states = None
+    if disk is not None:
+        states, base = disk.newest, max(disk.committed, default=0)
+        stores = [MemoryStore(disk, rank, size=size, base=base) for rank in range(size)]
+    options = Options(
+        threshold=chance.choice([0.125, 1.0, 4.0]), seed=seed, save_every_s=None if disk is None else 3e-4
+    )
+    result = simulate.search(
+        problems,
+        speeds=[1.0 / (1 + rank % 4) for rank in range(size)],
+        latency=(1e-6, 1e-3),
+        unit_s=2e-6,
+        quantum_s=chance.choice([60e-6, 1e-3]),
+        seed=seed,
+        options=options,
+        stores=stores,
+        states=states,
+        check=check,
+    )
+    return result, problems, expected
+
+
+def check_exact(seed: int, made: type = TiledMazeSearch) -> None:
+    result, problems, expected = run(seed, made=made)
+    assert result.reason is Reason.EXHAUSTED
+    assert np.array_equal(np.any([own_marks(each.cells) for each in problems], axis=0), expected)
+    assert result.value.visited == expected.sum(), "a cell is lost, or was visited twice"
+
+
+def check_saved(seed: int, made: type = TiledMazeSearch) -> int:
+    """Runs that die, until one comes to its end; the number of deaths."""
+    chance, disk, deaths = random.Random(seed), Disk(), 0
+    while True:
+        dies_at = chance.choice([chance.randrange(5, 60), chance.randrange(5, 400)]) if deaths < 6 else 10**9
+        try:
+            result, problems, expected = run(seed, made=made, disk=disk, dies_at=dies_at)
+        except Died:
+            deaths += 1
+            continue
+        assert np.array_equal(np.any([own_marks(each.cells) for each in problems], axis=0), expected)
+        assert result.value.visited == expected.sum(), f"seed {seed}"
+        return deaths
+
+
+def check_begun_anew(made: type) -> None:
+    """A save from before the first cell was marked."""
+    states = [made(maze_of(1), 0, 1, tile=4).save()]
+    again = [made(maze_of(1), rank, 2, tile=4) for rank in range(2)]
+    for rank, one in enumerate(again):
+        one.resume(states, [0] if rank == 0 else [])
+    assert again[0].load() or again[0].outgoing()
+    assert not again[1].load()
+
+
+def check_tales(made: type) -> None:
+    """A tile went from rank 0 to 1, and from there to 2; what 1 tells comes last."""
+    one = made(maze_of(1), 0, 3, tile=4)
+    tale = np.array([0, 2, 0, 1], np.int64)
+    one.incoming(HEAD.pack(0, 2, MOVED) + tale[:2].tobytes())
+    one.incoming(HEAD.pack(0, 1, MOVED) + tale[2:].tobytes())
+    one.start()  # the entry is in tile 0
+    assert [to for to, _ in one.outgoing()] == [2]
+    assert [one._deeds.give(5), one._deeds.give(5)] == [1, 2]
+
+
+def test_of_two_tales_the_later_one_counts() -> None:
+    check_tales(TiledMazeSearch)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_reachable_cell_is_visited_once(seed: int) -> None:
+    check_exact(seed)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_path_is_found_over_all_that_ranks_know(seed: int) -> None:
+    result, problems, expected = run(seed, walled=False)
+    reachable = bool(expected[-2, -2])
+    assert (result.reason is Reason.FOUND) == reachable
+    if reachable:
+        arrays = {each.cells.ctypes.data: np.where(each.cells == TOLD, FREE, each.cells) for each in problems}
+        path = way_back(join(list(arrays.values())), result.value.found_at)[::-1]
+        check_path(problems[0].cells, path)
+
+
+def test_a_search_that_had_not_begun_begins() -> None:
+    check_begun_anew(TiledMazeSearch)
+
+
+def test_whenever_it_dies_the_result_is_exact() -> None:
+    assert sum(check_saved(seed) for seed in range(25)) > 25
+
+
+def test_what_one_kind_of_search_has_saved_the_other_goes_on_with() -> None:
+    disk = Disk()
+    with pytest.raises(Died):
+        run(103, disk=disk, dies_at=200)
+    assert disk.newest is not None
+    states = [unpack_parts(state)[0] for state in disk.newest]
+    cells = maze_of(103)
+    expected = component(cells)
+    one = MazeSearch(cells, 0)
+    one.resume(states, range(len(states)))
+    assert 0 < one.result().visited < expected.sum()
+    one.work(300)
+    states = [one.save()]
+    again = [TiledMazeSearch(maze_of(103), rank, 2, tile=5) for rank in range(2)]
+    disk.committed[10**6] = tuple(pack_parts([state]) for state in states)
+    result = simulate.search(
+        again,
+        latency=1e-5,
+        unit_s=2e-6,
+        options=Options(save_every_s=1.0),
+        states=disk.newest,
+        stores=[MemoryStore(disk, rank, size=2, base=10**6) for rank in range(2)],
+    )
+    assert result.value.visited == expected.sum()
+
+
+def test_simulated_machines_share_the_work() -> None:
+    cells = random_maze(1024, 0.7, 0, walled=True)
+    problems = [TiledMazeSearch(cells.copy(), rank, 3, tile=64) for rank in range(3)]
+    result = simulate.search(problems, speeds=[0.8, 0.4, 0.2], latency=1e-4, unit_s=40e-9, quantum_s=2e-4)
+    assert result.value.visited == component(cells).sum()
+    assert result.units[0] > result.units[1] > result.units[2]
+
+
+def test_pictures_show_who_visited_what() -> None:
+    cells = random_maze(50, 0.7, 0, walled=True)
+    problems = [TiledMazeSearch(cells.copy(), rank, 2, tile=10, picture=25) for rank in range(2)]
+    simulate.search(problems, latency=1e-5, unit_s=1e-6)
+    for each in problems:
+        counts = own_marks(each.cells)[1:-1, 1:-1].reshape(25, 2, 25, 2).sum(axis=(1, 3))
+        assert each.visited() == pytest.approx(counts / 4)
+    assert TiledMazeSearch(cells, 0, 1, tile=10).visited().shape == (0, 0)
+
+
+def test_tiles_depend_on_the_maze() -> None:
+    assert [usual_tile(dim) for dim in (1, 1000, 4096, 8192, 12000, 100_000)] == [64, 64, 256, 512, 512, 512]
+
+
+@pytest.mark.parametrize(
+    ("payload", "says"),
+    [
+        (b"", "payload of 0 bytes on rank 0: expected"),
+        (b"x" * 25, "25 bytes"),
+        (HEAD.pack(0, 1, WAYS) + b"\x7f" * 8, "ways into"),
+    ],
+)
+def test_malformed_payloads_are_refused(payload: bytes, says: str) -> None:
+    one = TiledMazeSearch(random_maze(8, 1.0, 0), 0, 2, tile=4)
+    with pytest.raises(ValueError, match=says):
+        one.incoming(payload)
+
+
+def test_bad_arguments_of_the_search() -> None:
+    cells = random_maze(8, 1.0, 0)
+    with pytest.raises(ValueError, match="tile = 3: expected"):
+        TiledMazeSearch(cells, 0, 1, tile=3)
+    with pytest.raises(ValueError, match="size"):
+        TiledMazeSearch(cells, 0, 0, tile=4)
+    with pytest.raises(ValueError, match="units"):
+        TiledMazeSearch(cells, 0, 1, tile=4).work(0)
+    with pytest.raises(ValueError, match="maze of dim 8: expected 9"):
+        TiledMazeSearch(cells, 0, 1, tile=4).resume([MazeSearch(random_maze(9, 1.0, 0), 0).save()], [0])
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    before, after = MUTANTS[number]
+    source = inspect.getsource(maze_tiles)
+    assert before in source, before
+    changed = types.ModuleType("mutant")
+    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
+    assert fault_of(changed.TiledMazeSearch) is not None
+
+
+def fault_of(made: type) -> BaseException | None:
+    try:
+        check_begun_anew(made)
+        check_tales(made)
+        for seed in range(40):
+            check_exact(seed, made)
+        for seed in range(15):
+            check_saved(seed, made)
+    except Exception as fault:
+        return fault
+    return None

@@ -1,0 +1,299 @@
+"""The protocol of the pool: the law in every state of small ones, seeded simulations, and known-wrong variants."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lb_mpi.errors import ProtocolError
+from lb_mpi.pooling import chunks, collect, intervals, worker
+from lb_mpi.pooling.intervals import Interval
+from lb_mpi.pooling.simulate import Pool
+from lb_mpi.pooling.worker import Begin, End, Kind, Message, Swap, Worker
+from lb_mpi.pooling.world import Costs, World
+from lb_mpi.virtual import Network
+from tests.protocol import pool_law
+from tests.protocol.pool_law import CheckedWorld, Maps, Small, check_world
+from tests.protocol.pool_mutants import MUTANTS
+
+PAIR, THREE, APART, PAIR_AND_ONE = [[0, 1]], [[0, 1, 2]], [[0], [1]], [[0], [1, 2]]
+SMALL = [
+    Small([[0]], [[3], [2]]),
+    Small(PAIR, [[3, 0]]),
+    Small(PAIR, [[2, 2]]),
+    Small(PAIR, [[5, 1]], chunksize=2),
+    Small(PAIR, [[0, 4]], speeds={0: 1.0, 1: 3.0}),
+    Small(THREE, [[2, 1, 0]]),
+    Small(PAIR, [[2, 0], [1, 1]], abandons=1),
+    Small(APART, [[3, 0]]),
+    Small(APART, [[2, 1]], speeds={0: 3.0, 1: 1.0}),
+    Small(APART, [[1, 0], [0, 0]], abandons=1),
+    Small(PAIR_AND_ONE, [[2, 0, 0]]),
+    Small(PAIR_AND_ONE, [[0, 1, 0]]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SMALL)))
+def test_the_law_holds_in_every_reachable_state(number: int) -> None:
+    states, ends = Maps(SMALL[number]).explore(progress=len(SMALL[number].hosts) == 1)
+    assert states > 20
+    assert ends > 0
+
+
+def slept_through(monkeypatch: pytest.MonkeyPatch, first: int) -> Maps:
+    """Three maps, numbered in words modulo 2."""
+    for module in (worker, intervals, pool_law):
+        monkeypatch.setattr(module, "EPOCHS", 2)
+    return Maps(Small(PAIR, [[1, 0]] * 3, first=first))
+
+
+def test_nobody_sleeps_until_its_word_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert slept_through(monkeypatch, 1).explore()[1] > 0
+
+
+def test_who_does_not_meet_steals_of_another_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_law, "meets", lambda _epoch: False)
+    with pytest.raises(AssertionError):
+        slept_through(monkeypatch, 1).explore()
+
+
+def play(
+    seed: int,
+    *,
+    sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9),
+    worker_class: type[Worker] = Worker,
+    world_class: type[World] = CheckedWorld,
+) -> int:
+    """Some maps under the law: random hosts, speeds, costs, errors, delays log-uniform over three decades; the steals."""
+    rng = random.Random(seed)
+    size = rng.choice(sizes)
+    ends = sorted({*rng.sample(range(1, size), rng.randint(0, min(7, size - 1))), size})
+    hosts = np.diff([0, *ends]).tolist()
+    expenses = Costs(swap_s=rng.choice([0.0, 1e-6, 1e-4]), look_s=1e-5, batch_s=2e-3)
+    pool = Pool(
+        hosts, [2.0 ** rng.uniform(-4, 0) for _ in range(size)], speeds_known=rng.random() < 0.3,
+        network=Network((1e-6, 1e-3)), expenses=expenses,
+        first_epoch=rng.choice([1, 254]), seed=seed, worker_class=worker_class, world_class=world_class,
+    )  # fmt: skip
+    steals = 0
+    for _ in range(4):
+        n = rng.choice([0, 1, size, 5 * size, rng.randint(0, 10 * size)])
+        costs = rng.choice([1e-6, 1e-4, 1e-2]) * np.array([rng.lognormvariate(0.0, 1.0) for _ in range(n)])
+        raising = [rng.randrange(n)] if n and rng.random() < 0.3 else []
+        number, steps = pool.epoch, 0
+
+        def check(world: World, number: int = number) -> None:
+            nonlocal steps
+            steps += 1
+            if steps % size == 0 or world.over:
+                check_world(world, number)
+            assert steps < 300_000, "no end in sight"
+
+        run = pool.map(costs, costs_known=rng.random() < 0.3, raising=raising, on_step=check)
+        assert run.raised == bool(raising)
+        assert run.raised or sum(run.tasks) == n
+        assert run.seconds >= (0.0 if run.raised else run.bound_s * (1 - 1e-9))
+        steals += run.steals
+    return steals
+
+
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_simulated_maps_keep_the_law_at_each_step(first: int) -> None:
+    for seed in range(first, first + 20):
+        try:
+            play(seed)
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+@pytest.mark.parametrize(("size", "seed"), [(16, 0), (33, 1), (64, 0)])
+def test_many_ranks(size: int, seed: int) -> None:
+    assert play(seed, sizes=(size,)) > 0
+
+
+def mutant(module: types.ModuleType, before: str, after: str) -> dict[str, Any]:
+    """The classes of the protocol with one change in the source of `module`; the types of its messages stay the same."""
+    source = inspect.getsource(module)
+    assert source.count(before) >= 1, f"no such place in {module.__name__}: {before!r}"
+    changed = types.ModuleType("mutant")
+    vars(changed)["__name__"] = module.__name__
+    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
+    for name in ("Kind", "Message", "Swap", "Ask", "Interval", "RankTasks", "Begin", "End"):
+        if name in vars(changed):
+            setattr(changed, name, vars(module)[name])
+    if module in (chunks, intervals):
+        host = types.ModuleType("host")
+        exec(compile(inspect.getsource(worker), "host", "exec"), vars(host))
+        vars(host).update({name: vars(worker)[name] for name in ("Kind", "Message", "Swap", "Ask", "Begin", "End")})
+        names = ("share", "Pace") if module is chunks else ("pack", "unpack", "take_front", "take_back")
+        vars(host).update({name: vars(changed)[name] for name in names})
+        changed = host
+    return vars(changed)
+
+
+def begun(worker_class: type[Worker], others: list[list[int]], number: int = 1, lo: int = 0, hi: int = 0) -> Worker:
+    """Rank 0, alone on its host, in a map; its word is filled."""
+    one = worker_class(0, [0], others, words={0: 0}, speeds={0: 1.0})
+    begin(one, number, lo, hi)
+    return one
+
+
+def begin(one: Worker, number: int, lo: int = 0, hi: int = 0) -> None:
+    assert one.turn(0.0, [(0, Begin(number, lo, hi))]) == []
+    swap(one)
+
+
+def swap(one: Worker) -> None:
+    """Let the worker do the swap that it proposes."""
+    assert isinstance(one.job, Swap)
+    one.words = {**dict(one.words), one.job.rank: one.job.new}
+    assert one.done(one.job, True) == []
+
+
+def check_gives(worker_class: type[Worker]) -> None:
+    """Two hosts give something, one after the other was no longer waited for."""
+    one = begun(worker_class, [[1], [2]])
+    asked = [*one.turn(0.0, []), *one.turn(1.0, [])]
+    assert sorted(asked) == [(rank, Message(Kind.ASK, 1, speed=1.0)) for rank in (1, 2)]
+    gives = [(1, Message(Kind.GIVE, 1, 3, 4)), (2, Message(Kind.GIVE, 1, 7, 8))]
+    for first in (3, 7):
+        assert one.turn(1.0, gives) == []
+        assert one.job == Interval(1, first, first + 1)
+        assert one.done(one.job, 1.0) == []
+        gives = []
+    assert one.turn(2.0, []) == []  # all hosts were asked: a pause
+    ((rank, _ask),) = one.turn(3.0, [])
+    assert one.turn(3.0, [(rank, Message(Kind.GIVE, 1, 5, 6)), (0, End())]) == []  # what was given is of an ended map
+    begin(one, 2)
+    one.turn(4.0, [])
+    assert one.job is None
+
+
+def check_asking(worker_class: type[Worker]) -> None:
+    """All hosts have nothing: each is asked once, then there is a pause, which grows to its longest."""
+    one = begun(worker_class, [[1], [2], [3]])
+    now, pauses = 0.0, []
+    for _ in range(8):
+        asked, answer = [], []
+        for _ in range(3):
+            ((rank, _ask),) = one.turn(now, answer)
+            asked.append(rank)
+            answer = [(rank, Message(Kind.GIVE, 1))]
+        assert sorted(asked) == [1, 2, 3]
+        assert one.turn(now, answer) == []
+        assert one.job is None
+        pauses.append(one.wake_at - now)
+        now = one.wake_at
+    assert pauses == pytest.approx([0.5e-3, 1e-3, 2e-3, 4e-3, 8e-3, 10e-3, 10e-3, 10e-3])
+
+
+def check_collector(collector_class: type[collect.Collector]) -> None:
+    """Each result is taken once, and of this map only."""
+    results = collector_class(7, 4)
+    assert results.take(7, 1, 3)
+    assert not results.take(6, 0, 1)
+    for lo, hi in ((0, 2), (1, 3), (3, 5), (3, 3), (-1, 1)):
+        with pytest.raises(ProtocolError, match=f"results of tasks {lo}"):
+            results.take(7, lo, hi)
+    assert results.missing == 2
+
+
+@pytest.mark.parametrize("check", [check_gives, check_asking])
+def test_what_a_worker_does(check: Callable[[type[Worker]], None]) -> None:
+    check(Worker)
+
+
+def test_results_are_taken_once() -> None:
+    check_collector(collect.Collector)
+
+
+def find_fault(
+    worker_class: type[Worker], collector_class: type[collect.Collector] = collect.Collector
+) -> BaseException | None:
+    """What is wrong with it: every state of small pools, and simulations."""
+    try:
+        check_gives(worker_class)
+        check_asking(worker_class)
+        check_collector(collector_class)
+        for number in (1, 2, 3, 4, 7, 8, 6):
+            small = SMALL[number]
+            Maps(small, worker_class, collector_class).explore(
+                most_states=20_000, progress=len(small.hosts) == 1
+            )
+            if collector_class is collect.Collector:
+                play(number, worker_class=worker_class)
+        for seed in range(10, 16):
+            play(seed, worker_class=worker_class)
+        for number in (5, 10):
+            Maps(SMALL[number], worker_class, collector_class).explore(most_states=20_000)
+    except (Exception, pytest.fail.Exception) as fault:
+        return fault
+    return None
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    classes = mutant(*MUTANTS[number])
+    assert find_fault(classes.get("Worker", Worker), classes.get("Collector", collect.Collector)), MUTANTS[number]
+
+
+def test_the_real_thing_has_no_fault() -> None:
+    assert find_fault(Worker) is None
+
+
+def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Maps, "compare", lambda _self, _word, _swap: True)
+    with pytest.raises(AssertionError):
+        Maps(SMALL[2]).explore()
+
+    class Blind(CheckedWorld):
+        def compare_and_swap(self, swap: Swap) -> bool:
+            self.words[swap.rank] = swap.new
+            return True
+
+    with pytest.raises((AssertionError, ProtocolError)):
+        _ = [play(seed, world_class=Blind) for seed in range(20)]
+
+
+def test_what_the_table_rules_out() -> None:
+    one = begun(Worker, [[2]], hi=1)
+    with pytest.raises(ProtocolError, match="is done, the chunk is None"):
+        one.done(Interval(1, 0, 1), 1.0)
+    with pytest.raises(ProtocolError, match=r"GIVE of 3\.\.4 from rank 2, which was not asked"):
+        one.turn(0.0, [(2, Message(Kind.GIVE, 1, 3, 5))])
+    with pytest.raises(ProtocolError, match="from rank 1"):
+        one.turn(0.0, [(1, Message(9, 1))])  # type: ignore[arg-type]
+    one.turn(0.0, [])
+    swap(one)
+    assert one.job == Interval(1, 0, 1)
+    with pytest.raises(ProtocolError, match=r"begin of 0\.\.1 with chunk"):
+        one.turn(0.0, [(0, Begin(2, 0, 1))])
+
+
+def test_a_rank_without_a_map_has_no_job() -> None:
+    one = Worker(0, [0, 1], [[2]], words={0: 0, 1: 0}, speeds={0: 1.0, 1: 1.0})
+    assert (one.turn(0.0, []), one.job, one.over, one.wake_at) == ([], None, True, float("inf"))
+
+
+def test_a_task_that_raises_ends_the_map_for_its_rank() -> None:
+    one = begun(Worker, [[2]], hi=2)
+    one.turn(0.0, [])
+    swap(one)
+    assert (one.fail(ValueError()), one.job, one.over) == ([], None, True)
+    assert one.turn(0.0, [(2, Message(Kind.ASK, 1, speed=1.0))]) == [(2, Message(Kind.GIVE, 1))]
+
+
+def test_messages_of_another_map_are_answered_with_nothing_or_dropped() -> None:
+    one = begun(Worker, [[1]], 300)
+    one._hosts.ready_at = 1.0  # it asks nobody by itself
+    for number in (44, 299, 301):  # 44 looks like 300 in a word
+        arrived = [(1, Message(Kind.ASK, number, speed=1.0)), (1, Message(Kind.GIVE, number, 0, 9))]
+        assert one.turn(0.0, arrived) == [(1, Message(Kind.GIVE, number, 0, 0))]
+    assert one.job is None

@@ -1,0 +1,239 @@
+"""The whole search protocol: every state of small searches, seeded simulations of larger ones, and known-wrong mutants."""
+
+import inspect
+import itertools
+import math
+import types
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lb_mpi.searching import bound, drafting, drafts, scholten, searcher, simulate, termination, walking
+from lb_mpi.searching.drafting import Kind, Message, ProtocolError
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.searcher import Reason
+from tests.pile import Broken, Pile
+from tests.protocol.explore_parts import explore_tokens
+from tests.protocol.explore_search import explore, first_world
+from tests.protocol.law import check_law, under_way
+from tests.protocol.mutants import MUTANTS
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "most_drafts", "states"),
+    [(1, 7, 1, 9), (2, 7, 2, 700), (2, 4, 4, 600), (3, 5, 1, 1000), (3, 4, 2, 20_000), (4, 2, 1, 6000)],
+)
+def test_the_law_holds_in_every_reachable_state(size: int, limit: int, most_drafts: int, states: int) -> None:
+    seen, over = explore(first_world(size, limit), most_drafts=most_drafts)
+    assert seen >= states  # the bound does not cut off what is to be seen
+    assert over > 0
+
+
+def test_safras_invariant_holds_in_every_reachable_state() -> None:
+    # Four ranks, because a token that drops the colour it carries does no harm on three.
+    assert explore_tokens(searcher.Searcher, size=3, most_work=3) > 20_000
+    assert explore_tokens(searcher.Searcher, size=4, most_work=2) > 20_000
+
+
+def test_an_answer_ends_it_in_every_reachable_state() -> None:
+    for wanted in range(1, 6):
+        assert explore(first_world(2, 5, wanted=wanted), most_drafts=2)[1] > 0
+
+
+@pytest.mark.parametrize("broken", ["work", "load", "split", "absorb"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_failure_ends_it_in_every_reachable_state(size: int, broken: str) -> None:
+    assert explore(first_world(size, 7 if size < 3 else 4, broken=broken), most_drafts=2 if size < 3 else 1)[1] > 0
+
+
+def test_what_stands_behind_a_message_that_fails_is_served() -> None:
+    rank = searcher.Searcher(1, range(3), Pile(5, broken="absorb"), Options())
+    draft = rank.turn(0.0, [])[0][1]
+    rank.turn(0.0, [(0, draft._replace(pid=2, load=3.0))])
+    work, stop = Message(Kind.WORK, 1, 1, payload=bytes(4)), Message(Kind.STOP, 0, pid=Reason.EXHAUSTED)
+    assert rank.turn(0.0, [(2, work), (0, stop)]) == []
+    assert isinstance(rank.error, Broken)
+    assert rank.over
+
+
+@pytest.mark.parametrize("broken", ["work", "load", "split", "absorb"])
+def test_a_simulated_failure_is_raised_when_all_have_heard_of_it(broken: str) -> None:
+    seen = []
+    for seed in range(10):
+        piles = [Pile(60, broken=broken) for _ in range(4)]
+        with pytest.raises(Broken, match=broken):
+            simulate.search(piles, seed=seed, check=seen.append, unit_s=20e-6, options=Options(threshold=1.0))
+        assert {each.reason for each in seen[-1].searchers} == {Reason.FAILED}
+
+
+def run(
+    size: int, seed: int, *, limit: int, searcher_class: type | None = None, wanted: int = 0, **options: object
+) -> list[int]:
+    """One simulation under the law: delays log-uniform over three decades, unequal speeds."""
+
+    steps = itertools.count()
+
+    def check(simulation: simulate.Simulation) -> None:
+        check_law(simulation.searchers, under_way(simulation), work=next(steps) % 10 == 0)
+        assert simulation.now < 2.0, "no end in sight"
+
+    threshold, route = options.pop("threshold", 1.0), options.pop("route", "ring")
+    result = simulate.search(
+        [Pile(limit, wanted=wanted) for _ in range(size)],
+        speeds=[1.0 / (1 + rank % 5) for rank in range(size)],
+        latency=(1e-6, 1e-3),
+        unit_s=20e-6,
+        quantum_s=60e-6,
+        seed=seed,
+        options=Options(threshold=threshold, seed=seed, route=route, **options),
+        check=check,
+        **({} if searcher_class is None else {"searcher_class": searcher_class}),
+    )
+    if not wanted:
+        assert result.reason is Reason.EXHAUSTED
+        assert sorted(result.value) == list(range(1, limit + 1))
+    else:
+        assert wanted in result.value
+        assert result.reason is Reason.FOUND
+    return result.value
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 16, 33, 64])
+def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
+    for seed in range(40 if size < 10 else 8 if size < 30 else 2):
+        run(size, seed, limit=300 if size < 10 else 600)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(1, 9),
+    seed=st.integers(0, 2**32),
+    limit=st.integers(1, 200),
+    threshold=st.floats(0.0, 20.0),
+    balance=st.booleans(),
+    data=st.data(),
+)
+def test_any_options_any_size(
+    size: int, seed: int, limit: int, threshold: float, balance: bool, data: st.DataObject
+) -> None:
+    wanted = data.draw(st.integers(0, limit))
+    run(size, seed, limit=limit, threshold=threshold, balance=balance, wanted=wanted)
+
+
+def test_one_seed_gives_one_run() -> None:
+    assert run(5, 7, limit=100) == run(5, 7, limit=100)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("latency", 0.0),
+        ("latency", (1e-3, math.nan)),
+        ("unit_s", -1.0),
+        ("quantum_s", math.inf),
+        ("speeds", [1.0, 0.0]),
+    ],
+)
+def test_bad_parameters_are_named(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name.rstrip("s")):
+        simulate.search([Pile(3), Pile(3)], **{name: value})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threshold": -1.0},
+        {"threshold": math.nan},
+        {"pause_s": (0.0, 1.0)},
+        {"pause_s": (2.0, 1.0)},
+        {"pause_s": 3},
+        {"pause_s": (1.0, 2.0, 3.0)},
+        {"pause_s": ("a", 1.0)},
+        {"seed": -1},
+        {"seed": "a"},
+        {"balance": "no"},
+        {"report_every_s": 0.0},
+    ],
+)
+def test_bad_options_are_named(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(options))} = .*: expected "):
+        Options(**options).checked()
+
+
+def changed_module(module: types.ModuleType, before: str, after: str) -> types.ModuleType:
+    """The module with one change in its source; the types of its messages stay the same."""
+    source = inspect.getsource(module)
+    assert before in source, f"no such place in {module.__name__}: {before!r}"
+    changed = types.ModuleType("mutant")
+    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
+    for name in ("Kind", "Message", "State", "ProtocolError", "Token", "Reason", "Options", "Report", "Work"):
+        if name in vars(changed) and name in vars(module):
+            setattr(changed, name, getattr(module, name))
+    return changed
+
+
+def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
+    """The class `Searcher` with one change in the source of `module`."""
+    changed = changed_module(module, before, after)
+    if module is searcher:
+        return changed.Searcher
+    if module is drafts:
+        changed, module = hosted(walking, Drafts=changed.Drafts), walking
+    owner = {
+        bound: "Sharing",
+        drafting: "Drafting",
+        termination: "Termination",
+        walking: "Walking",
+        scholten: "Scholten",
+    }[module]
+    host = hosted(searcher, **{owner: getattr(changed, owner)})
+    vars(host).update({name: getattr(searcher, name) for name in ("Reason", "Options", "Work")})
+    return host.Searcher
+
+
+def hosted(module: types.ModuleType, **classes: type) -> types.ModuleType:
+    """The module with other classes of that name."""
+    host = types.ModuleType("host")
+    exec(compile(inspect.getsource(module), "host", "exec"), vars(host))
+    vars(host).update(classes)
+    return host
+
+
+def find_fault(searcher_class: type) -> BaseException | None:
+    """What is wrong with it: what is found in a moment first, then exhaustive exploration."""
+
+    def simulated(seeds: range) -> None:
+        for seed in seeds:
+            run(3 + seed % 3, seed, limit=120, searcher_class=searcher_class)
+
+    def explored(size: int, limit: int, most_drafts: int, wanted: int) -> None:
+        threshold = 1.0 if size == 2 else 0.5
+        first = first_world(size, limit, wanted=wanted, threshold=threshold, searcher=searcher_class)
+        explore(first, most_drafts=most_drafts)
+
+    try:
+        explore_tokens(searcher_class, size=2, most_work=2)
+        explored(2, 5, 2, 2)
+        simulated(range(6))
+        explore_tokens(searcher_class, size=3, most_work=2)
+        explored(3, 4, 1, 0)
+        explored(2, 7, 2, 0)
+        explore_tokens(searcher_class, size=4, most_work=2)
+        explored(3, 5, 1, 0)
+        for broken in ("work", "absorb"):
+            explore(first_world(2, 5, broken=broken, searcher=searcher_class), most_drafts=1)
+        explore_tokens(searcher_class, size=3, most_work=3)
+        simulated(range(6, 30))
+    except (AssertionError, ProtocolError) as fault:
+        return fault
+    return None
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    assert find_fault(mutant_of(*MUTANTS[number])) is not None, MUTANTS[number]
+
+
+def test_the_real_thing_has_no_fault() -> None:
+    assert find_fault(searcher.Searcher) is None

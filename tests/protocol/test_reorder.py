@@ -1,0 +1,210 @@
+"""Rows between ranks in global order: every small case, a sweep of larger ones, and known-wrong variants."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lb_mpi.graph import Ints
+from lb_mpi.saving import reorder
+from lb_mpi.saving.rows import Arrays
+from tests.protocol.test_protocol import changed_module
+
+SEEDS = 100
+
+
+def exchanged(exchanges: Sequence[Any], starts: Any) -> list[NDArray[Any]]:
+    """What each rank gets of an exchange that all make, as Alltoallv would copy it: from place to place, and no more."""
+    for source, mine in enumerate(exchanges):
+        assert len(mine.sent) == len(mine.came) == len(exchanges), "a count for each rank"
+        assert len(mine.rows) == mine.sent.sum(), "rows that nobody gets, or that aren't there"
+        for target, theirs in enumerate(exchanges):
+            assert mine.sent[target] == theirs.came[source], f"{source} -> {target}: sent and expected differ"
+            assert mine.rows.dtype == theirs.rows.dtype
+            assert mine.rows.shape[1:] == theirs.rows.shape[1:]
+    arrived = [np.zeros((int(one.came.sum()), *one.rows.shape[1:]), one.rows.dtype) for one in exchanges]
+    for source, mine in enumerate(exchanges):
+        for target, theirs in enumerate(exchanges):
+            from_, to, n = starts(mine.sent)[target], starts(theirs.came)[source], mine.sent[target]
+            arrived[target][to : to + n] = mine.rows[from_ : from_ + n]
+    return arrived
+
+
+def carried(module: Any, ranks: Sequence[Any]) -> list[Any]:
+    """What each rank returns, or raises as a ValueError; all make the same exchanges, as long as nobody has raised."""
+    came: list[Any] = [None] * len(ranks)
+    while True:
+        found: list[Any] = []
+        for rank, rows in zip(ranks, came, strict=True):
+            try:
+                found.append(rank.send(rows))
+            except StopIteration as end:
+                found.append(end.value)
+            except ValueError as error:
+                found.append(error)
+        if any(isinstance(one, ValueError) for one in found):
+            return found
+        going = [isinstance(one, module.Exchange) for one in found]
+        assert len(set(going)) == 1, "some ranks exchange rows, others have returned"
+        if not going[0]:
+            return found
+        came = exchanged(found, module.starts)
+
+
+def kinds(n: int) -> Arrays:
+    """Arrays of n rows, each row of each of which is another."""
+    numbers = np.arange(n)
+    return {
+        "one": 10.0 * numbers,
+        "pairs": np.stack([numbers + 100, numbers + 200], 1).astype("i4"),
+        "none": numbers[:, None][:, :0],
+    }
+
+
+def check_to_blocks(module: Any, index: Sequence[Ints], bounds: Ints) -> None:
+    whole = kinds(int(bounds[-1]))
+    rows = [{name: array[mine] for name, array in whole.items()} for mine in index]
+    found = carried(module, [module.to_blocks(r, mine, bounds, rows[r]) for r, mine in enumerate(index)])
+    times = np.bincount(np.concatenate(index), minlength=bounds[-1])
+    for rank, block in enumerate(found):
+        first, end = bounds[rank], bounds[rank + 1]
+        wrong = np.flatnonzero(times[first:end] != 1)
+        if len(wrong):
+            said = f"row {first + wrong[0]} is there {times[first + wrong[0]]} times on all ranks together"
+            assert said in str(block), block
+        elif (times == 1).all():
+            check_rows(block, {name: array[first:end] for name, array in whole.items()})
+
+
+def check_from_blocks(module: Any, index: Sequence[Ints], bounds: Ints) -> None:
+    whole = kinds(int(bounds[-1]))
+    blocks = [{name: array[a:b] for name, array in whole.items()} for a, b in itertools.pairwise(bounds)]
+    found = carried(module, [module.from_blocks(r, mine, bounds, blocks[r]) for r, mine in enumerate(index)])
+    for mine, arrays in zip(index, found, strict=True):
+        check_rows(arrays, {name: array[mine] for name, array in whole.items()})
+
+
+def check_rows(found: Arrays, expected: Arrays) -> None:
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        assert found[name].tolist() == array.tolist(), name
+
+
+def splits(n: int, size: int) -> Iterator[Ints]:
+    """All bounds of n rows on so many ranks, some of which may have none."""
+    for cuts in itertools.combinations_with_replacement(range(n + 1), size - 1):
+        yield np.array([0, *cuts, n])
+
+
+def cut(numbers: Sequence[int], bounds: Ints) -> list[Ints]:
+    return [np.array(numbers[a:b], dtype=np.int64) for a, b in itertools.pairwise(bounds)]
+
+
+def check_small(module: Any) -> int:
+    """Every case: any rows in any order on any ranks (also some twice, and some nowhere), any blocks; how many."""
+    n_cases = 0
+    for size, n in [(1, 0), (1, 3), (2, 0), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (3, 3)]:
+        for bounds, held in itertools.product(splits(n, size), splits(n, size)):
+            for numbers in itertools.product(range(n), repeat=n) if size * n < 9 else itertools.permutations(range(n)):
+                index = cut(numbers, held)
+                check_to_blocks(module, index, bounds)
+                check_from_blocks(module, index, bounds)
+                n_cases += 1
+    return n_cases
+
+
+def check_random(module: Any, seeds: Sequence[int]) -> None:
+    """Up to 9 ranks, up to 60 rows, blocks and holdings of any sizes."""
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        size, n = int(rng.integers(1, 10)), int(rng.integers(0, 60))
+        bounds, held = ([0, *np.sort(rng.integers(0, n + 1, size - 1)), n] for _ in range(2))
+        try:
+            check_to_blocks(module, cut(rng.permutation(n).tolist(), np.array(held)), np.array(bounds))
+            if n:
+                wanted = [rng.integers(0, n, rng.integers(0, 30)) for _ in range(size)]
+                check_from_blocks(module, wanted, np.array(bounds))
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_every_small_case() -> None:
+    assert check_small(reorder) > 1000
+
+
+def test_larger_cases() -> None:
+    check_random(reorder, range(SEEDS))
+
+
+MUTANTS = [
+    # places: where the rows for a rank begin, and whose they are
+    ("np.cumsum(counts) - counts", "np.cumsum(counts)"),
+    ("np.cumsum(counts) - counts", "np.cumsum(counts) - counts[0]"),
+    ("np.cumsum(counts) - counts", "np.zeros_like(counts)"),
+    ("side=\"right\") - 1", "side=\"left\")"),
+    ("side=\"right\") - 1", "side=\"left\") - 1"),
+    ("np.searchsorted(bounds, index, side=\"right\") - 1", "np.searchsorted(bounds[1:-1], index, side=\"left\")"),
+    ("np.argsort(owner, kind=\"stable\")", "np.arange(len(index))"),
+    ("np.argsort(owner, kind=\"stable\")", "np.argsort(-owner, kind=\"stable\")"),
+    ("np.argsort(owner, kind=\"stable\")", "np.argsort(owner, kind=\"stable\")[:-1]"),
+    ("minlength=len(bounds) - 1)", "minlength=len(bounds))"),
+    ("minlength=len(bounds) - 1)", "minlength=0)"),
+    # counts: none, of the rank itself, told late, or those of another round
+    ("came = yield _counts(sent)", "came = sent; yield _counts(sent)"),
+    ("asked = yield _counts(wanted)", "asked = wanted; yield _counts(wanted)"),
+    ("came = yield _counts(sent)\n    numbers = yield Exchange(index[order], sent, came)",
+     "numbers = yield Exchange(index[order], sent, sent)\n    came = yield _counts(sent)"),
+    ("Exchange(counts, once, once)", "Exchange(counts[::-1], once, once)"),
+    ("Exchange(counts, once, once)", "Exchange(once, once, once)"),
+    ("Exchange(array[order], sent, came)", "Exchange(array[order], came, sent)"),
+    ("Exchange(block[places], asked, wanted)", "Exchange(block[places], wanted, asked)"),
+    # rows: not in the order of their numbers, of another round, the last one lost
+    ("numbers = yield Exchange(index[order], sent, came)", "numbers = yield Exchange(index, sent, came)"),
+    ("Exchange(index[order], wanted, asked)", "Exchange(index, wanted, asked)"),
+    ("Exchange(array[order], sent, came)", "Exchange(array, sent, came)"),
+    ("Exchange(array[order], sent, came)", "Exchange(array[np.sort(order)], sent, came)"),
+    ("block[places] = yield Exchange(array[order], sent, came)",
+     "came_late = yield Exchange(array[order], sent, came); block[np.sort(places)] = came_late"),
+    ("block[places] = yield Exchange(array[order], sent, came)",
+     "rows = yield Exchange(array[order], sent, came); block[places[:-1]] = rows[:-1]; block[places[-1:]] = 0"),
+    ("block[places] = yield", "block[:] = yield"),
+    ("array[order] = yield", "array[:] = yield"),
+    ("array[order] = yield Exchange(block[places], asked, wanted)",
+     "rows = yield Exchange(block[places], asked, wanted); array[...] = rows[order]"),
+    ("Exchange(block[places], asked, wanted)", "Exchange(block[np.sort(places)], asked, wanted)"),
+    ("places = numbers - bounds[rank]\n    times", "places = numbers - bounds[rank + 1]\n    times"),
+    ("places = numbers - bounds[rank]\n    arrays", "places = numbers\n    arrays"),
+    ("        blocks[name] = block\n", "        blocks.setdefault(name, next(iter(blocks.values()), block))\n"),
+    ("        arrays[name] = array\n", "        arrays.setdefault(name, next(iter(arrays.values()), array))\n"),
+    ("array.dtype)\n        block", "float)\n        block"),
+    ("np.empty((len(index), *block.shape[1:]), block.dtype)", "np.empty((len(index), *block.shape[1:]))"),
+    # what is refused
+    ("times != 1", "times > 1"),
+    ("times != 1", "times == 0"),
+    ("number, times_there = int(wrong[0] + bounds[rank])", "number, times_there = int(wrong[0])"),
+    ("int(times[wrong[0]])", "int(times[0])"),
+    ("np.flatnonzero(times != 1)", "np.flatnonzero(times[:-1] != 1)"),
+]  # fmt: skip
+
+
+def mutant(before: str, after: str) -> types.ModuleType:
+    return changed_module(reorder, before, after)
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    module = mutant(*MUTANTS[number])
+    with pytest.raises((AssertionError, ValueError, IndexError, TypeError)):
+        check_small(module)
+
+
+def test_the_unchanged_module_is_none_of_them() -> None:
+    check_random(mutant("np.empty", "np.empty"), range(20))

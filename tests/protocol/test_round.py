@@ -1,0 +1,344 @@
+"""A round of lending: the law in every state of small ones, seeded simulations of larger ones, and known-wrong variants."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import random
+import types
+
+import numpy as np
+import pytest
+
+from lb_mpi.balancing import round as round_module
+from lb_mpi.balancing.helping import BLOCK_S, LATENCY_S, PART, part, shortest_s
+from lb_mpi.balancing.judge import end_s
+from lb_mpi.balancing.round import PAUSE_S, Computed, Job, Kind, Message, Round
+from lb_mpi.balancing.rowsets import join, numbers
+from lb_mpi.balancing.simulate import World, _Clock
+from lb_mpi.errors import ProtocolError
+from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
+from lb_mpi.virtual import Network, Raised
+from tests.protocol.round_law import check_end, check_law, explore, first_state
+
+PAIR, PATH, TRIANGLE = [(0, 1)], [(0, 1), (1, 2)], [(0, 1), (1, 2), (0, 2)]
+SMALL = [
+    ([3], [], {}, 0),
+    ([3, 0], PAIR, {}, 0),
+    ([3, 1], PAIR, {(0, 1): 1}, 1),
+    ([2, 2], PAIR, {(0, 1): 1, (1, 0): 0}, 1),
+    ([2, 1], [], {(0, 1): 1}, 1),
+    ([2, 0, 1], PATH, {(0, 1): 1}, 0),
+    ([2, 0, 0], PATH, {}, 0),
+    ([2, 0, 1], TRIANGLE, {(0, 1): 1, (2, 1): 0}, 0),
+    ([2, 0, 0], PATH, {(0, 2): 1}, 1),
+]
+
+QUICK = 5  # so many of these have few states
+
+
+@pytest.mark.parametrize("number", range(len(SMALL)))
+def test_the_law_holds_in_every_reachable_state(number: int) -> None:
+    *setting, failures = SMALL[number]
+    states, ends = explore(first_state(*setting, failures=failures))
+    assert states > 3
+    assert ends > 0
+
+
+class Failing(World):
+    """Jobs fail now and then; of the others it's known which rows they computed, (owner, row)."""
+
+    rng: random.Random
+    chance = 0.0
+    computed: list[tuple[int, int]]
+
+    def end(self, rank: int, job: Job) -> Computed:
+        if self.rng.random() < self.chance:
+            raise Raised(ZeroDivisionError())
+        self.computed += [(job.owner, row) for row in numbers(job.rows).tolist()]
+        return super().end(rank, job)
+
+
+def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9), round_class: type[Round] = Round) -> World:
+    """A round of random ranks, speeds, rows and plans under the law; delays log-uniform over three decades."""
+    rng = random.Random(seed)
+    size = rng.choice(sizes)
+    graphs = [mesh(1, size), parse(f"complete:{size}") if size > 1 else mesh(1, 1), Graph.from_edges(size, [], [])]
+    graph: Graph = rng.choice(graphs)
+    n_rows = [rng.choice([0, 0, 1, 5, 12]) for _ in range(size)]
+    lent: list[dict[int, object]] = [{} for _ in range(size)]
+    first = [0] * size
+    for rank in range(size):
+        for borrower in rng.sample([r for r in range(size) if r != rank], rng.randint(0, min(3, size - 1))):
+            n = rng.randint(0, n_rows[rank] - first[rank])
+            lent[rank][borrower] = np.arange(first[rank], first[rank] + n)
+            first[rank] += n
+    width = rng.choice([1, 1, 4])
+    speeds = np.exp([rng.uniform(-2.0, 0.0) for _ in range(size)])
+    rounds = [
+        round_class(
+            rank,
+            [slice(row, min(row + width, n_rows[rank])) for row in range(first[rank], n_rows[rank], width)],
+            lent=lent[rank],
+            lenders=[lender for lender in range(size) if rank in lent[lender]],
+            neighbours=graph.neighbours(rank).tolist(),
+            speeds=speeds,
+        )
+        for rank in range(size)
+    ]
+    row_s = rng.choice([1e-5, 1e-3, 1e-2])
+    draws = random.Random(seed)
+    world = Failing(rounds, lambda rank, job: row_s * len(numbers(job.rows)) / speeds[rank], Network((1e-6, 1e-3)), draws)
+    world.rng, world.chance, world.computed = draws, rng.choice([0.0, 0.0, 0.1]), []
+    late = [rng.choice([0.0, 0.0, 5e-3]) for _ in range(size)]
+    steps = itertools.count()
+
+    def check(world: World) -> None:
+        if size < 10 or not next(steps) % size:
+            check_law(world.rounds, n_rows, world.under_way.values())
+
+    world.run(late, check)
+    check_end(rounds, n_rows)
+    if not any(round.failed for round in rounds):
+        assert sorted(world.computed) == [(rank, row) for rank, n in enumerate(n_rows) for row in range(n)]
+        known = sum(timed.ticks for round in rounds for timed in round.learned.timed)
+        assert known == pytest.approx(world.busy_s.sum()), f"{world.busy_s.sum()} ticks were taken, {known} are known"
+    return world
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_simulated_rounds_keep_the_law_at_each_step(first: int) -> None:
+    for seed in range(first, first + 100):
+        try:
+            play(seed)
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_many_ranks_and_help() -> None:
+    helped = 0
+    for seed in range(6):
+        world = play(seed, sizes=(16, 33, 64))
+        helped += sum(timed.helped for round in world.rounds for timed in round.learned.timed)
+    assert helped > 0
+
+
+MUTANTS = [
+    # what is lent, and to whom
+    ("self._lend(borrower, Loan(rows, helps=False))", "pass"),
+    ("        self.to_lend = None\n        return sends", "        return sends"),
+    ("        del self.home[-n:]\n", ""),
+    ("        del self.home[-n:]\n", "        del self.home[:n]\n"),
+    ("        del self.home[-n:]\n", "        del self.home[-n - 1:]\n"),
+    ("if self.home and rank not in self.away:", "if self.home:"),
+    ("for rank in self.dry:\n            if", "for rank in range(len(self.speeds)):\n            if"),
+    ("self._lend(rank, Loan(rows, helps=True))", "pass"),
+    ("[(rank, Message(Kind.HELP, rows))]", "[(rank, Message(Kind.PLANNED, rows))]"),
+    ("[(rank, Message(Kind.HELP, rows))]", "[]"),
+    ("[cut(block, rows, count(block)), cut(block, 0, rows)]", "[cut(block, 0, rows)]"),
+    ("[cut(block, rows, count(block)), cut(block, 0, rows)]", "[block, cut(block, 0, rows)]"),
+    # who is dry, and who is told
+    ("idle = not (self.home or self.borrowed or", "idle = not (self.borrowed or"),
+    ("idle = not (self.home or self.borrowed or", "idle = bool(self.dry) or not (self.home or self.borrowed or"),
+    ("            self.begun, self.at = True, now + PAUSE_S\n", "            self.at = now + PAUSE_S\n"),
+    ("        self.next, self.at = self.next + 1, now + PAUSE_S\n        self._skip()\n",
+     "        self.next, self.at = self.next + 1, now + PAUSE_S\n"),
+    ("        self.next, self.at = self.next + 1, now + PAUSE_S\n", "        self.at = now + PAUSE_S\n"),
+    ("or self.next >= self.size:\n            return []", "or self.next > self.size:\n            return []"),
+    ("            self.dry[source] = None\n", ""),
+    # when it is over
+    ("not (self.home or self.away or self.lenders)", "not (self.home or self.away)"),
+    ("not (self.home or self.away or self.lenders)", "not (self.home or self.lenders)"),
+    ("not (self.home or self.away or self.lenders)", "not (self.away or self.lenders)"),
+    ("not (self.home or self.away or self.lenders)",
+     "not (self.home or self.away or self.lenders or self.borrowed or self.dry)"),
+    ("        self.over = True\n", ""),
+    ("            self.lenders.remove(source)\n", ""),
+    # what arrives
+    ("loan = self.away.pop(source)\n            if", "loan = self.away[source]\n            if"),
+    ("self.learned.timed.append(Timed(loan.rows, source", "self.learned.timed.append(Timed(loan.rows[:0], source"),
+    ("            if kind is Kind.DONE:\n                self.learned",
+     "            if False:\n                self.learned"),
+    ("self.borrowed.append(Job(source, rows, message.kind is Kind.HELP, message.payload))", "pass"),
+    ("        if rows is None or not count(rows):\n            return []\n", ""),
+    # what is computed
+    ("            self.home.pop()\n", ""),
+    ("        self.borrowed.popleft()\n", ""),
+    ("[(job.owner, Message(Kind.DONE, ticks=ticks, payload=payload))]", "[]"),
+    ("self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))", "pass"),
+    # what is told
+    ("if self.settled and not (self.borrowed or self.told)", "if not (self.borrowed or self.told)"),
+    ("if self.settled and not (self.borrowed or self.told)",
+     "if not (self.home or self.away or self.borrowed or self.told)"),
+    ("if self.settled and not (self.borrowed or self.told)", "if self.settled and not self.told"),
+    ("        self.learned.told = True\n", ""),
+    ("            self.learned.late_ticks += ticks\n", "            pass\n"),
+    ("            self.learned.late_ticks += ticks\n",
+     "            self.learned.late_ticks += ticks\n            self.learned.help_ticks += ticks\n"),
+    ("            self.learned.planned_ticks += ticks\n", "            pass\n"),
+    ("elif known:\n            self.learned.planned_ticks", "if known:\n            self.learned.planned_ticks"),
+    ("                self.learned.failed = True\n", "                pass\n"),
+    ("self.learned.failed = self.learned.failed or not self.told", "pass"),
+    # failures
+    ("        self.home.clear()\n", ""),
+    ("        self.borrowed.clear()\n", ""),
+    ("sends = [(job.owner, Message(Kind.FAILED)) for job in self.borrowed]", "sends = []"),
+    ("            return [(source, Message(Kind.FAILED))]\n", "            return []\n"),
+    ("        if self.failed:\n            return [(source, Message(Kind.FAILED))]\n", ""),
+    ("home[-2:] = [join(home[-2:])]", "home[-2:] = home[-1:]"),
+    ("home[-2:] = [join(home[-2:])]", "home[-2:] = home[-2:-1]"),
+    ("home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]", "home[-1:] = [cut(block, 0, rows)]"),
+]  # fmt: skip
+
+
+def mutant(before: str, after: str) -> type[Round]:
+    """The class `Round` with one change in its source; the types of its messages stay the same."""
+    source = inspect.getsource(round_module)
+    assert source.count(before) >= 1, f"no such place: {before!r}"
+    changed = types.ModuleType("mutant")
+    vars(changed)["__name__"] = round_module.__name__  # for its dataclass
+    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
+    for name in ("Kind", "Message", "Job", "Computed"):  # not Telling: it may be the one that is changed
+        setattr(changed, name, getattr(round_module, name))
+    mutated: type[Round] = changed.Round
+    return mutated
+
+
+def find_fault(round_class: type[Round]) -> Exception | None:
+    """What is wrong with it: every state of the smallest rounds, simulations, every state of the others."""
+    try:
+        for number, (*setting, failures) in enumerate(SMALL):
+            if number == QUICK:
+                for seed in range(60):
+                    play(seed, round_class=round_class)
+            explore(first_state(*setting, failures=failures, round_class=round_class), most_states=20_000)
+    except (AssertionError, ProtocolError, IndexError, TypeError) as fault:
+        return fault
+    return None
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    assert find_fault(mutant(*MUTANTS[number])) is not None, MUTANTS[number]
+
+
+def test_what_the_table_rules_out() -> None:
+    lent = {4: np.arange(2), 5: np.arange(0)}
+    round = Round(0, [slice(2, 3)], lent=lent, lenders=[3], neighbours=[1, 2], speeds=np.ones(6))
+    round.turn(0.0, [])
+    assert set(round.away) == {4}
+    wrong = [(1, Kind.PLANNED), (1, Kind.HELP), (3, Kind.HELP), (5, Kind.DONE), (1, Kind.FAILED)]
+    for source, kind in wrong:
+        with pytest.raises(ProtocolError, match=f"rank 0 got {kind.name} from rank {source}"):
+            round.turn(0.0, [(source, Message(kind, slice(0, 1)))])
+    round.turn(0.0, [(1, Message(Kind.DRY))])
+    with pytest.raises(ProtocolError, match="rank 1"):
+        round.turn(0.0, [(1, Message(Kind.DRY))])
+    with pytest.raises(ProtocolError, match="rank 0 got OVER from rank 0"):
+        round.turn(0.0, [(0, Message(Kind.OVER))])
+
+
+def test_rows_that_could_not_be_packed_have_not_left() -> None:
+    round = Round(0, [slice(2, 5)], lent={1: np.arange(2), 2: slice(0, 0)}, lenders=[], neighbours=[3], speeds=np.ones(4))
+    assert [(rank, message.kind) for rank, message in round.turn(0.0, [])] == [(1, Kind.PLANNED), (2, Kind.PLANNED)]
+    sends = round.fail() + round.take_back(1)
+    assert [(rank, message.kind, len(numbers(message.rows))) for rank, message in sends] == [(1, Kind.PLANNED, 0)]
+    assert not round.away
+    assert round.learned.rows_lent == 0
+    ((to, learned),) = round.turn(0.0, [])  # a rank that has failed wants no help
+    assert (to, learned.kind, learned.payload.failed, round.settled) == (0, Kind.LEARNED, True, True)
+
+
+def test_neighbours_are_told_at_once_and_one_more_after_each_pause() -> None:
+    round = Round(2, [], lent={}, lenders=[], neighbours=[1, 4], speeds=np.ones(6))
+    told = []
+    for _ in range(6):
+        sends = round.turn(round.wake_at if told else 0.0, [])
+        told.append([rank for rank, message in sends if message.kind is Kind.DRY])
+        assert round.turn(PAUSE_S * (len(told) - 0.5), []) == []
+        if round.wake_at == math.inf:
+            break
+    assert told == [[1, 4], [3], [5], [0]]
+    round = Round(2, [], lent={}, lenders=[], neighbours=[1, 4], speeds=np.ones(6))
+    round.turn(0.0, [])
+    round.turn(0.0, [(1, Message(Kind.HELP, slice(0, 9)))])
+    assert round.wake_at == math.inf  # it has something to do
+    assert round.job is not None
+    round.done(round.job, Computed(1.0, 1.0))
+    assert round.turn(1.0, []) == []
+    assert round.wake_at == 1.0 + PAUSE_S
+
+
+def test_every_rank_gets_rows_of_one_that_has_all() -> None:
+    """In the first call, unequal speeds unknown: near the bound, neighbour or not."""
+    for size, speeds, most in ((4, [0.8, 0.4, 0.2, 0.2], 1.1), (4, [0.2, 0.4, 0.8, 0.2], 1.2), (16, [1.0] * 16, 1.35)):
+        n = 2000
+        rounds = [
+            Round(rank, [slice(k, k + 20) for k in range(0, n, 20)] if rank == 0 else [], lent={}, lenders=[],
+                  neighbours=mesh(*most_square_mesh(size)).neighbours(rank).tolist(), speeds=np.ones(size))
+            for rank in range(size)
+        ]  # fmt: skip
+        clock = _Clock([np.full(n, 4e-3)], np.array(speeds), 0.0, random.Random(0))
+        world = World(rounds, clock.seconds, Network((1e-5, 1e-5)), random.Random(0))
+        seconds = world.run(np.zeros(size)).max()
+        bound = n * 4e-3 / sum(speeds)
+        assert world.busy_s.min() > 0.5 * bound, (size, world.busy_s)
+        assert seconds < most * bound, (size, seconds / bound)
+
+
+@pytest.mark.parametrize("faster", [0.1, 0.5, 1.0, 3.0, 20.0])
+@pytest.mark.parametrize("row_s", [1e-5, 5e-3, 1.0])
+def test_a_helper_gets_a_part_of_its_share_that_comes_back_in_time(faster: float, row_s: float) -> None:
+    share = faster / (1.0 + faster)
+    for n in range(1, 60):
+        for sizes in ([1] * n, [3] * n, [9, *[2] * (n - 1)]):
+            given = part(sizes, row_s, share, faster)
+            rows, left = sum(sizes[:given]), sum(sizes)
+            assert rows * row_s / faster + 2 * LATENCY_S <= left * row_s or given == 0
+            assert rows <= max(sizes[0], share * left + 0.5 * max(sizes))
+            if PART * share * left * row_s > BLOCK_S:
+                assert rows <= max(sizes[0], PART * share * left + 0.5 * max(sizes))
+            if sizes[0] * row_s / faster + 2 * LATENCY_S > left * row_s:
+                assert given == 0
+    assert part([4], 0.0, 0.5, 1.0) == 0
+
+
+def test_blocks_that_follow_each_other_are_joined_to_one() -> None:
+    assert join([slice(6, 9), slice(3, 6), slice(0, 3)]) == slice(0, 9)
+    assert numbers(join([slice(6, 9), slice(0, 3)])).tolist() == [0, 1, 2, 6, 7, 8]
+    assert numbers(join([np.array([4, 9]), slice(0, 2)])).tolist() == [0, 1, 4, 9]
+
+
+@pytest.mark.parametrize("handling_s", [0.0, 1e-3])
+def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s: float) -> None:
+    """In a first call a slow host spent half of its time between blocks of some rows."""
+    row_s, n = 0.1e-3, 1000
+    home = [slice(first, first + 2) for first in range(0, n, 2)]
+    round = Round(0, home, lent={}, lenders=(), neighbours=(), speeds=np.ones(1), handling_s=handling_s)
+    computed, lengths = list[int](), list[int]()
+    while round.home:
+        round.turn(0.0, [])
+        job = round.job
+        assert job is not None
+        computed += numbers(job.rows).tolist()
+        lengths.append(len(numbers(job.rows)))
+        round.done(job, Computed(row_s * lengths[-1], row_s * lengths[-1]))
+    assert computed == list(range(n))
+    shortest = int(shortest_s(handling_s) / row_s)
+    assert lengths[0] == 2  # nothing is known yet
+    assert all(shortest - 2 <= length <= shortest for length in lengths[1:-1])
+
+
+def test_the_end_of_late_ranks() -> None:
+    speeds = np.array([1.0, 1.0, 2.0])
+    assert end_s(8.0, speeds, np.zeros(3)) == pytest.approx(2.0)
+    assert end_s(8.0, speeds, np.array([0.0, 4.0, 1.0])) == pytest.approx(10.0 / 3.0)  # the second comes too late
+    assert end_s(0.0, speeds, np.array([0.0, 4.0, 1.0])) == 0.0
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        late, speeds = rng.exponential(1.0, 5), rng.uniform(0.1, 5.0, 5)
+        late -= late.min()
+        end = end_s(3.0, speeds, late)
+        assert (speeds * np.maximum(0.0, end - late)).sum() == pytest.approx(3.0)

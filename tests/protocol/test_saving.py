@@ -1,0 +1,245 @@
+"""The folder of saves, on a disk that dies at any operation: what is read is the newest committed save, whole."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import random
+import struct
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lb_mpi.errors import SaveError
+from lb_mpi.frames import frame
+from lb_mpi.saving import folder as real
+from lb_mpi.saving.folder import Folder
+from tests.protocol.memory_disk import Died, MemoryDisk
+from tests.protocol.saving_mutants import MUTANTS
+
+ROOT = Path("/runs/saves")
+RANKS = 2
+attempts = itertools.count(1)
+
+
+class Run:
+    """A run that saves at each step, as `lb_mpi.save` does, and goes on from what it finds.  Each save is told from all
+    others, of the same step, too, by the number of the attempt.
+    """
+
+    def __init__(self, disk: MemoryDisk, made: Callable[..., Folder]) -> None:
+        self.folder = made(ROOT, "rows", disk)
+        self.begun = self.committed = -1
+
+    def load(self) -> tuple[int, list[str]]:
+        """The step that was found (-1: none), and what was wrong with newer ones."""
+        found, wrong = self.folder.newest(self.folder.saves(), self._read)
+        return (-1 if found is None else found), wrong
+
+    def _read(self, saved: real.Saved) -> int:
+        attempt = saved.meta["attempt"]
+        assert list(saved.parts) == [f"rank-{rank}.npy" for rank in range(RANKS)]
+        for rank, name in enumerate(saved.parts):
+            content = b"".join(contents(saved.number, rank, attempt))
+            assert self.folder.read(saved, name) == content, "a mixture"
+            assert self.folder.read(saved, name, 3, 8) == content[3:8]
+        return saved.number
+
+    def save(self, number: int) -> None:
+        attempt = next(attempts)
+        self.folder.begin(number)
+        self.begun = number
+        parts = [
+            self.folder.write(number, f"rank-{rank}.npy", contents(number, rank, attempt)) for rank in range(RANKS)
+        ]
+        self.folder.commit(number, {"attempt": attempt}, parts)
+        self.committed = number
+        assert len(self.folder.saves().whole) <= 2
+
+    def go_on(self, upto: int, every: int = 1) -> None:
+        self.folder.lock()
+        found, wrong = self.load()
+        assert not wrong
+        self.begun = self.committed = found
+        for number in range(found + every, upto + 1, every):
+            self.save(number)
+
+
+def contents(number: int, rank: int, attempt: int) -> list[bytes]:
+    return [f"{number} of rank {rank}, ".encode(), b"x" * (attempt % 7), f"attempt {attempt}".encode()]
+
+
+def check_deaths(made: Callable[..., Folder], *, seconds: int) -> None:
+    """Death at each operation of three saves, then of what goes on from there (`seconds` of those deaths, at random)."""
+    chance = random.Random(1)
+    whole = MemoryDisk()
+    Run(whole, made).go_on(2)
+    for at in range(whole.steps + 1):
+        for survives in (1.0, 0.0, *[0.5] * 6):
+            disk = die(MemoryDisk(at), made, 2, survives, chance)
+            for _ in range(seconds):
+                again = disk.after_death(chance, 1.0)
+                again.dies_at = chance.randrange(40)
+                die(again, made, 4, chance.choice((1.0, 0.0, 0.5)), chance)
+            Run(disk, made).go_on(4)
+            assert Run(disk, made).load() == (4, [])
+
+
+def die(disk: MemoryDisk, made: Callable[..., Folder], upto: int, survives: float, chance: random.Random) -> MemoryDisk:
+    """Run until the disk dies, or to the end; what is left has the law, and is returned."""
+    before = Run(disk.after_death(chance, 1.0), made).load()[0]
+    run = Run(disk, made)
+    with contextlib.suppress(Died):
+        run.go_on(upto)
+    left = disk.after_death(chance, survives)
+    after = Run(left, made)
+    found, wrong = after.load()
+    assert not wrong, "a manifest without its parts"
+    for saved in after.folder.saves().whole:  # what is half removed is none
+        after._read(saved)
+    assert max(run.committed, before) <= found <= max(run.begun, before)
+    return left
+
+
+def check_damage(made: Callable[..., Folder]) -> None:
+    """What is flipped, torn or lost costs one save, and the next saves are as good as any."""
+    chance = random.Random(1)
+    for how, name in itertools.product(("flip", "tear", "lose"), ("rank-0.npy", "rank-1.npy", "manifest")):
+        for every in (1, 2):
+            disk = MemoryDisk()
+            Run(disk, made).go_on(3)
+            newest = ROOT / "save-00000003"
+            disk.damage(newest / name, how, chance)
+            run = Run(disk, made)
+            found, wrong = run.load()
+            assert found == 2
+            assert len(wrong) == (not (name == "manifest" and how == "lose"))  # that one isn't committed any more
+            assert all("save-00000003" in text for text in wrong)
+            run.save(2 + every)  # in its place, or after it
+            disk.damage(ROOT / f"save-{2 + every:08d}" / "rank-0.npy", "tear", chance)
+            assert Run(disk, made).load()[0] == 2
+            disk.damage(ROOT / "save-00000002" / "rank-0.npy", "lose", chance)
+            with pytest.raises(SaveError, match=r"nothing that is saved in .* can be read: .*torn; .*can't be read"):
+                Run(disk, made).load()
+
+
+def check_words(made: Callable[..., Folder]) -> None:
+    """What is refused, and what stays as it is then."""
+    disk = MemoryDisk()
+    run = Run(disk, made)
+    assert run.load() == (-1, [])
+    run.go_on(2)
+    for number in (1, 2):
+        with pytest.raises(ValueError, match=f"step = {number}: expected more than 2, which is saved in /runs/saves"):
+            run.folder.begin(number)
+    run.folder.discard(2)  # it's committed
+    assert Run(disk, made).load() == (2, [])
+    run.folder.begin(5)
+    run.folder.write(5, "rank-0.npy", [b"abc"])
+    with pytest.raises(FileExistsError):
+        run.folder.write(5, "rank-0.npy", [b"abc"])
+    run.folder.discard(5)
+    assert disk.names(ROOT) == ["save-00000001", "save-00000002"]
+    with pytest.raises(ValueError, match="manifest is of a save of rows: expected one of search"):
+        made(ROOT, "search", disk).saves()
+    for name in ("manifest", "manifest.new", "../x", "a/b", "", ".", "a b", "a" * 300):
+        with pytest.raises(ValueError, match=r"part = .*: expected letters"):
+            run.folder.write(2, name, [])
+    newest = disk._at(ROOT / "save-00000002" / "manifest")
+    whole = newest.data
+    for at in range(20):  # its magic and its version, too, may be flipped
+        newest.data = whole[:at] + bytes([whole[at] ^ 8]) + whole[at + 1 :]
+        step, wrong = Run(disk, made).load()
+        assert (step, wrong) == (1, ["/runs/saves/save-00000002/manifest: no manifest of a save, or torn or flipped"])
+    newest.data = whole
+    moved = disk._at(ROOT / "save-00000001" / "manifest")
+    disk._at(ROOT / "save-00000002").now["manifest"] = moved
+    assert run.load() == (1, ["/runs/saves/save-00000002/manifest: belongs to save 1"])
+    moved.data = frame(struct.pack("<6sH", b"lbsave", 3)) + moved.data[20:]
+    with pytest.raises(ValueError, match="manifest has version 3 of the format: expected 2"):
+        run.load()
+
+
+def test_death_at_any_operation_leaves_the_newest_committed_save() -> None:
+    check_deaths(Folder, seconds=4)
+
+
+def test_what_is_damaged_is_told_and_the_save_before_is_read() -> None:
+    check_damage(Folder)
+
+
+def test_what_is_refused_is_said_in_words() -> None:
+    check_words(Folder)
+
+
+def mutant(before: str, after: str) -> Callable[..., Folder]:
+    source = inspect.getsource(real)
+    assert source.count(before) >= 1, f"no such place: {before!r}"
+    changed = types.ModuleType("mutant")
+    exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
+    return changed.Folder
+
+
+def fault_of(made: Callable[..., Folder]) -> BaseException | None:
+    try:
+        check_words(made)
+        check_damage(made)
+        check_deaths(made, seconds=1)
+    except (Exception, pytest.fail.Exception) as fault:
+        return fault
+    return None
+
+
+@pytest.mark.parametrize("number", range(len(MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    assert fault_of(mutant(*MUTANTS[number])) is not None, MUTANTS[number]
+
+
+def test_on_a_real_disk(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "new" / "saves", "rows")
+    assert folder.saves() == ([], [])
+    folder.lock()
+    folder.lock()  # it has it
+    with pytest.raises(OSError, match=r"another run saves to .*saves"):
+        Folder(tmp_path / "new" / "saves", "rows").lock()
+    for number in range(4):
+        folder.begin(number)
+        parts = [folder.write(number, "a", [b"one", memoryview(b"two")]), folder.write(number, "b", [])]
+        folder.commit(number, {"numbers": [1, 2.5], "none": None}, parts)
+    assert sorted(path.name for path in folder.path.iterdir()) == ["lock", "save-00000002", "save-00000003"]
+    saved = folder.saves().whole[0]
+    assert saved.meta == {"numbers": [1, 2.5], "none": None}
+    assert (folder.read(saved, "a"), folder.read(saved, "a", 2, 4), folder.read(saved, "b")) == (b"onetwo", b"et", b"")
+    folder.close()
+    again = Folder(folder.path, "rows")
+    again.lock()
+    again.close()
+
+
+def test_a_full_disk_leaves_what_was_saved(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, "rows")
+    folder.begin(1)
+    folder.commit(1, {}, [folder.write(1, "a", [b"one"])])
+    folder.begin(2)
+    (tmp_path / "save-00000002" / "manifest.new").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"manifest\.new"):
+        folder.commit(2, {}, [folder.write(2, "a", [b"two"])])
+    folder.discard(2)
+    assert [saved.number for saved in folder.saves().whole] == [1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["save-00000001"]
+
+
+def test_a_file_named_like_a_save_is_none(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, "rows")
+    folder.begin(3)
+    folder.commit(3, {}, [folder.write(3, "part", [b"rows"])])
+    (tmp_path / "save-00000012").write_text("no folder")
+    assert [saved.number for saved in folder.saves().whole] == [3]
+    with pytest.raises(NotADirectoryError, match="save-00000012"):
+        folder.begin(12)
+    folder.begin(13)
+    folder.commit(13, {}, [folder.write(13, "part", [b"rows"])])
+    assert (tmp_path / "save-00000012").read_text() == "no folder"

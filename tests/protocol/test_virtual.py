@@ -1,0 +1,145 @@
+"""The virtual carrier: order, links, jobs and ends, with a toy actor; and what all protocols' actors have in common."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lb_mpi.actor import Actor
+from lb_mpi.balancing.round import Kind as RoundKind
+from lb_mpi.balancing.round import Message as RoundMessage
+from lb_mpi.balancing.round import Round
+from lb_mpi.pooling.worker import End, Worker
+from lb_mpi.searching.drafting import Kind, Message
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.searcher import Reason, Searcher
+from lb_mpi.virtual import Network, Raised, Virtual
+from tests.pile import Pile
+
+
+class Player:
+    """Rank 0 sends numbers to rank 1 while it has jobs; rank 1 notes what comes, and when."""
+
+    def __init__(self, rank: int, jobs: int) -> None:
+        self.rank, self.left = rank, jobs
+        self.heard: list[tuple[float, list[Any]]] = []
+        self.results: list[object] = []
+        self.wake_at = math.inf
+
+    @property
+    def over(self) -> bool:
+        return not self.left
+
+    @property
+    def job(self) -> str | None:
+        return "work" if self.left else None
+
+    def turn(self, now: float, arrived: Iterable[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        self.heard.append((now, list(arrived)))
+        return [(1, self.left)] if self.rank == 0 and self.left else []
+
+    def done(self, job: str, result: object) -> list[tuple[int, Any]]:
+        self.left -= 1
+        self.results.append(result)
+        return []
+
+    def fail(self, error: BaseException) -> list[tuple[int, Any]]:
+        self.left = 0
+        self.results.append(error)
+        return [(0, "failed")]
+
+
+class Game(Virtual[Any, str]):
+    """A job takes as many seconds as its rank has, and fails on rank 2."""
+
+    seconds = (1.0, 2.5, 1.0)
+
+    def begin(self, rank: int, job: str) -> float:
+        return self.seconds[rank]
+
+    def end(self, rank: int, job: str) -> str:
+        if rank == 2:
+            raise Raised(ValueError("no"))
+        return f"{job} on {rank}"
+
+    def n_bytes(self, message: Any) -> int:
+        return 10
+
+
+def play(network: Network, *jobs: int, host_of: tuple[int, ...] = (), seed: int = 0) -> tuple[Game, list[Player]]:
+    players = [Player(rank, n) for rank, n in enumerate(jobs)]
+    game = Game(players, network, random.Random(seed), host_of)
+    for rank in range(len(jobs)):
+        game.start(rank)
+    while game.step():
+        pass
+    return game, players
+
+
+def test_a_rank_in_a_job_serves_what_has_arrived_at_its_end() -> None:
+    game, (zero, one) = play(Network((0.25, 0.25)), 3, 1)
+    assert [now for now, _ in zero.heard] == [0.0, 1.0, 2.0, 3.0]
+    assert one.heard == [(0.0, []), (2.5, [(0, 3), (0, 2), (0, 1)])]
+    assert one.results == ["work on 1"]
+    assert (game.sent, game.ended_s, game.under_way) == ([3, 0], [3.0, 2.5], {})
+
+
+def test_what_a_job_raises_is_told_to_the_actor() -> None:
+    _, (zero, _, two) = play(Network(), 1, 0, 2)
+    assert [str(error) for error in two.results] == ["no"]
+    assert [mail for _, arrived in zero.heard for mail in arrived] == [(2, "failed")]
+
+
+def test_hosts_bytes_and_overhead_take_their_time() -> None:
+    def arrives(network: Network, host_of: tuple[int, ...] = ()) -> float:
+        return next(now for now, arrived in play(network, 1, 0, host_of=host_of)[1][1].heard if arrived)
+
+    apart = Network((0.25, 0.25), (0.75, 0.75))
+    assert (arrives(apart), arrives(apart, (0, 0)), arrives(apart, (0, 1))) == (0.25, 0.25, 0.75)
+    assert arrives(Network((0.25, 0.25), bytes_per_s=20.0)) == 0.75
+    assert arrives(Network((0.25, 0.25), overhead_s=0.5)) == 0.75
+
+
+def test_messages_between_two_ranks_keep_their_order() -> None:
+    overtaken = 0
+    for seed in range(20):
+        _, (_, one) = play(Network((1e-3, 1e3)), 12, 0, seed=seed)
+        assert [mail for _, arrived in one.heard for _, mail in arrived] == list(range(12, 0, -1))
+        times = [now for now, arrived in one.heard for _ in arrived]
+        overtaken += len(set(times)) < 12
+    assert overtaken  # or the order proves nothing
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("latency_s", (0.0, 1.0)), ("between_s", (2.0, 1.0)), ("bytes_per_s", 0.0), ("overhead_s", -1.0)],
+)
+def test_bad_networks_are_named(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{field} = "):
+        Network()._replace(**{field: value}).checked()
+
+
+def ended() -> list[tuple[Actor[Any, Any, Any], Any]]:
+    """An actor of each protocol that is over, and a message that may still come to it."""
+    searcher = Searcher(1, range(2), Pile(3), Options())
+    searcher.turn(0.0, [(0, Message(Kind.STOP, 0, pid=Reason.FOUND))])
+    round = Round(0, [], lent={}, lenders=[], neighbours=[1], speeds=np.ones(2))
+    round.turn(0.0, [])
+    round.turn(0.0, [(0, RoundMessage(RoundKind.OVER))])
+    worker = Worker(0, [0], words=[0], speeds={0: 1.0})
+    worker.begin(1, 0, 3)
+    worker.turn(0.0, [(0, End())])
+    return [(searcher, Message(Kind.DRAFTING, 0, 1)), (round, RoundMessage(RoundKind.DRY)), (worker, End())]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_an_actor_that_is_over_is_silent_and_drops_what_comes(number: int) -> None:
+    actor, message = ended()[number]
+    assert (actor.over, actor.job, actor.wake_at) == (True, None, math.inf)
+    assert actor.turn(1.0, [(1, message)]) == []
+    assert (actor.over, actor.job) == (True, None)

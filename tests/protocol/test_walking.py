@@ -1,0 +1,398 @@
+"""Walking drafts: their table row by row, every state of small searches, seeded simulations, and known-wrong variants."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from lb_mpi.errors import SearchError
+from lb_mpi.searching import drafting, searcher, simulate, table, tree, walking
+from lb_mpi.searching.drafting import PATIENCE, Drafting, Kind, Message, ProtocolError, State
+from lb_mpi.searching.drafts import Draft
+from lb_mpi.searching.options import Options
+from lb_mpi.searching.walking import REACH, Terms, Walking
+from tests.pile import Heap, Pile, Post, unpack
+from tests.protocol.explore_search import explore, explore_walks, first_walks, first_world
+from tests.protocol.law import check_law, under_way
+from tests.protocol.mutants import WALK_MUTANTS
+from tests.protocol.test_protocol import mutant_of, run
+
+SIZE, ME = 16, 5  # neighbours 4 (its parent), 7, 1, 13; no children
+
+
+def make(
+    items: int = 0, *, threshold: float = 1.0, rank: int = ME, once: bool = False, pile: type[Pile] = Heap
+) -> Walking:
+    heap = pile(100)
+    walk = Walking(rank, SIZE, heap, Terms(threshold, lambda n: n - 1, once=once))
+    if items:
+        heap.items = list(range(items))
+        walk.start()
+    return walk
+
+
+def walked(source: int, seq: int = 1, left: int = REACH) -> Message:
+    return Message(Kind.DRAFTING, source, seq, left)
+
+
+def work(*items: int, seq: int = 0, sender: int = 4) -> Message:
+    return Message(Kind.WORK, ME, seq, sender, payload=b"".join(item.to_bytes(4, "little") for item in items))
+
+
+def idle() -> Walking:
+    """A rank that has run dry, and whose walk is out."""
+    walk = make(1)
+    walk.problem.items.clear()
+    assert walk.settle(0.0) == [(15, walked(ME))]
+    assert walk.state is State.WALKING
+    return walk
+
+
+def test_a_rank_is_born_asleep_and_its_draft_stands_with_its_parent() -> None:
+    born = make()
+    assert (born.state, born.stood, born.settle(0.0), born.wake_at) == (State.ASLEEP, {4}, [], float("inf"))
+    parent = make(rank=4)
+    assert parent.drafts.standing == [Draft(6, 0, 2), Draft(5, 0, 1)]
+    root = make(rank=0)
+    assert root.drafts.standing == [Draft(8, 0, 8), Draft(4, 0, 4), Draft(2, 0, 2), Draft(1, 0, 1)]
+    assert root.stood == set()
+
+
+def test_a_walk_that_comes_home_leaves_drafts_with_the_neighbours_that_have_none() -> None:
+    walk = idle()
+    assert walk.receive(walked(ME, left=0), 0.0) == [(rank, Message(Kind.STAND, ME)) for rank in (7, 1, 13)]
+    assert (walk.state, walk.stood, walk.settle(0.0)) == (State.ASLEEP, {1, 4, 7, 13}, [])
+
+
+def test_work_consumes_the_draft_that_it_answers() -> None:
+    walk = idle()
+    walk.receive(work(7, seq=1, sender=9), 0.0)
+    assert (walk.state, walk.out, walk.stood, walk.problem.items) == (State.BUSY, False, {4}, [7])
+    walk = idle()
+    walk.receive(work(7), 0.0)
+    assert (walk.state, walk.out, walk.stood) == (State.BUSY, True, set())
+
+
+def test_a_walk_that_comes_home_to_work_is_dropped() -> None:
+    walk = idle()
+    walk.receive(work(7), 0.0)
+    assert walk.receive(walked(ME, left=0), 0.0) == []
+    assert (walk.state, walk.out) == (State.BUSY, False)
+
+
+def test_an_earlier_walk_that_is_still_out_counts() -> None:
+    walk = idle()
+    walk.receive(work(7), 0.0)
+    walk.problem.items.clear()
+    assert walk.settle(0.0) == []
+    assert (walk.state, walk.seq) == (State.WALKING, 1)
+
+
+def test_work_for_a_busy_rank_is_kept_until_it_has_nothing_else() -> None:
+    walk = make(2)
+    walk.receive(work(7, 8), 0.0)
+    assert (walk.settle(0.0), walk.problem.items, walk.load) == ([], [0, 1], 2.0)
+    walk.problem.items.clear()
+    assert (walk.settle(0.0), walk.problem.items, walk.state) == ([], [7, 8], State.BUSY)
+
+
+def test_what_is_kept_goes_whole_to_the_first_draft() -> None:
+    walk = make(1)
+    walk.receive(work(7, 8), 0.0)
+    walk.receive(walked(9, 3), 0.0)
+    ((to, given),) = walk.settle(0.0)
+    assert (to, given.kind, given.source, given.seq, given.pid, unpack(given.payload)) == (
+        9,
+        Kind.WORK,
+        9,
+        3,
+        ME,
+        [7, 8],
+    )
+
+
+def test_one_split_serves_walks_first_then_those_that_stand_as_far_as_it_is_enough() -> None:
+    walk = make(8, threshold=4.0)  # 8 / 2 - 1 = 3 shares
+    for message in (Message(Kind.STAND, 7), walked(9, 3), Message(Kind.STAND, 1), walked(2, 6, 5), walked(12, 1, 1)):
+        assert walk.receive(message, 0.0) == []
+    sends = walk.settle(0.0)
+    assert [(to, message.kind, message.seq) for to, message in sends] == [(9, 4, 3), (2, 4, 6), (12, 4, 1)]
+    assert sorted(item for _, message in sends for item in unpack(message.payload)) == [1, 2, 3, 5, 6, 7]
+    assert (walk.problem.items, walk.drafts.standing) == ([0, 4], [Draft(7, 0), Draft(1, 0)])
+
+
+def test_who_is_light_lets_walks_go_on_and_keeps_what_stands() -> None:
+    walk = make(4, threshold=4.0)
+    for message in (walked(9, 3, 2), walked(2, 6, 1), Message(Kind.STAND, 7)):
+        walk.receive(message, 0.0)
+    assert walk.settle(0.0) == [(15, walked(9, 3, 1)), (2, walked(2, 6, 0))]
+    assert walk.drafts.standing == [Draft(7, 0)]
+
+
+def test_a_problem_that_is_split_in_halves_serves_many_too() -> None:
+    walk = make(8, pile=Pile)
+    for source in (9, 10, 11):
+        walk.receive(walked(source), 0.0)
+    assert [len(unpack(message.payload)) for _, message in walk.settle(0.0)] == [4, 2, 1]
+
+
+def test_a_standing_draft_is_not_overtaken_for_ever() -> None:
+    walk = make(2)
+    walk.receive(Message(Kind.STAND, 7), 0.0)
+    served = []
+    for seq in range(PATIENCE + 2):
+        walk.problem.items = [1, 2, 3]
+        walk.receive(walked(9, 1 + seq), 0.0)
+        served += [to for to, message in walk.settle(0.0) if message.kind is Kind.WORK]
+        walk.terms = walk.terms._replace(threshold=2.0)  # one share each time
+    assert served == [*[9] * PATIENCE, 7, 9][: len(served)] or served[:2] == [9, 7]
+    assert 7 in served
+
+
+@pytest.mark.parametrize("rank", range(SIZE))
+def test_a_walk_goes_to_any_rank_but_this_one_and_its_source(rank: int) -> None:
+    walk = make(rank=rank)
+    for source in range(SIZE):
+        picked = set()
+        for k in range(SIZE):
+            walk.terms = walk.terms._replace(pick=lambda n, k=k: k % n)
+            picked.add(walk._next(source))
+        assert picked == set(range(SIZE)) - {rank, source}
+
+
+def test_who_is_dealt_one_share_never_asks_again() -> None:
+    walk = make(1, once=True)
+    walk.problem.items.clear()
+    assert (walk.settle(0.0), walk.state) == ([], State.ASLEEP)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (State.ASLEEP, walked(ME)),
+        (State.WALKING, walked(ME, 2)),
+        (State.WALKING, work(7, seq=2)),
+        (State.WALKING, work(7, sender=7)),
+        (State.WALKING, work(7)._replace(source=7)),
+        (State.BUSY, Message(Kind.STAND, 6)),
+        (State.BUSY, Message(Kind.REJECT, 9, 1)),
+        (State.BUSY, Message(Kind.NOWORK, ME, 1)),
+        (State.BUSY, Message(Kind.TOKEN, 4)),
+    ],
+)
+def test_what_is_not_in_the_table_is_a_protocol_error(state: State, message: Message) -> None:
+    walk = idle()
+    walk.state = state
+    walk.out = state is not State.ASLEEP
+    with pytest.raises(ProtocolError, match=f"rank 5 in {state.name}"):
+        walk.receive(message, 0.0)
+
+
+def test_a_second_standing_draft_of_one_rank_is_a_protocol_error() -> None:
+    walk = make(1)
+    walk.receive(Message(Kind.STAND, 7), 0.0)
+    with pytest.raises(ProtocolError, match="STAND"):
+        walk.receive(Message(Kind.STAND, 7), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "reach", "most_drafts", "states"),
+    [
+        (1, 7, 1, 1, 9),
+        (2, 7, 1, 2, 1300),
+        (2, 7, 8, 3, 1700),
+        (3, 3, 2, 1, 1000),
+        (3, 4, 1, 1, 7000),
+        (4, 2, 1, 2, 180),
+    ],
+)
+def test_the_law_holds_in_every_reachable_state(
+    size: int, limit: int, reach: int, most_drafts: int, states: int
+) -> None:
+    seen, ends = explore_walks(first_walks(size, limit, reach=reach), most_drafts=most_drafts)
+    assert seen >= states
+    assert ends > 0
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_any_rank_may_have_work_at_the_start(size: int) -> None:
+    assert explore_walks(first_walks(size, 4, spread=True), most_drafts=1)[1] > 0
+
+
+def test_a_late_standing_draft_feeds_a_busy_rank() -> None:
+    assert explore_walks(first_walks(2, 4, late=True), most_drafts=1)[0] > 800
+
+
+def test_halves_will_do() -> None:
+    assert explore_walks(first_walks(2, 6, pile=Pile), most_drafts=2)[1] > 0
+
+
+@pytest.mark.parametrize(("size", "limit", "spread", "states"), [(2, 7, False, 900), (3, 4, False, 1000), (3, 4, True, 100)])
+def test_work_that_belongs_to_somebody_gets_there_in_every_reachable_state(
+    size: int, limit: int, spread: bool, states: int
+) -> None:
+    seen, ends = explore_walks(first_walks(size, limit, pile=Post, spread=spread), most_drafts=1)
+    assert seen >= states
+    assert ends > 0
+
+
+def test_an_answer_ends_it_in_every_reachable_state() -> None:
+    for wanted in (1, 2, 5):
+        assert explore_walks(first_walks(2, 5, wanted=wanted), most_drafts=2)[1] > 0
+
+
+@pytest.mark.parametrize("broken", ["work", "load", "split", "absorb"])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_failure_ends_it_in_every_reachable_state(size: int, broken: str) -> None:
+    assert explore_walks(first_walks(size, 7 if size < 3 else 2, broken=broken), most_drafts=1)[1] > 0
+
+
+def event_of(rank: int, message: Message) -> str:
+    if message.kind is not Kind.DRAFTING:
+        return message.kind.name
+    return "own DRAFTING" if message.source == rank else "another's DRAFTING"
+
+
+@pytest.mark.parametrize(("route", "protocol"), [("ring", Drafting), ("random", Walking)])
+def test_every_step_is_in_the_table_and_every_row_of_it_is_seen(
+    monkeypatch: pytest.MonkeyPatch, route: str, protocol: type
+) -> None:
+    steps: set[tuple[str, str, str]] = set()
+    receive = protocol.receive
+
+    def noted(self: Drafting | Walking, message: Message, now: float) -> list:
+        before, event = self.state.name, event_of(self.rank, message)
+        if route == "ring" and event == "own DRAFTING":
+            event += ", nobody" if message.pid < 0 else ", pid"
+        sends = receive(self, message, now)
+        steps.add((before, event, self.state.name))
+        return sends
+
+    monkeypatch.setattr(protocol, "receive", noted)
+    if route == "ring":
+        explore(first_world(3, 4), most_drafts=1)
+        explore(first_world(2, 5), most_drafts=2)
+    else:
+        explore_walks(first_walks(2, 4, late=True), most_drafts=1)
+        explore_walks(first_walks(3, 3), most_drafts=1)
+        explore_walks(first_walks(2, 4, pile=Post), most_drafts=1)
+    rows = [row for row in table.TABLE if row.route == route and not row.event.startswith("(")]
+
+    def fits(row: table.Row, step: tuple[str, str, str]) -> bool:
+        state, event, then = step
+        here = row.state in (state, "any") or (row.state == "any but BUSY" and state != "BUSY")
+        return here and row.event == event and then == (state if row.then == "same" else row.then)
+
+    assert [step for step in steps if not any(fits(row, step) for row in rows)] == []
+    assert [row for row in rows if not any(fits(row, step) for step in steps)] == []
+
+
+def test_docstrings_show_the_table() -> None:
+    for module, route in ((drafting, "ring"), (walking, "random")):
+        assert table.draw(route) in module.__doc__
+        names = {name for row in table.TABLE if row.route == route for name in (row.state, row.then)}
+        assert {name for name in names if name not in ("any", "any but BUSY", "same")} <= set(State.__members__)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 33])
+def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
+    for seed in range(3 if size < 10 else 1):
+        run(size, seed, limit=200, route="random")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 33])
+@pytest.mark.parametrize("holds", [True, False])
+def test_simulated_searches_whose_work_belongs_to_ranks(size: int, holds: bool) -> None:
+    for seed in range(3 if size < 10 else 1):
+        piles = [Post(300) for _ in range(size)]
+        for rank, pile in enumerate(piles):
+            pile.rank, pile.size, pile.holds = rank, size, holds
+        result = simulate.search(
+            piles,
+            speeds=[1.0 / (1 + rank % 4) for rank in range(size)],
+            latency=(1e-6, 1e-3),
+            unit_s=20e-6,
+            quantum_s=60e-6,
+            seed=seed,
+            options=Options(threshold=1.0, seed=seed),
+            check=lambda simulation: check_law(simulation.searchers, under_way(simulation)),
+        )
+        assert sorted(result.value) == list(range(1, 301)), f"seed {seed}"
+
+
+def test_what_belongs_to_ranks_is_checked() -> None:
+    pile = Post(9)
+    pile.size = 2
+    for wrong, says in (
+        ([(1, b"")], "names rank 1: expected another one of 0 to 0"),
+        ([(0, "x")], r"expected a list of \(rank, bytes\)"),
+        (None, "expected a list"),
+    ):
+        pile.outgoing = lambda wrong=wrong: wrong  # type: ignore[method-assign]
+        with pytest.raises(SearchError, match=says):
+            simulate.search([pile])
+    with pytest.raises(ValueError, match="route = 'ring': expected 'random'"):
+        simulate.search([Post(3)], options=Options(route="ring"))
+    pile.incoming = None  # type: ignore[method-assign, assignment]
+    with pytest.raises(TypeError, match=r"expected incoming\(payload\), as it has outgoing\(\)"):
+        simulate.search([pile])
+
+
+def test_the_number_of_ranks_chooses_the_route_and_an_option_forces_it() -> None:
+    assert [Options().route_on(size) for size in (1, 32, 33)] == ["ring", "ring", "random"]
+    assert {Options(route=route).route_on(size) == route for size in (1, 33) for route in ("ring", "random")} == {True}
+    with pytest.raises(ValueError, match="route = 'line': expected one of ring, random"):
+        Options(route="line").checked()
+
+
+def reporters(size: int) -> Iterator[searcher.Searcher]:
+    for rank in range(size):
+        yield searcher.Searcher(rank, range(size), Pile(1), Options(report_every_s=1.0, route="random"))
+
+
+def test_reports_come_up_the_tree() -> None:
+    ranks = list(reporters(8))
+    for rank in range(1, 8):
+        ranks[rank].units = rank
+    heard = 0
+    for round_ in (1.0, 2.0, 3.0):
+        for rank in range(7, -1, -1):  # from the leaves
+            for to, message in ranks[rank].turn(round_, []):
+                if message.kind is Kind.REPORT:
+                    assert to == tree.parent(rank)
+                    assert round_ == 1.0, "who has no news is silent"
+                    ranks[to].turn(round_ - 0.5, [(rank, message)])
+                    heard += to == 0
+    assert heard == 3
+    assert {rank: report.units for rank, report in ranks[0].reports.items() if rank} == {r: r for r in range(1, 8)}
+
+
+def find_fault(searcher_class: type) -> BaseException | None:
+    """What is wrong with it: small explorations first."""
+
+    def explored(size: int, limit: int, most_drafts: int, **kind: object) -> None:
+        explore_walks(
+            first_walks(size, limit, searcher=searcher_class, **kind), most_drafts=most_drafts, most_states=20_000
+        )
+
+    try:
+        explored(2, 5, 2)
+        explored(2, 3, 2, late=True)
+        explored(2, 4, 1, late=True)
+        explored(4, 2, 1, spread=True, wanted=2)
+        explored(3, 3, 1)
+        explored(3, 4, 1, spread=True)
+        explored(3, 4, 1, late=True)
+        explored(2, 7, 1, pile=Post)
+        explored(3, 4, 1, pile=Post, spread=True)
+    except (AssertionError, ProtocolError) as fault:
+        return fault
+    return None
+
+
+@pytest.mark.parametrize("number", range(len(WALK_MUTANTS)))
+def test_known_wrong_variants_are_caught(number: int) -> None:
+    assert find_fault(mutant_of(*WALK_MUTANTS[number])) is not None, WALK_MUTANTS[number]
+
+
+def test_the_real_thing_has_no_fault() -> None:
+    assert find_fault(searcher.Searcher) is None

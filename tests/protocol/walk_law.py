@@ -1,0 +1,48 @@
+"""The law of walking drafts and of their termination, as a check of one global state."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from lb_mpi.searching import tree
+from lb_mpi.searching.drafting import MOVES, Kind, Send, State
+from lb_mpi.searching.searcher import Searcher
+from tests.protocol.engagement import check_engagement
+
+
+def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active: Sequence[bool]) -> None:
+    """The law as it stands in `lb_mpi.searching.walking`; `active`: who has work in hand, or kept."""
+    walks: Counter[int] = Counter()  # by source: DRAFTING under way or queued, or its WORK under way
+    stands: Counter[tuple[int, int]] = Counter()  # (source, neighbour): STAND under way or kept, or its WORK under way
+    for to, message in in_flight:
+        if message.kind is Kind.DRAFTING:
+            walks[message.source] += 1
+        elif message.kind is Kind.STAND:
+            stands[message.source, to] += 1
+        elif message.kind is Kind.WORK:
+            assert to == message.source, f"{message} is under way to rank {to}"
+            walks[to] += message.seq > 0
+            stands[to, message.pid] += message.seq == 0
+    for searcher in searchers:
+        walks.update(draft.source for draft in searcher.drafting.drafts.walks)
+        stands.update((draft.source, searcher.rank) for draft in searcher.drafting.drafts.standing)
+    n_standing = 0
+    for searcher in searchers:
+        rank, drafting = searcher.rank, searcher.drafting
+        name = f"rank {rank} is {drafting.state.name}"
+        assert walks[rank] == drafting.out, f"{name}, out {drafting.out}, with {walks[rank]} walks"
+        others = tree.neighbours(rank, len(searchers))
+        standing = {other: stands[rank, other] for other in others if stands[rank, other]}
+        assert standing == dict.fromkeys(drafting.stood, 1), (
+            f"{name}, stood {drafting.stood}, but drafts stand: {standing}"
+        )
+        n_standing += len(standing)
+        assert drafting.state is not State.WALKING or drafting.out, f"{name} without a walk"
+        assert drafting.state is State.BUSY or not active[rank], f"{name} with work"
+        if drafting.state is State.ASLEEP:
+            assert not drafting.out, f"{name} with a walk out"
+            unborn = not drafting.received and rank and drafting.stood == {tree.parent(rank)}
+            assert unborn or drafting.stood == set(others) or drafting.terms.once, f"{name}, stood {drafting.stood}"
+    assert n_standing == stands.total(), "a draft stands with who is no neighbour"
+    work = Counter(message.pid for _, message in in_flight if message.kind in MOVES)
+    acks = Counter(to for to, message in in_flight if message.kind is Kind.ACK)
+    check_engagement([searcher.termination for searcher in searchers], work, acks, active)

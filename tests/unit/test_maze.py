@@ -1,0 +1,456 @@
+"""The maze search without MPI: mazes, exact marks under any interleaving, paths over several givers, bad input."""
+
+import pathlib
+import random
+import struct
+
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from apps import maze_kernel
+from apps.maze_search import (
+    BLOCKED,
+    FREE,
+    MARKED,
+    MazeResult,
+    MazeSearch,
+    check_path,
+    compile_kernels,
+    random_maze,
+    read_maze,
+    trace_path,
+    way_back,
+)
+from lb_mpi.searching.problem import Problem
+
+PART = struct.Struct("<qbb")  # a part of one record, as `split` packs it: position, cursor, upper
+PAPER = pathlib.Path(__file__).parents[1] / "data" / "maze16.txt"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    compile_kernels()
+
+
+def component(cells):
+    """The cells that can be reached from the entry, by another algorithm."""
+    labels, _ = ndimage.label(cells == FREE, structure=np.ones((3, 3)))
+    return labels == labels[1, 1]
+
+
+def counted(search):
+    """n of each record on the stack, bottom to top, the slow way."""
+    top = int(search._stack.ends[maze_kernel.TOP])
+    return [
+        sum(
+            search._maze.cells[search._stack.position[i] + search._maze.offsets[d]] == FREE
+            for d in range(search._stack.cursor[i], search._stack.upper[i] + 1)
+        )
+        for i in range(top + 1)
+    ]
+
+
+def interleave(searches, rng, quantum=50, check=False, start=True):
+    """Run in any order: each turn a random rank works, or takes a part from a random one; returns the parts moved."""
+    if start:
+        searches[0].start()
+    moved = 0
+    while not any(search.found for search in searches) and any(search.load() for search in searches):
+        search = rng.choice(searches)
+        if check:
+            check_measures(search)
+        if search.load() > 0:
+            search.work(rng.randint(1, quantum))
+        else:
+            part = rng.choice(searches).split()
+            if part is not None:
+                search.absorb(part)
+                moved += 1
+    return moved
+
+
+def check_measures(search):
+    load, n = search.load(), counted(search)
+    open_levels = [i for i, n_i in enumerate(n) if n_i > 0]
+    assert load == (len(n) - 1 - open_levels[0] + n[open_levels[0]] / 8 if open_levels else 0.0)
+    assert not open_levels or open_levels[-1] == len(n) - 1  # exhausted tops are popped
+    wide = [i for i, n_i in enumerate(n) if n_i >= 2]
+    assert not wide or wide[0] >= search._stack.ends[maze_kernel.WIDE]
+
+
+# ---- search -------------------------------------------------------------------------------------------------------
+
+
+def test_is_a_problem():
+    assert isinstance(MazeSearch(random_maze(3, 1.0, 0), 0), Problem)
+
+
+def test_finds_the_exit_of_the_papers_maze():
+    cells = read_maze(PAPER)
+    search = MazeSearch(cells, 0)
+    assert search.load() == 0.0
+    search.start()
+    assert search.load() == 0.125
+    assert search.work(1) == 1
+    assert cells[1, 1] >= MARKED
+    assert search.work(1000) == 66
+    assert search.found
+    assert search.work(1000) == 0
+    assert search.result() == MazeResult(67, search.exit, 0)
+    check_path(cells, trace_path([search], search.exit))
+
+
+def test_entry_that_is_the_exit_is_found_at_once():
+    cells = random_maze(1, 0.5, 0)
+    search = MazeSearch(cells, 0)
+    search.start()
+    assert search.work(10) == 1
+    assert search.found
+    assert trace_path([search], search.exit).tolist() == [search.entry]
+    check_path(cells, [search.entry])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_reachable_cell_is_marked_once_under_any_interleaving(seed):
+    rng = random.Random(seed)
+    dim, free = rng.randint(3, 60), rng.choice([0.4, 0.55, 0.7, 1.0])
+    cells = random_maze(dim, free, seed, walled=True)
+    blocked, expected = cells == BLOCKED, component(cells)
+    ranks = rng.randint(1, 6)
+    searches = [MazeSearch(cells, rank, rng.choice(["alternate", "half", "one"])) for rank in range(ranks)]
+    interleave(searches, rng, quantum=rng.choice([1, 5, 50]), check=seed < 10)
+    assert not any(search.found for search in searches)
+    assert np.array_equal(cells >= MARKED, expected)
+    assert sum(search.result().visited for search in searches) == expected.sum()  # none twice
+    assert np.array_equal(cells == BLOCKED, blocked)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_path_is_valid_whoever_gave_to_whom(seed):
+    rng = random.Random(seed)
+    cells = random_maze(rng.randint(5, 60), 0.8, seed)
+    original = cells.copy()
+    searches = [MazeSearch(cells, rank) for rank in range(rng.randint(2, 6))]
+    reachable = component(cells)[-2, -2]
+    interleave(searches, rng, quantum=rng.choice([1, 3, 10]))
+    assert any(search.found for search in searches) == reachable
+    if reachable:
+        check_path(original, trace_path(searches, searches[0].exit))
+
+
+def test_path_goes_back_over_many_givers():
+    """A part is handed on as soon as it has been worked on a little, so that the path is in many hands."""
+    cells = random_maze(40, 1.0, 3)
+    cells[2:-2:2, 1:-1] = BLOCKED  # a serpentine: one way only
+    cells[2:-2:4, -2] = cells[4:-2:4, 1] = FREE
+    searches = [MazeSearch(cells, rank) for rank in range(4)]
+    searches[0].start()
+    rank = moved = 0
+    while not searches[rank].found:
+        search = searches[rank]
+        search.work(1)
+        top = int(search._stack.ends[maze_kernel.TOP])
+        record = int(search._stack.position[top]), int(search._stack.cursor[top]), int(search._stack.upper[top])
+        if not search.found and counted(search)[-1] > 0 and int(search._stack.position[top]) % 7 == 0:
+            search._stack.ends[:] = -1, 0, 0  # all of it goes
+            rank = (rank + 1) % 4
+            searches[rank].absorb(PART.pack(*record))
+            moved += 1
+    assert moved > 20
+    path = trace_path(searches, searches[0].exit)
+    check_path(cells, path)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_a_search_goes_on_from_what_was_saved(ranks):
+    for seed in range(6):
+        cells = random_maze(40, 0.7, seed, walled=True)
+        marks = cells.copy()
+        searches = [MazeSearch(marks, rank, keeper=rank == 0) for rank in range(4)]
+        searches[0].start()
+        for turn in range(30 * (seed + 1)):
+            rank = turn % 4
+            searches[rank].work(1 + seed)
+            if searches[(rank + 1) % 4].load() == 0 and (part := searches[rank].split()):
+                searches[(rank + 1) % 4].absorb(part)
+        states = [search.save() for search in searches]
+        again = random_maze(40, 0.7, seed, walled=True)
+        after = [MazeSearch(again, rank, keeper=rank == 0) for rank in range(ranks)]
+        for rank, search in enumerate(after):
+            search.resume(states, range(rank, 4, ranks))
+        before = sum(search.result().visited for search in after)
+        assert before == sum(search.result().visited for search in searches)
+        marked = np.count_nonzero(again >= MARKED)
+        interleave(after, random.Random(seed), start=False)
+        expected = component(cells)
+        assert np.array_equal(again >= MARKED, expected)
+        assert sum(search.result().visited for search in after) - before == expected.sum() - marked
+        for cell in np.flatnonzero(again >= MARKED)[:: 1 + seed * 10]:
+            assert way_back(again, int(cell))[-1] == after[0].entry
+
+
+def test_marks_that_lead_round_are_no_harm():
+    cells = random_maze(5, 1.0, 0)
+    search = MazeSearch(cells, 0)
+    search.start()
+    while not search.found:
+        search.work(1)
+    # Three ranks at the same time: each has entered the cell from which the next one came.
+    cells[5, 5], cells[5, 4], cells[4, 5] = MARKED + 0, MARKED + 5, MARKED + 2
+    path = trace_path([search], search.exit)
+    check_path(random_maze(5, 1.0, 0), path)
+
+
+def test_an_answer_that_was_saved_is_found_again():
+    cells = random_maze(12, 1.0, 0)
+    search = MazeSearch(cells, 0)
+    search.start()
+    before = search.save()
+    while not search.found:
+        search.work(5)
+    again = random_maze(12, 1.0, 0)
+    after = MazeSearch(again, 0)
+    after.resume([search.save()], range(1))
+    assert after.found
+    check_path(again, trace_path([after], after.exit))
+    fresh = MazeSearch(random_maze(12, 1.0, 0), 0)
+    fresh.resume([before], range(1))
+    assert not fresh.found
+    assert fresh.load() > 0
+
+
+def test_what_was_saved_of_another_maze_is_refused():
+    state = MazeSearch(random_maze(12, 0.7, 0), 0).save()
+    with pytest.raises(ValueError, match="dim 13: expected 12"):
+        MazeSearch(random_maze(13, 0.7, 0), 0).resume([state], range(1))
+    with pytest.raises(ValueError, match="other cells blocked"):
+        MazeSearch(random_maze(12, 0.7, 1), 0).resume([state], range(1))
+    with pytest.raises(ValueError, match="expected"):
+        MazeSearch(random_maze(12, 0.7, 0), 0).resume([state[:-1]], range(1))
+
+
+def test_split_gives_the_last_half_of_the_shallowest_record_with_two():
+    cells = random_maze(5, 1.0, 0)
+    victim = MazeSearch(cells, 0, "half")
+    victim.start()
+    assert victim.split() is None  # the entry alone can't be given away
+    victim.work(3)  # along the first row: entry, then two to the right
+    assert victim.load() == 2 + 2 / 8
+    part = victim.split()
+    assert PART.unpack(part) == (victim.entry, 7, 7)  # of the ways down and down right, the latter
+    assert victim.load() == 2 + 1 / 8
+    thief = MazeSearch(cells, 1)
+    thief.absorb(part)
+    assert thief.load() == 1 / 8
+    assert thief.split() is None
+    assert PART.unpack(victim.split()) == (victim.entry + 1, 7, 7)  # the entry has only one left
+
+
+def test_split_rules_differ():
+    parts = []
+    for rule in ("half", "one"):
+        cells = random_maze(5, 1.0, 0)
+        search = MazeSearch(cells, 0, rule)
+        cells[1, 1] = MARKED
+        search.absorb(PART.pack(3 * 7 + 3, 0, 7))
+        parts.append(PART.unpack(search.split())[1:])
+        assert search.load() == (4 / 8 if rule == "half" else 7 / 8)
+    assert parts == [(4, 7), (7, 7)]
+
+
+def test_alternate_gives_every_second_open_record_but_not_the_top():
+    cells = random_maze(6, 1.0, 0)
+    victim, thief = MazeSearch(cells, 0), MazeSearch(cells, 1)
+    victim.start()
+    victim.work(5)  # along the first row: all five records have ways down
+    before = counted(victim)
+    thief.absorb(victim.split())
+    top = int(victim._stack.ends[maze_kernel.TOP])
+    open_records = [level for level in range(top, -1, -1) if before[level]]
+    given = sorted(open_records[1::2])
+    after = counted(victim)
+    assert [level for level in range(top + 1) if before[level] and not after[level]] == given
+    assert thief._stack.position[: len(given)].tolist() == [int(victim._stack.position[level]) for level in given]
+    assert counted(thief) == [before[level] for level in given]
+
+
+def test_alternate_looks_at_few_records(monkeypatch):
+    monkeypatch.setattr("apps.maze_search.WINDOW", 8)
+    cells = random_maze(100, 1.0, 0)
+    victim = MazeSearch(cells, 0)
+    victim.start()
+    victim.work(90)
+    part = victim.split()
+    assert len(part) == 4 * 10  # every second one of the last four and of four among the others
+
+
+def test_work_is_cut_short_when_much_has_to_be_popped(monkeypatch):
+    monkeypatch.setattr("apps.maze_search.LOOKS", 10)
+    cells = random_maze(30, 1.0, 0, walled=True)
+    expected = component(cells).sum()
+    searches = [MazeSearch(cells, rank) for rank in range(2)]
+    searches[0].start()
+    searches[0].work(400)
+    cells[cells == FREE] = MARKED  # all was done by others
+    calls = 0
+    while searches[0].load() > 0:
+        assert searches[0].work(1) == 0
+        assert searches[0].split() is None
+        calls += 1
+    assert calls > 10
+    cells = random_maze(30, 1.0, 0, walled=True)
+    searches = [MazeSearch(cells, rank) for rank in range(3)]
+    interleave(searches, random.Random(1))
+    assert sum(search.result().visited for search in searches) == expected
+
+
+def test_deep_stack_grows():
+    cells = random_maze(300, 1.0, 0, walled=True)
+    search = MazeSearch(cells, 0)
+    search.start()
+    while search.load() > 0:
+        search.work(10**9)
+    assert search.result().visited == 300 * 300 - 4  # neighbours of the exit and the exit are not reached
+
+
+def test_results_merge():
+    search = MazeSearch(random_maze(3, 1.0, 0), 0)
+    none, one, two = MazeResult(5, -1, -1), MazeResult(3, 18, 4), MazeResult(2, 18, 6)
+    assert search.merge(none, none) == MazeResult(10, -1, -1)
+    assert search.merge(none, search.merge(one, two)) == search.merge(search.merge(none, one), two)
+    assert search.merge(none, search.merge(one, two)) == MazeResult(10, 18, 4)
+
+
+# ---- bad input to the search --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "where"), [("entry", (1, 1)), ("exit", (4, 4))])
+def test_blocked_ends_are_refused(name, where):
+    cells = random_maze(4, 1.0, 0)
+    cells[where] = BLOCKED
+    with pytest.raises(ValueError, match=name):
+        MazeSearch(cells, 0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "error"),
+    [
+        ([[2, 2], [2, 2]], TypeError),
+        (np.zeros((5, 5)), TypeError),
+        (np.full((2, 2), 2, np.uint8), ValueError),
+        (np.full((4, 5), 2, np.uint8), ValueError),
+        (np.full(9, 2, np.uint8), ValueError),
+        (np.full((10, 10), 2, np.uint8)[::2, ::2], ValueError),
+        (np.zeros((5, 5), np.uint8), ValueError),  # no wall
+    ],
+)
+def test_arrays_that_are_no_maze_are_refused(cells, error):
+    with pytest.raises(error, match="cells"):
+        MazeSearch(cells, 0)
+
+
+def test_read_only_cells_are_refused():
+    cells = random_maze(3, 1.0, 0)
+    cells.flags.writeable = False
+    with pytest.raises(ValueError, match="writeable"):
+        MazeSearch(cells, 0)
+
+
+def test_bad_arguments_of_the_search():
+    cells = random_maze(3, 1.0, 0)
+    with pytest.raises(ValueError, match="rank = -1"):
+        MazeSearch(cells, -1)
+    with pytest.raises(ValueError, match=r"rank = 0\.5"):
+        MazeSearch(cells, 0.5)
+    with pytest.raises(ValueError, match="split_rule = 'all'"):
+        MazeSearch(cells, 0, "all")
+    search = MazeSearch(cells, 0)
+    with pytest.raises(ValueError, match="units = 0"):
+        search.work(0)
+    with pytest.raises(ValueError, match="was not entered"):
+        way_back(cells, search.exit)
+    with pytest.raises(ValueError, match="cell = 25"):
+        way_back(cells, 25)
+    with pytest.raises(ValueError, match="no rank has found it"):
+        trace_path([search], search.exit)
+    search.start()
+    with pytest.raises(ValueError, match="no work in hand"):
+        search.absorb(PART.pack(search.entry, 0, 7))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"x" * 13,
+        PART.pack(0, 0, 7),
+        PART.pack(25, 0, 7),
+        PART.pack(-6, 0, 7),
+        PART.pack(6, 3, 2),
+        PART.pack(6, -1, 2),
+        PART.pack(6, 8, 8),
+    ],
+)
+def test_malformed_parts_are_refused(payload):
+    with pytest.raises(ValueError, match="payload"):
+        MazeSearch(random_maze(3, 1.0, 0), 0).absorb(payload)
+
+
+# ---- checking paths -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ([], "at least one"),
+        ([[6, 18]], "one dimension"),
+        ([6.0, 12.0, 18.0], "integer"),
+        ([6, 12, 99], "expected 0 to 24"),
+        ([7, 12, 18], "begins"),
+        ([6, 12, 17], "ends"),
+        ([6, 11, 12, 18], "blocked"),
+        ([6, 0, 6, 12, 18], "blocked"),
+        ([6, 18], "neighbours"),
+        ([6, 6, 12, 18], "neighbours"),
+        ([6, 12, 7, 12, 18], "twice"),
+    ],
+)
+def test_wrong_paths_are_told(path, fault):
+    cells = random_maze(3, 1.0, 0)
+    cells[2, 1] = BLOCKED
+    check_path(cells, [6, 7, 12, 18])
+    with pytest.raises(ValueError, match=fault):
+        check_path(cells, path)
+
+
+def test_pictures_show_who_visited_what() -> None:
+    dim, side = 40, 8
+    cells = random_maze(dim, 1.0, 0)
+    searches = [MazeSearch(cells, rank, picture=side) for rank in range(2)]
+    searches[0].start()
+    visited = [set[int](), set[int]()]
+    while any(search.load() > 0.0 for search in searches) and not any(search.found for search in searches):
+        for search, mine in zip(searches, visited, strict=True):
+            before = cells >= MARKED
+            search.work(7)
+            mine.update(np.flatnonzero((cells >= MARKED) & ~before).tolist())
+        if not searches[1].load() and (part := searches[0].split()) is not None:
+            searches[1].absorb(part)
+    shares = np.array([search.visited() for search in searches])
+    exact = np.zeros((2, side, side))
+    for rank, mine in enumerate(visited):
+        rows, columns = np.divmod(np.array(sorted(mine)), dim + 2)
+        np.add.at(exact[rank], ((rows - 1) * side // dim, (columns - 1) * side // dim), side**2 / dim**2)
+    assert (exact.sum(axis=1) > 0.0).any(axis=1).all()
+    assert shares == pytest.approx(exact)  # of so few cells each is a sample
+    assert MazeSearch(random_maze(3, 1.0, 0), 0).visited().shape == (0, 0)
+    assert MazeSearch(random_maze(3, 1.0, 0), 0, picture=side).visited().shape == (3, 3)
+
+
+def test_pictures_of_large_mazes_take_samples() -> None:
+    search = MazeSearch(random_maze(256, 1.0, 0, True), 0, picture=8)
+    search.start()
+    while search.load() > 0.0:
+        search.work(10_000)
+    assert search.visited().min() > 0.8

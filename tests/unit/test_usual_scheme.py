@@ -1,0 +1,99 @@
+"""Which scheme "auto" is, and what many ranks cost the simulator of rows."""
+
+import json
+
+import numpy as np
+import pytest
+
+from lb_mpi.__main__ import main
+from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.round import PAUSE_S
+from lb_mpi.balancing.simulate import Cluster, World, row_costs, simulate
+from lb_mpi.diffusion.diffusion import balance, prepare
+from lb_mpi.diffusion.setup import chosen_scheme, usual_scheme
+from lb_mpi.graph import Graph, parse
+
+
+def random_regular(n: int, degree: int, seed: int) -> Graph:
+    """Rings over random orders of all ranks, laid over each other; edges that meet are one."""
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(n) for _ in range(degree // 2)]
+    ends = {tuple(sorted(pair)) for order in orders for pair in zip(order, np.roll(order, 1), strict=True)}
+    return Graph.from_edges(n, *np.array(sorted(ends)).T)
+
+
+@pytest.mark.parametrize(
+    ("graph", "scheme"),
+    [
+        ("mesh:1x1", "direct"),
+        ("torus:16x32", "direct"),
+        ("torus:16x33", "cg"),
+        ("mesh:100x100", "cg"),
+        ("torus:316x317", "cg"),
+        ("hypercube:9", "direct"),
+        ("hypercube:10", "fos"),
+        ("hypercube:14", "fos"),
+        (random_regular(3000, 4, seed=1), "fos"),
+        ("ring:513", "direct"),
+        ("ring:100000", "direct"),
+        ("mesh:3x1000", "direct"),
+    ],
+    ids=str,
+)
+def test_size_and_hops_choose(graph: str | Graph, scheme: str) -> None:
+    layout = parse(graph) if isinstance(graph, str) else graph
+    assert usual_scheme(layout) == scheme
+    assert prepare(layout, np.linspace(1.0, 4.0, layout.n), "auto").scheme == scheme
+
+
+def test_hops_are_those_of_the_longest_shortest_way() -> None:
+    assert parse("mesh:1x1").hops() == 0
+    assert parse("mesh:3x5").hops() == 2 + 4
+    assert parse("ring:9").hops() == 4
+    assert parse("hypercube:7").hops() == 7
+    assert Graph.from_edges(4, [0], [1]).hops() == 1  # what can't be reached doesn't count
+
+
+def test_a_word_that_is_no_scheme_is_named() -> None:
+    with pytest.raises(ValueError, match=r"scheme = 'best': expected .*auto"):
+        chosen_scheme(parse("ring:4"), "best")
+
+
+@pytest.mark.parametrize("graph", ["torus:24x24", "hypercube:10", "ring:600"])
+def test_the_usual_scheme_levels_in_few_steps(graph: str) -> None:
+    layout = parse(graph)
+    rng = np.random.default_rng(3)
+    speeds, warm = rng.uniform(1.0, 4.0, layout.n), np.cos(2 * np.pi * np.arange(layout.n) / layout.n)
+    for loads in (rng.lognormal(0.0, 1.0, layout.n), 1.0 + 4.0 * np.maximum(0.0, warm)):
+        found = balance(layout, loads, speeds, scheme="auto")
+        assert found.converged
+        assert found.steps <= 3 * layout.hops()
+
+
+def test_the_command_says_which_scheme_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "rows", "--graph", "hypercube:10", "--calls", "1", "--rows", "2", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["scheme"], answer["ranks"]) == ("fos", 1024)
+
+
+def test_a_rank_knows_of_all_others_without_room_for_each() -> None:
+    course = Course(5, 10**12, [4, 6])
+    assert course.ranks.speeds.shape == course.ranks.worth.shape == course.ranks.late.shape == (10**12,)
+
+
+def test_a_rank_that_waits_looks_once_at_a_time() -> None:
+    """Each message to an idle rank once made it look once more at the next time, and each look made another."""
+    events = 0
+
+    class Counted(World):
+        def step(self) -> bool:
+            nonlocal events
+            events += 1
+            return super().step()
+
+    speeds = np.linspace(100.0, 400.0, 64)
+    cluster = Cluster(parse("torus:8x8"), speeds, world_class=Counted)
+    calls = simulate(cluster, row_costs("lognormal", 64, 20, seed=1), 3)
+    jobs = 3 * 64 * 20
+    looks = sum(call.seconds for call in calls) * 64 / PAUSE_S  # if all ranks were idle all the time
+    assert events <= sum(call.messages for call in calls) + jobs + looks
