@@ -260,7 +260,7 @@ class Presence:
     def __init__(
         self, comm: MPI.Intracomm, house: Presence | None = None, parent: Presence | None = None, name: str = UNNAMED
     ) -> None:
-        self.comm, self.name = comm, name
+        self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self._failure: str | None = None
         self._parent = parent
         self._users: MPI.Intracomm | None = None  # of a house: the user's communicator
@@ -296,14 +296,14 @@ class Presence:
         keep: Any = None,
         *,
         late: Callable[[], str | None] | None = None,
-        name: str = UNNAMED,
+        name: str | None = None,
         longest_s: float = LONGEST_NAP_S,
     ) -> None:
         """Look until `done()`, asleep if it takes long; Error when another rank has told that it can't go on.
 
         `keep` is what the MPI may still write to if this fails; `late()` is asked, after a second, what is wrong.  `name`:
-        of the call, where this rank is in none by now; "": to wait for long is as it should be.  Ctrl-C is raised when
-        this rank waits on for a second, since the others may be about to come.
+        of the call, where this rank is in none by now (None: `usual_call`); "": to wait for long is as it should be.
+        Ctrl-C is raised when this rank has waited on for a second, since the others may be about to come.
         """
         try:
             for _ in range(LOOKS):
@@ -314,7 +314,7 @@ class Presence:
                 os.sched_yield()
                 if done():
                     return
-            with call(name) as interrupts:
+            with call(self.usual_call if name is None else name) as interrupts:
                 self._wait(done, late, began, longest_s, interrupts)
         except BaseException:
             _kept.append((done, keep))
@@ -477,10 +477,11 @@ def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: f
     presence_of(comm).wait(request.Test, (request, keep), longest_s=longest_s)
 
 
-def adopt(comm: MPI.Intracomm, of: MPI.Intracomm, name: str) -> Presence:
-    """Make the presence of `comm`, which the MPI has made from `of`, a communicator of ours."""
+def adopt(comm: MPI.Intracomm, of: MPI.Intracomm) -> Presence:
+    """Make the presence of `comm`, which the MPI has made from `of`, a communicator of ours, and takes its place."""
     old = presence_of(of)
-    presence = Presence(comm, old._house, old._parent, name)
+    presence = Presence(comm, old._house, old._parent, old.name)
+    presence.usual_call = old.usual_call
     comm.Set_attr(_keyval(), presence)
     return presence
 

@@ -92,7 +92,7 @@ class HaloPlan:
         self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
         own = duplicate(comm)
         self._presence = presence_of(own)
-        self._presence.name = "plan"
+        self._presence.name, self._presence.usual_call = "plan", "plan.exchange"
         record = recorder(own)
         how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
         record.use("exchange", how)
@@ -171,9 +171,7 @@ class HaloPlan:
         requests = channel.requests
         if requests:
             MPI.Prequest.Startall(requests)
-            self._presence.wait(
-                lambda: MPI.Prequest.Testall(requests), channel, late=lambda: self._stray(channel), name="plan.exchange"
-            )
+            self._presence.wait(lambda: MPI.Prequest.Testall(requests), channel, late=lambda: self._stray(channel))
         if len(array) == n_local + n_ghosts:
             around = array
         else:

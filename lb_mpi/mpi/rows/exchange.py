@@ -47,14 +47,14 @@ class NeighbourExchange:
         with call(_NAME):
             own = duplicate(comm)
             self.presence = presence_of(own)
-            self.presence.name = _NAME
+            self.presence.name = self.presence.usual_call = _NAME
             try:
                 self.graph = agree(own, lambda: _check(graph, own.size, method))
                 agree_on(own, method=method, edges_of_graph=fingerprint(self.graph), shape=shape)
                 neighbours = self.graph.neighbours(own.rank).tolist()
                 self._mine, self._theirs = agree(own, lambda: (np.zeros(shape), np.zeros((len(neighbours), *shape))))
                 if method != "paper":  # all ranks are here
-                    self.presence = adopt(own.Create_dist_graph_adjacent(neighbours, neighbours), own, _NAME)
+                    self.presence = adopt(own.Create_dist_graph_adjacent(neighbours, neighbours), own)
                     own.Free()
             except BaseException as error:
                 self.presence.leave(error)
@@ -113,26 +113,27 @@ class NeighbourExchange:
         try:
             request = comm.Neighbor_allgather_init(mine, theirs)
         except NotImplementedError:  # by an MPI older than MPI 4
-            return lambda: wait(comm.Ineighbor_allgather(mine, theirs).Test, self, name=_NAME)
+            return lambda: wait(comm.Ineighbor_allgather(mine, theirs).Test, self)
         start, done = request.Start, request.Test
         self._request = request
 
         def run() -> None:
             start()
-            wait(done, self, name=_NAME)
+            wait(done, self)
 
         return run
 
     def _paper(self, neighbours: list[int]) -> Callable[[], None]:
         """Non-blocking sends, then one receive after the other."""
         comm, mine, theirs, wait = self.presence.comm, self._mine, self._theirs, self.presence.wait
+        tag = int(Tag.NEIGHBOUR)  # the MPI takes it sooner than an enum
 
         def run() -> None:
-            sends = [comm.Isend(mine, neighbour, Tag.NEIGHBOUR) for neighbour in neighbours]
+            sends = [comm.Isend(mine, neighbour, tag) for neighbour in neighbours]
             for k, neighbour in enumerate(neighbours):
-                wait(comm.Irecv(theirs[k : k + 1], neighbour, Tag.NEIGHBOUR).Test, (self, sends), name=_NAME)
+                wait(comm.Irecv(theirs[k : k + 1], neighbour, tag).Test, (self, sends))
             for send in sends:
-                wait(send.Test, (self, sends), name=_NAME)
+                wait(send.Test, (self, sends))
 
         return run
 
