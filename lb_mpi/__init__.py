@@ -6,24 +6,24 @@ The path of the data, for a search:
                                                     drafting.Drafting    who gets work from whom       (pure)
                                                     termination          when everybody is done        (pure)
                                                     bound                the best value of all ranks   (pure)
-    messages  <--mpi.parcels--  mpi.search.search   carries it on a communicator: lb_mpi.search(comm, problem)
-                                simulate.search     carries it on a virtual clock, with thousands of ranks
+    messages  <--carrier, parcels--  mpi.search     carries it on a communicator: lb_mpi.search(comm, problem)
+                                     virtual        carries it on a virtual clock, with thousands of ranks
 
 and for rows of data:
 
     your rows  --map_blocks-->  course.Course   what is lent, and what was learned, from call to call          (pure)
                                 round.Round     one call on one rank: who computes which rows when             (pure)
                                 estimate, judge times -> costs of rows, speeds of ranks; balance anew?         (pure)
-    parcels    <--mpi.lending-- mpi.balancer    carries them on a communicator: lb_mpi.Balancer(comm)
-                                simulate        carries them on a virtual clock, with thousands of ranks
+    parcels    <--carrier-->    mpi.rows        carries them on a communicator: lb_mpi.Balancer(comm)
+                                virtual         carries them on a virtual clock, with thousands of ranks
 
 and for tasks of a graph, before the run:
 
-    your graph  --distribute-->  mpi.speed     how fast is each rank, what does a message cost?
+    your graph  --distribute-->  mpi.graph     how fast is each rank, what does a message cost?
                                  allocation    how many tasks for each rank                                (pure)
                                  partitioning  and which, with few edges cut                               (pure)
                                  halo          each rank's part, its ghosts, what is sent to whom          (pure)
-    your values --plan.exchange-->  mpi.halo   the same and the ghosts'
+    your values --plan.exchange-->  mpi.graph  the same and the ghosts'
 
 and for what a run needs to go on after it has died:
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from lb_mpi.emulation import cluster as cluster_commands
 from lb_mpi.emulation import emulated
 from lb_mpi.emulation.cluster import wanted_hosts
 from lb_mpi.emulation.delay import Switch
 from lb_mpi.emulation.emulated import Cluster
 from lb_mpi.hosts import Host
-from lb_mpi.launching import cluster as cluster_commands
 from tests.process.emulation import HERE, NAME, ROOT, cluster, kill_host, leftovers, needs_mpiexec, needs_root, status
 from tests.process.lab import until
 

@@ -1,4 +1,4 @@
-"""What the ranks of a pool keep from map to map: communicators, words, shelf, functions; and the loop in which they work.
+"""What the ranks of a pool keep from map to map: communicators, words, shelf, functions; and how they work together.
 
 The root sends orders (START, END, TASK and CLOSE), which each other rank follows one after the other; these send it results.
 Between hosts, ranks send each other ASK and GIVE.
@@ -7,24 +7,22 @@ Between hosts, ranks send each other ASK and GIVE.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from mpi4py import MPI
 
-from lb_mpi import signs
 from lb_mpi.emulate import throttle, throttled
+from lb_mpi.mpi.common.carrier import Carrier, Part, Spent
 from lb_mpi.mpi.common.clocks import Clocks
 from lb_mpi.mpi.common.collective import allgather, duplicate
 from lb_mpi.mpi.common.interrupts import Interrupts
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
-from lb_mpi.mpi.common.presence import FAILED_AFTER_S, Presence, presence_of
+from lb_mpi.mpi.common.presence import Presence, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import Nap
 from lb_mpi.mpi.pool.functions import Functions
 from lb_mpi.mpi.pool.messages import numbers_parcel, read_numbers, read_steal, steal_parcel
 from lb_mpi.mpi.pool.shelf import Shelf
@@ -33,51 +31,38 @@ from lb_mpi.pooling.intervals import meets
 from lb_mpi.pooling.recorded import Steals
 from lb_mpi.pooling.worker import Worker
 from lb_mpi.record.events import Phase
-from lb_mpi.record.record import Record
 
 MAP = "a map of lb_mpi.Pool"
 TASK = "a task of lb_mpi.Pool"
 INLINE_BYTES = 64 << 10  # what is larger goes over the shelf
-LONGEST_NAP_S = 0.5e-3
 QUICK_S = 0.3e-3  # without a nap, since maps may follow each other; others may have the core
 
 
-class Post:
-    """Parcels from and to the other ranks, on a communicator of their own; and how a rank waits for them."""
+class _Turns(Part):
+    """What a rank of a pool does until it is over: a part of a map, submitted tasks, or nothing but to wait for orders."""
 
-    def __init__(self, comm: MPI.Intracomm, news: Presence, record: Record) -> None:
-        self.parcels = Parcels(comm)
-        self.record = record
-        self._comm, self._news = comm, news
-        self._nap, self._idle_since = Nap(LONGEST_NAP_S), 0.0
-
-    def active(self) -> None:
-        """Something has happened: the next nap is short."""
-        self._idle_since = 0.0
-        self._nap.reset()
-        self.record.enter(Phase.PROTOCOL, time.perf_counter())
+    def __init__(
+        self, crew: Crew, over: Callable[[], bool], work: Callable[[Interrupts], bool], until: float
+    ) -> None:
+        self._crew, self._over, self._work, self._until = crew, over, work, until
 
     @property
-    def waited_s(self) -> float:
-        """For how long nothing has happened."""
-        return time.perf_counter() - self._idle_since if self._idle_since else 0.0
+    def over(self) -> bool:
+        return self._over() or (self._until < math.inf and time.perf_counter() >= self._until)
 
-    def nap(self, at_most: float) -> None:
-        """Sleep, a little longer each time; Error when meanwhile another rank has told that it can't go on."""
-        now = time.perf_counter()
-        self.record.enter(Phase.WAITING, now)
-        self._idle_since = self._idle_since or now
-        if now < self._idle_since + QUICK_S:
-            os.sched_yield()
-            return
-        self._nap.take(at_most)
-        if now > self._idle_since + FAILED_AFTER_S:
-            self._news.hear()
+    @property
+    def wake_at(self) -> float:
+        return min(self._crew.worker.wake_at, self._until)
 
-    def close(self) -> None:
-        """Collective: drop what is under way, and free the communicator."""
-        self.parcels.drain()
-        self._comm.Free()
+    def turn(self, _now: float) -> bool:
+        return self._crew.receive()
+
+    def work(self, interrupts: Interrupts) -> bool:
+        return self._work(interrupts)
+
+    def spent(self, how: Spent, seconds: float) -> None:
+        if how is Spent.RESTING:
+            self._crew.rested_s += seconds
 
 
 class Host:
@@ -118,7 +103,11 @@ class Crew:
         self.emulated_speeds: list[float] = allgather(comm, emulated_speed * throttled())  # for the lower bound
         self.functions = Functions()
         self.clocks = Clocks()
-        self.post = Post(duplicate(comm), self.news, record)
+        self.rested_s = 0.0  # over all maps, as an emulated slow rank
+        self._traffic = duplicate(comm)  # of parcels
+        self.parcels = Parcels(self._traffic)
+        self.record = record
+        self._carrier = Carrier(self.news, record, self.slow, quick_s=QUICK_S)
         self.steals = Steals(record, worlds(comm))
         key = -1 if comm.rank == root else comm.rank
         if host is None:
@@ -152,31 +141,20 @@ class Crew:
         self,
         call: str,
         over: Callable[[], bool],
-        turn: Callable[[Interrupts], bool],
+        work: Callable[[Interrupts], bool],
         until: float = math.inf,
     ) -> None:
-        """Receive what arrives, and call `turn`, again and again, until `over()`, or the time `until`.
+        """Receive what arrives, and `work` for a moment, again and again, until `over()`, or the time `until`.
 
-        The loop of a pool, on all of its ranks.  `turn` works for a moment, or returns False if there is nothing to do:
-        then this rank sleeps.  `call` tells in what it is, where the others must come to the same.
+        `work` returns False if there is nothing to do: then this rank sleeps.  `call` tells in what it is, where the others
+        must come to the same.
         """
-        with in_call(call, watched=True) as interrupts, running(self.post.record):
-            self.post.active()
-            while True:
-                interrupts.check()
-                self.receive()
-                if over() or (until < math.inf and time.perf_counter() >= until):
-                    return
-                if turn(interrupts):
-                    self.post.active()
-                else:
-                    self.post.nap(min(self.worker.wake_at, until) - time.perf_counter())
+        with in_call(call, watched=True) as interrupts, running(self.record):
+            self._carrier.carry(_Turns(self, over, work, until), interrupts)
 
-    def receive(self) -> None:
+    def receive(self) -> bool:
         """Take what has arrived: what a thief asks, results, and orders, which wait until they are followed."""
-        signs.turn()
-        self.news.look(self.post.waited_s)
-        arrived, heard = self.post.parcels.take(), []
+        arrived, heard = self.parcels.take(), []
         for source, tag, buffer in arrived:
             if tag == Tag.STEAL:
                 message = read_steal(buffer)
@@ -188,9 +166,8 @@ class Crew:
             else:
                 self.orders.append((tag, buffer))
         for rank, message in self.worker.turn(time.perf_counter(), heard) if heard else ():
-            self.post.parcels.send(rank, Tag.STEAL, steal_parcel(message))
-        if arrived:
-            self.post.active()
+            self.parcels.send(rank, Tag.STEAL, steal_parcel(message))
+        return bool(arrived)
 
     def meet(self, epoch: int) -> None:
         """Wait for all ranks before a map whose number wants that (see `lb_mpi.pooling.intervals`)."""
@@ -204,7 +181,7 @@ class Crew:
         buffer = numbers_parcel(first, second, 0 if inline else n_bytes, data=b"".join(parts) if inline else b"")
         for rank in range(self.size):
             if rank != self.rank:
-                self.post.parcels.send(rank, tag, buffer)
+                self.parcels.send(rank, tag, buffer)
         if not inline:
             self.host.shelf.spread(n_bytes, parts)
 
@@ -217,10 +194,11 @@ class Crew:
         """Free everything; after a failure of one rank alone, nothing."""
 
         def free() -> None:
-            align(self.comm, self.post.record)
-            self.post.close()
+            align(self.comm, self.record)
+            self.parcels.drain()
+            self._traffic.Free()
             self.host.close()
 
         self.clocks.end()
         self.news.close(free)
-        self.post.record.enter(Phase.OUTSIDE, time.perf_counter())
+        self.record.enter(Phase.OUTSIDE, time.perf_counter())

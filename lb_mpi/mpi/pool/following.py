@@ -49,7 +49,7 @@ def follow(crew: Crew, function: Callable[..., Any] | None = None) -> Followed:
     buffer = _await_order(crew, Tag.START)
     start = read_start(buffer)
     data = crew.host.shelf.spread(start.data_bytes, None) if start.flags & Flag.SHELF else body(buffer)
-    outbox = Outbox(crew.post.parcels, crew.root, crew.rank, start.epoch)
+    outbox = Outbox(crew.parcels, crew.root, crew.rank, start.epoch)
     crew.host.words.tell_speed(crew.rank, start.speed)
     crew.meet(start.epoch)
     crew.steals.begin(time.perf_counter(), start.lo, start.hi)
@@ -116,8 +116,7 @@ def _run_task(crew: Crew, interrupts: Interrupts) -> bool:
     if tag != Tag.TASK:
         raise ProtocolError(f"{Tag(tag).name} from the root: expected TASK")
     number, _, _, data = read_numbers(buffer)
-    crew.slow.rest()
-    crew.post.record.enter(Phase.OWN, time.perf_counter())
+    crew.record.enter(Phase.OWN, time.perf_counter())
     cpu = time.thread_time()
     failed = False
     try:
@@ -130,7 +129,7 @@ def _run_task(crew: Crew, interrupts: Interrupts) -> bool:
     except BaseException as error:
         failed, answer = True, pack_failure(failure_of(error, crew.rank))
     crew.slow.charge(time.thread_time() - cpu)
-    crew.post.parcels.send(crew.root, Tag.RESULT, numbers_parcel(number, failed, data=answer))
+    crew.parcels.send(crew.root, Tag.RESULT, numbers_parcel(number, failed, data=answer))
     return True
 
 

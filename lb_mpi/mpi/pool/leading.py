@@ -149,7 +149,7 @@ class Lead:
             self.ledger.fresh.append((list(job.log.done), list(job.log.done.values())))
         self._shift = Shift(crew, job.call, lambda lo, hi: job.items.some(self._order[lo:hi].tolist()), self.ledger)
         how = {"costs": job.costs is not None, "chunksize": job.chunksize, "speeds": plan.speeds}
-        crew.post.record.use("pool", how)
+        crew.record.use("pool", how)
         with crew.news.telling():
             self._tell(plan)
         lo, hi = bounds[crew.rank : crew.rank + 2].tolist()
@@ -164,7 +164,7 @@ class Lead:
             crew.functions.keep(sent.digest, plan.job.call.function)
         for rank, start in enumerate(plan.starts):
             if rank != crew.rank:
-                crew.post.parcels.send(rank, Tag.START, start)
+                crew.parcels.send(rank, Tag.START, start)
         if plan.on_shelf:
             crew.host.shelf.spread(sum(map(len, plan.on_shelf)), plan.on_shelf)
         crew.host.words.tell_speed(crew.rank, plan.speeds[crew.rank])

@@ -38,7 +38,7 @@ def meet(crew: Crew, op: Op, make: Callable[[], T]) -> T:
     mine = np.array([error is not None, op, -op], dtype=np.int32)
     result = np.zeros_like(mine)
     name = f"{op.name.lower()} of lb_mpi.Pool"
-    with running(crew.post.record, Phase.WAITING):
+    with running(crew.record, Phase.WAITING):
         crew.news.wait(crew.comm.Iallreduce(mine, result, MPI.MAX).Test, keep=(mine, result), name=name)
     failed, last, first = result.tolist()
     if failed:

@@ -58,19 +58,24 @@ class Shift:
     """The tasks of one map on this rank; `some(lo, hi)` are the arguments of positions.  `turn` again and again."""
 
     def __init__(self, crew: Crew, call: Call, some: Callable[[int, int], list[Any]], sink: Sink) -> None:
-        self._worker, self._words, self._parcels = crew.worker, crew.host.words, crew.post.parcels
+        self._worker, self._words, self._parcels = crew.worker, crew.host.words, crew.parcels
         self._steals, self._clocks, self._slow = crew.steals, crew.clocks, crew.slow
         self._call, self._some, self._sink = call, some, sink
         self._tasks, self._busy_s, self._work_s = 0, 0.0, 0.0  # see `RankTasks`
         self._clocks.begin()
-        self._before = self._worker.steals, self._parcels.sent_bytes  # which count over all maps
+        self._crew = crew
+        self._before = crew.worker.steals, crew.parcels.sent_bytes, crew.rested_s  # which count over all maps
 
     @property
     def done(self) -> RankTasks:
         """What this rank has done so far in this map."""
-        steals, sent_bytes = self._before
+        steals, sent_bytes, rested_s = self._before
         return RankTasks(
-            self._tasks, self._busy_s, self._work_s, self._worker.steals - steals, self._parcels.sent_bytes - sent_bytes
+            self._tasks,
+            self._busy_s + self._crew.rested_s - rested_s,
+            self._work_s,
+            self._worker.steals - steals,
+            self._parcels.sent_bytes - sent_bytes,
         )
 
     def end(self) -> None:
@@ -80,12 +85,6 @@ class Shift:
     def turn(self, interrupts: Interrupts) -> bool:
         """Answer, begin, and run one chunk; False when there was none to run."""
         worker, words = self._worker, self._words
-        if rest_s := self._slow.due():
-            began = time.perf_counter()
-            self._steals.record.enter(Phase.RESTING, began)
-            time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
-            self._busy_s += time.perf_counter() - began
-            return True
         if self._parcels.unsent_bytes > UNSENT_BYTES:
             return False
         sends = worker.turn(time.perf_counter(), [])

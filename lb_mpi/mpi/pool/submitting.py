@@ -185,7 +185,8 @@ class Leader:
 
     def look(self) -> None:
         """Take in what has come, and send what can be sent."""
-        with running(self.crew.post.record):
+        with running(self.crew.record):
+            self.crew.news.look()
             self.crew.receive()
             self._send()
 
@@ -206,9 +207,6 @@ class Leader:
         crew = self.crew
         if self.map is not None and crew.worker.chunk is None and self.map.turn(interrupts):  # not within a task of it
             return True
-        if rest_s := crew.slow.due():
-            time.sleep(rest_s)
-            return True
         if (task := self._next()) is None:
             return False
         self._run(task, interrupts)
@@ -221,7 +219,7 @@ class Leader:
                 if has == n and (task := self._next()) is not None:
                     self._at[rank] += 1
                     self._running[task.future._number] = task.future
-                    self.crew.post.parcels.send(rank, Tag.TASK, numbers_parcel(task.future._number, data=task.data))
+                    self.crew.parcels.send(rank, Tag.TASK, numbers_parcel(task.future._number, data=task.data))
 
     def _next(self) -> _Pending | None:
         while self._pending:
@@ -232,7 +230,7 @@ class Leader:
         return None
 
     def _run(self, task: _Pending, interrupts: Interrupts) -> None:
-        self.crew.post.record.enter(Phase.OWN, time.perf_counter())
+        self.crew.record.enter(Phase.OWN, time.perf_counter())
         cpu = time.thread_time()
         (args, kwargs), future = task.arguments, task.future
         try:

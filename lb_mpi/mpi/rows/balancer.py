@@ -11,7 +11,6 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi import signs
 from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.learned import Learned
@@ -24,9 +23,10 @@ from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import AUTO, prepare
 from lb_mpi.emulate import Varying
 from lb_mpi.graph import Floats, Graph
+from lb_mpi.mpi.common.carrier import Carrier
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_together
 from lb_mpi.mpi.common.failure import Failed, of_argument
-from lb_mpi.mpi.common.presence import FAILED_AFTER_S, call, hang_s, presence_of
+from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.rows.exchange import METHODS, fingerprint
 from lb_mpi.mpi.rows.flows import Flows
@@ -103,6 +103,7 @@ class Balancer:
             except BaseException as error:
                 self._presence.leave(error)
                 raise
+        self._carrier = Carrier(self._presence, self._loans.record, self._watch.slow)
         self._loans.use(self.graph, own.rank, same)
         trigger = Trigger(policy, calls, bound)
         self._judge = Judge(own.size, trigger, self._flows.planner) if own.rank == 0 else None
@@ -169,13 +170,20 @@ class Balancer:
             self._wire.begin()
             warm = self._watch.warm
             round = course.begin(mine.n_units, mine.spec.mark, warm=warm) if mine is not None else course.failed()
-            lending = Lending(
-                self._wire, comm.rank, round, function, mine, self._watch, interrupts, self._loans, failed,
-                meanwhile=self._meanwhile,
-            )  # fmt: skip
+            told = Told()
             hearing = Hearing(comm, self._judge)
+
+            def tell(learned: Learned) -> None:
+                nonlocal told
+                told = self._tell(lending, hearing, learned, mine, began_s)
+
+            lending = Lending(
+                self._wire, comm.rank, round, function, mine, self._watch, self._loans, failed, tell=tell,
+                heard=hearing.heard,
+            )  # fmt: skip
             try:
-                told = self._run(lending, hearing, mine, began_s)
+                self._carrier.carry(lending, interrupts)
+                self._watch.end()
                 self._finish(lending, hearing, mine)
             except BaseException as error:
                 self._presence.spread(error)
@@ -251,31 +259,17 @@ class Balancer:
         self._presence.check()
         return self._presence.comm
 
-    def _meanwhile(self, waited_s: float) -> None:
-        """Between turns and naps: Error when another rank has left; who waits for long asks for whom."""
-        signs.turn()
-        self._presence.look(waited_s)
-        if waited_s > FAILED_AFTER_S:
-            self._presence.hear()
-
-    def _run(self, lending: Lending, hearing: Hearing, mine: Rows | None, began_s: float) -> Told:
-        """Carry the round to its end; what this rank has learned and told meanwhile."""
-        told = Told()
-
-        def tell(learned: Learned) -> None:
-            nonlocal told
-            measured = self._watch.tell()
-            if not learned.failed:
-                told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
-            mark, n_bytes = mine.spec.mark if mine is not None else 0, lending.bytes_moved
-            report = Report(
-                learned.failed, mark, told.work, measured.occupied_s, measured.ticks, lending.spent_s, learned.rows_lent,
-                n_bytes, told.helped, began_s, told.seen,
-            )  # fmt: skip
-            hearing.tell(report)
-
-        lending.run(tell, hearing.heard)
-        self._watch.end()
+    def _tell(self, lending: Lending, hearing: Hearing, learned: Learned, mine: Rows | None, began_s: float) -> Told:
+        """Learn from a round, and report to the root what this rank has learned."""
+        measured, told = self._watch.tell(), Told()
+        if not learned.failed:
+            told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
+        mark, n_bytes = mine.spec.mark if mine is not None else 0, lending.bytes_moved
+        report = Report(
+            learned.failed, mark, told.work, measured.occupied_s, measured.ticks, lending.spent_s, learned.rows_lent,
+            n_bytes, told.helped, began_s, told.seen,
+        )  # fmt: skip
+        hearing.tell(report)
         return told
 
     def _finish(self, lending: Lending, hearing: Hearing, mine: Rows | None) -> None:

@@ -15,10 +15,12 @@ from lb_mpi.balancing.learned import Learned
 from lb_mpi.balancing.recorded import Loans
 from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Kind, Message, Round, Send
 from lb_mpi.balancing.rowsets import count, numbers
+from lb_mpi.mpi.common.carrier import Part, Spent
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.interrupts import Interrupts
 from lb_mpi.mpi.common.parcels import Buffer
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap
+from lb_mpi.mpi.common.presence import Presence
+from lb_mpi.mpi.common.waiting import PATIENCE_S
 from lb_mpi.mpi.rows.rows import (
     Results,
     Rows,
@@ -35,15 +37,14 @@ from lb_mpi.mpi.rows.stopwatch import Stopwatch
 from lb_mpi.mpi.rows.wire import Wire
 from lb_mpi.record.events import Phase
 
-LONGEST_NAP_S = 0.5e-3
 VERDICT_S = 1.0  # who has left the block has had the verdict: it is on its way, and only if it doesn't come that matters
 
 
-class Lending:
+class Lending(Part):
     """Carries `round` of `rank` on `wire`; `rows` is None when they are no good, `failed` says why.
 
-    `interrupts`: Ctrl-C is held back (see `lb_mpi.mpi.common.interrupts`).  `loans` hears of phases, and what is lent.
-    `meanwhile`, called at each turn with the seconds since something has happened, may raise: the round is left as it is.
+    `loans` is told of phases, and of what is lent.  `tell` sends what the round has taught this rank to the root, once;
+    `heard` says whether the root has answered.
     """
 
     def __init__(
@@ -54,16 +55,18 @@ class Lending:
         function: Callable[..., Any],
         rows: Rows | None,
         stopwatch: Stopwatch,
-        interrupts: Interrupts,
         loans: Loans,
         failed: Failed | None = None,
         *,
-        meanwhile: Callable[[float], object] = lambda waited_s: None,
+        tell: Callable[[Learned], object],
+        heard: Callable[[], bool],
     ) -> None:
         self._round, self._function, self._rows, self._watch = round, function, rows, stopwatch
         self._wire, self._rank = wire, rank
         self._results = Results(rows) if rows is not None else None
-        self._interrupts, self._meanwhile, self._loans = interrupts, meanwhile, loans
+        self._loans, self._tell, self._heard = loans, tell, heard
+        self._answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
+        self._learned: list[Message] = []  # to be told behind it
         self.failed = failed
         self.spent_s = 0.0  # for packing, sending, and putting together
 
@@ -83,56 +86,66 @@ class Lending:
         """Bytes that this rank has sent."""
         return self._wire.sent_bytes
 
-    def run(self, tell: Callable[[Learned], object], heard: Callable[[], bool]) -> None:
-        """Carry the round to its end; it comes on all ranks, whatever the user's functions do.
+    @property
+    def over(self) -> bool:
+        """The round has come to its end, as it does on all ranks, whatever the user's functions do."""
+        return self._round.over
 
-        `tell` sends what the round has taught this rank to the root, once; `heard` says whether the root has answered.
-        """
-        round, nap = self._round, Nap(LONGEST_NAP_S)
-        answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
-        learned: list[Message] = []  # to be told behind it
-        began, idle, rests = time.perf_counter(), True, False
-        while not round.over:
-            before, began = began, time.perf_counter()
-            if rests:
-                self._watch.rested(began - before)
-            elif not idle:
-                self._watch.occupy(began - before)
-            idle = rests = False
-            self._loans.record.enter(Phase.PROTOCOL, began)
-            arrived = [self._open(*parcel) for parcel in self._wire.take()]
-            sends = round.turn(began, arrived)
-            learned += [message for _, message in sends if message.kind is Kind.LEARNED]
-            sends = [send for send in sends if send[1].kind is not Kind.LEARNED]
-            self._post(sends)
-            if arrived or sends:
-                self._watch.disturbed()
-                nap.reset()
-                self.spent_s += time.perf_counter() - began
-            self._meanwhile(nap.waited_s - VERDICT_S * round.told)
-            if self._interrupts.pending:
-                self._post(self._interrupted(nap.waited_s))
-            if learned and not answer:
-                tell(learned.pop().payload)
-            if round.told and not learned and heard():
-                round.turn(began, [(ROOT, Message(Kind.OVER))])
-                continue
-            looked = time.perf_counter()
-            if rests := self._watch.rest():
-                self._loans.record.enter(Phase.RESTING, looked)
-                continue
-            if answer:
-                self._post(answer)
-                answer = []
-            job = round.job
-            if job is not None:
-                answer = self._compute(job)
-                nap.reset()
-            elif not arrived:
-                self._loans.record.enter(Phase.WAITING, time.perf_counter())
-                nap.take()
-                self._watch.disturbed()
-                idle = True
+    def turn(self, now: float) -> bool:
+        """Take in what has arrived, send what is to be sent; report, once, and see whether the root has answered."""
+        round = self._round
+        arrived = [self._open(*parcel) for parcel in self._wire.take()]
+        sends = round.turn(now, arrived)
+        self._learned += [message for _, message in sends if message.kind is Kind.LEARNED]
+        sends = [send for send in sends if send[1].kind is not Kind.LEARNED]
+        self._post(sends)
+        active = bool(arrived or sends)
+        if active:
+            self._watch.disturbed()
+            self.spent_s += time.perf_counter() - now
+        if self._learned and not self._answer:
+            self._tell(self._learned.pop().payload)
+        if round.told and not self._learned and self._heard():
+            round.turn(now, [(ROOT, Message(Kind.OVER))])
+        return active
+
+    def work(self, interrupts: Interrupts) -> bool:
+        """Send what the last job has led to, and compute the next one."""
+        if self._answer:
+            self._post(self._answer)
+            self._answer = []
+        job = self._round.job
+        if job is not None:
+            self._answer = self._compute(job, interrupts)
+        return job is not None
+
+    def look(self, presence: Presence, waited_s: float) -> None:
+        """See `Part`; once this rank has reported, the root's answer may be on its way although another rank has left."""
+        super().look(presence, waited_s - VERDICT_S * self._round.told)
+
+    def interrupted(self, interrupts: Interrupts, waited_s: float) -> None:
+        """Ctrl-C fails the round; a rank that has reported waits a while for the root's answer, and raises it then."""
+        if self._round.told:
+            if waited_s > PATIENCE_S:
+                interrupts.check()
+            return
+        try:
+            interrupts.check()
+        except KeyboardInterrupt as caught:
+            self._post(self._fail(caught, "between rows"))
+
+    def spent(self, how: Spent, seconds: float) -> None:
+        """See `Part`."""
+        if how is Spent.RESTING:
+            self._watch.rested(seconds)
+        elif how is Spent.WORKING:
+            self._watch.occupy(seconds)
+        else:
+            self._watch.disturbed()
+
+    def rests(self, *, begins: bool) -> None:
+        """See `Part`."""
+        self._watch.rests(begins=begins)
 
     def _open(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; results that it brings are put where they belong."""
@@ -173,11 +186,11 @@ class Lending:
             return empty_parcel(message.kind)
         return self._rows.parcel(self._rows.of_units(message.rows), kind=message.kind)
 
-    def _compute(self, job: Job) -> list[Send]:
+    def _compute(self, job: Job, interrupts: Interrupts) -> list[Send]:
         """Compute a job; what is to be sent then."""
         foreign = job.owner != self._rank
         try:
-            return self._compute_foreign(job) if foreign else self._compute_home(job)
+            return self._compute_foreign(job, interrupts) if foreign else self._compute_home(job, interrupts)
         except BaseException as caught:
             n = len(numbers(job.rows))
             if foreign:
@@ -186,13 +199,13 @@ class Lending:
             places = numbers(self._rows.of_units(job.rows))
             return self._fail(caught, f"its rows {places[0]}..{places[-1]}")
 
-    def _compute_foreign(self, job: Job) -> list[Send]:
+    def _compute_foreign(self, job: Job, interrupts: Interrupts) -> list[Send]:
         if self._rows is None or head(job.payload).mark != self._rows.spec.mark:
             return self._round.fail()  # the rows differ between ranks, as will be found out
         began = time.perf_counter()
         self._loans.record.enter(Phase.FOREIGN, began)
         block = columns_of(job.payload, self._rows.spec, self._rows.unpack)
-        result, ticks = self._call(block)
+        result, ticks = self._call(block, interrupts)
         computed = time.perf_counter()
         self._loans.record.enter(Phase.PACKING, computed)
         parcel = parcel_of(result, self._rows.spec, self._rows.pack, ticks)
@@ -200,7 +213,7 @@ class Lending:
         self.spent_s += time.perf_counter() - computed
         return sends
 
-    def _compute_home(self, job: Job) -> list[Send]:
+    def _compute_home(self, job: Job, interrupts: Interrupts) -> list[Send]:
         assert self._rows is not None
         assert self._results is not None
         began = time.perf_counter()
@@ -209,7 +222,7 @@ class Lending:
         block = self._rows.block(index)
         copied = time.perf_counter()
         self._loans.record.enter(Phase.OWN, copied)
-        result, ticks = self._call(block)
+        result, ticks = self._call(block, interrupts)
         computed = time.perf_counter()
         self._loans.record.enter(Phase.PACKING, computed)
         self._results.put(index, result)
@@ -218,29 +231,17 @@ class Lending:
         self.spent_s += copied - began + time.perf_counter() - computed
         return sends
 
-    def _call(self, block: tuple[Any, ...]) -> tuple[tuple[Any, ...], float]:
+    def _call(self, block: tuple[Any, ...], interrupts: Interrupts) -> tuple[tuple[Any, ...], float]:
         """Call the user's function; its result as columns, and the ticks it took."""
         assert self._rows is not None
         spec, results, total = self._rows.spec, [], 0.0
         self._watch.block(len(block[0]))
         for part in in_blocks(block, spec.block_rows):
-            with self._interrupts.allowed():
+            with interrupts.allowed():
                 result, ticks = self._watch.call(self._function, (in_form(spec, part), *part[spec.n_home :]))
             results.append(check_result(result, part, spec))
             total += ticks
         return results[0] if len(results) == 1 else tuple(concatenate(spec, results)), total
-
-    def _interrupted(self, waited_s: float) -> list[Send]:
-        """Ctrl-C fails the round; who has told already waits a while for the verdict, and raises it then."""
-        if self._round.told:
-            if waited_s > PATIENCE_S:
-                self._interrupts.check()
-            return []
-        try:
-            self._interrupts.check()
-        except KeyboardInterrupt as caught:
-            return self._fail(caught, "between rows")
-        return []
 
     def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
         if self.failed is None:

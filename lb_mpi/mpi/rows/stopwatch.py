@@ -48,7 +48,6 @@ class Stopwatch:
         self._handled_cpu_s = 0.0  # since the function returned, without rests
         self._handling_since: float | None = None  # CPU time; None: there were messages since the function returned
         self._begins = False  # a block: the next call is its first
-        self._resting = False  # which is no handling
         self._clocks = Clocks()
 
     def begin(self) -> None:
@@ -103,20 +102,14 @@ class Stopwatch:
         measured, self._measured = self._measured, Measured()
         return measured
 
-    def rest(self) -> bool:
-        """Rest for a short part of the time that an emulated slow rank needs; False when it may compute."""
-        seconds = self.slow.due()
-        if seconds > 0.0:
-            if self._handling_since is not None and not self._resting:
-                self._handled_cpu_s += time.thread_time() - self._handling_since
-            self._resting = True
-            time.sleep(seconds)
-            return True
-        if self._resting:
-            self._resting = False
-            if self._handling_since is not None:
-                self._handling_since = time.thread_time()
-        return False
+    def rests(self, *, begins: bool) -> None:
+        """Note that a rest of an emulated slow rank begins, or has ended: it is no handling of blocks."""
+        if self._handling_since is None:
+            return
+        if begins:
+            self._handled_cpu_s += time.thread_time() - self._handling_since
+        else:
+            self._handling_since = time.thread_time()
 
     def rested(self, seconds: float) -> None:
         """The rank has rested for so long, in which it has looked at its messages: all that is emulated computing."""

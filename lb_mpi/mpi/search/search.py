@@ -10,21 +10,20 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-from lb_mpi import checks, signs
+from lb_mpi import checks
 from lb_mpi.emulate import Varying, throttle, throttled
 from lb_mpi.graph import ring_order
+from lb_mpi.mpi.common.carrier import Carrier, Part
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, bcast, opened
 from lb_mpi.mpi.common.interrupts import Interrupts, interrupts
 from lb_mpi.mpi.common.parcels import Parcels
-from lb_mpi.mpi.common.presence import presence_of
+from lb_mpi.mpi.common.presence import Presence, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import Nap
-from lb_mpi.mpi.search import messages as search_messages
+from lb_mpi.mpi.search import messages
 from lb_mpi.mpi.search.result import RankStats, SearchResult, collect
 from lb_mpi.mpi.search.saving import Saving, saved
 from lb_mpi.record.events import Phase
-from lb_mpi.record.record import Record
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.guard import Guard, check_problem, check_route, check_savable
 from lb_mpi.searching.options import Options
@@ -110,9 +109,8 @@ def search(
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
         if not bcast(own, settings.on_report is not None):
             settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
-        record = recorder(own)
-        with saved(own, save, problem, settings.bound) as saving, running(record):
-            return _run(own, problem, settings, interrupts(), saving, record)
+        with saved(own, save, problem, settings.bound) as saving, running(recorder(own)):
+            return _run(own, problem, settings, saving)
 
 
 class _Settings(NamedTuple):
@@ -120,7 +118,7 @@ class _Settings(NamedTuple):
     bound: Bound | None
     slow: throttle
     quantum: Quantum
-    nap: Nap
+    longest_nap_s: float
     on_report: Callable[[dict[int, Report], float], None] | None
     on_turn: Callable[[], None] | None
 
@@ -136,85 +134,101 @@ def _settings(problem: object, options: Options, others: tuple[Any, ...]) -> _Se
         check_bound(bound),
         throttle(emulated_speed, "emulated_speed"),
         Quantum(quantum),
-        Nap(checks.number("longest_nap_s", longest_nap_s, above=0.0, most=1.0, unit="seconds")),
+        checks.number("longest_nap_s", longest_nap_s, above=0.0, most=1.0, unit="seconds"),
         checks.function("on_report", on_report, optional=True),
         checks.function("on_turn", on_turn, optional=True),
     )
 
 
-def _run(
-    comm: MPI.Intracomm,
-    problem: Problem,
-    settings: _Settings,
-    interrupts: Interrupts,
-    saving: Saving | None,
-    record: Record,
-) -> SearchResult:
-    options, bound, slow, quantum, nap, on_report, on_turn = settings
-    parcels, presence = Parcels(comm, Tag.DRAFTING), presence_of(comm)
-    guard = Guard(problem, interrupts.allowed)
-    found = None if saving is None else saving.found.saved
-    ring = ring_order(comm.size) if options.route_on(comm.size) == "ring" else range(comm.size)
-    searcher = Searcher(comm.rank, ring, guard, options, bound, found)
-    drafts = Drafts(record, comm.rank, worlds(comm))
-    drafts.use(options)
-    cpu_s = work_s = poll_s = report_at = 0.0
+class _Rank(Part):
+    """One rank of a search."""
 
-    def call_back(now: float) -> None:
-        nonlocal report_at
-        with interrupts.allowed():  # raises a Ctrl-C that was held back, too
-            if on_turn is not None:
-                on_turn()
-            if on_report is not None and now >= report_at:
-                report_at = now + options.report_every_s
-                on_report(searcher.reports, now)
+    def __init__(
+        self, searcher: Searcher, guard: Guard, parcels: Parcels, settings: _Settings, saving: Saving | None
+    ) -> None:
+        self.searcher, self._guard, self._parcels, self._saving = searcher, guard, parcels, saving
+        self._settings, self._quantum = settings, settings.quantum
+        self.record = recorder(parcels.comm)
+        self._drafts = Drafts(self.record, searcher.rank, worlds(parcels.comm))
+        self._drafts.use(settings.options)
+        self.start = time.perf_counter()
+        self.cpu_s = self.work_s = self.poll_s = 0.0
+        self._began = self._aside_s = self._report_at = 0.0
 
-    barrier(comm)
-    start = time.perf_counter()
-    while not searcher.over:
-        began = time.perf_counter()
-        record.enter(Phase.PROTOCOL, began)
-        arrived = search_messages.take(parcels)
-        sends = searcher.turn(began - start, arrived)
-        if saving is not None:
-            sends += saving.serve(searcher)
-        search_messages.send(parcels, sends)
+    @property
+    def over(self) -> bool:
+        return self.searcher.over
+
+    @property
+    def wake_at(self) -> float:
+        return self.start + self.searcher.wake_at
+
+    def turn(self, now: float) -> bool:
+        searcher = self.searcher
+        self._began = now
+        arrived = messages.take(self._parcels)
+        sends = searcher.turn(now - self.start, arrived)
+        if self._saving is not None:
+            sends += self._saving.serve(searcher)
+        messages.send(self._parcels, sends)
         turned = time.perf_counter()
-        searcher.attempt(call_back, began - start)
-        aside_s = time.perf_counter() - turned  # that it takes long is no reason to call it seldom
+        searcher.attempt(self._call_back, now - self.start)
+        self._aside_s = time.perf_counter() - turned  # the callbacks' own time is not polling cost
         if arrived or sends:
-            nap.reset()
-            drafts.turn(turned, [message for _, message in arrived], sends)
-        signs.turn()
-        searcher.attempt(presence.look, nap.waited_s)  # where warnings are errors, all are told
-        if isinstance(job := searcher.job, Work):
-            nap.reset()
-            if rest_s := slow.due():
-                record.enter(Phase.RESTING, turned + aside_s)
-                time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
-                continue
-            cpu = time.thread_time()
-            polled = time.perf_counter()
-            record.enter(Phase.OWN, polled)
-            done = searcher.attempt(guard.work, quantum.units) or 0
-            searcher.done(job, done)
-            record.doing(searcher.units)
-            worked = time.perf_counter() - polled
-            cpu = time.thread_time() - cpu
-            slow.charge(cpu)
-            quantum.observe(done, worked, polled - began - aside_s)
-            cpu_s, work_s, poll_s = cpu_s + cpu, work_s + worked, poll_s + (polled - began)
-        elif not searcher.over and not arrived and job is None:
-            record.enter(Phase.WAITING, turned + aside_s)
-            nap.take(searcher.wake_at - (time.perf_counter() - start))
+            self._drafts.turn(turned, [message for _, message in arrived], sends)
+        return bool(arrived or sends)
+
+    def look(self, presence: Presence, waited_s: float) -> None:
+        self.searcher.attempt(presence.look, waited_s)  # where warnings are errors, all are told
+
+    def interrupted(self, interrupts: Interrupts, _waited_s: float) -> None:
+        self.searcher.attempt(interrupts.check)
+
+    def work(self, _interrupts: Interrupts) -> bool:
+        searcher, job = self.searcher, self.searcher.job
+        if not isinstance(job, Work):
+            return job is not None
+        cpu, polled = time.thread_time(), time.perf_counter()
+        self.record.enter(Phase.OWN, polled)
+        done = searcher.attempt(self._guard.work, self._quantum.units) or 0
+        searcher.done(job, done)
+        self.record.doing(searcher.units)
+        worked = time.perf_counter() - polled
+        cpu = time.thread_time() - cpu
+        self._settings.slow.charge(cpu)
+        poll_s = polled - self._began
+        self._quantum.observe(done, worked, poll_s - self._aside_s)
+        self.cpu_s, self.work_s, self.poll_s = self.cpu_s + cpu, self.work_s + worked, self.poll_s + poll_s
+        return True
+
+    def _call_back(self, now: float) -> None:
+        settings = self._settings
+        with interrupts().allowed():  # raises a Ctrl-C that was held back, too
+            if settings.on_turn is not None:
+                settings.on_turn()
+            if settings.on_report is not None and now >= self._report_at:
+                self._report_at = now + settings.options.report_every_s
+                settings.on_report(self.searcher.reports, now)
+
+
+def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Saving | None) -> SearchResult:
+    parcels = Parcels(comm, Tag.DRAFTING)
+    guard = Guard(problem, interrupts().allowed)
+    found = None if saving is None else saving.found.saved
+    ring = ring_order(comm.size) if settings.options.route_on(comm.size) == "ring" else range(comm.size)
+    searcher = Searcher(comm.rank, ring, guard, settings.options, settings.bound, found)
+    barrier(comm)
+    rank = _Rank(searcher, guard, parcels, settings, saving)
+    Carrier(presence_of(comm), rank.record, settings.slow, longest_nap_s=settings.longest_nap_s).carry(rank, interrupts())
     ended = time.perf_counter()
-    record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
+    rank.record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
     parcels.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(allgather(comm, searcher.sharing.bound.best))
     whole = step(
-        searcher, start, ended, slow.speed * throttled(), cpu_s, busy_s=work_s, serving_s=poll_s, messages=parcels.n_sent
-    )
-    record.step(whole)
-    align(comm, record)
+        searcher, rank.start, ended, settings.slow.speed * throttled(), rank.cpu_s, busy_s=rank.work_s,
+        serving_s=rank.poll_s, messages=parcels.n_sent,
+    )  # fmt: skip
+    rank.record.step(whole)
+    align(comm, rank.record)
     return collect(parcels, searcher, whole, None if saving is None else saving.stopped)
