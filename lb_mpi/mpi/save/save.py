@@ -106,7 +106,11 @@ def load(
         _agree_on(own, given, counts=parts)
         local = _folder(given.path) if own.rank == 0 else Folder(given.path, rows.KIND)
         saves = bcast(own, agree(own, lambda: local.saves() if own.rank == 0 else None))
-        found, wrong = local.newest(saves, lambda saved: _read(own, local, saved, given, parts))
+        try:
+            found, wrong = local.newest(saves, lambda saved: _read(own, local, saved, given, parts))
+        except SaveError as error:  # all ranks have the same saves, and have read the same of them
+            presence_of(own).together(error)
+            raise
         if found is not None and wrong:
             told = f"{'; '.join(wrong)}: going on from step {found[0]}, which was saved before"
             agree(own, lambda: warnings.warn(told, stacklevel=4) if own.rank == 0 else None)

@@ -173,7 +173,11 @@ def find(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bou
 
     try:
         saves = bcast(comm, agree(comm, lambda: look() if comm.rank == 0 else None))
-        found, wrong = folder.newest(saves, lambda saved: _read(comm, folder, saved, meta))
+        try:
+            found, wrong = folder.newest(saves, lambda saved: _read(comm, folder, saved, meta))
+        except SaveError as error:  # all ranks have the same saves, and have read the same of them
+            presence_of(comm).together(error)
+            raise
         if found is not None and wrong:
             told = f"{'; '.join(wrong)}: going on from save {found.number}, which was saved before"
             agree(comm, lambda: warnings.warn(told, RuntimeWarning, stacklevel=6) if comm.rank == 0 else None)
