@@ -65,7 +65,8 @@ class Speeds:
         n, cost = (n, n) if cost is None else (KNOWN * n, cost)
         if self._given or not cost.sum() > 0.0 or not seconds.sum() > 0.0:
             return
-        work_s = cost * (seconds.sum() / cost.sum())  # costs of different maps have different units
+        parts = cost / cost.max()  # costs of different maps have different units, and may be next to nothing
+        work_s = parts * (seconds.sum() / parts.sum())
         self._tasks = MEMORY * self._tasks + n
         self._work_s = MEMORY * self._work_s + work_s
         self._seconds = MEMORY * self._seconds + seconds

@@ -200,3 +200,12 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "with a counter that costs nothing" in capsys.readouterr().out
     assert main(["simulate", "tasks", "--tasks", "0"]) == 0
     assert "1.000 of the bound" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cost", [5e-324, 1e-308, 1e300])
+def test_speeds_are_learned_from_costs_of_any_size(cost: float) -> None:
+    """The sum of seconds over that of tiny costs was infinite, and the next map failed on all ranks."""
+    speeds = Speeds(2)
+    speeds.observe(np.array([3.0, 0.0]), np.array([cost, 0.0]), np.array([2.0, 3.0]))
+    assert np.isfinite(speeds.values).all()
+    assert speeds.values[0] > speeds.values[1] > 0.0
