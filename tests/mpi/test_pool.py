@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,11 @@ pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 def square(x: Any) -> Any:
     return x * x
+
+
+def square_slowly(number: int) -> int:
+    time.sleep(0.1)
+    return number * number
 
 
 def spin(seconds: float) -> int:
@@ -375,7 +381,7 @@ def test_futures_after_the_end_of_their_pool() -> None:
             if pool is not None:
                 futures += [pool.submit(square, k) for k in range(3)]
                 assert futures[0].result() == 0
-                futures += [pool.submit(square, k) for k in range(3, 4 * SIZE)]
+                futures += [pool.submit(square_slowly, k) for k in range(3, 20 * SIZE)]  # not all are begun
                 raise ZeroDivisionError
 
     futures: list[Any] = []
