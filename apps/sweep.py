@@ -1,6 +1,6 @@
 """A parameter sweep: Van der Pol's oscillator for many stiffnesses mu, each an independent task of `lb_mpi.Pool`.
 
-mpiexec -n 4 python -m apps.sweep --output sweep.npz --log sweep.log
+mpiexec -n 4 python -m apps.sweep --output sweep.npz --checkpoint sweep.tasks
 mpiexec -n 4 python -m apps.sweep --speeds 0.8,0.4,0.2,0.2 --costs --json
 
     x'' = mu (1 - x^2) x' - x,   x(0) = 2, x'(0) = 0,   mu drawn log-uniformly from 1 to 10,000
@@ -53,7 +53,7 @@ def parser() -> Parser:
     parser.add_argument("--until", type=float, default=50.0, metavar="T", help="the oscillator's time (default: 50)")
     parser.add_argument("--seed", type=int, default=0, help="of the parameters (default: 0)")
     parser.add_argument("--output", metavar="FILE.npz", help="write parameters and results there")
-    parser.add_argument("--log", metavar="FILE", help="keep what is done: a later run with the same FILE does the rest")
+    parser.add_argument("--checkpoint", metavar="FILE", help="keep finished tasks: a later run with this FILE does the rest")
     group = parser.add_argument_group("balancing")
     group.add_argument("--costs", action="store_true", help="predict what each task costs; the largest are begun first")
     add_speeds(group)
@@ -116,7 +116,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     agree(own, lambda: check_output(options.output) if own.rank == 0 else None)
     pool = lb_mpi.Pool(own, emulated_speed=speed)
     with pool:
-        found = pool.map(partial(solve, until=until), mu, costs=costs, log=options.log)
+        found = pool.map(partial(solve, until=until), mu, costs=costs, checkpoint=options.checkpoint)
         report = pool.last
     motions = [Motion(*one) for one in found or ()]
     agree(own, lambda: write(options.output, mu, motions) if motions and options.output else None)

@@ -172,7 +172,7 @@ class Step(NamedTuple):
 def simulate(
     block: Block, steps: SavedSteps, speed: Varying, balancer: lb_mpi.Balancer | None, drawn: Ints | None
 ) -> list[Step]:
-    """The weather: all there is to see of the balancing is the line with `balancer.map_blocks`.
+    """The weather: all there is to see of the balancing is the line with `balancer.map_rows`.
 
     `drawn` : counts, place by place of a map, the columns whose physics this rank computes; None: nobody looks.
     """
@@ -204,7 +204,7 @@ def simulate(
             slow.cpu_s = 0.0
             done.append(Step(began, dynamics_s + cpu_s))
         else:
-            block.columns = balancer.map_blocks(timed_physics, columns, sun, storm, *where)
+            block.columns = balancer.map_rows(timed_physics, columns, sun, storm, *where)
             last = balancer.last
             assert last is not None
             done.append(Step(began, dynamics_s + cpu_s, last.rows_moved, last.bytes_moved, last.seconds))

@@ -269,7 +269,7 @@ def map_tasks(log: str) -> None:
     import lb_mpi
 
     with lb_mpi.Pool(MPI.COMM_WORLD) as pool:
-        results = pool.map(task, N_TASKS, log=log)
+        results = pool.map(task, N_TASKS, checkpoint=log)
     if results is not None:
         told = [len(results), sum(results), sum(place * result for place, result in enumerate(results)) % 2**64]
         print(json.dumps({"results": told}), flush=True)

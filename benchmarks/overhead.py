@@ -1,7 +1,7 @@
 """What does the Balancer cost where there is nothing to balance?  mpiexec -n 2 python -m benchmarks.overhead
 
 Equal rows on equal ranks, the physics of apps/weather under one sun: `physics(rows)` and a barrier against
-`balancer.map_blocks(physics, rows)`, in turn (A B A B ...); medians of the seconds of a step on the slowest rank, and
+`balancer.map_rows(physics, rows)`, in turn (A B A B ...); medians of the seconds of a step on the slowest rank, and
 their ratio.
 Use no more ranks than cores.
 """
@@ -60,7 +60,7 @@ def main() -> None:
 
         ways: dict[str, Callable[[], Any]] = {
             "without": alone,
-            "with": lambda: balancer.map_blocks(compute, rows, sun, storm),
+            "with": lambda: balancer.map_rows(compute, rows, sun, storm),
         }
         measure(comm, ways, 5)  # to get to know rows and ranks
         watch = Watch(of_ranks(comm))

@@ -8,7 +8,7 @@ model     a function with 50 MB of data
 results   results of 2 MB
 speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on; with tasks that spin, whose ranks rest
           afterwards, and with tasks that wait for longer on slow ranks, so that four ranks need no four cores
-sleep     tasks that sleep: time / lower bound, in the pool and in Balancer.map_blocks, from the second call on
+sleep     tasks that sleep: time / lower bound, in the pool and in Balancer.map_rows, from the second call on
 hosts     three emulated hosts of speeds 0.8,0.4,0.2, 1 ms between them (launch/cluster; needs root): time / lower bound
 
 Medians of the rounds' ratios, with the least and the greatest.  A * tells that other programs took more than 5 % of the
@@ -228,7 +228,7 @@ def speeds(options: argparse.Namespace) -> Rows:
 def sleep(options: argparse.Namespace) -> Rows:
     """Tasks that wait, on four ranks."""
     of = ["--task-s", "5e-3", "--tasks", "400", "--kind", "heavy"]
-    for name, case in (("pool", "pool_bound"), ("map_blocks, all rows from rank 0", "rows_bound")):
+    for name, case in (("pool", "pool_bound"), ("map_rows, all rows from rank 0", "rows_bound")):
         answer = alone(4, case, options, "--work", "nap", *of)
         yield Row(f"4 ranks, 400 sleeps of 5 ms heavy, {name}: time / bound", answer["ratios"], "", "<= 1.10")
 

@@ -217,14 +217,14 @@ def pool_bound(options: argparse.Namespace) -> Answer:
 
 
 def rows_bound(options: argparse.Namespace) -> Answer:
-    """Time of a call of map_blocks / its lower bound: rows that sleep, all from rank 0; from the second call on."""
+    """Time of a call of map_rows / its lower bound: rows that sleep, all from rank 0; from the second call on."""
     ratios = []
     with lb_mpi.Balancer(COMM) as balancer:
         for k in range(options.repeat + 1):
             items = np.array(costs(options.kind, options.tasks, options.task_s, options.seed + k))
             barrier(COMM)
             began = time.perf_counter()
-            balancer.map_blocks(sleep_rows, items if COMM.rank == 0 else items[:0])
+            balancer.map_rows(sleep_rows, items if COMM.rank == 0 else items[:0])
             took = COMM.allreduce(time.perf_counter() - began, MPI.MAX)
             ratios.append(took / max(items.sum() / COMM.size, items.max()))
     return {"ratios": ratios[1:]}

@@ -1,6 +1,6 @@
 """Does the simulator of rows tell the truth?  mpiexec -n 4 python -m benchmarks.rows [--case drawn|root|sleep]
 
-Rows of drawn costs (CPU time that is spun away) are computed by `Balancer.map_blocks` on ranks that emulate these speeds,
+Rows of drawn costs (CPU time that is spun away) are computed by `Balancer.map_rows` on ranks that emulate these speeds,
 and by `lb_mpi.balancing.simulate` on virtual ranks of the same speeds; seconds of each call, and predicted / measured of
 them all.  The machine must have as many cores as the sum of the speeds.
 
@@ -66,7 +66,7 @@ def real(
         for call in costs:
             barrier(comm)
             began = time.perf_counter()
-            balancer.map_blocks(function, call[comm.rank])
+            balancer.map_rows(function, call[comm.rank])
             seconds.append(comm.allreduce(time.perf_counter() - began, MPI.MAX))
     return seconds
 
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--costs", choices=ROWS, default="lognormal", help="of drawn rows (%(default)s)")
     parser.add_argument("--rows", type=int, default=200, help="on each rank (%(default)s)")
     parser.add_argument("--row-s", type=float, default=4e-4, help="mean seconds of a row (%(default)s)")
-    parser.add_argument("--calls", type=int, default=40, help="of map_blocks (%(default)s)")
+    parser.add_argument("--calls", type=int, default=40, help="of map_rows (%(default)s)")
     options = parser.parse_args()
     sleeps = options.case == "sleep"
     speeds = np.ones(comm.size) if sleeps else np.array(comma_list("--speeds", options.speeds, comm.size))

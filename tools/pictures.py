@@ -79,7 +79,7 @@ def queens() -> list[Run]:
 
 
 def rows() -> list[Run]:
-    """Call map_blocks on rows that all take as long, 100 on each rank, six times."""
+    """Call map_rows on rows that all take as long, 100 on each rank, six times."""
     recorded = Rows(len(SPEEDS))
     graph = as_graph("mesh:2x2")
     speeds = np.array(SPEEDS) / 1e-3
@@ -99,7 +99,7 @@ def virtual(records: Sequence[Record], seconds: float) -> Run:
 PICTURES = {
     "strips": Picture(("one share each", "with lb_mpi"), tree),
     "queens": Picture(("one share each", "with balancing"), queens),
-    "balanced": Picture(("six calls of map_blocks",), rows),
+    "balanced": Picture(("six calls of map_rows",), rows),
 }
 
 

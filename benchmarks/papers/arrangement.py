@@ -365,7 +365,7 @@ def plot(plt: Any, drawn: Draw) -> Any:
 SOURCE = (
     'Jin, Wang, "Improving the convergence rate of the diffusion algorithm by arranging processors", '
     "Journal of Software, 2003. "
-    "Here: `lb_mpi.arrange`, `lb_mpi.arranged`, `python -m lb_mpi arrange`, and beyond the paper `python -m "
+    "Here: `lb_mpi.arrange`, `lb_mpi.reorder_ranks`, `python -m lb_mpi arrange`, and beyond the paper `python -m "
     "benchmarks.arrangement`."
 )
 ONE_TO_NINE = np.arange(1.0, 10.0)

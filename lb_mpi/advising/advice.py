@@ -40,7 +40,7 @@ class Line(NamedTuple):
 class Advice(NamedTuple):
     """All that is known of one driver's part of the run."""
 
-    driver: str  # "map_blocks", "search", "pool", "exchange", "profile"
+    driver: str  # "map_rows", "search", "pool", "exchange", "profile"
     lines: list[Line]  # the first is the run as it was
     notes: list[str]  # how sure that is, in words
 

@@ -30,7 +30,7 @@ def advise(profile: Profile, progress: Progress) -> Advice:
     predicted_s, spread_s = over_seeds(lambda seed: _play(profile, n, seed) + talk_s)
     lines = [
         Line("as profiled", profile.seconds, 0.0, profile.seconds),
-        Line("balanced as lb_mpi does it", predicted_s, spread_s, change="rows = balancer.map_blocks(function, rows)"),
+        Line("balanced as lb_mpi does it", predicted_s, spread_s, change="rows = balancer.map_rows(function, rows)"),
         Line("perfectly balanced, no rank waits", profile.balanced_s, 0.0),
     ]
     notes = [

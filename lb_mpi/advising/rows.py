@@ -1,4 +1,4 @@
-"""Calls of `Balancer.map_blocks`, played again with other schemes, process graphs, and machines.   (pure)
+"""Calls of `Balancer.map_rows`, played again with other schemes, process graphs, and machines.   (pure)
 
 From the record come, for each call and rank, the seconds that the rank's own rows take it (`home_s`), and those that it
 spends outside before it comes (`outside_s`); the ranks' speeds; and how costs are spread over the rows.  Calls on a virtual
@@ -64,13 +64,13 @@ def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | Non
     recorded = _recorded(ranked(run))
     if recorded is None:
         return None
-    progress("map_blocks: as recorded")
+    progress("map_rows: as recorded")
     model_s, spread_s = over_seeds(lambda seed: _total(recorded, seed))
     extra_s = beyond(recorded.seconds, model_s, quiet=quiet)
     scheme = str(recorded.how["scheme"])
 
     def line(what: str, change: str, **other: Any) -> Line:
-        progress(f"map_blocks: {what}")
+        progress(f"map_rows: {what}")
         predicted_s, spread_s = over_seeds(lambda seed: _total(recorded, seed, **other) + extra_s)
         return Line(what, predicted_s, spread_s, change=change)
 
@@ -90,7 +90,7 @@ def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | Non
     if 2 < size <= MOST_RANKS and len(set(np.round(recorded.speeds, 2))) > 1:
         order = arrange(recorded.graph, recorded.speeds).positions
         if (order != np.arange(size)).any():
-            lines.append(line("ranks arranged by speed", "comm = lb_mpi.arranged(comm, graph, speeds)", order=order))
+            lines.append(line("ranks arranged by speed", "comm = lb_mpi.reorder_ranks(comm, graph, speeds)", order=order))
     ranks = ranked(run)
     for change in machines(ranks, recorded.speeds):
         lines.append(line(change.what, change.words, other_machine=change))
@@ -98,7 +98,7 @@ def advise(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | Non
         model_note(model_s, recorded.seconds, extra_s, quiet=quiet),
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call",
     ]
-    return Advice("map_blocks", lines, notes)
+    return Advice("map_rows", lines, notes)
 
 
 def _total(recorded: Recorded, seed: int, **other: Any) -> float:
@@ -157,7 +157,7 @@ def _moved_once_s(recorded: Recorded) -> float:
 
 
 def _recorded(ranks: list[Stored]) -> Recorded | None:
-    how = settings(ranks, "map_blocks")
+    how = settings(ranks, "map_rows")
     tables = calls(ranks, Driver.ROWS)
     if not how or not len(tables[0]):
         return None
@@ -167,11 +167,11 @@ def _recorded(ranks: list[Stored]) -> Recorded | None:
     outside[~known] = np.median(outside[known], axis=0) if known.any() else 0.0
     home = np.where(np.isfinite(home), home, np.nanmedian(home, axis=0)) if np.isfinite(home).any() else home
     if not np.isfinite(home).all():
-        raise ValueError("map_blocks: rows were not timed in any recorded call: expected two calls or more")
+        raise ValueError("map_rows: rows were not timed in any recorded call: expected two calls or more")
     speeds = np.array([float(np.median(table["speed"])) for table in tables])
     seconds = _measured_s(tables, outside)
     picked, stands = _some(counts)
-    neighbours = [one.settings["map_blocks"]["neighbours"] for one in ranks]
+    neighbours = [one.settings["map_rows"]["neighbours"] for one in ranks]
     tails = np.repeat(np.arange(len(ranks)), [len(mine) for mine in neighbours])
     heads = np.array([rank for mine in neighbours for rank in mine], dtype=np.int64)
     graph = Graph.from_edges(len(ranks), tails[tails < heads], heads[tails < heads])

@@ -7,7 +7,7 @@ S^-1 A W A^T.  An arrangement that is good for the one can be bad for the other:
 
     arrangement = lb_mpi.arrange(graph, speeds)      # objective="uniform", method="swap"
     speeds[arrangement.positions]                    # the speeds in the order of the vertices
-    lb_mpi.arranged(comm, graph, speeds)             # a communicator whose ranks sit so (needs MPI)
+    lb_mpi.reorder_ranks(comm, graph, speeds)             # a communicator whose ranks sit so (needs MPI)
 """
 
 from __future__ import annotations

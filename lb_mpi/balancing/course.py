@@ -9,7 +9,7 @@ The caller's loop, on MPI (`lb_mpi.mpi.rows.balancer`) and on a virtual clock (`
     if verdict.decision.act:
         course.follow(plan)                             # None: all rows stay at home from now on
 
-A call of `map_blocks` is a round.  A plan stays in force until the next one; when the number of rows changes, rows are
+A call of `map_rows` is a round.  A plan stays in force until the next one; when the number of rows changes, rows are
 picked for it anew.
 """
 

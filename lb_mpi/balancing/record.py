@@ -21,10 +21,10 @@ class Balanced:
     The imbalance is the time of the slowest rank / the time that perfect balance would take, minus 1 (Jin and Wang's I_m).
     """
 
-    acted: bool  # whether the distribution was changed (map_blocks: for the calls after this one)
+    acted: bool  # whether the distribution was changed (map_rows: for the calls after this one)
     reason: str  # in words; and what was lent in this call, under the plan of before or to idle ranks
     imbalance_before: float  # with all rows at home; NaN: not known yet
-    imbalance_after: float  # map_blocks: as it was in this call; migrate: as planned
+    imbalance_after: float  # map_rows: as it was in this call; migrate: as planned
     rows_moved: int  # in this call, on all ranks: lent, or given away
     bytes_moved: int  # in this call, on all ranks, in messages with rows and results
     steps: int  # exchanges between neighbours to find the flow; scheme direct: 1
@@ -76,7 +76,7 @@ def _table(first: int, calls: Iterable[Balanced]) -> str:
 
 
 class Share(NamedTuple):
-    """One rank's part of the calls of map_blocks so far."""
+    """One rank's part of the calls of map_rows so far."""
 
     rank: int
     rows_home: int  # its own, in the last call
@@ -86,7 +86,7 @@ class Share(NamedTuple):
 
     @property
     def idle(self) -> float:
-        """The part of the time in map_blocks in which this rank did not compute, 0 to 1."""
+        """The part of the time in map_rows in which this rank did not compute, 0 to 1."""
         return max(0.0, 1.0 - self.computing_s / self.seconds) if self.seconds > 0.0 else 0.0
 
 

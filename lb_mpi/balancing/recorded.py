@@ -20,18 +20,18 @@ class Loans:
 
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds
-        self.last: Step | None = None  # call of map_blocks
+        self.last: Step | None = None  # call of map_rows
         self.total: Step | None = None  # all of them
         self._away: dict[int, tuple[float, int, int]] = {}  # by borrower: since when, rows, bytes
 
     @property
     def ended(self) -> float:
-        """When the last call of map_blocks ended; NaN: there was none."""
+        """When the last call of map_rows ended; NaN: there was none."""
         return math.nan if self.last is None else self.last.ended
 
     def use(self, graph: Graph, rank: int, settings: Mapping[str, Any]) -> None:
         """A balancer is made: its settings, and its process graph, of which rank 0 keeps all edges."""
-        self.record.use("map_blocks", {**settings, "neighbours": graph.neighbours(rank).tolist()})
+        self.record.use("map_rows", {**settings, "neighbours": graph.neighbours(rank).tolist()})
         if rank == 0:
             self.record.graph(*(np.take(self._worlds, ends) for ends in graph.edges()))
 
@@ -49,7 +49,7 @@ class Loans:
     def mapped(
         self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float, took: float
     ) -> None:
-        """map_blocks is over: `rows` of this rank, and computed here; seconds computing; work of its own rows, or NaN."""
+        """map_rows is over: `rows` of this rank, and computed here; seconds computing; work of its own rows, or NaN."""
         home_s = took / float(course.ranks.speeds[course.rank])
         step = self._step(Driver.ROWS, began, ended, last, course)
         step = step._replace(useful_s=busy_s, home=rows[0], units=rows[1], home_s=home_s)

@@ -41,7 +41,7 @@ class Rows:
             trigger = cluster.judge.trigger
             how = {"scheme": cluster.scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
             for rank, record in enumerate(self.records):
-                record.use("map_blocks", {**how, "neighbours": cluster.graph.neighbours(rank).tolist()})
+                record.use("map_rows", {**how, "neighbours": cluster.graph.neighbours(rank).tolist()})
         began, self.now = self.now, self.now + call.seconds
         after = float(self._world.busy_s.max()) / call.bound_s - 1.0 if call.bound_s else 0.0
         before = call.alone_s / call.bound_s - 1.0 if call.bound_s else 0.0

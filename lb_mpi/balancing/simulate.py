@@ -1,6 +1,6 @@
 """Rows on a virtual clock: the very objects that run on MPI, with as many ranks as you like.   (pure)
 
-A call of `map_blocks` is a round of all ranks (`lb_mpi.balancing.round`, `course`), the judge on the root, and diffusion on
+A call of `map_rows` is a round of all ranks (`lb_mpi.balancing.round`, `course`), the judge on the root, and diffusion on
 the process graph, on the virtual carrier (`lb_mpi.virtual`).  Rows take what they cost / the speed of the rank, with some
 noise.
 """
@@ -161,7 +161,7 @@ class Cluster:
         return self.setup.scheme
 
     def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
-        """One call of `map_blocks`; costs[r]: (n,) units of work of the rows of rank r.
+        """One call of `map_rows`; costs[r]: (n,) units of work of the rows of rank r.
 
         Rank r comes begin_s[r] >= 0 seconds after the call before was over (None: at once), which count, too.
         """

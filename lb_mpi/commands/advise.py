@@ -17,7 +17,7 @@ from lb_mpi.report.run import gather
 from lb_mpi.table import Table
 
 PROGRESS_S = 1.0  # after which a terminal shows what is replayed
-DRIVERS = {"map_blocks": rows, "exchange": exchange, "pool": tasks, "search": search}
+DRIVERS = {"map_rows": rows, "exchange": exchange, "pool": tasks, "search": search}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def _advice(folder: Path, progress: _Progress, *, quiet: bool) -> list[Advice]:
         advice = [one for one in given if one is not None]
         if not advice:
             raise ValueError(
-                "nothing in it can be replayed: expected a search, map_blocks, a map of a pool, or exchanges that ended on "
+                "nothing in it can be replayed: expected a search, map_rows, a map of a pool, or exchanges that ended on "
                 "all ranks"
             )
         advice[0].notes.extend(found.notes)

@@ -142,7 +142,7 @@ def _speeds_of(hosts: list[Host], graph: Graph, path: str) -> Floats:
         ranks = sum(host.slots for host in hosts)
         hint = ""
         if ranks == graph.n:  # a list can't interleave the slots of its hosts
-            hint = "; a host list can't say where each of a host's ranks sits: use lb_mpi.arranged in the program"
+            hint = "; a host list can't say where each of a host's ranks sits: use lb_mpi.reorder_ranks in the program"
         raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph{hint}")
     return np.array([host.slots * host.speed for host in hosts])
 

@@ -197,7 +197,7 @@ def _tell_search(answer: dict[str, Any]) -> list[str]:
 
 def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--graph", default="mesh:4x4", help=f"which ranks are neighbours: {GRAPH} (%(default)s)")
-    parser.add_argument("--calls", type=int, default=20, help="of map_blocks, one after the other (%(default)s)")
+    parser.add_argument("--calls", type=int, default=20, help="of map_rows, one after the other (%(default)s)")
     parser.add_argument("--rows", type=int, default=50, metavar="N", help="on each rank (%(default)s)")
     parser.add_argument(
         "--costs",
@@ -230,7 +230,7 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
 
 
 def _rows(options: argparse.Namespace) -> dict[str, Any]:
-    """Call `Balancer.map_blocks` on drawn rows.
+    """Call `Balancer.map_rows` on drawn rows.
 
     The `scheme` that was taken; `calls`, a list with the seconds of each, without balancing (`alone_s`) and at least
     (`bound_s`), the rows and bytes moved; the totals of these; simulated in `cpu_seconds`.
@@ -440,6 +440,6 @@ class Subject(NamedTuple):
 
 SUBJECTS = {
     "search": Subject("an unbalanced tree search, message by message", _add_search, _search, _tell_search),
-    "rows": Subject("calls of Balancer.map_blocks, with and without balancing", _add_rows, _rows, _tell_rows),
+    "rows": Subject("calls of Balancer.map_rows, with and without balancing", _add_rows, _rows, _tell_rows),
     "tasks": Subject("maps of a pool, beside a fixed distribution and a counter", _add_tasks, _tasks, _tell_tasks),
 }

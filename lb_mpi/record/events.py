@@ -28,7 +28,7 @@ class Driver(IntEnum):
     """What a step is a call of."""
 
     SEARCH = 0  # lb_mpi.search
-    ROWS = 1  # Balancer.map_blocks
+    ROWS = 1  # Balancer.map_rows
     MIGRATE = 2  # Balancer.migrate
     TASKS = 3  # a map of lb_mpi.Pool
     EXCHANGE = 4  # all exchanges of the plan that lb_mpi.distribute makes, with what is computed between them

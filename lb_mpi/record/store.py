@@ -24,7 +24,7 @@ from lb_mpi.frames import frame, read_frame
 from lb_mpi.record.events import FLOW, MARK, MOVE, STEP, TASK, Clock, Progress
 from lb_mpi.record.record import MAP, N_PHASES, Record, Rows
 
-MAGIC, VERSION = b"lb_rec", 4
+MAGIC, VERSION = b"lb_rec", 5
 HEADER_BYTES = 4096
 SLOT_BYTES, RANK_BYTES = 160 << 10, 128
 _START = struct.Struct("<6sH")  # magic, version

@@ -161,7 +161,7 @@ def encode(pixels: NDArray[np.uint8], colours: list[str]) -> bytes:
 
 
 def imbalance(run: Run) -> str:
-    """Draw the imbalance of each call of map_blocks, with all rows at home and as it was; "" when there was none."""
+    """Draw the imbalance of each call of map_rows, with all rows at home and as it was; "" when there was none."""
     table = steps(run)[0]
     table = table[table["driver"] == Driver.ROWS]
     before, after = table["before"].astype(float), table["after"].astype(float)
@@ -178,7 +178,7 @@ def imbalance(run: Run) -> str:
     parts, y = _levels(most, 4, HEIGHT, lambda value: f"{value:.{0 if most >= 0.08 else 1}%}")
     for call in sorted({round(1 + (last - 1) * k / 5) for k in range(6)}):
         parts.append(_text(x(call), HEIGHT - BOTTOM + 18, f"{call:,}"))
-    parts.append(_text((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_blocks"))
+    parts.append(_text((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_rows"))
     for name, values in (("home", before), ("now", after)):
         points = [(x(call), y(value)) for call, value in zip(calls, values, strict=True) if math.isfinite(value)]
         parts.append(_line(name, points))

@@ -31,7 +31,7 @@ SAVE = "save"
 SKEW_S = 60.0  # by which the clocks of hosts may differ
 DRIVERS = {
     Driver.SEARCH: ("search", "units", "parts"),
-    Driver.ROWS: ("map_blocks", "rows", "rows"),
+    Driver.ROWS: ("map_rows", "rows", "rows"),
     Driver.MIGRATE: ("migrate", "rows", "rows"),
     Driver.TASKS: ("pool", "tasks", "steals"),
     Driver.EXCHANGE: ("exchange", "exchanges", "times"),

@@ -71,7 +71,7 @@ def test_results_are_bit_for_bit_those_without_balancing(scheme: str, exchange: 
     expected = np.sin(rows) * rows
 
     def call() -> None:
-        result = balancer.map_blocks(slow_square, rows)
+        result = balancer.map_rows(slow_square, rows)
         assert result.tobytes() == expected.tobytes()
         assert result.dtype == rows.dtype
         assert rows.tobytes() == before.tobytes()
@@ -131,7 +131,7 @@ def test_any_dtype_and_shape(kind: str, balancer: lb_mpi.Balancer) -> None:
     before = rows.tobytes()
 
     def call() -> None:
-        result = balancer.map_blocks(function, rows)
+        result = balancer.map_rows(function, rows)
         assert result.dtype == rows.dtype
         assert result.shape == rows.shape
         assert result.tobytes() == expected.tobytes()
@@ -156,7 +156,7 @@ def test_several_arrays_and_more_that_are_only_read(form: type, balancer: lb_mpi
     expected = function(rows, latitude, weights)
 
     def call() -> None:
-        result = balancer.map_blocks(function, rows, latitude, weights)
+        result = balancer.map_rows(function, rows, latitude, weights)
         assert type(result) is form
         assert all(mine.tobytes() == right.tobytes() for mine, right in zip(result, expected, strict=True))
 
@@ -176,7 +176,7 @@ def test_objects_with_pack_and_unpack(balancer: lb_mpi.Balancer) -> None:
     rows = [{"id": 1000 * RANK + k, "n": k} for k in range(120)]
 
     def call() -> None:
-        assert balancer.map_blocks(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
+        assert balancer.map_rows(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
 
     until_rows_move(balancer, call)
     owned = balancer.migrate(rows, np.ones(120) * (1 + RANK), pack=pack, unpack=json.loads)
@@ -189,7 +189,7 @@ def test_few_rows_or_none(n: int, balancer: lb_mpi.Balancer) -> None:
     for only in (True, False):
         rows = numbers(n if only else 50 * (RANK == LAST), 2)
         for _ in range(4):
-            assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
+            assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
             moved = balancer.migrate(rows)
             assert COMM.allreduce(len(moved)) == COMM.allreduce(len(rows))
 
@@ -200,7 +200,7 @@ def test_numbers_of_rows_that_change(balancer: lb_mpi.Balancer) -> None:
     def call() -> None:
         step = next(steps)
         rows = numbers(60 + 25 * ((step + RANK) % 3), 2, seed=step)
-        assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
+        assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
 
     for _ in range(8):
         call()
@@ -211,7 +211,7 @@ def test_dtypes_that_change_on_all_ranks_at_once(balancer: lb_mpi.Balancer) -> N
     for dtype in ("f8", "f4", "c16", "f8"):
         rows = numbers(80, 2).astype(dtype)
         for _ in range(3):
-            assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
+            assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
 
 
 def test_emulated_speeds_make_rows_move() -> None:
@@ -222,7 +222,7 @@ def test_emulated_speeds_make_rows_move() -> None:
     rows = numbers(200, 2)
 
     def call() -> None:
-        assert np.array_equal(balancer.map_blocks(function, rows), rows + 1)
+        assert np.array_equal(balancer.map_rows(function, rows), rows + 1)
 
     with lb_mpi.Balancer(COMM, emulated_speed=SPEEDS[RANK % 4]) as balancer:
         until_rows_move(balancer, call)
@@ -241,7 +241,7 @@ def test_a_function_that_waits_instead_of_computing() -> None:
     rows = numbers(60, 2)
 
     def call() -> None:
-        assert np.array_equal(balancer.map_blocks(function, rows), rows + 1)
+        assert np.array_equal(balancer.map_rows(function, rows), rows + 1)
 
     with lb_mpi.Balancer(COMM) as balancer:
         until_rows_move(balancer, call)
@@ -257,7 +257,7 @@ def test_rows_that_sleep_are_not_gathered_on_one_rank() -> None:
     rows = np.full(60 * SIZE if RANK == 0 else 0, 2e-3)
     with lb_mpi.Balancer(COMM) as balancer:
         for _ in range(3):
-            by = balancer.map_blocks(function, rows)
+            by = balancer.map_rows(function, rows)
         if RANK == 0:
             shares = np.bincount(by.astype(int), minlength=SIZE) / len(rows)
             assert shares.min() > 0.3 / SIZE, shares
@@ -283,7 +283,7 @@ def test_policies() -> None:
         with lb_mpi.Balancer(COMM, when=when, every=every) as balancer:
             count = 0
             for _ in range(6):
-                balancer.map_blocks(slow_square, rows)
+                balancer.map_rows(slow_square, rows)
                 assert balancer.last is not None
                 count += balancer.last.acted
                 assert balancer.last.acted == balancer.last.reason.startswith("balanced")
@@ -295,7 +295,7 @@ def test_the_record_is_the_same_on_all_ranks(balancer: lb_mpi.Balancer) -> None:
     assert balancer.last is None
     for k in range(4):
         if k < 3:
-            balancer.map_blocks(slow_square, rows)
+            balancer.map_rows(slow_square, rows)
         else:
             balancer.migrate(rows)
         last = balancer.last
@@ -345,14 +345,14 @@ def test_migrate_takes_the_costs_that_map_has_measured() -> None:
     with lb_mpi.Balancer(COMM, when="always") as balancer:
         for _ in range(20):  # as above
             for _ in range(3):
-                rows = balancer.map_blocks(function, rows)
+                rows = balancer.map_rows(function, rows)
             rows = balancer.migrate(rows)
             last = balancer.last
             assert last is not None
             if last.rows_moved or SIZE == 1:
                 break
         for _ in range(3):
-            rows = balancer.map_blocks(function, rows)
+            rows = balancer.map_rows(function, rows)
         assert COMM.allreduce(rows.sum(axis=0)) == pytest.approx(total, rel=1e-12)
     if SIZE > 1:
         assert last.rows_moved > 0
@@ -395,11 +395,11 @@ def test_a_function_that_fails_on_one_rank(at: int, how: str, words: str, balanc
     rows = numbers(60, 2)
     before = rows.tobytes()
     with pytest.raises(lb_mpi.BalanceError, match=rf"^rank {at}, .*rows.*{words}"):
-        again_and_again(lambda: balancer.map_blocks(function, rows))
+        again_and_again(lambda: balancer.map_rows(function, rows))
     assert rows.tobytes() == before
 
     def call() -> None:  # goes on as if new
-        assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
+        assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
 
     until_rows_move(balancer, call)
 
@@ -413,10 +413,10 @@ def test_pack_that_fails_on_one_rank(balancer: lb_mpi.Balancer) -> None:
     rows = [{"n": k} for k in range(80)]
     if SIZE > 1:
         with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
-            again_and_again(lambda: balancer.map_blocks(grow, rows, pack=broken, unpack=json.loads))
+            again_and_again(lambda: balancer.map_rows(grow, rows, pack=broken, unpack=json.loads))
         with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
             balancer.migrate(rows, np.full(80, 10.0**RANK), pack=broken, unpack=json.loads)
-    assert balancer.map_blocks(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
+    assert balancer.map_rows(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
 
 
 @pytest.mark.parametrize("other", [np.zeros((5, 2), "f4"), np.zeros((5, 3)), np.zeros(5), (np.zeros((5, 2)),)])
@@ -425,18 +425,18 @@ def test_rows_that_differ_between_ranks(other: object, after: int, balancer: lb_
     if SIZE == 1:
         pytest.skip("needs a rank that differs")
     for _ in range(after):
-        balancer.map_blocks(slow_square, numbers(50, 2))
+        balancer.map_rows(slow_square, numbers(50, 2))
     rows = other if RANK == LAST else numbers(50, 2)
 
     def function(block: object) -> object:
         return block
 
     with pytest.raises(TypeError, match=rf"^rows of rank {LAST} are .*: expected array of float64 \(2,\), as on rank 0"):
-        balancer.map_blocks(function, rows)
+        balancer.map_rows(function, rows)
     with pytest.raises(ValueError, match=f"^rows = .* on rank {LAST}: expected 'array of float64"):
         balancer.migrate(rows)
     rows = numbers(50, 2)
-    assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
+    assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
 
 
 BAD_ROWS = [
@@ -456,11 +456,11 @@ def test_bad_rows_on_one_rank(
 ) -> None:
     good = numbers(50)
     for _ in range(3):
-        balancer.map_blocks(slow_square, good)
-    for call in (lambda these: balancer.map_blocks(slow_square, these), balancer.migrate):
+        balancer.map_rows(slow_square, good)
+    for call in (lambda these: balancer.map_rows(slow_square, these), balancer.migrate):
         with pytest.raises(kind, match=words):
             call(rows if RANK == LAST else good)
-    assert np.array_equal(balancer.map_blocks(slow_square, good), np.sin(good) * good)
+    assert np.array_equal(balancer.map_rows(slow_square, good), np.sin(good) * good)
 
 
 @pytest.mark.parametrize("costs", [[1.0], [-1.0] * 20, [math.nan] * 20, "text"])
@@ -471,9 +471,9 @@ def test_bad_costs_on_one_rank(costs: object, balancer: lb_mpi.Balancer) -> None
 
 def test_not_a_function_and_pack_alone(balancer: lb_mpi.Balancer) -> None:
     with pytest.raises(TypeError, match="function = 3: expected a function"):
-        balancer.map_blocks(3 if RANK == LAST else slow_square, numbers(5))  # type: ignore[arg-type]
+        balancer.map_rows(3 if RANK == LAST else slow_square, numbers(5))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pack and unpack: expected both or neither"):
-        balancer.map_blocks(grow, [{"n": 1}], pack=pack, unpack=None if RANK == LAST else json.loads)
+        balancer.map_rows(grow, [{"n": 1}], pack=pack, unpack=None if RANK == LAST else json.loads)
 
 
 BAD = [
@@ -516,7 +516,7 @@ def test_not_a_communicator_and_closed() -> None:
     balancer.close()
     balancer.close()
     with pytest.raises(ValueError, match="closed"):
-        balancer.map_blocks(slow_square, numbers(5))
+        balancer.map_rows(slow_square, numbers(5))
 
 
 def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -537,7 +537,7 @@ def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(monkeypatch: p
     monkeypatch.setattr(verdicts, "wait", late)
     with lb_mpi.Balancer(COMM, when=0.5) as balancer:  # it acts on the first calls, and follows that plan on the others
         for _ in range(8):
-            assert np.array_equal(balancer.map_blocks(slow, rows), rows + 1.0)
+            assert np.array_equal(balancer.map_rows(slow, rows), rows + 1.0)
 
 
 def test_traffic_of_the_user_is_not_disturbed(balancer: lb_mpi.Balancer) -> None:
@@ -548,7 +548,7 @@ def test_traffic_of_the_user_is_not_disturbed(balancer: lb_mpi.Balancer) -> None
     request = COMM.Irecv([buffer, MPI.BYTE], MPI.ANY_SOURCE, MPI.ANY_TAG)
     rows = numbers(100, 2)
     for _ in range(3):
-        balancer.map_blocks(slow_square, rows)
+        balancer.map_rows(slow_square, rows)
     balancer.migrate(rows)
     taken = request.Test()
     COMM.Barrier()  # a faster rank must not send before that test
@@ -561,7 +561,7 @@ def test_traffic_of_the_user_is_not_disturbed(balancer: lb_mpi.Balancer) -> None
 def test_the_report_tells_rows_seconds_and_idle_of_each_rank(balancer: lb_mpi.Balancer) -> None:
     n = 40 + RANK
     for _ in range(3):
-        balancer.map_blocks(slow_square, numbers(n, 2))
+        balancer.map_rows(slow_square, numbers(n, 2))
     report = balancer.report()
     assert COMM.allgather(str(report)) == [str(report)] * SIZE
     assert [one.rank for one in report.ranks] == list(range(SIZE))
@@ -575,4 +575,4 @@ def test_the_report_tells_rows_seconds_and_idle_of_each_rank(balancer: lb_mpi.Ba
 
 def test_a_list_of_objects_without_pack_is_told_of_it(balancer: lb_mpi.Balancer) -> None:
     with pytest.raises(TypeError, match="for a list of objects pass pack=, unpack="):
-        balancer.map_blocks(lambda rows: rows, [object()])
+        balancer.map_rows(lambda rows: rows, [object()])

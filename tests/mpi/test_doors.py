@@ -19,14 +19,14 @@ pytestmark = pytest.mark.mpi
 
 
 def arranged(graph: Any) -> None:
-    lb_mpi.arranged(COMM, graph, np.arange(1.0, SIZE + 1)).Free()
+    lb_mpi.reorder_ranks(COMM, graph, np.arange(1.0, SIZE + 1)).Free()
 
 
 DOORS: dict[str, Callable[[Any], Any]] = {
     "Balancer": lambda graph: lb_mpi.Balancer(COMM, graph=graph).close(),
     "NeighbourExchange": lambda graph: NeighbourExchange(COMM, graph).close(),
     "Diffuser": lambda graph: Diffuser(COMM, graph).close(),
-    "arranged": arranged,
+    "reorder_ranks": arranged,
     "distribute": lambda graph: lb_mpi.distribute(COMM, graph, method="block").close(),
 }
 

@@ -75,7 +75,7 @@ def test_a_cartesian_communicator() -> None:
     with lb_mpi.distribute(grid, mesh(3, 4) if RANK == 0 else None, method="block") as plan:
         np.testing.assert_array_equal(plan.exchange(plan.vertices)[len(plan.vertices) :], plan.ghosts)
     lb_mpi.measure(grid, messages=False, rounds=1, round_s=0.001)
-    lb_mpi.arranged(grid, graph, [1.0] * SIZE).Free()
+    lb_mpi.reorder_ranks(grid, graph, [1.0] * SIZE).Free()
     grid.Free()
 
 

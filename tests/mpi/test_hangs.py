@@ -93,9 +93,9 @@ def test_ranks_that_wait_for_one_that_has_not_come(monkeypatch: pytest.MonkeyPat
         def late() -> None:
             if awaited_rank == RANK:
                 busy()
-            balancer.map_blocks(np.sqrt, np.zeros((5, 2)))
+            balancer.map_rows(np.sqrt, np.zeros((5, 2)))
 
-        check(monkeypatch, late, "lb_mpi.Balancer.map_blocks", awaited_rank)
+        check(monkeypatch, late, "lb_mpi.Balancer.map_rows", awaited_rank)
 
 
 def test_ranks_that_wait_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,14 +138,14 @@ def test_who_leaves_a_balancer_tells_the_others(leaver: int) -> None:
 
     def leave() -> None:
         with lb_mpi.Balancer(COMM) as balancer:
-            balancer.map_blocks(np.sqrt, rows)
+            balancer.map_rows(np.sqrt, rows)
             if leaver == RANK:
                 raise ZeroDivisionError("this rank can't go on")
             try:
-                balancer.map_blocks(np.sqrt, rows)
+                balancer.map_rows(np.sqrt, rows)
             finally:
                 with pytest.raises(lb_mpi.Error, match="Balancer after a failure"):
-                    balancer.map_blocks(np.sqrt, rows)
+                    balancer.map_rows(np.sqrt, rows)
 
     with pytest.raises(ZeroDivisionError if leaver == RANK else lb_mpi.Error) as caught:
         leave()

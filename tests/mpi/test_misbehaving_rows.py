@@ -57,8 +57,8 @@ def test_whatever_is_raised_or_returned_is_told_to_all(everywhere: bool) -> None
                 guilty.append(RANK)
                 return wrong()
 
-            check(lambda: balancer.map_blocks(function, rows), f"function {name}", guilty)
-            assert np.array_equal(balancer.map_blocks(np.copy, rows), rows)  # as new
+            check(lambda: balancer.map_rows(function, rows), f"function {name}", guilty)
+            assert np.array_equal(balancer.map_rows(np.copy, rows), rows)  # as new
 
 
 @pytest.mark.skipif(SIZE == 1, reason="nothing is packed on one rank")
@@ -92,12 +92,12 @@ def test_arguments_that_will_not_do() -> None:
     rows = numbers(10, 2)
     with lb_mpi.Balancer(COMM, every=np.int64(2), tolerance=np.float32(0.25), emulated_speed=np.float32(0.5)) as balancer:
         bad: list[tuple[Callable[[], object], str]] = [
-            (lambda: balancer.map_blocks(np.copy, rows.view(np.matrix)), "rows of type matrix: expected a numpy array"),
-            (lambda: balancer.map_blocks(np.copy, rows, block_rows=0), "block_rows = 0: expected an integer >= 1"),
-            (lambda: balancer.map_blocks(np.copy, rows, block_rows="a"), "block_rows = 'a': expected"),
-            (lambda: balancer.map_blocks(None, rows), "function = None: expected a function"),
-            (lambda: balancer.map_blocks(np.copy, [rows] * 61), "61 arrays: expected at most 60"),
-            (lambda: balancer.map_blocks(np.copy, [1], pack=3, unpack=json.loads), "pack = 3: expected a function"),
+            (lambda: balancer.map_rows(np.copy, rows.view(np.matrix)), "rows of type matrix: expected a numpy array"),
+            (lambda: balancer.map_rows(np.copy, rows, block_rows=0), "block_rows = 0: expected an integer >= 1"),
+            (lambda: balancer.map_rows(np.copy, rows, block_rows="a"), "block_rows = 'a': expected"),
+            (lambda: balancer.map_rows(None, rows), "function = None: expected a function"),
+            (lambda: balancer.map_rows(np.copy, [rows] * 61), "61 arrays: expected at most 60"),
+            (lambda: balancer.map_rows(np.copy, [1], pack=3, unpack=json.loads), "pack = 3: expected a function"),
             (lambda: balancer.migrate(rows, costs=[1e308] * 10), "costs .*expected numbers whose sum"),
         ]
         for call, words in bad:
@@ -105,11 +105,11 @@ def test_arguments_that_will_not_do() -> None:
                 call()
         if SIZE > 1:
             with pytest.raises(TypeError, match=f"rows of rank {LAST} are .* in blocks of 3: expected .*, as on rank 0"):
-                balancer.map_blocks(np.copy, rows, block_rows=3 if RANK == LAST else None)
+                balancer.map_rows(np.copy, rows, block_rows=3 if RANK == LAST else None)
         for result in (np.ma.masked_array(rows, rows > 0), rows.view(np.matrix)):
             with pytest.raises(lb_mpi.BalanceError, match=r"function returned a (MaskedArray|matrix) of float64"):
-                balancer.map_blocks(lambda block, result=result: result[: len(block)], rows)
-        assert np.array_equal(balancer.map_blocks(np.copy, rows), rows)
+                balancer.map_rows(lambda block, result=result: result[: len(block)], rows)
+        assert np.array_equal(balancer.map_rows(np.copy, rows), rows)
 
 
 def spin_rows(n: int) -> None:
@@ -132,7 +132,7 @@ def test_memory_order_is_kept(order: Any) -> None:
     expected = rows + more.sum(axis=1)[:, None, None]
     with lb_mpi.Balancer(COMM, when="always") as balancer:
         for _ in range(8):
-            result = balancer.map_blocks(function, rows, more)
+            result = balancer.map_rows(function, rows, more)
             assert result.tobytes() == expected.tobytes()
             assert result.flags.f_contiguous == (order == "F")
 
@@ -150,7 +150,7 @@ def test_blocks_of_one_shape_give_the_bits_of_these_calls(n: int) -> None:
     expected = np.concatenate([rows[first : first + size] @ weights for first in range(0, n, size)])
     with lb_mpi.Balancer(COMM, when="always") as balancer:
         for _ in range(8):
-            assert balancer.map_blocks(function, rows, block_rows=size).tobytes() == expected.tobytes()
+            assert balancer.map_rows(function, rows, block_rows=size).tobytes() == expected.tobytes()
 
 
 def test_no_row_is_split_off_alone_in_the_first_call() -> None:
@@ -161,7 +161,7 @@ def test_no_row_is_split_off_alone_in_the_first_call() -> None:
         return block
 
     with lb_mpi.Balancer(COMM) as balancer:
-        balancer.map_blocks(function, numbers(1000, 3))
+        balancer.map_rows(function, numbers(1000, 3))
     assert min(sizes) > 1
 
 
@@ -188,7 +188,7 @@ def test_migrate_keeps_the_very_dtype(dtype: Any) -> None:
 def test_leaving_by_an_exception_does_not_wait_for_the_others() -> None:
     def leave() -> None:
         with lb_mpi.Balancer(COMM) as balancer:
-            balancer.map_blocks(np.copy, numbers(5))
+            balancer.map_rows(np.copy, numbers(5))
             if RANK != LAST:
                 COMM.recv(source=LAST)  # which that rank sends when it has left
             raise ZeroDivisionError

@@ -49,7 +49,7 @@ def made(**options: Any) -> None:
 def balanced(block_rows: Any = None, **options: Any) -> None:
     with lb_mpi.Balancer(COMM, **options) as balancer:
         for _ in range(2):
-            assert (balancer.map_blocks(lambda rows: rows + 1.0, np.zeros(20), block_rows=block_rows) == 1.0).all()
+            assert (balancer.map_rows(lambda rows: rows + 1.0, np.zeros(20), block_rows=block_rows) == 1.0).all()
 
 
 def migrated(costs: Any) -> None:
@@ -64,6 +64,10 @@ def searched(**options: Any) -> None:
 
 def distributed(**options: Any) -> None:
     lb_mpi.distribute(COMM, f"mesh:4x{SIZE}", **{"method": "block", **options}).close()
+
+
+def reordered(speeds: list[float], **options: Any) -> None:
+    lb_mpi.reorder_ranks(COMM, f"ring:{SIZE}", speeds, **options).Free()
 
 
 def measured(**options: Any) -> None:
@@ -89,7 +93,7 @@ DOORS: dict[str, Callable[..., Any]] = {
     "Balancer when": lambda v, pool, path: balanced(when=v),
     "Balancer every": lambda v, pool, path: balanced(every=v),
     "Balancer emulated_speed": lambda v, pool, path: balanced(emulated_speed=v),
-    "map_blocks block_rows": lambda v, pool, path: balanced(block_rows=v),
+    "map_rows block_rows": lambda v, pool, path: balanced(block_rows=v),
     "migrate costs": lambda v, pool, path: migrated(v),
     "migrate costs[1]": lambda v, pool, path: migrated([1, v, 1, 1]),
     "search threshold": lambda v, pool, path: searched(threshold=v),
@@ -106,8 +110,8 @@ DOORS: dict[str, Callable[..., Any]] = {
     "distribute speeds": lambda v, pool, path: distributed(speeds=v),
     "distribute speeds[0]": lambda v, pool, path: distributed(speeds=[v] + [1.0] * (SIZE - 1)),
     "distribute emulated_speed": lambda v, pool, path: distributed(emulated_speed=v),
-    "arranged speeds[0]": lambda v, pool, path: lb_mpi.arranged(COMM, f"ring:{SIZE}", [v] + [1.0] * (SIZE - 1)).Free(),
-    "arranged seed": lambda v, pool, path: lb_mpi.arranged(COMM, f"ring:{SIZE}", np.ones(SIZE), seed=v).Free(),
+    "reorder_ranks speeds[0]": lambda v, pool, path: reordered([v] + [1.0] * (SIZE - 1)),
+    "reorder_ranks seed": lambda v, pool, path: reordered([1.0] * SIZE, seed=v),
     "measure rounds": lambda v, pool, path: measured(rounds=v),
     "measure round_s": lambda v, pool, path: measured(round_s=v),
     "measure emulated_speed": lambda v, pool, path: measured(emulated_speed=v),

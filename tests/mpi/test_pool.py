@@ -445,43 +445,44 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
     run.clear()
     items = [(k, 90) for k in range(100)]
     with pytest.raises(lb_mpi.TaskError, match="task 90 "):
-        pool.starmap(function, items, log=path)
+        pool.starmap(function, items, checkpoint=path)
     expected = [(k, k / 7) for k in range(100)]
     before = COMM.allreduce(len(run))
     with pytest.raises(lb_mpi.TaskError, match="task 90 "):
-        pool.starmap(function, items, log=path)
+        pool.starmap(function, items, checkpoint=path)
     assert COMM.allreduce(len(run)) < 200
     more = [(k, -1) for k in range(100)]
     with pytest.raises(ValueError, match=r"log .*log: .*another|expected"):
-        pool.starmap(function, more, log=path)
+        pool.starmap(function, more, checkpoint=path)
     fresh = tmp_path / "fresh"
-    assert pool.starmap(function, more, log=fresh, to="all") == expected
+    assert pool.starmap(function, more, checkpoint=fresh, to="all") == expected
     run.clear()
-    assert pool.starmap(function, more, log=fresh, to="all") == expected
+    assert pool.starmap(function, more, checkpoint=fresh, to="all") == expected
     assert not COMM.allreduce(len(run))
     if RANK == 0:
         with fresh.open("r+b") as file:
             file.truncate(fresh.stat().st_size - 3)
         with pytest.warns(UserWarning, match="dropped"):
-            assert pool.starmap(function, more, log=fresh) == expected
+            assert pool.starmap(function, more, checkpoint=fresh) == expected
     else:
-        pool.starmap(function, more, log=fresh)
+        pool.starmap(function, more, checkpoint=fresh)
     assert before
     assert COMM.allreduce(len(run))
     with pytest.raises(lb_mpi.TaskError, match=r"TypeError.*set"):
-        pool.map(lambda k: {k}, 50, log=tmp_path / "sets")
+        pool.map(lambda k: {k}, 50, checkpoint=tmp_path / "sets")
     with pytest.raises(OSError, match="none"):
-        pool.map(square, 5, log=tmp_path / "none" / "log")
+        pool.map(square, 5, checkpoint=tmp_path / "none" / "log")
     for factor in (2, 5, 2):  # each has its own log, or its own results
         path = tmp_path / f"by{factor}"
-        assert pool.map(lambda k, factor=factor: k * factor, 9, log=path, to="all") == [k * factor for k in range(9)]
-        assert pool.map(enclosing(factor), 9, log=path.with_suffix(".two"), to="all") == [k * factor for k in range(9)]
+        expected = [k * factor for k in range(9)]
+        assert pool.map(lambda k, factor=factor: k * factor, 9, checkpoint=path, to="all") == expected
+        assert pool.map(enclosing(factor), 9, checkpoint=path.with_suffix(".two"), to="all") == expected
     with pytest.raises(ValueError, match="another function"):
-        pool.map(enclosing(3), 9, log=tmp_path / "by2.two")
+        pool.map(enclosing(3), 9, checkpoint=tmp_path / "by2.two")
     with pytest.raises(TypeError, match="what a log can tell from others"):
-        pool.map(enclosing(NotForPickling()), 9, log=tmp_path / "not")
-    with pytest.raises(TypeError, match=r"log = 3\.5: expected the name of a file"):
-        pool.map(square, 5, log=3.5)
+        pool.map(enclosing(NotForPickling()), 9, checkpoint=tmp_path / "not")
+    with pytest.raises(TypeError, match=r"checkpoint = 3\.5: expected the name of a file"):
+        pool.map(square, 5, checkpoint=3.5)
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
 
 

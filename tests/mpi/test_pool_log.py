@@ -34,16 +34,16 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_map_is_not_taken_for_a_starmap(pool: lb_mpi.Pool, path: Path) -> None:
     items = [((k,), (k, 1)) for k in range(20)]
-    assert pool.map(max, items, log=path, to="all") == [(k, 1) for k in range(20)]
+    assert pool.map(max, items, checkpoint=path, to="all") == [(k, 1) for k in range(20)]
     with pytest.raises(ValueError, match="log is of another function or other tasks"):
-        pool.starmap(max, items, log=path)
+        pool.starmap(max, items, checkpoint=path)
 
 
 def test_sets_as_items_are_refused_at_once_and_sets_in_items_are_not(pool: lb_mpi.Pool, path: Path) -> None:
-    with pytest.raises(TypeError, match=r"items = \{.*\}: expected items in a fixed order for a log, such as sorted"):
-        pool.map(len, {"north", "south"} if RANK == 0 else None, log=path)
+    with pytest.raises(TypeError, match=r"items = \{.*\}: expected items in a fixed order, such as sorted"):
+        pool.map(len, {"north", "south"} if RANK == 0 else None, checkpoint=path)
     for _ in range(2):
-        assert pool.map(len, [{"north", "south"}, frozenset({1})], log=path, to="all") == [2, 1]
+        assert pool.map(len, [{"north", "south"}, frozenset({1})], checkpoint=path, to="all") == [2, 1]
 
 
 def big(k: int) -> bytes:
@@ -64,13 +64,13 @@ def small_disk(n_bytes: int) -> Iterator[None]:
 
 def test_a_disk_without_room_is_named_and_what_is_on_it_stays_whole(pool: lb_mpi.Pool, path: Path) -> None:
     with small_disk(20_000), pytest.raises(lb_mpi.TaskError, match=f"File too large: '{path}'") as caught:
-        pool.map(big, 30, log=path, chunksize=1)
+        pool.map(big, 30, checkpoint=path, chunksize=1)
     if RANK == 0:
         assert isinstance(caught.value.__cause__, OSError)
         assert caught.value.__cause__.errno == errno.EFBIG
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is torn
-        assert pool.map(big, 30, log=path, to="all") == [big(k) for k in range(30)]
+        assert pool.map(big, 30, checkpoint=path, to="all") == [big(k) for k in range(30)]
 
 
 def test_a_log_that_is_removed_meanwhile_is_told(pool: lb_mpi.Pool, path: Path) -> None:
@@ -81,18 +81,18 @@ def test_a_log_that_is_removed_meanwhile_is_told(pool: lb_mpi.Pool, path: Path) 
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        assert pool.map(remove, 10, log=path, chunksize=1, to="all") == list(range(10))
-    texts = [str(one.message) for one in told if "removed while it is written to" in str(one.message)]
+        assert pool.map(remove, 10, checkpoint=path, chunksize=1, to="all") == list(range(10))
+    texts = [str(one.message) for one in told if "removed while it is in use" in str(one.message)]
     assert len(texts) == (RANK == 0)
     assert all(str(path) in text for text in texts)
 
 
 def test_what_is_no_name_of_a_file(pool: lb_mpi.Pool, path: Path) -> None:
     for wrong in (3.5, b"log", True):
-        with pytest.raises(TypeError, match=r"log = .*: expected the name of a file"):
-            pool.map(abs, 5, log=wrong)
-    with pytest.raises(ValueError, match=r"log = .*: expected a file"):
-        pool.map(abs, 5, log=path.parent)
+        with pytest.raises(TypeError, match=r"checkpoint = .*: expected the name of a file"):
+            pool.map(abs, 5, checkpoint=wrong)
+    with pytest.raises(ValueError, match=r"checkpoint = .*: expected a file"):
+        pool.map(abs, 5, checkpoint=path.parent)
 
 
 def test_arrays_of_many_fields_come_back(pool: lb_mpi.Pool, path: Path) -> None:
@@ -101,7 +101,7 @@ def test_arrays_of_many_fields_come_back(pool: lb_mpi.Pool, path: Path) -> None:
     for _ in range(2):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found: Any = pool.map(lambda k: np.full(2, k, dtype), 3, log=path, to="all")
+            found: Any = pool.map(lambda k: np.full(2, k, dtype), 3, checkpoint=path, to="all")
         assert all(one.dtype == dtype and np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
     with pytest.raises(lb_mpi.TaskError, match=r"TypeError: result of dtype .*record.* can't be written to a log"):
-        pool.map(lambda k: np.zeros(2, np.dtype((np.record, [("x", "f8")]))), 3, log=path.with_suffix(".record"))
+        pool.map(lambda k: np.zeros(2, np.dtype((np.record, [("x", "f8")]))), 3, checkpoint=path.with_suffix(".record"))

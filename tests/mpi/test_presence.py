@@ -131,7 +131,7 @@ DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManag
     "Pool.map": ("a map of lb_mpi.Pool", within(pool, lambda one: one.map(abs, 5))),
     "Pool.close": ("close of lb_mpi.Pool", within(pool, lambda one: one.close())),
     "Balancer()": ("lb_mpi.Balancer", alone(lambda comm, _: lb_mpi.Balancer(comm).close())),
-    "Balancer.map_blocks": ("lb_mpi.Balancer.map_blocks", within(balancer, lambda one: one.map_blocks(np.sqrt, ROWS))),
+    "Balancer.map_rows": ("lb_mpi.Balancer.map_rows", within(balancer, lambda one: one.map_rows(np.sqrt, ROWS))),
     "Balancer.migrate": ("lb_mpi.Balancer.migrate", within(balancer, lambda one: one.migrate(ROWS))),
     "Balancer.report": ("lb_mpi.Balancer.report", within(balancer, lambda one: one.report())),
     "Balancer.close": ("lb_mpi.Balancer.close", within(balancer, lambda one: one.close())),
@@ -146,7 +146,10 @@ DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManag
         "lb_mpi.measure",
         alone(lambda comm, _: lb_mpi.measure(comm, messages=False, rounds=1, round_s=0.01)),
     ),
-    "arranged": ("lb_mpi.arranged", alone(lambda comm, _: lb_mpi.arranged(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free())),
+    "reorder_ranks": (
+        "lb_mpi.reorder_ranks",
+        alone(lambda comm, _: lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()),
+    ),
     "save": ("lb_mpi.save", alone(lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[RANK], rows=ROWS[:1]))),
     "load": ("lb_mpi.load", alone(lambda comm, folder: lb_mpi.load(comm, folder))),
     "diffuse": ("lb_mpi.diffuse", alone(lambda comm, _: diffuse(comm, f"complete:{SIZE}", RANK + 1.0, 1.0))),
@@ -216,7 +219,7 @@ def receive_all() -> None:
 def used() -> MPI.Intracomm:
     """A new communicator on which a call of lb_mpi has been made before, so that ranks can ask each other."""
     comm = COMM.Dup()
-    lb_mpi.arranged(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
+    lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
     return comm
 
 

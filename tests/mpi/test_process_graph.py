@@ -28,7 +28,7 @@ def test_process_graphs() -> None:
             assert set(balancer.graph.neighbours(cart.rank).tolist()) == neighbours
             rows = numbers(50, 2)
             for _ in range(3):
-                assert np.array_equal(balancer.map_blocks(slow_square, rows), np.sin(rows) * rows)
+                assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
     finally:
         cart.Free()
 

@@ -351,7 +351,7 @@ def test_libraries_on_a_timed_communicator(recorder: Recorder) -> None:
         assert pool.map(abs, range(-20, 0), to="all") == list(range(20, 0, -1))
     with lb_mpi.Balancer(world) as balancer:
         rows = np.arange(40.0).reshape(20, 2)
-        assert balancer.map_blocks(lambda block: block + 1.0, rows).tolist() == (rows + 1.0).tolist()
+        assert balancer.map_rows(lambda block: block + 1.0, rows).tolist() == (rows + 1.0).tolist()
     from mpi4py.futures import MPICommExecutor
     from mpi4py.util import pkl5
 

@@ -73,7 +73,7 @@ def calls(seed: int) -> int:
             beside = rows[:, 0].copy()
             expected = (rows + beside[:, None]).astype(dtype)
             try:
-                result = balancer.map_blocks(function, rows, beside, block_rows=size)
+                result = balancer.map_rows(function, rows, beside, block_rows=size)
             except (lb_mpi.BalanceError, SystemExit) as error:
                 failed += 1
                 assert bad >= 0, error  # noqa: PT017
@@ -88,7 +88,7 @@ def calls(seed: int) -> int:
                 continue
             assert COMM.allreduce(1) == SIZE
         ones = np.ones((5, 2))
-        assert np.array_equal(balancer.map_blocks(np.negative, ones), -ones)
+        assert np.array_equal(balancer.map_rows(np.negative, ones), -ones)
     return failed
 
 

@@ -56,7 +56,7 @@ found = lb_mpi.search(comm, SlowPile(2000), threshold=1.0, emulated_speed=1.0 if
 with lb_mpi.Balancer(comm) as balancer:
     column = np.arange(30.0 * (1 + 5 * (comm.rank == 0)))
     for _ in range(4):
-        column = balancer.map_blocks(rows, column)
+        column = balancer.map_rows(rows, column)
     lent = [one.rows_moved for one in balancer.history]
     shares = [(one.rows_computed, one.computing_s) for one in balancer.report().ranks]
 with lb_mpi.Pool(comm, speeds=[1.0] + [0.05] * (comm.size - 1)) as pool:
@@ -126,8 +126,8 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
         assert tasks["moved"] == told["tasks"][rank]["steals"]
         assert tasks["sent_bytes"] >= told["tasks"][rank]["sent_bytes"]  # the root knows those up to the last results
         assert one.seconds.sum() == pytest.approx(one.until - one.about.clock_s, rel=1e-3)
-        assert set(one.settings) >= {"search", "map_blocks"}
-        assert one.settings["map_blocks"]["scheme"] == "auto"
+        assert set(one.settings) >= {"search", "map_rows"}
+        assert one.settings["map_rows"]["scheme"] == "auto"
         assert (steps["home_s"][1:5] > 0.0).all()
         assert one.tasks["n"].sum() == tasks["units"]
         assert one.tasks["seconds"].sum() == pytest.approx(told["tasks"][rank]["work_s"], rel=1e-3)
@@ -142,7 +142,7 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
     said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert said.returncode == 0, said.stderr
     lines = json.loads(said.stdout)
-    assert [line["driver"] for line in lines if line["measured_s"]] == ["map_blocks", "pool", "search"]
+    assert [line["driver"] for line in lines if line["measured_s"]] == ["map_rows", "pool", "search"]
 
 
 def test_the_record_of_a_killed_run_can_be_read(tmp_path: Path) -> None:

@@ -42,12 +42,12 @@ def test_the_file_holds_what_one_rank_finds(
 
 def test_what_is_in_the_log_is_not_done_again(monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path) -> None:
     log = str(folder / "sweep.log")
-    answers = [run(sweep, monkeypatch, *SMALL, "--log", log, "--json") for _ in range(2)]
+    answers = [run(sweep, monkeypatch, *SMALL, "--checkpoint", log, "--json") for _ in range(2)]
     assert [(code, err) for code, _, err in answers] == [(0, "")] * 2
     first, again = (json.loads(out) for _, out, _ in answers)
     assert (sum(first["tasks_by_rank"]), sum(again["tasks_by_rank"])) == (30, 0)
     assert again["evaluations"] == first["evaluations"]
-    code, out, err = run(sweep, monkeypatch, "--tasks", "30", "--until", "6", "--log", log)
+    code, out, err = run(sweep, monkeypatch, "--tasks", "30", "--until", "6", "--checkpoint", log)
     assert (code, out) == (2, "")
     assert "sweep.log" in err
 

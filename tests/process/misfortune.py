@@ -73,7 +73,7 @@ def main(what: str, folder: Path) -> None:
         balancer = lb_mpi.Balancer(comm)  # is not closed: that would tell the others
         if last:
             return
-        balancer.map_blocks(np.sqrt, np.ones(8))
+        balancer.map_rows(np.sqrt, np.ones(8))
     if what == "linger" and comm.rank == 0:
         (folder / "ready").touch()
         while not (folder / "go").exists():

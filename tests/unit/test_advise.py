@@ -86,7 +86,7 @@ def late_run(outside_s: Sequence[float], speeds: Sequence[float] = (1.0, 0.5)) -
         ends = np.full(len(speeds), max(began + 0.1 / np.array(speeds)))
         for rank, record in enumerate(records):
             how = {"scheme": "direct", "tolerance": 0.05, "when": "auto", "every": 1, "neighbours": [1 - rank]}
-            record.use("map_blocks", how)
+            record.use("map_rows", how)
             took_s, speed = 0.1 / speeds[rank], speeds[rank] / np.mean(speeds)
             record.step(Step(Driver.ROWS, began[rank], ends[rank], took_s, 10, speed, home_s=took_s))
     return run_of(records, float(ends.max()))

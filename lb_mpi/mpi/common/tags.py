@@ -18,7 +18,7 @@ class Tag(IntEnum):
     RESULT = 7  # pool, to the root: its result
     CLOSE = 8  # pool, root to all: the pool is closed
     DRAFTING = 9  # search: all its messages
-    LENDING = 10  # Balancer.map_blocks: rows lent, and their results
+    LENDING = 10  # Balancer.map_rows: rows lent, and their results
     MIGRATION = 11  # Balancer.migrate: rows for good
     NEIGHBOUR = 12  # NeighbourExchange: a rank's numbers
     PART = 13  # distribute: a rank's part of the graph

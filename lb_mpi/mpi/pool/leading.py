@@ -63,7 +63,7 @@ class Options(TypedDict, total=False):
     to: str
     chunksize: int | None
     progress: Progress | bool | None
-    log: Any
+    checkpoint: Any
 
 
 def make_job(
@@ -74,9 +74,9 @@ def make_job(
     to: str = "root",
     chunksize: int | None = None,
     progress: Progress | bool | None = None,
-    log: Any = None,
+    checkpoint: Any = None,
 ) -> Job:
-    """Hold the arguments of a map against what is expected, and open its log; ValueError, TypeError or OSError."""
+    """Hold the arguments of a map against what is expected, and open its checkpoint; ValueError, TypeError or OSError."""
     checks.function("function", call.function)
     checks.choice("to", to, ("root", "all"))
     checked = check_items(items)
@@ -91,12 +91,12 @@ def make_job(
         to == "all",
         progress=checks.function("progress", progress, optional=True),
     )
-    if log is None:
+    if checkpoint is None:
         return job
     if isinstance(items, set | frozenset):
-        raise TypeError(f"items = {checks.show(items)}: expected items in a fixed order for a log, such as sorted(items)")
+        raise TypeError(f"items = {checks.show(items)}: expected items in a fixed order, such as sorted(items)")
     check_returns(call.function)
-    opened = TaskLog(log, digest(call.function, checked.of, star=call.star), checked.n)
+    opened = TaskLog(checkpoint, digest(call.function, checked.of, star=call.star), checked.n)
     left = np.array([number for number in range(checked.n) if number not in opened.done], dtype=np.int64)
     return job._replace(numbers=left, log=opened)
 

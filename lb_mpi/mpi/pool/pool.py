@@ -106,7 +106,7 @@ class Pool:
         chunksize: int | None = None,
         progress: Callable[[int, int], None] | bool | None = None,
         return_exceptions: bool = False,
-        log: Any = None,
+        checkpoint: Any = None,
     ) -> list[T] | None:
         """Return function(item) for each of the root's items, in their order, on the root; None on the other ranks.
 
@@ -120,16 +120,16 @@ class Pool:
         chunksize : items between two looks at messages; None: about half a millisecond's.
         progress : called on the root as progress(tasks done, tasks) four times a second; True: a line on stderr.
         return_exceptions : what a task raises is its result.
-        log : the name of a file, on the root, which keeps the results of finished tasks: a later map of the same function
-            and items, on any number of ranks, does only the others.  Results must be numbers, text, bytes, arrays, or
-            tuples, lists and dicts of them.
+        checkpoint : name of a file, on the root, that keeps the results of finished tasks: a later map of the same
+            function and items, on any number of ranks, does only the others.  Results must be numbers, text, bytes,
+            arrays, or tuples, lists and dicts of them.
 
         Raises lb_mpi.TaskError, with index, rank and the remote traceback, and the exception as its cause, when a task
         raises: tasks not begun are dropped, and the pool can be used on.  In a pool whose methods all ranks call, it is
         raised on every rank; but the rank on which it was SystemExit or KeyboardInterrupt raises that.
         """
         call = Call(function, keep_exceptions=return_exceptions)
-        begun = self._begin(call, items, costs=costs, to=to, chunksize=chunksize, progress=progress, log=log)
+        begun = self._begin(call, items, costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint)
         return begun.collect()
 
     def starmap(
@@ -253,7 +253,7 @@ class Pool:
         if self._serves and options.get("to") == "all":
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
         if not self.is_master():
-            options = {**options, "costs": None, "log": None}
+            options = {**options, "costs": None, "checkpoint": None}
             make_job(call, 0, **options)
             return None
         job = make_job(call, items, **options)

@@ -25,9 +25,9 @@ class TaskLog:
 
     def __init__(self, path: Any, digest: bytes, n: int) -> None:
         if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
-            raise TypeError(f"log = {show(path)}: expected the name of a file")
+            raise TypeError(f"checkpoint = {show(path)}: expected the name of a file")
         if Path(name).exists() and not Path(name).is_file():
-            raise ValueError(f"log = {show(path)}: expected a file")
+            raise ValueError(f"checkpoint = {show(path)}: expected a file")
         self._name = os.path.abspath(name)  # the working directory may change
         self._file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
         self._told = False  # that it is no longer there
@@ -42,14 +42,14 @@ class TaskLog:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise OSError(f"{self._name}: another run writes to this log") from None
+            raise OSError(f"{self._name}: another run writes to this checkpoint") from None
         self._file.seek(0)
         try:
             read = log.read(self._file.read(), digest, n)
         except ValueError as error:
-            raise ValueError(f"log {self._name}: {error}") from None
+            raise ValueError(f"checkpoint {self._name}: {error}") from None
         if read.dropped:
-            warnings.warn(f"log {self._name}: dropped {read.dropped}", stacklevel=2)
+            warnings.warn(f"checkpoint {self._name}: dropped {read.dropped}", stacklevel=2)
             self._file.truncate(read.n_good)
         if not read.n_good:
             self._write(log.header(digest, n))
@@ -91,4 +91,4 @@ class TaskLog:
             there = False
         if not there and not self._told:
             self._told = True
-            warnings.warn(f"log {self._name}: removed while it is written to; a restart will do all again", stacklevel=2)
+            warnings.warn(f"checkpoint {self._name}: removed while it is in use; a restart will begin anew", stacklevel=2)

@@ -46,7 +46,7 @@ class Balancer:
         with lb_mpi.Balancer(comm) as balancer:
             for step in range(steps):
                 dynamics(field)
-                columns = balancer.map_blocks(physics, columns)
+                columns = balancer.map_rows(physics, columns)
 
     Collective, as are all methods.  Works on a duplicate of `comm`: traffic of the caller is never disturbed.  Costs and
     speeds are measured (see `lb_mpi.balancing.estimate`), in what is computed anyway.  They belong to one function: use one
@@ -122,7 +122,7 @@ class Balancer:
         speeds = self._course.ranks.speeds
         return np.asarray(speeds / speeds.mean())
 
-    def map_blocks(
+    def map_rows(
         self,
         function: Callable[..., Any],
         rows: Any,
@@ -165,7 +165,7 @@ class Balancer:
             failed = of_argument(caught)
         if mine is not None and not course.knows(mine.spec.mark):
             self._watch.warm = False
-        with call("lb_mpi.Balancer.map_blocks", watched=True) as interrupts, running(self._loans.record):
+        with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record):
             self._watch.begin()
             self._wire.begin()
             warm = self._watch.warm
@@ -201,11 +201,11 @@ class Balancer:
     ) -> Any:
         """Move rows to other ranks for good, so that the ranks need the same time for theirs; this rank's new rows.
 
-        `rows` as for `map_blocks`.  `costs` (n,) >= 0 in any unit, the same on all ranks; None: as measured in the last call
-        of `map_blocks` on these rows (with blocks of single rows), otherwise equal.  The result has the rows that stay, in
+        `rows` as for `map_rows`.  `costs` (n,) >= 0 in any unit, the same on all ranks; None: as measured in the last call
+        of `map_rows` on these rows (with blocks of single rows), otherwise equal.  The result has the rows that stay, in
         their order, and after them those that have come, by the rank that they come from; `rows` itself if nothing was done.
 
-        Errors as for `map_blocks`; no rank has lost or got a row then.
+        Errors as for `map_rows`; no rank has lost or got a row then.
         """
         comm, course = self._open(), self._course
         with call("lb_mpi.Balancer.migrate"), self._presence.telling():

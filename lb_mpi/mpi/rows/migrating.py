@@ -47,7 +47,7 @@ class Owners:
     def move(self, rows: Rows, costs: Floats | None, work: Floats | None, speeds: Floats, calls: int) -> Owned:
         """Collective: by the given (n,) costs; otherwise by the measured (n,) work, or else by the number of rows.
 
-        `calls` of map_blocks have computed these rows since they changed their owner: as many are expected to follow.
+        `calls` of map_rows have computed these rows since they changed their owner: as many are expected to follow.
         """
         comm, began = self._comm, time.perf_counter()
         timed = bool(_allreduce(comm, int(work is not None), MPI.MIN))

@@ -1,4 +1,4 @@
-"""The end of a call of `map_blocks`: the root hears all ranks' reports, and all hear its verdict.
+"""The end of a call of `map_rows`: the root hears all ranks' reports, and all hear its verdict.
 
 That is one gather and one broadcast, which nobody waits in: ranks go on serving each other meanwhile.  As each rank reports
 when its rows are back, the verdict tells at the same time that the round is over.

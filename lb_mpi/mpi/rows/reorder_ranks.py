@@ -17,7 +17,7 @@ from lb_mpi.mpi.rows.exchange import fingerprint
 from lb_mpi.mpi.rows.process_graph import graph_of_ranks
 
 
-def arranged(
+def reorder_ranks(
     comm: MPI.Intracomm,
     graph: Any,
     speeds: ArrayLike,
@@ -31,12 +31,12 @@ def arranged(
     Collective.  `speeds` (P,) are those of the ranks of `comm`, the same on all ranks; the others as for `lb_mpi.arrange`.
     Rank 0 computes, the others are told.  Free the communicator when it isn't needed any more; `comm` stays as it is.
 
-        placed = lb_mpi.arranged(comm, graph, comm.allgather(my_speed))
+        placed = lb_mpi.reorder_ranks(comm, graph, comm.allgather(my_speed))
         balancer = lb_mpi.Balancer(placed, ...)
 
     ValueError or TypeError on every rank when an argument is wrong on any, or not the same on all.
     """
-    with opened(comm, "lb_mpi.arranged") as own:
+    with opened(comm, "lb_mpi.reorder_ranks") as own:
         layout, checked, number = agree(own, lambda: _check(own.size, graph, speeds, seed))
         options: dict[str, Any] = {"objective": objective, "method": method, "seed": number}
         agree_on(own, graph=fingerprint(layout), speeds=checked.tolist(), **options)

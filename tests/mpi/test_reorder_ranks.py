@@ -9,7 +9,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
-from lb_mpi.mpi.rows import arranged as arranged_module
+from lb_mpi.mpi.rows import reorder_ranks as reorder_ranks_module
 from lb_mpi.mpi.rows.diffuse import diffuse
 
 COMM = MPI.COMM_WORLD
@@ -30,7 +30,7 @@ def refused(action: Callable[[], object]) -> list[str]:
 @pytest.mark.parametrize("method", ["paper", "fill", "swap"])
 def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
     graph = mesh(*most_square_mesh(SIZE))
-    placed = lb_mpi.arranged(COMM, graph, SPEEDS, objective=objective, method=method, seed=3)
+    placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS, objective=objective, method=method, seed=3)
     try:
         assert type(placed) is MPI.Intracomm
         assert placed.size == SIZE
@@ -42,7 +42,7 @@ def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
 
 def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
     graph = mesh(1, SIZE)
-    placed = lb_mpi.arranged(COMM, graph, SPEEDS.tolist())
+    placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS.tolist())
     layout = SPEEDS[lb_mpi.arrange(graph, SPEEDS).positions]
     loads = layout * np.random.default_rng(1).uniform(5, 15, SIZE)
     mine = float(SPEEDS[RANK])
@@ -53,14 +53,14 @@ def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
 
 
 def test_equal_speeds_leave_the_order() -> None:
-    placed = lb_mpi.arranged(COMM, parse(f"ring:{SIZE}"), [2.0] * SIZE)
+    placed = lb_mpi.reorder_ranks(COMM, parse(f"ring:{SIZE}"), [2.0] * SIZE)
     assert placed.rank == RANK
     placed.Free()
 
 
 def test_traffic_of_the_caller_is_not_disturbed() -> None:
     request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
-    placed = lb_mpi.arranged(COMM, f"mesh:1x{SIZE}", SPEEDS)
+    placed = lb_mpi.reorder_ranks(COMM, f"mesh:1x{SIZE}", SPEEDS)
     placed.Barrier()
     assert not request.Test()
     COMM.Send(np.array([7.0]), RANK)
@@ -84,7 +84,7 @@ def test_traffic_of_the_caller_is_not_disturbed() -> None:
 )
 def test_a_mistake_on_one_rank_is_an_error_on_all(wrong: dict[str, object], says: str) -> None:
     arguments = {"graph": mesh(1, SIZE), "speeds": SPEEDS, **(wrong if RANK == LAST else {})}
-    assert all(says in text for text in refused(lambda: lb_mpi.arranged(COMM, **arguments)))
+    assert all(says in text for text in refused(lambda: lb_mpi.reorder_ranks(COMM, **arguments)))
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
@@ -99,24 +99,24 @@ def test_a_mistake_on_one_rank_is_an_error_on_all(wrong: dict[str, object], says
 )
 def test_arguments_have_to_be_the_same_on_all_ranks(other: dict[str, object], says: str) -> None:
     arguments = {"graph": mesh(1, SIZE), "speeds": SPEEDS, **(other if RANK == LAST else {})}
-    assert all(says in text for text in refused(lambda: lb_mpi.arranged(COMM, **arguments)))
+    assert all(says in text for text in refused(lambda: lb_mpi.reorder_ranks(COMM, **arguments)))
 
 
 def test_what_goes_wrong_while_rank_0_computes_is_an_error_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("too large")
 
-    monkeypatch.setattr(arranged_module, "arrange", fail)
+    monkeypatch.setattr(reorder_ranks_module, "arrange", fail)
     with pytest.raises(MemoryError if RANK == 0 else RuntimeError, match="too large"):
-        lb_mpi.arranged(COMM, mesh(1, SIZE), SPEEDS)
+        lb_mpi.reorder_ranks(COMM, mesh(1, SIZE), SPEEDS)
 
 
 def test_other_things_that_are_refused() -> None:
     with pytest.raises(TypeError, match="expected an mpi4py intracommunicator"):
-        lb_mpi.arranged("world", mesh(1, SIZE), SPEEDS)  # type: ignore[arg-type]
+        lb_mpi.reorder_ranks("world", mesh(1, SIZE), SPEEDS)  # type: ignore[arg-type]
     if SIZE > 1:
-        told = refused(lambda: lb_mpi.arranged(COMM, Graph.from_edges(SIZE, [], []), SPEEDS))
+        told = refused(lambda: lb_mpi.reorder_ranks(COMM, Graph.from_edges(SIZE, [], []), SPEEDS))
         assert all("components" in text for text in told)
     if SIZE > 2:
         graph = mesh(1, SIZE) if RANK else parse(f"ring:{SIZE}")
-        assert all("graph = " in text for text in refused(lambda: lb_mpi.arranged(COMM, graph, SPEEDS)))
+        assert all("graph = " in text for text in refused(lambda: lb_mpi.reorder_ranks(COMM, graph, SPEEDS)))
