@@ -20,7 +20,7 @@ from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.profiling.profile import Line, Profile, RankProfile, write_profile
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import Record
-from lb_mpi.record.store import place, virtual_files
+from lb_mpi.record.store import VERSION, place, virtual_files
 from lb_mpi.report.run import Run, assemble
 from lb_mpi.searching import simulate as searching
 from lb_mpi.searching.options import Options
@@ -328,7 +328,7 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
         ("empty", "no record in it: expected files rank*.lbrec, or the files of `profile -o`"),
         ("torn", "records of 3 of 4 ranks: expected all of them"),
         ("one rank", "records of 1 of 4 ranks: expected all of them"),
-        ("another version", "rank000000.lbrec: format version 1: expected 4"),
+        ("another version", f"rank000000.lbrec: format version 1: expected {VERSION}"),
         ("nothing in it", "nothing in it can be replayed"),
     ],
 )

@@ -19,7 +19,7 @@ from lb_mpi.record.events import Clock, Driver, Event, Mark, Move, Phase, Step, 
 from lb_mpi.record.launches import DEATH, END, FILE, RESTART, START, Happened, folder_of, line, parse
 from lb_mpi.record.maps import SPECTRAL, parts, placed, places, shares, size, spectral
 from lb_mpi.record.record import MAP, Record
-from lb_mpi.record.store import About, header, place, snapshot
+from lb_mpi.record.store import VERSION, About, header, place, snapshot
 from lb_mpi.report.figures import (
     COLOURS,
     NOTHING,
@@ -482,7 +482,7 @@ def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.Captu
     said = capsys.readouterr().out
     for words in (
         "rank000001.lbrec: no complete snapshot in it",
-        "rank000002.lbrec: format version 9: expected 4; record the run again",
+        f"rank000002.lbrec: format version 9: expected {VERSION}; record the run again",
         "no record of ranks 1, 2",
         "rank 3: the record breaks off",
     ):
