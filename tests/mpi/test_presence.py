@@ -20,7 +20,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import presence
-from lb_mpi.mpi.common.tags import MOST, Tag
+from lb_mpi.mpi.common.presence import MOST, Tag
 from lb_mpi.mpi.rows.diffuse import Diffuser, diffuse
 from lb_mpi.mpi.rows.exchange import NeighbourExchange
 from tests.pile import Pile

@@ -18,9 +18,8 @@ from enum import IntEnum
 
 from lb_mpi import signs
 from lb_mpi.emulate import throttle
-from lb_mpi.mpi.common.interrupts import Interrupts
 from lb_mpi.mpi.common.presence import FAILED_AFTER_S, Presence
-from lb_mpi.mpi.common.waiting import Nap
+from lb_mpi.mpi.common.waiting import Interrupts, Nap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
 

@@ -1,4 +1,4 @@
-"""What all ranks do together: open a communicator of our own, agree that none has failed, tell each other objects.
+"""What all ranks do together: open a communicator, agree that none has failed, exchange objects, share memory, stop.
 
 Every call that all ranks make takes the user's communicator to `opened` (or `duplicate`) and works on what it gets; checks
 its arguments within `agree`, so that all ranks raise when one does; and compares those that must be equal with `agree_on`.
@@ -7,26 +7,48 @@ Nothing here blocks: ranks that wait for a late one sleep, say for whom they wai
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from lb_mpi import signs
 from lb_mpi.checks import show
-from lb_mpi.mpi.common import last_words
-from lb_mpi.mpi.common.failure import Failed, failure
-from lb_mpi.mpi.common.interrupts import interrupts
-from lb_mpi.mpi.common.presence import call, duplicate, hang_s, presence_of, wait
+from lb_mpi.mpi.common.failure import Failed, failure, install
+from lb_mpi.mpi.common.presence import Presence, call, duplicate, hang_s, presence_of, wait
+from lb_mpi.mpi.common.waiting import interrupts
 
-__all__ = ["agree", "agree_on", "allgather", "barrier", "bcast", "duplicate", "gather", "opened", "raise_together", "wait"]
+__all__ = [
+    "SharedBytes",
+    "Signals",
+    "agree",
+    "agree_on",
+    "allgather",
+    "asked_to_stop",
+    "barrier",
+    "bcast",
+    "duplicate",
+    "gather",
+    "noted",
+    "opened",
+    "raise_together",
+    "wait",
+]
 
 T = TypeVar("T")
-last_words.install()
+install()
+_STOP = "lb_mpi.asked_to_stop"
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # of a batch system before its limit; when it is asked to warn earlier
+_WHERE = "/dev/shm"  # where MPI keeps shared windows on Linux; too little room there is a SIGBUS at the first touch
 _finalized = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, _value: signs.end())
 if MPI.Is_initialized() and not MPI.Is_finalized():
     MPI.COMM_SELF.Set_attr(_finalized, None)  # MPI.Finalize deletes it, before all else
@@ -156,3 +178,122 @@ def _digest(value: object) -> int:
         return zlib.crc32(repr(value).encode(errors="replace"))
     except Exception:
         return 0
+
+
+# --- memory that the ranks of a host share ----------------------------------------------------------------------------
+
+
+class SharedBytes:
+    """Collective over `comm`: `n_bytes` of memory, one on each host; `host` are the ranks on this one.
+
+    OSError on all ranks of `comm` when some host has not enough shared memory.  To be freed with `close`, collectively.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, n_bytes: int) -> None:
+        agree(comm, lambda: _check_room(n_bytes))
+        self._window = MPI.Win.Allocate_shared(n_bytes if host.rank == 0 else 0, 1, comm=host)
+        memory: Any = self._window.Shared_query(0)[0]
+        self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, count=n_bytes)
+
+    def close(self) -> None:
+        """Collective over the host: free the memory; `array` and its views are not to be touched any more."""
+        self._window.Free()
+
+
+def _check_room(n_bytes: int) -> None:
+    with suppress(FileNotFoundError):
+        room = os.statvfs(_WHERE)
+        if n_bytes > room.f_bavail * room.f_frsize:
+            free = room.f_bavail * room.f_frsize / 2**20
+            raise OSError(f"{n_bytes / 2**20:,.0f} MiB of shared memory wanted, {free:,.0f} MiB are free")
+
+
+# --- signals that ask a run to end: it saves first --------------------------------------------------------------------
+
+
+class Signals:
+    """What came on this rank; made by `noted`."""
+
+    def __init__(self) -> None:
+        self.came: signal.Signals | None = None  # the first one
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.came = self.came or signal.Signals(number)
+
+
+@contextmanager
+def noted() -> Iterator[Signals]:
+    """Note SIGTERM and SIGUSR1 in this block, instead of dying of them; what was there before is there again afterwards.
+
+    One that is ignored, or that has a handler already, stays as it is; so do both outside the main thread.
+    """
+    signals = Signals()
+    main = threading.current_thread() is threading.main_thread()
+    ours = [number for number in SIGNALS if main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, signals._note)
+    try:
+        yield signals
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+class _Question:
+    """Is any rank asked to stop?  The answer to a question is that of the step before, so that nobody waits for it."""
+
+    def __init__(self, presence: Presence, signals: Signals) -> None:
+        self._presence, self._signals = presence, signals
+        self._mine, self._any = np.zeros((2, 1), dtype=np.int32)
+        self._request: MPI.Request | None = None
+
+    def __call__(self) -> signal.Signals | None:
+        self._presence.check()
+        self.finish()
+        stop = int(self._any[0])
+        self._mine[0] = self._signals.came or 0
+        self._request = self._presence.comm.Iallreduce(self._mine, self._any, MPI.MAX)
+        return signal.Signals(stop) if stop else None
+
+    def finish(self) -> None:
+        """Complete what has been begun."""
+        if self._request is not None:
+            with self._presence.telling():
+                self._presence.wait(self._request.Test, self, name=_STOP)
+            self._request = None
+
+    def leave(self) -> None:
+        """Let it be: other ranks may never come to it."""
+        self._presence.abandon(self)
+
+
+@contextmanager
+def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals | None]]:
+    """Collective: note SIGTERM and SIGUSR1 in this block; the function that it gives is called in each step, by all ranks.
+
+        with lb_mpi.asked_to_stop(comm) as asked:
+            for step in range(steps):
+                ...
+                if asked():
+                    lb_mpi.save(comm, "saves", step, heat=heat)
+                    break
+
+    It returns the signal that came on any rank, the same on all and in the same step, or None.  A rank hears of a signal
+    a step or two later: a reduction of one number runs beside each step, and isn't waited for where the step is longer.
+    """
+    with call(_STOP):
+        presence = presence_of(duplicate(comm))
+        presence.name = _STOP
+    with noted() as signals:
+        question = _Question(presence, signals)
+        signs.saves_at_signal(comm.rank == 0)
+        try:
+            yield question
+        except BaseException as error:
+            question.leave()
+            presence.spread(error)
+            raise
+        finally:
+            signs.saves_at_signal(False)
+        question.finish()
+        presence.close()

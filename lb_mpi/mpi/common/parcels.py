@@ -19,8 +19,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from lb_mpi.mpi.common.presence import presence_of
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag, presence_of
 
 UNIT_BYTES = 64
 LOOK_BYTES = 1 << 16  # that come in one look

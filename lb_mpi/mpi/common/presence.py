@@ -36,9 +36,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import describe, is_of_all, mark, place
-from lb_mpi.mpi.common.interrupts import Interrupts, held
-from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap, held
 
 VARIABLE, HANG_S = "LB_MPI_HANG_S", 60.0
 EVERY_S = 0.25  # between two looks for questions
@@ -56,6 +54,32 @@ _key = MPI.KEYVAL_INVALID
 _kept: list[Any] = []  # what the MPI may still write to, and communicators with messages under way
 _houses: list[Presence] = []
 _left: list[Presence] = []  # houses whose user has freed the communicator
+
+
+class Tag(IntEnum):
+    """Who receives a message on a communicator of ours: one table, so that no two kinds of messages can be mixed up."""
+
+    FAILURE = 0  # every wait: a rank can't go on
+    ROLL_CALL = 1  # every wait: who is here?
+    START = 2  # pool, root to all: a map
+    RESULTS = 3  # pool, to the root
+    STEAL = 4  # pool, between ranks of different hosts: ASK, GIVE
+    END = 5  # pool, root to all: the map is over
+    TASK = 6  # pool, root to one: a submitted task
+    RESULT = 7  # pool, to the root: its result
+    CLOSE = 8  # pool, root to all: the pool is closed
+    DRAFTING = 9  # search: all its messages
+    LENDING = 10  # Balancer.map_rows: rows lent, and their results
+    MIGRATION = 11  # Balancer.migrate: rows for good
+    NEIGHBOUR = 12  # NeighbourExchange: a rank's numbers
+    PART = 13  # distribute: a rank's part of the graph
+    PING = 14  # measure: messages of several sizes
+    CLOCK = 15  # records: the clocks of two hosts
+    ANNOUNCED = 16  # parcels: the bytes of a parcel that was announced
+    HALO = 1000  # this and all above, up to MOST: a plan's exchange, by kind of values
+
+
+MOST = 32_767  # MPI promises tags up to this one
 
 
 class _Kind(IntEnum):
@@ -110,7 +134,7 @@ _here = _Here()
 
 
 class call:
-    """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.interrupts`).
+    """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.waiting`).
 
     Blocks may be nested: the outermost name counts.  "" is no call: nobody is warned.  `watched`: who has started the
     program may take it for a hang when nothing happens here for long, and end it.

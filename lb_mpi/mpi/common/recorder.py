@@ -29,7 +29,7 @@ import lb_mpi
 from lb_mpi.files import create
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.facts import library
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.record.events import Clock, Event, Mark, Phase
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.store import About, file_name, header, place, snapshot
@@ -38,6 +38,7 @@ VARIABLE = "LB_MPI_RECORD"
 WRITE_S = 1.0
 ALIGN_S = 10.0
 ROUNDS = 16  # of ping and pong
+LINE_S = 10.0  # of progress where there is no terminal: a line so often
 _files: list[_File] = []  # none, or that of this process
 
 
@@ -195,3 +196,24 @@ def _versions() -> str:
 def _end() -> None:
     for file in _files:
         file.write(time.perf_counter(), ended=True)
+
+
+class ProgressLine:
+    """Called as (done, of): "123 of 2,000 tasks, 12 s, about 180 s left"; rewritten in place on a terminal."""
+
+    def __init__(self) -> None:
+        self._began = self._told = time.perf_counter()
+
+    def __call__(self, done: int, of: int) -> None:
+        """Tell it, if it is time."""
+        now = time.perf_counter()
+        terminal = sys.stderr.isatty()
+        if not terminal and now < self._told + LINE_S and done < of:
+            return
+        self._told = now
+        spent = now - self._began
+        left = f", about {spent / done * (of - done):,.0f} s left" if 0 < done < of else ""
+        line = f"{done:,} of {of:,} tasks, {spent:,.0f} s{left}"
+        end = "\n" if done == of or not terminal else ""
+        sys.stderr.write(f"\r{line}\x1b[K{end}" if terminal else f"{line}\n")
+        sys.stderr.flush()

@@ -18,13 +18,13 @@ from mpi4py.run import set_abort_status
 
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.common.script import Load, find_script, folder_of
 from lb_mpi.mpi.common.waiting import Nap
 from lb_mpi.mpi.profile.end import Look, gather, split_collectives
 from lb_mpi.mpi.profile.profiled import Installed, install
 from lb_mpi.mpi.profile.profiling import Recorder
 from lb_mpi.profiling import profile as profile_store
 from lb_mpi.profiling.profile import Profile, RankProfile, lines_of, rank_from, rank_json, until_the_end
+from lb_mpi.script import Load, find_script, folder_of
 
 PATIENCE_S = 5.0  # of a rank that leaves with an exit code, before it ends the others
 

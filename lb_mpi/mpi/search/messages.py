@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable
 
 from lb_mpi.mpi.common.parcels import Buffer, Parcels, body, parcel
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.searching.drafting import Kind, Message, Send
 
 _HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload

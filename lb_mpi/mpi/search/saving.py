@@ -18,10 +18,9 @@ from mpi4py import MPI
 from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import SaveError, Stopped
-from lb_mpi.mpi.common.collective import agree, allgather, bcast
+from lb_mpi.mpi.common.collective import Signals, agree, allgather, bcast, noted
 from lb_mpi.mpi.common.presence import presence_of
 from lb_mpi.mpi.common.recorder import mark_save
-from lb_mpi.mpi.common.stopping import Signals, noted
 from lb_mpi.saving.folder import Folder, Part, Saves
 from lb_mpi.saving.folder import Saved as OnDisk
 from lb_mpi.searching.bound import Bound

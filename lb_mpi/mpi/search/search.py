@@ -15,11 +15,10 @@ from lb_mpi.emulate import Varying, throttle, throttled
 from lb_mpi.graph import ring_order
 from lb_mpi.mpi.common.carrier import Carrier, Part
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, bcast, opened
-from lb_mpi.mpi.common.interrupts import Interrupts, interrupts
 from lb_mpi.mpi.common.parcels import Parcels
-from lb_mpi.mpi.common.presence import Presence, presence_of
+from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import Interrupts, interrupts
 from lb_mpi.mpi.search import messages
 from lb_mpi.mpi.search.result import RankStats, SearchResult, collect
 from lb_mpi.mpi.search.saving import Saving, saved
