@@ -59,7 +59,7 @@ class Part:
         """Answer who asks, ask who is awaited, and raise lb_mpi.Error when another rank has failed."""
         presence.look(waited_s)
         if waited_s > FAILED_AFTER_S:
-            presence.hear()
+            presence.raise_failure()
 
     def interrupted(self, interrupts: Interrupts, _waited_s: float) -> None:
         """Act on Ctrl-C."""

@@ -58,7 +58,7 @@ if MPI.Is_initialized() and not MPI.Is_finalized():
 def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator[MPI.Intracomm]:
     """Collective: be in the call `name` for this block, with a communicator of our own, which is freed at its end.
 
-    A rank that leaves the block by an error of its own tells all others, which raise `lb_mpi.Error`.
+    A rank that leaves the block by an error of its own sends a failure to all others, which raise `lb_mpi.Error`.
     """
     with call(name, watched=watched):
         own = duplicate(comm)
@@ -76,7 +76,7 @@ def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
     """Collective: the value of `make()`, which runs on every rank by itself; when it raises on some, every rank raises.
 
     The failing ranks raise their own exception (SystemExit and KeyboardInterrupt, too), the others the same kind (of
-    ValueError, TypeError, OSError and those of its kinds that tell of files; otherwise `lb_mpi.Error`), with the text of
+    ValueError, TypeError, OSError and its kinds for files; otherwise `lb_mpi.Error`), with the text of
     the lowest failing rank and its number.
     """
     error: BaseException | None = None
@@ -93,20 +93,20 @@ def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
 def raise_together(comm: MPI.Intracomm, error: BaseException | Failed | None) -> None:
     """Collective: raise on every rank when `error` is one on any; see `agree`.
 
-    With `Failed`, this rank, too, raises what the lowest failing rank has told, from its own error; but SystemExit and
+    With `Failed`, this rank, too, raises what the lowest failing rank has sent, from its own error; but SystemExit and
     KeyboardInterrupt themselves.
     """
-    told = None
+    sent = None
     if isinstance(error, Failed):
-        error, told = error
+        error, sent = error
     failed = np.array([error is not None], dtype=np.int32)
     anywhere = np.zeros(1, dtype=np.int32)
     wait(comm, comm.Iallreduce(failed, anywhere, MPI.MAX), (failed, anywhere))
     if not anywhere[0]:
         return
-    everyone = allgather(comm, None if error is None else told or failure(error))
+    everyone = allgather(comm, None if error is None else sent or failure(error))
     together = presence_of(comm).together
-    if error is not None and (told is None or not isinstance(error, Exception)):
+    if error is not None and (sent is None or not isinstance(error, Exception)):
         raise together(error)
     for rank, theirs in enumerate(everyone):
         if theirs is not None:
@@ -119,9 +119,9 @@ def agree_on(comm: MPI.Intracomm, **arguments: Any) -> None:
     They are compared as text: what a user passes need not be fit for pickling, nor equal to itself.
     """
     mine = {name: (show(value), _digest(value)) for name, value in arguments.items()}
-    for rank, theirs in enumerate(told := allgather(comm, mine)):
+    for rank, theirs in enumerate(found := allgather(comm, mine)):
         for name, (text, digest) in theirs.items():
-            first = told[0][name]
+            first = found[0][name]
             if digest != first[1]:
                 wrong = ValueError(f"{name} = {text} on rank {rank}: expected {first[0]}, as on rank 0")
                 raise presence_of(comm).together(wrong)
@@ -278,7 +278,7 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
                     lb_mpi.save(comm, "saves", step, heat=heat)
                     break
 
-    It returns the signal that came on any rank, the same on all and in the same step, or None.  A rank hears of a signal
+    It returns the signal that came on any rank, the same on all and in the same step, or None.  A rank receives a signal
     a step or two later: a reduction of one number runs beside each step, and isn't waited for where the step is longer.
     """
     with call(_STOP):

@@ -33,37 +33,37 @@ _TOGETHER = "_lb_mpi_raised_by_all_ranks_of"
 
 
 class Failure(NamedTuple):
-    """What one rank tells the others of an exception."""
+    """What one rank sends the others of an exception."""
 
     kind: str  # of _KINDS
     text: str
 
     def error(self, rank: int) -> Exception:
-        """Make what is raised on the ranks to which `rank` has told it."""
+        """Make what is raised on the ranks to which `rank` has sent it."""
         kind = next((kind for kind in _KINDS if kind.__name__ == self.kind), Error)
         return kind(self.text if self.text.startswith("rank ") else f"rank {rank}: {self.text}")
 
 
 def failure(error: BaseException) -> Failure:
-    """Tell of an exception: the bare message of what is wrong with an argument, all that is known of the others."""
+    """Describe an exception: the bare message of what is wrong with an argument; kind, text and place of any other."""
     kind = next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "")
     return Failure(kind, _text(error)) if kind else Failure("Error", f"{describe(error)} {place(error)}")
 
 
 class Failed(NamedTuple):
-    """An exception on this rank, and what the others are told of it."""
+    """An exception on this rank, and what the others receive of it."""
 
     error: BaseException
-    told: Failure
+    sent: Failure
 
 
 def of_argument(error: Exception) -> Failed:
-    """Tell what is wrong with an argument."""
+    """Describe what is wrong with an argument."""
     return Failed(error, failure(error))
 
 
 def of_rows(error: BaseException, rank: int, what: str) -> Failed:
-    """Tell what the user's function has raised: where it was, and with which rows."""
+    """Describe what the user's function has raised: where it was, and with which rows."""
     return Failed(error, Failure("BalanceError", f"rank {rank}, {what}: {describe(error)} {place(error)}"))
 
 
@@ -83,8 +83,8 @@ def place(error: BaseException) -> str:
 
 
 def mark(error: BaseException, ranks: object) -> None:
-    """Note that all of these ranks raise it together, so that none need tell the others of it."""
-    with contextlib.suppress(Exception):  # the user's class may allow no attributes: then the others are told once more
+    """Note that all of these ranks raise it together, so that none need send it."""
+    with contextlib.suppress(Exception):  # the user's class may allow no attributes: then it is sent once more
         setattr(error, _TOGETHER, ranks)
 
 

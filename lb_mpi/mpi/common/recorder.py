@@ -152,11 +152,11 @@ def align(comm: MPI.Intracomm, record: Record) -> None:
         return
     now = time.perf_counter()
     due = not record.clocks or now > record.clocks[-1].at + ALIGN_S
-    told: list[tuple[str, bool]] = allgather(comm, (socket.gethostname(), due))
+    found: list[tuple[str, bool]] = allgather(comm, (socket.gethostname(), due))
     first: dict[str, int] = {}
-    for rank, (host, _) in enumerate(told):
+    for rank, (host, _) in enumerate(found):
         first.setdefault(host, rank)
-    if len(first) == 1 or not any(due for _, due in told):
+    if len(first) == 1 or not any(due for _, due in found):
         return
     mine = None
     for leader in list(first.values())[1:]:
@@ -164,7 +164,7 @@ def align(comm: MPI.Intracomm, record: Record) -> None:
             mine = _ask(comm)
         elif comm.rank == 0:
             _answer(comm, leader)
-    offset_s, error_s = allgather(comm, mine)[first[told[comm.rank][0]]] or (0.0, 0.0)
+    offset_s, error_s = allgather(comm, mine)[first[found[comm.rank][0]]] or (0.0, 0.0)
     record.clock(Clock(time.perf_counter(), worlds(comm)[0], offset_s, error_s))
 
 
@@ -202,15 +202,15 @@ class ProgressLine:
     """Called as (done, of): "123 of 2,000 tasks, 12 s, about 180 s left"; rewritten in place on a terminal."""
 
     def __init__(self) -> None:
-        self._began = self._told = time.perf_counter()
+        self._began = self._shown = time.perf_counter()
 
     def __call__(self, done: int, of: int) -> None:
-        """Tell it, if it is time."""
+        """Show it, if it is time."""
         now = time.perf_counter()
         terminal = sys.stderr.isatty()
-        if not terminal and now < self._told + LINE_S and done < of:
+        if not terminal and now < self._shown + LINE_S and done < of:
             return
-        self._told = now
+        self._shown = now
         spent = now - self._began
         left = f", about {spent / done * (of - done):,.0f} s left" if 0 < done < of else ""
         line = f"{done:,} of {of:,} tasks, {spent:,.0f} s{left}"

@@ -58,7 +58,7 @@ class Nap:
         return time.perf_counter() - self._since if self._since else 0.0
 
     def take(self, at_most: float = float("inf")) -> None:
-        """Sleep, a little longer each time, and at most `at_most` seconds; whoever watches is told that this rank lives."""
+        """Sleep, a little longer each time, and at most `at_most` seconds; a supervisor sees that this rank lives."""
         signs.turn()
         began = time.perf_counter()
         self._since = self._since or began
@@ -161,7 +161,7 @@ class Look(NamedTuple):
 
     wall_s: float
     cpu_s: float
-    gave_up: int | None  # how often it has given up the core by itself; None: the system doesn't tell
+    gave_up: int | None  # how often it has given up the core by itself; None: the system doesn't report it
     queued_s: float | None  # that it has waited for a core; None: likewise
     stops: stops.Seen = stops.Seen()  # by launch/throttle
 
@@ -170,7 +170,7 @@ class Clocks:
     """Looks at the clocks of the thread that calls `begin`, until `end`."""
 
     def __init__(self) -> None:
-        self._queue: int | None = None  # descriptor of what Linux tells of this thread's queueing
+        self._queue: int | None = None  # descriptor of what Linux reports of this thread's queueing
         self._thread = 0  # whose it is
 
     def begin(self) -> None:
