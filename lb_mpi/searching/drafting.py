@@ -58,7 +58,7 @@ class Kind(IntEnum):
     REPORT = 9
     BOUND = 10
     RESULT = 11  # between drivers, when the search is over
-    PAUSE = 12  # of a save (see `lb_mpi.searching.cut`), as the others up to ASK
+    PAUSE = 12  # of a save (see `lb_mpi.searching.saves`), as the others up to ASK
     COUNT = 13
     WRITE = 14
     WRITTEN = 15

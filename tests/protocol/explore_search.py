@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from lb_mpi.searching import tree
+from lb_mpi.searching import walking
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.drafting import State as Is
-from lb_mpi.searching.drafts import Draft
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Job, Searcher, Work
+from lb_mpi.searching.walking import Draft
 from tests.pile import Broken, Heap, Pile, children
 from tests.protocol.disk import Disk, MemoryStore
 from tests.protocol.explore import Exploration, State, clone
@@ -108,7 +108,7 @@ def cut_key(cut: Any) -> tuple[object, ...]:
 def check_told(searcher: Searcher, best: float, known: dict[int, float], sends: list[Send]) -> None:
     """AssertionError unless a turn tells each neighbour of a better value, once."""
     bound, rank = searcher.sharing.bound, searcher.rank
-    now, better, known = bound.best, bound.is_better, dict(known)
+    now, better, known = bound.best, bound._is_better, dict(known)
     for destination, message in sends:
         if message.kind is Kind.BOUND:
             assert better(message.load, known[destination]), f"{message} to {destination}, which knows it"
@@ -243,7 +243,7 @@ def first_walks(
             if each.problem.items:
                 each.drafting.start()
     if late:
-        searchers[0].drafting.stood = set(tree.neighbours(0, size))
+        searchers[0].drafting.stood = set(walking.neighbours(0, size))
         for other in searchers[0].drafting.stood:
             searchers[other].drafting.drafts.standing.append(Draft(0, 0))
     return State(tuple(searchers), {})

@@ -25,9 +25,8 @@ from lb_mpi.saving.folder import Folder, Part, Saves
 from lb_mpi.saving.folder import Saved as OnDisk
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Send
-from lb_mpi.searching.reporting import ROOT
 from lb_mpi.searching.saves import Commit, Open, Receipt, Saved, Write, unpack_parts
-from lb_mpi.searching.searcher import Searcher
+from lb_mpi.searching.searcher import ROOT, Searcher
 
 KIND = "search"
 
