@@ -18,10 +18,9 @@ from typing import Any
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.waiting import Nap
-from lb_mpi.mpi.profile import timed_requests as requests
-from lb_mpi.mpi.profile.profiling import Recorder, n_bytes
-from lb_mpi.mpi.profile.timed import Timed, argument
-from lb_mpi.profiling.calls import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
+from lb_mpi.mpi.profile import timed as requests
+from lb_mpi.mpi.profile.timed import Recorder, Timed, argument, n_bytes
+from lb_mpi.profiling.profile import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
 
 Way = Callable[[str, Any], Any]  # from a method's name and mpi4py's own to the timed one
 
