@@ -18,7 +18,6 @@ from typing import Any
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.waiting import Nap
-from lb_mpi.mpi.profile import timed as requests
 from lb_mpi.mpi.profile.timed import Recorder, Timed, argument, n_bytes
 from lb_mpi.profiling.profile import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
 
@@ -159,22 +158,17 @@ class Installed:
     def _of_messages(self, name: str) -> dict[str, Way]:
         timed = self._timed
 
-        def by(way: Callable[..., Any]) -> Way:
-            return partial(way, self._recorder)
-
         if name == "Message":
-            ways: dict[str, Way] = dict.fromkeys(("recv", "Recv"), by(requests.receive_message))
+            ways: dict[str, Way] = dict.fromkeys(("recv", "Recv"), timed.receive_message)
             ways |= dict.fromkeys(("irecv", "Irecv"), timed.call)
             return ways | dict.fromkeys(("probe", "Probe", "iprobe", "Iprobe"), self._probe)
         if name == "Prequest":
-            return {"Start": by(requests.restart), "Startall": by(requests.restart_all)}
-        ways = {"wait": by(requests.wait), "Wait": by(requests.wait)}
-        ways |= dict.fromkeys(("waitall", "Waitall"), by(requests.wait_all))
-        ways |= dict.fromkeys(("waitany", "Waitany", "waitsome", "Waitsome"), by(requests.wait_some))
+            return {"Start": timed.restart, "Startall": timed.restart_all}
+        ways = {"wait": timed.wait, "Wait": timed.wait}
+        ways |= dict.fromkeys(("waitall", "Waitall"), timed.wait_all)
+        ways |= dict.fromkeys(("waitany", "Waitany", "waitsome", "Waitsome"), timed.wait_some)
         ways |= dict.fromkeys(("test", "Test"), timed.call)
-        ways |= dict.fromkeys(
-            ("testall", "Testall", "testany", "Testany", "testsome", "Testsome"), by(requests.test_all)
-        )
+        ways |= dict.fromkeys(("testall", "Testall", "testany", "Testany", "testsome", "Testsome"), timed.test_all)
         return ways | dict.fromkeys(("fromhandle", "fromint", "f2py"), self._by_class)
 
     def _abort(self, word: str, plain: Any) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from mpi4py.run import set_abort_status
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.common.waiting import Nap
+from lb_mpi.mpi.common.presence import presence_of
 from lb_mpi.mpi.profile.profiled import Installed, install
 from lb_mpi.mpi.profile.timed import Recorder
 from lb_mpi.profiling import profile as profile_store
@@ -210,12 +210,9 @@ class _Run:
 
 def _all_come(comm: MPI.Intracomm, patience_s: float) -> bool:
     """True when all ranks have come here, before this one lost its patience."""
-    request, nap, began = comm.Ibarrier(), Nap(1e-3), time.perf_counter()
-    while not request.Test():
-        if time.perf_counter() > began + patience_s:
-            return False
-        nap.take()
-    return True
+    request, until = comm.Ibarrier(), time.perf_counter() + patience_s
+    presence_of(comm).wait(lambda: request.Test() or time.perf_counter() > until, request, name="")
+    return request.Test()
 
 
 def _notes(found: Sequence[dict[str, Any]]) -> list[str]:

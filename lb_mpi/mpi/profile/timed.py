@@ -193,7 +193,7 @@ def _of_several(spec: Sequence[Any]) -> int:
     return sum(int(one) for one in counts) * kind.Get_size()
 
 
-# --- messages and collectives -----------------------------------------------------------------------------------------
+# --- the ways to time a method ----------------------------------------------------------------------------------------
 
 
 class Posted:
@@ -211,10 +211,29 @@ class Posted:
         n_bytes: int = 0,
     ) -> None:
         self.whom = whom  # the rank that it waits for
-        self.anybody = anybody  # of this communicator: the status will tell
+        self.anybody = anybody  # of this communicator: the status names the rank
         self.stream = stream  # of a collective
         self.kind, self.index = kind, -1  # of the collective, and which one of the stream
         self.n_bytes = n_bytes  # of a persistent one, each time it starts
+
+
+_NOTHING = Posted()
+
+
+class Call:
+    """One call that is being timed; a way's `begin` fills it in."""
+
+    __slots__ = ("came", "entered", "left", "n_bytes", "number", "whom")
+
+    def __init__(self, number: int, entered: int) -> None:
+        self.number, self.entered = number, entered  # of its place in the program, and when it began
+        self.n_bytes = 0  # handed to MPI to be sent
+        self.whom = NOBODY  # the rank that it waits for
+        self.came: Callable[[Any], object] | None = None  # is called with the result
+        self.left: Callable[[int], object] | None = None  # is called with the time when the call has ended
+
+
+Begin = Callable[[Call, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 class Timed:
@@ -223,158 +242,221 @@ class Timed:
     def __init__(self, recorder: Recorder, adopt: Callable[[Any], Any]) -> None:
         self.recorder, self.adopt = recorder, adopt
 
-    def call(self, name: str, plain: Method, whom: int = NOBODY) -> Method:
-        """A call that waits for nobody, such as a question; or, by `whom`, for somebody."""
-        recorder, adopt, places = self.recorder, self.adopt, _places()
+    def _method(self, name: str, plain: Method, begin: Begin) -> Method:
+        """`plain` with its time taken; `begin` fills in the call, and returns the arguments."""
+        recorder, adopt = self.recorder, self.adopt
+        places: dict[tuple[int, int], int] = {}
 
         @functools.wraps(plain)
         def method(*args: Any, **kwargs: Any) -> Any:
             if recorder.elsewhere():
                 return adopt(plain(*args, **kwargs))
-            number = recorder.lines.place(name, places)
-            entered = recorder.enter()
+            call = Call(recorder.lines.place(name, places), recorder.enter())
             try:
-                return adopt(plain(*args, **kwargs))
+                args, kwargs = begin(call, args, kwargs)
+                result = adopt(plain(*args, **kwargs))
+                if call.came is not None:
+                    call.came(result)
+                return result
             finally:
-                recorder.leave(number, entered, 0, whom)
+                left = recorder.leave(call.number, call.entered, call.n_bytes, call.whom)
+                if call.left is not None:
+                    call.left(left)
 
         return method
+
+    def call(self, name: str, plain: Method, whom: int = NOBODY) -> Method:
+        """A call that waits for nobody, such as a question; or, by `whom`, for somebody."""
+
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            call.whom = whom
+            return args, kwargs
+
+        return self._method(name, plain, begin)
 
     def send(self, name: str, plain: Method) -> Method:
         """A blocking send: the wait is for the destination."""
-        recorder, places = self.recorder, _places()
         buffers = name[0].isupper()
 
-        @functools.wraps(plain)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if recorder.elsewhere():
-                return plain(self, *args, **kwargs)
-            whom = recorder.peer(self, argument(args, kwargs, 1, "dest"))
-            size = n_bytes(argument(args, kwargs, 0, "buf")) if buffers else 0
-            number = recorder.lines.place(name, places)
-            entered = recorder.enter()
-            try:
-                return plain(self, *args, **kwargs)
-            finally:
-                recorder.leave(number, entered, size, whom)
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            call.whom = self.recorder.peer(args[0], argument(args, kwargs, 2, "dest"))
+            call.n_bytes = n_bytes(argument(args, kwargs, 1, "buf")) if buffers else 0
+            return args, kwargs
 
-        return method
+        return self._method(name, plain, begin)
 
     def receive(self, name: str, plain: Method, source: int, status: int, sends: str = "") -> Method:
         """A blocking receive, or a probe: the wait is for the source.  source, status: positions of these arguments.
 
         sends : the name of what is sent in the same call, its first argument.
         """
-        recorder, adopt, places = self.recorder, self.adopt, _places()
+        recorder, buffers = self.recorder, sends and name[0].isupper()
 
-        @functools.wraps(plain)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if recorder.elsewhere():
-                return adopt(plain(self, *args, **kwargs))
-            rank = argument(args, kwargs, source, "source", MPI.ANY_SOURCE)
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            comm, asked = args[0], None
+            rank = argument(args, kwargs, source + 1, "source", MPI.ANY_SOURCE)
             if rank == MPI.PROC_NULL and sends:
-                rank = argument(args, kwargs, 1, "dest")
-            asked = None
+                rank = argument(args, kwargs, 2, "dest")
+            call.whom = recorder.peer(comm, rank)
+            call.n_bytes = n_bytes(argument(args, kwargs, 1, sends)) if buffers else 0
             if rank == MPI.ANY_SOURCE:
-                args, kwargs, asked = with_status(recorder, args, kwargs, status)
-            size = n_bytes(argument(args, kwargs, 0, sends)) if sends and name[0].isupper() else 0
-            whom = recorder.peer(self, rank)
-            number = recorder.lines.place(name, places)
-            entered = recorder.enter()
-            try:
-                result = plain(self, *args, **kwargs)
-                if asked is not None:
-                    whom = recorder.peer(self, asked.source)
-                if isinstance(result, MPI.Message):
-                    result = adopt(result)
-                    result._posted = Posted(whom)
-                return result
-            finally:
-                recorder.leave(number, entered, size, whom)
+                args, kwargs, asked = with_status(recorder, args, kwargs, status + 1)
 
-        return method
+            def came(result: Any) -> None:
+                if asked is not None:
+                    call.whom = recorder.peer(comm, asked.source)
+                if isinstance(result, MPI.Message):
+                    result._posted = Posted(call.whom)  # type: ignore[attr-defined]
+
+            call.came = came
+            return args, kwargs
+
+        return self._method(name, plain, begin)
 
     def start(self, name: str, plain: Method, peer: tuple[int, str], sends: bool) -> Method:
-        """A call that returns a request for a message; peer: position and name of the argument that tells with whom."""
-        recorder, adopt, places = self.recorder, self.adopt, _places()
-        persistent, buffers = name.endswith("_init"), name[0].isupper()
-        position, word = peer
+        """A call that returns a request for a message; peer: position and name of the argument that names the other rank."""
+        persistent, (position, word) = name.endswith("_init"), peer
+        sent = ("sendbuf" if word == "source" else "buf") if sends and name[0].isupper() else ""
 
-        @functools.wraps(plain)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            request = None
-            if recorder.elsewhere():
-                return adopt(plain(self, *args, **kwargs))
-            rank = argument(args, kwargs, position, word, MPI.ANY_SOURCE)
-            size = (
-                n_bytes(argument(args, kwargs, 0, "sendbuf" if word == "source" else "buf")) if sends and buffers else 0
-            )
-            posted = Posted(
-                recorder.peer(self, rank),
-                anybody=self if rank == MPI.ANY_SOURCE else None,
-                n_bytes=size if persistent else 0,
-            )
-            number = recorder.lines.place(name, places)
-            entered = recorder.enter()
-            try:
-                request = adopt(plain(self, *args, **kwargs))
-                request._posted = posted
-                return request
-            finally:
-                recorder.leave(number, entered, 0 if persistent else size)
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            rank = argument(args, kwargs, position + 1, word, MPI.ANY_SOURCE)
+            anybody = args[0] if rank == MPI.ANY_SOURCE else None
+            posted = Posted(self.recorder.peer(args[0], rank), anybody=anybody)
+            which = posted if persistent else call
+            which.n_bytes = n_bytes(argument(args, kwargs, 1, sent)) if sent else 0
+            call.came = lambda request: setattr(request, "_posted", posted)
+            return args, kwargs
 
-        return method
+        return self._method(name, plain, begin)
 
     def collective(self, name: str, plain: Method, kind: int, size: Callable[..., int]) -> Method:
-        """A blocking collective; whom one has waited for comes out when all have told."""
-        recorder, adopt, places = self.recorder, self.adopt, _places()
+        """A blocking collective; which rank it has waited for is found out at the end of the run."""
+        recorder = self.recorder
 
-        @functools.wraps(plain)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if recorder.elsewhere():
-                return adopt(plain(self, *args, **kwargs))
-            _, stream, neighbours = recorder.known(self)
-            sent = size(self, *args, **kwargs)
-            number = recorder.lines.place(name, places)
-            entered = recorder.enter()
-            try:
-                return adopt(plain(self, *args, **kwargs))
-            finally:
-                left = recorder.leave(number, entered, sent)
-                if stream is not None:
-                    recorder.calls.join(
-                        stream, neighbours if kind == NEIGHBOURS else kind, number, entered, entered, left
-                    )
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            _, stream, neighbours = recorder.known(args[0])
+            call.n_bytes = size(*args, **kwargs)
+            if stream is not None:
+                its, at = neighbours if kind == NEIGHBOURS else kind, call.entered
+                call.left = lambda left: recorder.calls.join(stream, its, call.number, at, at, left)
+            return args, kwargs
 
-        return method
+        return self._method(name, plain, begin)
 
     def begin_collective(self, name: str, plain: Method, kind: int, size: Callable[..., int]) -> Method:
         """A collective that returns a request; the wait is that of the request."""
-        recorder, adopt, places = self.recorder, self.adopt, _places()
-        persistent = name.endswith("_init")
+        recorder, persistent = self.recorder, name.endswith("_init")
 
-        @functools.wraps(plain)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if recorder.elsewhere():
-                return adopt(plain(self, *args, **kwargs))
-            _, stream, neighbours = recorder.known(self)
-            sent = size(self, *args, **kwargs)
-            posted = Posted(
-                stream=stream, kind=neighbours if kind == NEIGHBOURS else kind, n_bytes=sent if persistent else 0
-            )
-            number = recorder.lines.place(name, places)
-            entered = recorder.enter()
-            try:
-                result = adopt(plain(self, *args, **kwargs))
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            _, stream, neighbours = recorder.known(args[0])
+            posted = Posted(stream=stream, kind=neighbours if kind == NEIGHBOURS else kind)
+            which = posted if persistent else call
+            which.n_bytes = size(*args, **kwargs)
+
+            def came(result: Any) -> None:
                 request = result[1] if isinstance(result, tuple) else result  # Idup: a communicator, too
                 request._posted = posted
-                return result
-            finally:
-                recorder.leave(number, entered, 0 if persistent else sent)
-                if stream is not None and not persistent:
-                    posted.index = recorder.calls.join(stream, posted.kind, number, entered, entered, entered)
 
-        return method
+            call.came = came
+            if not persistent:
+                call.left = lambda _left: _join(recorder, posted, call)
+            return args, kwargs
+
+        return self._method(name, plain, begin)
+
+    def wait(self, name: str, plain: Method) -> Method:
+        """The wait for one request."""
+
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            posted, asked = _posted(args[0]), None
+            if posted.anybody is not None:
+                args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
+            call.came = lambda _result: self._waits(call, posted, asked)
+            call.whom = posted.whom
+            return args, kwargs
+
+        return self._method(name, plain, begin)
+
+    def wait_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
+        """The wait for all of some requests, which is one for the last of them."""
+
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            self._waits(call, *_last(self.recorder, args[0]))
+            return args, kwargs
+
+        return _of_class(self._method(name, plain, begin))
+
+    def wait_some(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
+        """The wait for one of some requests, or for at least one of them."""
+        one = name.lower() == "waitany"
+
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            requests, asked = args[0], None
+            if one and any(_posted(request).anybody is not None for request in requests):
+                args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
+
+            def came(result: Any) -> None:
+                found = result[0] if isinstance(result, tuple) else result  # the pickled ones return messages, too
+                index = found if isinstance(found, int) else found[0] if found else -1
+                if 0 <= index < len(requests):
+                    self._waits(call, _posted(requests[index]), asked)
+
+            call.came = came
+            return args, kwargs
+
+        return _of_class(self._method(name, plain, begin))
+
+    def restart(self, name: str, plain: Method) -> Method:
+        """The start of a persistent request."""
+
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            self._starts(call, args[:1])
+            return args, kwargs
+
+        return self._method(name, plain, begin)
+
+    def restart_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
+        """The start of several persistent requests."""
+
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            self._starts(call, args[0])
+            return args, kwargs
+
+        return _of_class(self._method(name, plain, begin))
+
+    def receive_message(self, name: str, plain: Method) -> Method:
+        """The receive of a message that a probe has matched: its way here is a wait for its sender."""
+
+        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+            call.whom = _posted(args[0]).whom
+            return args, kwargs
+
+        return self._method(name, plain, begin)
+
+    def test_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
+        """A question about several requests, which waits for nobody."""
+        return _of_class(self.call(name, plain))
+
+    def _waits(self, call: Call, posted: Posted, asked: MPI.Status | None) -> None:
+        """The call waits, or has waited, for what was posted."""
+        call.whom = posted.whom
+        if asked is not None and posted.anybody is not None:
+            call.whom = self.recorder.peer(posted.anybody, asked.source)
+        stream = posted.stream
+        if stream is not None and posted.index >= 0:
+            index, posted.index = posted.index, -1
+            call.left = lambda left: stream.waited(index, call.entered, left, call.number)
+
+    def _starts(self, call: Call, requests: Sequence[Any]) -> None:
+        """Persistent requests are started by this call."""
+        every = [_posted(request) for request in requests]
+        call.n_bytes = sum(posted.n_bytes for posted in every)
+
+        def left(_left: int) -> None:
+            for posted in every:
+                _join(self.recorder, posted, call)
+
+        call.left = left
 
 
 def argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str, default: Any = None) -> Any:
@@ -392,164 +474,24 @@ def with_status(
     return args[:position], {**kwargs, "status": recorder.status}, recorder.status
 
 
-def _places() -> dict[tuple[int, int], int]:
-    return {}
-
-
-# --- requests and messages that have come -----------------------------------------------------------------------------
-
-
-def wait(recorder: Recorder, name: str, plain: Method) -> Method:
-    """The wait for one request."""
-    places: dict[tuple[int, int], int] = {}
-
-    @functools.wraps(plain)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if recorder.elsewhere():
-            return plain(self, *args, **kwargs)
-        posted = _posted(self)
-        asked = None
-        if posted.anybody is not None:
-            args, kwargs, asked = with_status(recorder, args, kwargs, 0)
-        number = recorder.lines.place(name, places)
-        entered = recorder.enter()
-        try:
-            return plain(self, *args, **kwargs)
-        finally:
-            _waited(recorder, posted, asked, number, entered)
-
-    return method
-
-
-def wait_all(recorder: Recorder, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-    """The wait for all of some requests."""
-    places: dict[tuple[int, int], int] = {}
-
-    @functools.wraps(plain)
-    def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
-        if recorder.elsewhere():
-            return plain(requests, *args, **kwargs)
-        last, asked = Posted(), None
-        number = recorder.lines.place(name, places)
-        entered = recorder.enter()
-        try:
-            last, asked = _last(recorder, requests)
-            return plain(requests, *args, **kwargs)
-        finally:
-            _waited(recorder, last, asked, number, entered)
-
-    return classmethod(method)
-
-
-def wait_some(recorder: Recorder, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-    """The wait for one of some requests, or for at least one of them."""
-    places: dict[tuple[int, int], int] = {}
-    one = name.lower() == "waitany"
-
-    @functools.wraps(plain)
-    def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
-        if recorder.elsewhere():
-            return plain(requests, *args, **kwargs)
-        came, asked = Posted(), None
-        if one and any(_posted(request).anybody is not None for request in requests):
-            args, kwargs, asked = with_status(recorder, args, kwargs, 0)
-        number = recorder.lines.place(name, places)
-        entered = recorder.enter()
-        try:
-            result = plain(requests, *args, **kwargs)
-            found = result[0] if isinstance(result, tuple) else result  # the pickled ones return messages, too
-            index = found if isinstance(found, int) else found[0] if found else -1
-            if 0 <= index < len(requests):
-                came = _posted(requests[index])
-            return result
-        finally:
-            _waited(recorder, came, asked, number, entered)
-
-    return classmethod(method)
-
-
-def restart(recorder: Recorder, name: str, plain: Method) -> Method:
-    """The start of a persistent request."""
-    places: dict[tuple[int, int], int] = {}
-
-    @functools.wraps(plain)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if recorder.elsewhere():
-            return plain(self, *args, **kwargs)
-        number = recorder.lines.place(name, places)
-        entered = recorder.enter()
-        try:
-            return plain(self, *args, **kwargs)
-        finally:
-            recorder.leave(number, entered, _started(recorder, self, number, entered))
-
-    return method
-
-
-def restart_all(recorder: Recorder, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-    """The start of several persistent requests."""
-    places: dict[tuple[int, int], int] = {}
-
-    @functools.wraps(plain)
-    def method(cls: type, requests: Sequence[MPI.Prequest], *args: Any, **kwargs: Any) -> Any:
-        if recorder.elsewhere():
-            return plain(requests, *args, **kwargs)
-        number = recorder.lines.place(name, places)
-        entered = recorder.enter()
-        try:
-            return plain(requests, *args, **kwargs)
-        finally:
-            recorder.leave(number, entered, sum(_started(recorder, one, number, entered) for one in requests))
-
-    return classmethod(method)
-
-
-def receive_message(recorder: Recorder, name: str, plain: Method) -> Method:
-    """The receive of a message that a probe has matched: its way here is a wait for who has sent it."""
-    places: dict[tuple[int, int], int] = {}
-
-    @functools.wraps(plain)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if recorder.elsewhere():
-            return plain(self, *args, **kwargs)
-        posted = _posted(self)
-        number = recorder.lines.place(name, places)
-        entered = recorder.enter()
-        try:
-            return plain(self, *args, **kwargs)
-        finally:
-            recorder.leave(number, entered, 0, posted.whom)
-
-    return method
-
-
-def test_all(recorder: Recorder, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-    """A question about several requests, which waits for nobody."""
-    places: dict[tuple[int, int], int] = {}
-
-    @functools.wraps(plain)
-    def method(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if recorder.elsewhere():
-            return plain(*args, **kwargs)
-        number = recorder.lines.place(name, places)
-        entered = recorder.enter()
-        try:
-            return plain(*args, **kwargs)
-        finally:
-            recorder.leave(number, entered)
-
-    return classmethod(method)
+def _of_class(method: Method) -> classmethod[Any, Any, Any]:
+    """The class method that does this, whatever the class."""
+    return classmethod(lambda _cls, *args, **kwargs: method(*args, **kwargs))
 
 
 def _posted(request: Any) -> Posted:
     return getattr(request, "_posted", None) or _NOTHING
 
 
-_NOTHING = Posted()
+def _join(recorder: Recorder, posted: Posted, call: Call) -> None:
+    """A collective that was begun takes its place in its stream."""
+    if posted.stream is not None:
+        at = call.entered
+        posted.index = recorder.calls.join(posted.stream, posted.kind, call.number, at, at, at)
 
 
 def _last(recorder: Recorder, requests: Sequence[MPI.Request]) -> tuple[Posted, MPI.Status | None]:
-    """Wait until all are complete; what the last one stands for, and its status if that is to tell the source."""
+    """Wait until all are complete; what the last one stands for, and its status if that names the source."""
     last, asked = _NOTHING, None
     pending = list(requests)
     try:
@@ -566,22 +508,3 @@ def _last(recorder: Recorder, requests: Sequence[MPI.Request]) -> tuple[Posted, 
     except MPI.Exception:  # MPI's own call will say so
         return _NOTHING, None
     return last, asked
-
-
-def _waited(recorder: Recorder, posted: Posted, asked: MPI.Status | None, number: int, entered: int) -> None:
-    """The wait for what was posted is over."""
-    whom = posted.whom
-    if asked is not None and posted.anybody is not None:
-        whom = recorder.peer(posted.anybody, asked.source)
-    left = recorder.leave(number, entered, 0, whom)
-    if posted.stream is not None and posted.index >= 0:
-        posted.stream.waited(posted.index, entered, left, number)
-        posted.index = -1
-
-
-def _started(recorder: Recorder, request: Any, number: int, now: int) -> int:
-    """Note that a persistent request has been started; the bytes it sends."""
-    posted = _posted(request)
-    if posted.stream is not None:
-        posted.index = recorder.calls.join(posted.stream, posted.kind, number, now, now, now)
-    return posted.n_bytes
