@@ -255,7 +255,7 @@ class Line:
 
     @property
     def waiting_s(self) -> float:
-        """Seconds of waiting, whoever was waited for."""
+        """Seconds of waiting, for any rank."""
         return sum(self.waited_s.values())
 
     @property

@@ -7,7 +7,7 @@ The law
 -------
 - A rank is paused from PAUSE (rank 0: from `begin`) to GO.  A paused rank does no work, and splits nothing.
 - Each rank counts the WORK that it has sent less that which has come to it.  A paused rank sends none, so the sum over
-  paused ranks is the number of WORK under way, or more, since what has come may not be told yet.  When all are paused and
+  paused ranks is the number of WORK under way, or more, since what has come may not be counted yet.  When all are paused and
   the sum is 0, none is under way: that is the cut.
 - Nobody's state is taken before that, and nobody goes on before all are written, or the save is given up.
 - A save is committed only when every rank has written its state.  One that can't, or that has failed, says so: then the save
@@ -23,8 +23,8 @@ rank   state       when                                     does                
 -----  ----------  ---------------------------------------  -------------------------------------------  ----------
 root   RUNNING     it is time                               number += 1; PAUSE(number) to those below    COUNTING
 other  RUNNING     PAUSE(number)                            PAUSE(number) to those below                 COUNTING
-other  COUNTING    all below have told, and the sum is new  COUNT(number, sum) to the one above          COUNTING
-root   COUNTING    all below have told, and the sum is 0    (the driver makes room for it)               OPENING
+other  COUNTING    all below have counted, the sum is new   COUNT(number, sum) to the one above          COUNTING
+root   COUNTING    all below have counted, the sum is 0     (the driver makes room for it)               OPENING
 root   OPENING     there is room                            WRITE(number) to those below                 WRITING
 root   OPENING     there is none                            GO(number) to those below                    RUNNING
 other  COUNTING    WRITE(number)                            WRITE(number) to those below                 WRITING
@@ -35,7 +35,7 @@ root   COMMITTING  committed, or it can't be                GO(number) to those 
 other  COUNTING,   GO(number)                               GO(number) to those below                    RUNNING
        WRITTEN
 any    RUNNING,    COUNT(number) of a save given up         drop it: WORK has come from a rank that      the same
-       COUNTING                                             goes on to one that hasn't heard it yet
+       COUNTING                                             goes on to one that still counts
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Cut:
         if cut.to_commit:
             commit cut.receipts, which all ranks have given, unless it's None; send what cut.ended() returns
 
-    A receipt is bytes of any kind that tell what was written; all of one search are of the same length.
+    A receipt is bytes of any kind that describe what was written; all of one search are of the same length.
     """
 
     def __init__(self, rank: int, size: int, every_s: float = math.inf) -> None:
@@ -90,8 +90,8 @@ class Cut:
         self.under_way = 0  # WORK messages that this rank has sent less those that have come to it
         self.at = every_s  # when the next save is to begin, at rank 0
         self.receipts: bytes | None = b""  # of this rank and those below it that have written; None: one of them can't
-        self._counted: dict[int, int] = {}  # by rank below: the sum that it has told last
-        self._told: int | None = None  # the sum that was told last
+        self._counted: dict[int, int] = {}  # by rank below: the last sum that it has sent
+        self._sent: int | None = None  # the last sum that was sent
         self._awaited: set[int] = set()  # ranks, this one or below it, whose WRITTEN is still to come
 
     @property
@@ -126,7 +126,7 @@ class Cut:
         if source in self.below and kind is Kind.COUNT and (number, self.paused) < (self.number, True):
             return []
         if source in self.below and number == self.number and kind in (Kind.COUNT, Kind.WRITTEN):
-            self._hear(message)
+            self._from_below(message)
             return []
         if source == self.above:
             if kind is Kind.PAUSE and self.state is State.RUNNING and number > self.number:
@@ -138,14 +138,14 @@ class Cut:
         raise self._impossible(message)
 
     def settle(self) -> list[Send]:
-        """All that had arrived is served: tell what is new."""
+        """All that had arrived is served: report what is new."""
         if self.state is State.COUNTING and len(self._counted) == len(self.below):
             total = self.under_way + sum(self._counted.values())
             if self.above is None:
                 self.state = State.OPENING if total == 0 else State.COUNTING
                 return []
-            if total != self._told:
-                self._told = total
+            if total != self._sent:
+                self._sent = total
                 return [(self.above, Message(Kind.COUNT, self.rank, self.number, total))]
         if self.state is State.WRITING and not self._awaited:
             if self.above is not None:
@@ -170,21 +170,21 @@ class Cut:
 
     def _pause(self, number: int) -> list[Send]:
         self.state, self.number = State.COUNTING, number
-        self._counted, self._told = {}, None
-        return self._tell(Kind.PAUSE)
+        self._counted, self._sent = {}, None
+        return self._to_below(Kind.PAUSE)
 
     def _write(self) -> list[Send]:
         self.state, self.receipts, self._awaited = State.WRITING, b"", {self.rank, *self.below}
-        return self._tell(Kind.WRITE)
+        return self._to_below(Kind.WRITE)
 
     def _go(self) -> list[Send]:
         self.state = State.RUNNING
-        return self._tell(Kind.GO)
+        return self._to_below(Kind.GO)
 
-    def _tell(self, kind: Kind) -> list[Send]:
+    def _to_below(self, kind: Kind) -> list[Send]:
         return [(rank, Message(kind, self.rank, self.number)) for rank in self.below]
 
-    def _hear(self, message: Message) -> None:
+    def _from_below(self, message: Message) -> None:
         if self.state is State.COUNTING and message.kind is Kind.COUNT:
             self._counted[message.source] = message.pid
         elif self.state is State.WRITING and message.source in self._awaited and message.kind is Kind.WRITTEN:
@@ -228,7 +228,7 @@ class Receipt(NamedTuple):
 
 
 class Store(Protocol):
-    """Where a search is saved; the driver's.  Nothing that it does raises: it tells the user by itself."""
+    """Where a search is saved; the driver's.  It never raises, but warns the user."""
 
     def open(self, number: int) -> bool:
         """Make room for the save `number`, on rank 0, before any rank writes; False when it can't be."""

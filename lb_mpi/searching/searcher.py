@@ -12,8 +12,8 @@ Drafts have one of two routes.  On the "ring" they go round, as in the paper, an
 (`termination`): then nothing that any rank does or knows grows with their number, but for its logarithm.
 
 A search ends for one of four reasons: all work is done (found out by the termination), an answer was found, a rank has
-failed, or it was asked to save and stop.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first
-reason wins.  On the ring rank 0 does it by itself; otherwise both go through the binomial tree of all ranks.
+failed, or it was asked to save and stop.  The rank that knows notifies rank 0 (FINISH), and rank 0 all ranks (STOP): the
+first reason wins.  On the ring rank 0 does it by itself; otherwise both go through the binomial tree of all ranks.
 
 A search that is saved has `saves` (see there), which pause all ranks now and then.  A paused rank takes in what arrives,
 and answers; but it does no work, splits nothing, and begins nothing: all that is done in `_settle` waits.
@@ -147,7 +147,7 @@ class Searcher:
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first that the problem has raised here
         self.reporting = Reporting(rank, options.report_every_s, route)
-        self._told = False
+        self._finished = False
         self._now = 0.0  # of the last turn
         if saved is not None:
             self.attempt(self._resume, saved)
@@ -192,7 +192,7 @@ class Searcher:
     @property
     def wake_at(self) -> float:
         """When a rank without a job has something to do even if no message arrives (inf: never)."""
-        if self.over or self._told:
+        if self.over or self._finished:
             return math.inf
         if self.error is not None:
             return 0.0
@@ -214,7 +214,7 @@ class Searcher:
             sends += self.attempt(self._settle, now) or []
         if self.saves is not None and not self.over:
             sends += self.saves.settle(self._state)
-        if self.error is not None and not self.over and not self._told:
+        if self.error is not None and not self.over and not self._finished:
             sends += self._finish(Reason.FAILED)
         return sends
 
@@ -245,7 +245,7 @@ class Searcher:
     @property
     def _ending(self) -> bool:
         """The end is on its way, or will be with the next turn: STOP is all that matters now."""
-        return self._told or self.error is not None
+        return self._finished or self.error is not None
 
     def _state(self) -> bytes | None:
         if self._ending or (state := self.attempt(self.problem.save)) is None:  # type: ignore[attr-defined]
@@ -317,8 +317,8 @@ class Searcher:
             return self._stop(Reason(message.pid))
         if kind is Kind.FINISH:
             if self.rank != ROOT and self.termination.route == "ring":
-                raise ProtocolError(f"rank {self.rank} was told to end the search: only rank {ROOT} is")
-            return [] if self._told else self._finish(Reason(message.pid))
+                raise ProtocolError(f"rank {self.rank} got FINISH, which only rank {ROOT} may get")
+            return [] if self._finished else self._finish(Reason(message.pid))
         if kind is Kind.REPORT:
             self.reporting.receive(message)
             return []
@@ -349,7 +349,7 @@ class Searcher:
         return acks + self.drafting.receive(message, now)
 
     def _finish(self, reason: Reason) -> list[Send]:
-        self._told = True
+        self._finished = True
         if self.rank == ROOT:
             return self._stop(reason)
         above = ROOT if self.termination.route == "ring" else parent(self.rank)
@@ -360,7 +360,7 @@ class Searcher:
         return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in self._below()]
 
     def _below(self) -> Sequence[int]:
-        """Whom this rank tells that the search is over."""
+        """List the ranks to which this one passes STOP."""
         if self.termination.route == "ring":
             return range(1, self.size) if self.rank == ROOT else ()
         return children(self.rank, self.size)

@@ -35,7 +35,7 @@ class SimulatedSearch(NamedTuple):
 
     value: Any  # the merged result of all ranks
     reason: Reason
-    virtual_seconds: float  # until the last rank has heard that it is over
+    virtual_seconds: float  # until the last rank knows that it is over
     efficiency: float  # all work at unit_s a unit, divided by virtual_seconds and the sum of speeds
     units: list[int]  # units of work, per rank
     balances: int  # parts of work that were moved
@@ -107,11 +107,11 @@ class Simulation(Virtual[Message, Job]):
 
     @property
     def over_at(self) -> float:
-        """When the last rank heard that it is over."""
+        """When the last rank knew that it is over."""
         return max(self.ended_s)
 
     def begin(self, rank: int, job: Job) -> float:
-        """A quantum is done at once, since only that tells how long it takes."""
+        """A quantum is done at once, since only that shows how long it takes."""
         slot = self.slots[rank]
         slot.outcome = 0
         if isinstance(job, Work):
@@ -145,7 +145,7 @@ class Simulation(Virtual[Message, Job]):
             drafts.record.enter(Phase.OWN if isinstance(searcher.job, Work) else Phase.WAITING, self.now)
 
     def step(self) -> bool:
-        """Let the next turn happen; False when every rank has heard that the search is over.
+        """Let the next turn happen; False when every rank knows that the search is over.
 
         ProtocolError when nothing can happen any more although it is not over.
         """
@@ -156,7 +156,7 @@ class Simulation(Virtual[Message, Job]):
         raise ProtocolError(f"deadlock at {self.now} s: nothing is under way and the search is not over")
 
     def record(self) -> None:
-        """Record what each rank has done, when all have heard that it is over."""
+        """Record what each rank has done, when all know that it is over."""
         for searcher, slot in zip(self.searchers, self.slots, strict=True):
             cpu_s = searcher.units * slot.unit_s * slot.speed
             if slot.drafts is not None:
@@ -179,7 +179,7 @@ def search(
     pauses and random routes; `searcher_class`, for variants of the protocol; `stores` (P,), where each rank is saved (with
     `options.save_every_s`); `states`, what was saved of all ranks there were, to go on from; `records` (P,), where what
     happens is recorded; `check` is called with the `Simulation` after every event; `simulation_class`, for variants of it.
-    Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have heard of it,
+    Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have ended,
     SearchError for what it has returned against its law, and ProtocolError when the protocol breaks its own.
     """
     simulation = simulation_class(problems, **parameters)

@@ -15,7 +15,7 @@ Otherwise the probe was inconclusive, and it sends out a new one, after a pause.
 Invariant (EWD998, with B = the WORK messages under way, t = the position of the token, q = its count):
     B = the sum of all counts, and one of
     P1  all ranks that the token has visited are passive, and the sum of their counts = q
-    P2  the sum of the visited ranks' counts + q > 0   (q counts what the rest will hear of)
+    P2  the sum of the visited ranks' counts + q > 0   (q counts what the rest will receive)
     P3  some rank that is not visited yet is black
     P4  the token is black
 
@@ -28,7 +28,7 @@ initiator      otherwise, pause is over                                 pass on 
 
 Dijkstra and Scholten's tree
 ----------------------------
-Safra's token takes a hop for every rank and round.  Here who gives work away is told when it is done: the
+Safra's token needs a hop for every rank and round.  Here a rank that gives work away gets an ACK when that work is done: the
 ranks that work form a tree, which shrinks from its leaves, and it is all over when only its root is left.
 
 A rank is engaged, or not.  An engaged one, but for the root, has a `parent`, and owes it one ACK.  The `deficit` of a rank
@@ -38,7 +38,7 @@ counts the messages it has sent as WORK and that nobody has acknowledged.
 - An engaged rank without work in hand and without a deficit sends its parent the ACK that it owes, and is free; the root
   in that state knows that it is over.
 - In the beginning all ranks are engaged, each as the child of its parent in the binomial tree (`walking`): so any rank may
-  have work from the start, as after a restart, and who has none is free after its first turn.  That is one ACK a rank.
+  have work from the start, as after a restart, and a rank without work is free after its first turn: one ACK a rank.
 
 Invariant, in each state and whatever order messages arrive in:
     the deficit of a rank = the WORK from it that is under way + the ACKs under way to it + its engaged children

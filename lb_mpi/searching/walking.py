@@ -1,8 +1,8 @@
 """One rank of stealing on thousands of ranks: drafts that walk, and drafts that stand.   (pure)
 
-A draft that goes round the ring (`drafting`) takes a hop for each rank.  Here it walks over some random ranks.  When nobody
+A draft that goes round the ring (`drafting`) needs a hop for each rank.  Here it walks over some random ranks.  When nobody
 on its way could serve it, it comes home, and the rank leaves a standing draft with each of its neighbours on the
-hypercube and falls asleep: whoever has work to spare later, serves it then, and nobody asks again and again.
+hypercube and falls asleep: a neighbour with work to spare serves it later, and no rank asks again and again.
 
 Source: the words, J and the split between work quanta are those of Xu, Zhang, Sun 1991 (see `drafting`); that a
 rank which found nothing leaves word with its neighbours is from Saraswat et al., "Lifeline-based global load balancing"
@@ -26,8 +26,8 @@ The law
 In the beginning every rank but those that hold work is ASLEEP, and its draft stands, unsent, with its parent in the binomial
 tree, with the number of ranks below it as its weight: so work comes to all in log2 P splits, and shares are fair.
 
-Nobody waits for ever: unserved walks come home, and nobody holds anything while it waits.  Whoever has Q > J at the end of
-a turn serves the drafts it has, walks first, since their ranks will otherwise ask others; after `PATIENCE` of those in a
+No rank waits for ever: unserved walks come home, and no rank holds anything while it waits.  A rank with Q > J at the end
+of a turn serves the drafts it has, walks first, since their ranks will otherwise ask others; after `PATIENCE` of those in a
 row the draft that has stood longest goes first.  Ranks that ever had work are connected by edges of the binomial tree,
 which are edges of the hypercube; so as long as anybody keeps having Q > J, the sleepers around it wake, and those around
 them.
@@ -38,7 +38,7 @@ The binomial tree and the hypercube
 -----------------------------------
 The parent of a rank is its number without the lowest bit that is set, r & (r - 1); rank 0 is the root.  So a rank is
 ceil(log2 P) hops from the root at most, has that many children at most, and each of these edges is one of the hypercube:
-parent and child differ in one bit.  Nobody need know of more than its own number and the number of ranks.
+parent and child differ in one bit.  A rank needs only its own number and the number of ranks.
 
 Example: of 8 ranks, 0 has the children 1, 2 and 4; 2 has 3; 4 has 5 and 6; 6 has 7.
 
@@ -122,7 +122,7 @@ class Drafts:
         return bool(self.walks or self.standing)
 
     def stands(self, source: int) -> bool:
-        """Tell if a standing draft of this rank is here."""
+        """Return whether a standing draft of this rank is here."""
         return any(draft.source == source for draft in self.standing)
 
     def in_order(self) -> list[Draft]:
@@ -155,7 +155,7 @@ class Terms(NamedTuple):
     threshold: float  # J, in the unit of `problem.load()`
     pick: Callable[[int], int]  # pick(n): a random number from 0 to n - 1
     reach: int = REACH  # ranks that a walk sees before it goes home
-    once: bool = False  # who has had work never drafts again: each rank is dealt one share, nothing moves afterwards
+    once: bool = False  # a rank that has had work never drafts again: each rank is dealt one share, nothing moves afterwards
 
 
 class Walking:
@@ -227,7 +227,7 @@ class Walking:
         return sends
 
     def _is_due(self, message: Message) -> bool:
-        """Tell if the draft that the message belongs to is as it must be."""
+        """Return whether the draft that the message belongs to is as it must be."""
         kind, source, seq, pid, _, _ = message
         if kind is Kind.STAND:
             return (source ^ self.rank).bit_count() == 1 and not self.drafts.stands(source)

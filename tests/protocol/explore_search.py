@@ -74,7 +74,7 @@ class Ring(Searches):
         d, t, p = s.drafting, s.termination, s.problem
         return (
             d.state, d.seq, d.promise, d.had_work, tuple(sorted(d.skipped.items())), t.count, t.black, t.token,
-            s.reason, s._told, tuple(p.items), tuple(sorted(p.done)), s.error is None, type(s.job),
+            s.reason, s._finished, tuple(p.items), tuple(sorted(p.done)), s.error is None, type(s.job),
             s.sharing and (s.sharing.bound.best, *s.sharing.known.values()), s.saves and cut_key(s.saves.cut),
         )  # fmt: skip
 
@@ -102,7 +102,7 @@ class Ring(Searches):
 
 def cut_key(cut: Any) -> tuple[object, ...]:
     counted, awaited = tuple(sorted(cut._counted.items())), tuple(sorted(cut._awaited))
-    return cut.state, cut.number, cut.under_way, cut.at, cut.receipts, counted, cut._told, awaited
+    return cut.state, cut.number, cut.under_way, cut.at, cut.receipts, counted, cut._sent, awaited
 
 
 def check_told(searcher: Searcher, best: float, known: dict[int, float], sends: list[Send]) -> None:
@@ -171,8 +171,8 @@ class Walks(Searches):
         d, t, p = s.drafting, s.termination, s.problem
         return (
             d.state, d.seq, d.out, tuple(sorted(d.stood)), tuple(d.drafts.standing), d.drafts.overtaken, tuple(d.kept),
-            t.engaged and t.parent, t.engaged, t.deficit, s.reason, s._told, s.error is None, type(s.job), tuple(p.items),
-            tuple(sorted(p.done)), tuple(getattr(p, "out", ())),
+            t.engaged and t.parent, t.engaged, t.deficit, s.reason, s._finished, s.error is None, type(s.job),
+            tuple(p.items), tuple(sorted(p.done)), tuple(getattr(p, "out", ())),
         )  # fmt: skip
 
     def turns(self, state: State, rank: int, arrived: list[tuple[int, Message]]) -> Iterator[State]:

@@ -29,7 +29,7 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
     walks = searchers[0].termination.route == "random"
     if work and not failed and not (walks and any(pile_of(searcher).found for searcher in searchers)):
         check_work(searchers, in_flight)
-    if failed or any(searcher.over or searcher._told for searcher in searchers):
+    if failed or any(searcher.over or searcher._finished for searcher in searchers):
         reasons = {searcher.reason for searcher in searchers if searcher.over}
         assert len(reasons) <= 1, "ranks disagree on the end"
         if Reason.EXHAUSTED in reasons:

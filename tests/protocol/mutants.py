@@ -54,7 +54,7 @@ MUTANTS = [
     (searcher, "return [(above, Message(Kind.FINISH,", "return [] and [(above, Message(Kind.FINISH,"),
     (searcher, "self.reason = reason\n", "pass\n"),
     # a problem that raises
-    (searcher, "if self.error is not None and not self.over and not self._told:", "if False:"),
+    (searcher, "if self.error is not None and not self.over and not self._finished:", "if False:"),
     (searcher, "            if self.over:\n                break\n", "            if self.over or self.error:\n                break\n"),
 ]  # fmt: skip
 
@@ -104,18 +104,18 @@ CUT_MUTANTS = [
     # the cut
     (saves, "            total = self.under_way + sum(self._counted.values())\n", "            total = self.under_way\n"),
     (saves, "            total = self.under_way + sum(self._counted.values())\n", "            total = sum(self._counted.values())\n"),
-    (saves, "            if total != self._told:\n", "            if self._told is None:\n"),
+    (saves, "            if total != self._sent:\n", "            if self._sent is None:\n"),
     (saves, "self.state = State.OPENING if total == 0 else State.COUNTING", "self.state = State.OPENING"),
     (saves, "State.OPENING if total == 0 else", "State.OPENING if total <= 1 else"),
     (saves, " and len(self._counted) == len(self.below):", " and len(self._counted) >= len(self.below) - 1:"),
-    (saves, "        self._counted, self._told = {}, None\n", "        self._told = None\n"),
-    (saves, "        self._counted, self._told = {}, None\n", "        self._counted = {}\n"),
+    (saves, "        self._counted, self._sent = {}, None\n", "        self._sent = None\n"),
+    (saves, "        self._counted, self._sent = {}, None\n", "        self._counted = {}\n"),
     (saves, "        if self.state is State.WRITING and not self._awaited:", "        if self.state is State.WRITING and not self.to_write:"),
     (saves, "State.WRITING, b\"\", {self.rank, *self.below}", "State.WRITING, b\"\", {*self.below}"),
     (saves, "None if receipts is None or self.receipts is None else", "b'' if receipts is None or self.receipts is None else"),
     (saves, "else self.receipts + receipts", "else receipts"),
-    (saves, "        return self._tell(Kind.GO)\n", "        return []\n"),
-    (saves, "        return self._tell(Kind.PAUSE)\n", "        return self._tell(Kind.PAUSE)[:1]\n"),
+    (saves, "        return self._to_below(Kind.GO)\n", "        return []\n"),
+    (saves, "        return self._to_below(Kind.PAUSE)\n", "        return self._to_below(Kind.PAUSE)[:1]\n"),
     (saves, "return self._write() if well else self.ended(now)", "return self._write()"),
     (saves, "(number, self.paused) < (self.number, True)", "False"),
     (saves, "        self.at = now + self.every_s\n", "        pass\n"),
@@ -194,6 +194,6 @@ WALK_MUTANTS = [
     (searcher, "acks = self.termination.received(message.pid)", "pass"),
     (searcher, "return self.termination.settle(active)", "return self.termination.settle(self.drafting.state == 3 and not active)"),
     (searcher, "return children(self.rank, self.size)", "return children(self.rank, self.size)[1:]"),  # STOP
-    (searcher, "return [] if self._told else self._finish(", "return [] if self._told or self.rank else self._finish("),
+    (searcher, "return [] if self._finished else self._finish(", "return [] if self._finished or self.rank else self._finish("),
     (searcher, "self.reason = reason\n        return [", "self.reason = reason\n        return [] if self.rank else ["),
 ]  # fmt: skip

@@ -23,7 +23,7 @@ from lb_mpi.mpi.common.presence import Tag, presence_of
 
 UNIT_BYTES = 64
 LOOK_BYTES = 1 << 16  # that come in one look
-MOST_LOOKS = 64  # at a parcel in a row: whoever it waits for may compute for long
+MOST_LOOKS = 64  # at a parcel in a row: the rank that it waits for may compute for long
 _SIZE = struct.Struct("<q")
 
 Buffer = NDArray[np.uint8]

@@ -1,6 +1,6 @@
 """mpi4py with timed communicators, requests and messages in the place of its own.
 
-Each class is a subclass of mpi4py's that does the same and tells a Recorder.  `install` puts them, and COMM_WORLD and
+Each class is a subclass of mpi4py's that does the same and reports to a Recorder.  `install` puts them, and COMM_WORLD and
 COMM_SELF made of them, where `mpi4py.MPI` has its own; what is made from a timed communicator is one, too.  No message is
 added on the program's communicators, and none is left out.  What is not timed, windows and files, is noted when the program
 uses it.
@@ -35,7 +35,7 @@ RECEIVES = {  # positions of source and status, name of what is sent in the same
     "Sendrecv": (4, 6, "sendbuf"),
     "Sendrecv_replace": (3, 5, "buf"),
 }
-STARTS = {  # position and name of the argument that tells with whom
+STARTS = {  # position and name of the argument that names the other rank
     **dict.fromkeys(("isend", "issend", "ibsend", "Isend", "Issend", "Ibsend", "Irsend"), (1, "dest")),
     **dict.fromkeys(("Send_init", "Ssend_init", "Bsend_init", "Rsend_init"), (1, "dest")),
     **dict.fromkeys(("irecv", "Irecv", "Recv_init"), (1, "source")),

@@ -151,7 +151,7 @@ class _Run:
         if not _all_come(self._program.own, PATIENCE_S if exits is not None and exits.code else math.inf):
             set_abort_status(exits)
             return
-        self._meet(mine)
+        self._gather(mine)
 
     def leave(self, error: BaseException) -> None:
         """The program has raised on this rank: the others are ended when it leaves."""
@@ -184,19 +184,19 @@ class _Run:
                 self._recorder.save = None
                 self._recorder.unseen.add(f"later times of rank {self._program.own.rank} ({error})")
 
-    def _meet(self, mine: RankProfile) -> None:
+    def _gather(self, mine: RankProfile) -> None:
         """Collective: split what was waited in collectives, and put all ranks together on rank 0."""
         own, calls = self._program.own, self._recorder.calls
         clock = self._look.end()
         split_collectives(own, calls, clock)
         mine = RankProfile(**{**mine.__dict__, "lines": lines_of(calls)})
-        told = {
+        mine_json = {
             **rank_json(mine),
             "unseen": sorted(self._recorder.unseen),
             "lost": calls.n_lost,
             "error_ns": clock.error_ns,
         }
-        found = [json.loads(text) for text in gather(own, json.dumps(told).encode())]
+        found = [json.loads(text) for text in gather(own, json.dumps(mine_json).encode())]
         own.Free()
         if found:
             ranks = until_the_end([rank_from(rank) for rank in found])
@@ -283,7 +283,7 @@ def _clock_of_this_machine() -> str:
 
 
 def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: Clock) -> None:
-    """Collective: tell each place in `calls` for whom its collectives have waited."""
+    """Collective: find for each place in `calls` which ranks its collectives have waited for."""
     streams = {_digest(stream.members): stream for stream in calls.streams.values() if len(stream)}
     for digest, n in _agreed(comm, streams):
         if digest in streams:
@@ -299,9 +299,9 @@ def _digest(members: tuple[int, ...]) -> int:
 def _agreed(comm: MPI.Intracomm, streams: dict[int, Stream]) -> list[tuple[int, int]]:
     """(digest, number of calls) of the streams that all their members have, in one order; known to all ranks."""
     rows = [[digest, len(stream.members), len(stream)] for digest, stream in streams.items()]
-    told = gather(comm, np.array(rows, dtype=np.int64).reshape(-1, 3).tobytes())
+    found = gather(comm, np.array(rows, dtype=np.int64).reshape(-1, 3).tobytes())
     both: dict[int, tuple[int, int]] = {}  # how many ranks have it, least number of calls
-    for digest, size, n in np.frombuffer(b"".join(told), dtype=np.int64).reshape(-1, 3).tolist():
+    for digest, size, n in np.frombuffer(b"".join(found), dtype=np.int64).reshape(-1, 3).tolist():
         ranks, least = both.get(digest, (-size, n))
         both[digest] = ranks + 1, min(n, least)
     common = np.array(sorted((digest, n) for digest, (missing, n) in both.items() if missing == 0), dtype=np.int64)

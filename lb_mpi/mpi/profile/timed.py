@@ -168,7 +168,7 @@ class Recorder:
 
 
 def n_bytes(spec: object) -> int:
-    """Bytes of a buffer as mpi4py takes it; 0 where it can't be told."""
+    """Bytes of a buffer as mpi4py takes it; 0 where it isn't known."""
     if spec is None:
         return 0
     found = getattr(spec, "nbytes", None)

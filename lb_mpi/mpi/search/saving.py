@@ -177,8 +177,8 @@ def find(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bou
             presence_of(comm).together(error)
             raise
         if found is not None and wrong:
-            told = f"{'; '.join(wrong)}: going on from save {found.number}, which was saved before"
-            agree(comm, lambda: warnings.warn(told, RuntimeWarning, stacklevel=6) if comm.rank == 0 else None)
+            text = f"{'; '.join(wrong)}: going on from save {found.number}, which was saved before"
+            agree(comm, lambda: warnings.warn(text, RuntimeWarning, stacklevel=6) if comm.rank == 0 else None)
     except BaseException:
         folder.close()
         raise
@@ -186,7 +186,7 @@ def find(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bou
 
 
 def describe(problem: object, bound: Bound | None) -> dict[str, Any]:
-    """Tell what is searched from other things: what a save has to agree with."""
+    """Name what is searched: what a save has to agree with."""
     kind = type(problem)
     return {"problem": f"{kind.__module__}.{kind.__qualname__}", "bound": None if bound is None else bound.sense}
 

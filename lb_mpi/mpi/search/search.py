@@ -179,7 +179,7 @@ class _Rank(Part):
         return bool(arrived or sends)
 
     def look(self, presence: Presence, waited_s: float) -> None:
-        self.searcher.attempt(presence.look, waited_s)  # where warnings are errors, all are told
+        self.searcher.attempt(presence.look, waited_s)  # where warnings are errors, this ends the search on all ranks
 
     def interrupted(self, interrupts: Interrupts, _waited_s: float) -> None:
         self.searcher.attempt(interrupts.check)
@@ -221,7 +221,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
     rank = _Rank(searcher, guard, parcels, settings, saving)
     Carrier(presence_of(comm), rank.record, settings.slow, longest_nap_s=settings.longest_nap_s).carry(rank, interrupts())
     ended = time.perf_counter()
-    rank.record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
+    rank.record.enter(Phase.WAITING, ended)  # for the last rank to end
     parcels.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(allgather(comm, searcher.sharing.bound.best))
@@ -365,9 +365,9 @@ def _stats(step: Step) -> RankStats:
 def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
     """Collective: the ranks' steps; when some rank has failed, every rank raises."""
     error = searcher.error
-    told = None if error is None else f"rank {searcher.rank}: {_in_words(error)}"
-    everyone, together = allgather(parcels.comm, (told, step)), presence_of(parcels.comm).together
-    errors = [told for told, _ in everyone if told is not None]
+    mine = None if error is None else f"rank {searcher.rank}: {_in_words(error)}"
+    everyone, together = allgather(parcels.comm, (mine, step)), presence_of(parcels.comm).together
+    errors = [theirs for theirs, _ in everyone if theirs is not None]
     if error is not None and not isinstance(error, Exception):
         raise together(error)
     if errors:
