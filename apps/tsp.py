@@ -123,7 +123,7 @@ class Tours(lb_mpi.Problem):
         _, length, path = node
         steps = self.distances[path[-1]]
         if len(path) == len(self.distances):
-            if self.bound.improve(length + steps[0]):
+            if self.bound.update(length + steps[0]):
                 self.mine = self.mine._replace(length=length + steps[0], tour=path)
             return
         children = [

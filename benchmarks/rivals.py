@@ -21,14 +21,13 @@ from typing import Any, NamedTuple, cast
 
 from lb_mpi.checks import choice, comma_list
 from lb_mpi.problems.uts import PUBLISHED, TREES, Tree, TreeCount, UnbalancedTreeSearch
-from lb_mpi.searching import tree
+from lb_mpi.searching import walking
 from lb_mpi.searching.drafting import Kind, Message, Send
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.problem import Problem, shares
-from lb_mpi.searching.reporting import ROOT
-from lb_mpi.searching.scholten import Scholten
-from lb_mpi.searching.searcher import Reason, Searcher, Work
+from lb_mpi.searching.searcher import ROOT, Reason, Searcher, Work
 from lb_mpi.searching.simulate import SimulatedSearch, Simulation, pause_for, search
+from lb_mpi.searching.termination import Scholten
 
 # --- what all rivals have in common: one rank that the simulator of searches can drive --------------------------------
 #
@@ -143,7 +142,7 @@ class Rival:
 
     def _stop(self) -> list[Send]:
         self.reason = Reason.EXHAUSTED
-        return [(rank, Message(Kind.STOP, ROOT)) for rank in tree.children(self.rank, self.size)]
+        return [(rank, Message(Kind.STOP, ROOT)) for rank in walking.children(self.rank, self.size)]
 
 
 class Windowed(Rival):
@@ -234,9 +233,9 @@ class Lifelines(Rival):
 
     def begin(self) -> None:
         """Set up what this kind of rank keeps."""
-        self.lifelines = tree.neighbours(self.rank, self.size)
-        self.active = {tree.parent(self.rank)} if self.rank else set()  # lifelines that know that this rank waits
-        self.hanging = tree.children(self.rank, self.size)[::-1]  # ranks that wait on a lifeline to this one
+        self.lifelines = walking.neighbours(self.rank, self.size)
+        self.active = {walking.parent(self.rank)} if self.rank else set()  # lifelines that know that this rank waits
+        self.hanging = walking.children(self.rank, self.size)[::-1]  # ranks that wait on a lifeline to this one
         self.asking = 0  # the number of the request that is under way; 0: none
         self.tried = 0  # random victims, since there was work last
         self.asleep = self.rank > 0

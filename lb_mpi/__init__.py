@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from lb_mpi.graph import Graph
     from lb_mpi.graph_files import as_graph
     from lb_mpi.machine import Machine, read_machine, write_machine
-    from lb_mpi.mpi.common.stopping import asked_to_stop
+    from lb_mpi.mpi.common.collective import asked_to_stop
     from lb_mpi.mpi.graph.distribute import distribute
     from lb_mpi.mpi.graph.halo import HaloPlan
     from lb_mpi.mpi.graph.speed import measure
@@ -94,7 +94,7 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "arrange": "arranging.arrange",
     "reorder_ranks": "mpi.rows.reorder_ranks",
     "as_graph": "graph_files",
-    "asked_to_stop": "mpi.common.stopping",
+    "asked_to_stop": "mpi.common.collective",
     "balance": "diffusion.diffusion",
     "distribute": "mpi.graph.distribute",
     "load": "mpi.save.save",

@@ -47,7 +47,7 @@ class Pile(Problem):
             self.items += children(item, self.limit)
             self.found = item == self.wanted
             if self.bound is not None:
-                self.bound.improve(value_of(item))
+                self.bound.update(value_of(item))
             count += 1
         return count
 

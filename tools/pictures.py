@@ -22,7 +22,7 @@ from lb_mpi.record.store import virtual_files
 from lb_mpi.report.figures import standalone, strips
 from lb_mpi.report.run import Run, assemble, timeline
 from lb_mpi.searching import simulate as search
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.virtual import Network
 from tools.documents import PAGES, ROOT, blocks
 

@@ -18,7 +18,7 @@ from benchmarks.papers.page import DATA, Evidence, Item, Printed, Run, Section, 
 from lb_mpi.graph import Ints
 from lb_mpi.searching import simulate
 from lb_mpi.searching.drafting import NOBODY, Kind, Message, Send, State
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Searcher
 
 # --- Xu, Zhang & Sun 1991: what a draft costs, by the paper's formula and in the simulator, draft by draft ------------

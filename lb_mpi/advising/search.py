@@ -37,7 +37,7 @@ from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.record.events import Driver, Way
 from lb_mpi.record.store import Stored
 from lb_mpi.report.run import Run
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.simulate import search
 
 QUANTUM_S, QUANTA = 50e-6, 4_000  # between two looks at messages; of a rank, at most

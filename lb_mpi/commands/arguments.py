@@ -8,7 +8,7 @@ import numpy as np
 
 from lb_mpi.checks import comma_list, number, show
 from lb_mpi.graph import Floats
-from lb_mpi.searching.options import MOST_ON_RING
+from lb_mpi.searching.guard import MOST_ON_RING
 
 GRAPH = (
     "mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N; the neighbours of vertices 1, 2, ... with slashes between: "

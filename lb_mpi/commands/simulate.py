@@ -29,9 +29,8 @@ from lb_mpi.pooling import simulate as pools
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.record.record import Record
 from lb_mpi.record.store import virtual_files
-from lb_mpi.searching import room
 from lb_mpi.searching import simulate as searches
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.virtual import Network, check_span
 
 KNOWN = ("nothing", "speeds", "costs", "both")
@@ -142,7 +141,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     `detection_seconds` of these nobody worked, until all knew it; simulated in `seconds`.
     """
     began = time.perf_counter()
-    room.check_ranks(options.ranks, room.TREE_BYTES)
+    searches.check_ranks(options.ranks, searches.TREE_BYTES)
     seed = integer("seed", options.seed, 0)
     latency = check_span("latency", options.latency)
     records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None

@@ -1,7 +1,20 @@
 """Unbalanced tree search (UTS): count the nodes of a tree that nobody can foresee.   (pure)
 
-Source: Olivier et al., "UTS: An unbalanced tree search benchmark" (LCPC 2006); the inner loop is in
-`uts_kernel`.
+Source: Olivier, Huan, Liu, Prins, Dinan, Sadayappan, Tseng, "UTS: An unbalanced tree search benchmark" (LCPC 2006).  It
+is the yardstick of work stealing: the trees are made up of hashes, so that the size of a subtree doesn't show in its root,
+and the counts of nodes and leaves are published, so that work lost or done twice shows.  The inner loop is in `uts_kernel`.
+
+The state of a node is SHA-1(state of its parent, 20 bytes; number among its siblings, 4 bytes big-endian), that of the
+root SHA-1(16 zero bytes; seed, 4 bytes big-endian).  Its random number, rand, is the last 4 bytes, big-endian, without
+the highest bit; u = rand / 2^31.  It has
+
+    geometric   floor(log(1 - u) / log(1 - p)) children, at most 100, with p = 1 / (1 + b_i) for an average of b_i;
+                b_0 = branching in the root, below it at depth i, by shape:
+                fixed   branching                                above depth `depth`, then none
+                linear  branching * (1 - i / depth)
+                cyclic  branching ^ sin(2 pi i / depth)          down to depth 5 * `depth`, then none
+    binomial    the root floor(branching), all others m children when u < q, otherwise none
+    hybrid      geometric above depth shift * `depth`, binomial (without its root) from there on
 """
 
 from __future__ import annotations
@@ -19,24 +32,6 @@ import numpy.typing as npt
 
 from lb_mpi import checks
 from lb_mpi.problems import uts_kernel as kernel
-
-# --- The trees of the unbalanced tree search (UTS): parameters, definition, and a plain count -------------------------
-#
-# Source: Olivier, Huan, Liu, Prins, Dinan, Sadayappan, Tseng, "UTS: An unbalanced tree search benchmark" (LCPC 2006).  It
-# is the yardstick of work stealing: the trees are made up of hashes, so that the size of a subtree can't be told from its
-# root, and the counts of nodes and leaves are published, so that work lost or done twice shows.
-#
-# The state of a node is SHA-1(state of its parent, 20 bytes; number among its siblings, 4 bytes big-endian), that of the
-# root SHA-1(16 zero bytes; seed, 4 bytes big-endian).  Its random number, rand, is the last 4 bytes, big-endian, without
-# the highest bit; u = rand / 2^31.  It has
-#
-#     geometric   floor(log(1 - u) / log(1 - p)) children, at most 100, with p = 1 / (1 + b_i) for an average of b_i;
-#                 b_0 = branching in the root, below it at depth i, by shape:
-#                 fixed   branching                                above depth `depth`, then none
-#                 linear  branching * (1 - i / depth)
-#                 cyclic  branching ^ sin(2 pi i / depth)          down to depth 5 * `depth`, then none
-#     binomial    the root floor(branching), all others m children when u < q, otherwise none
-#     hybrid      geometric above depth shift * `depth`, binomial (without its root) from there on
 
 TYPES = ("geometric", "binomial", "hybrid")
 SHAPES = ("fixed", "linear", "cyclic")
@@ -178,17 +173,6 @@ def plain_count(tree: Tree, limit: int | None = None) -> TreeCount:
 
 
 # --- The search -------------------------------------------------------------------------------------------------------
-
-__all__ = [
-    "PUBLISHED",
-    "TREES",
-    "Tree",
-    "TreeCount",
-    "UnbalancedTreeSearch",
-    "compile_kernels",
-    "growth",
-    "plain_count",
-]
 
 SPLIT_RULES = ("half", "one", "alternate")
 NODE_BYTES = 4 * kernel.WIDTH

@@ -5,10 +5,10 @@ Source: Xu, Zhang, Sun, "A dynamic and distributed algorithm for load balancing 
 
 The law
 -------
-A rank without work (the drafter, or thief) sends a token DRAFTING(source, seq, pid, load) round the ring.  Whoever has
-more work than the token says, and more than the threshold J, writes itself in as the volunteer (pid, load) and lets the
-volunteer before it go with a REJECT.  When the token is home the drafter sends ADMISSION to the volunteer that was left,
-and that one (the victim) splits its work and sends a part as WORK, or NOWORK when it has nothing left to split.
+A rank without work (the drafter, or thief) sends a token DRAFTING(source, seq, pid, load) round the ring.  A rank
+with more work than the token says, and more than the threshold J, writes itself in as the volunteer (pid, load) and sends
+the volunteer before it a REJECT.  When the token is home the drafter sends ADMISSION to the volunteer that was left, and
+that one (the victim) splits its work and sends a part as WORK, or NOWORK when it has nothing left to split.
 
 - Every piece of work is in exactly one place: with a rank, or in one WORK message.
 - A source has at most one token on the ring; (source, seq) names it for ever.
@@ -58,7 +58,7 @@ class Kind(IntEnum):
     REPORT = 9
     BOUND = 10
     RESULT = 11  # between drivers, when the search is over
-    PAUSE = 12  # of a save (see `lb_mpi.searching.cut`), as the others up to ASK
+    PAUSE = 12  # of a save (see `lb_mpi.searching.saves`), as the others up to ASK
     COUNT = 13
     WRITE = 14
     WRITTEN = 15
@@ -122,7 +122,7 @@ class Terms(NamedTuple):
 
     threshold: float  # J, in the unit of `problem.load()`
     pause: Pause  # between drafts that nobody volunteered for
-    once: bool = False  # who has had work never drafts again: each rank is dealt one share, nothing moves afterwards
+    once: bool = False  # a rank that has had work never drafts again: each rank is dealt one share, nothing moves afterwards
 
 
 class Drafting:

@@ -1,4 +1,8 @@
-"""The door between the protocol and what the user has written: nothing that breaks `Problem`'s law gets through.   (pure)"""
+"""The door of a search: options, the work quantum, and a guard around the user's problem.   (pure)
+
+Nothing that breaks `Problem`'s law gets through: the protocol calls the problem through a `Guard`, which checks each value
+that the problem returns.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,96 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.checks import integer, number, show
+from lb_mpi.checks import choice, integer, number, seed, show
 from lb_mpi.errors import SearchError
-from lb_mpi.searching.options import Options
 from lb_mpi.searching.problem import Problem, Savable, outgoing, shares
 
+MOST_ON_RING = 32  # ranks for which the ring is the usual route: a round of it takes as many hops
+MOST_UNITS = 1 << 40  # in one quantum
 METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
+
+
+class Options(NamedTuple):
+    """What can be set about a search; times in seconds, loads in the unit of `problem.load()`."""
+
+    threshold: float = 0.125  # J of the paper: only a load above it is split
+    pause_s: tuple[float, float] = (1e-4, 1e-2)  # shortest and longest pause before drafting again
+    balance: bool = True  # False: each rank is dealt one share, nothing moves afterwards
+    seed: int = 0  # of the jitter of the pauses
+    report_every_s: float = math.inf  # between two REPORTs to rank 0
+    route: str | None = None  # of drafts: "ring" or "random"; None: the ring on up to 32 ranks
+    save_every_s: float | None = None  # between two saves; inf: only when asked; None: nothing is saved
+
+    def route_on(self, size: int) -> str:
+        """Return the route that drafts take on so many ranks."""
+        return self.route or ("ring" if size <= MOST_ON_RING else "random")
+
+    def checked(self) -> Options:
+        """The same in Python's own numbers; ValueError with name, value and expectation."""
+        if not isinstance(self.balance, bool | np.bool_):
+            raise ValueError(f"balance = {show(self.balance)}: expected True or False")
+        every, saves = self.report_every_s, self.save_every_s
+        return Options(
+            threshold=number("threshold", self.threshold, least=0.0, unit="J, as problem.load()"),
+            pause_s=_pause(self.pause_s),
+            balance=bool(self.balance),
+            seed=seed(self.seed),
+            report_every_s=_seconds("report_every_s", every),
+            route=None if self.route is None else choice("route", self.route, ("ring", "random")),
+            save_every_s=None if saves is None else _seconds("save_every_s", saves),
+        )
+
+
+def _seconds(name: str, value: object) -> float:
+    """Return a time above 0; infinity will do."""
+    if isinstance(value, float | np.floating) and value == math.inf:
+        return math.inf
+    return number(name, value, above=0.0, unit="seconds")
+
+
+def _pause(pause_s: object) -> tuple[float, float]:
+    try:
+        shortest, longest = (number("pause_s", each, above=0.0) for each in pause_s)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        shortest, longest = 1.0, 0.0
+    if not shortest <= longest:
+        expected = "two numbers in seconds, 0 < shortest <= longest, both finite"
+        raise ValueError(f"pause_s = {show(pause_s)}: expected {expected}")
+    return shortest, longest
+
+
+class Quantum:
+    """An adaptive work quantum: long enough that polling costs less than `OVERHEAD` of the work (a fraction), but not much
+    longer, because a message that arrives waits for its end.
+
+    `units` is the quantum in units of the problem.  A fixed quantum (`fixed` units) never changes.
+    """
+
+    OVERHEAD, LONGEST_S = 0.02, 5e-3
+
+    def __init__(self, fixed: int | None = None) -> None:
+        self.units = 1
+        if fixed is not None:
+            self.units = min(integer("quantum", fixed, 1, unit="units of work; None: adaptive"), MOST_UNITS)
+        self._fixed = fixed is not None
+        self._poll_s = 0.0
+
+    def observe(self, done: int, work_s: float, poll_s: float) -> None:
+        """A quantum of `done` units took `work_s` seconds, and the look for messages before it `poll_s`."""
+        if self._fixed or done < 1:
+            return
+        # The median, found by small steps: a mean would follow the few polls in which the rank was off the processor.
+        self._poll_s = poll_s if not self._poll_s else self._poll_s * (1.05 if poll_s > self._poll_s else 0.95)
+        target_s = min(1.5 * self._poll_s / self.OVERHEAD, self.LONGEST_S)
+        wanted = done * target_s / max(work_s, 1e-9)
+        self.units = max(1, int(min(max(wanted, 0.5 * self.units), 2.0 * self.units)))
+
+
+# --- the problem ------------------------------------------------------------------------------------------------------
 
 
 def check_problem(problem: object) -> None:
@@ -23,7 +107,6 @@ def check_problem(problem: object) -> None:
 
     `found` is no method, and the error says so.
     """
-
     missing = [name for name in METHODS if _lacks(problem, name)]
     found = inspect.getattr_static(problem, "found", None)
     if isinstance(problem, type):

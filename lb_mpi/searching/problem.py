@@ -1,7 +1,7 @@
 """What a search must be able to do so that its work can be moved between ranks.
 
 The protocol knows work only as an opaque thing that can: do some units of itself, value its load, split, absorb a part,
-and be packed as bytes.  Every rank makes the problem alike; rank 0 is told to `start`.
+and be packed as bytes.  Every rank makes the problem alike; only rank 0 calls `start`.
 
 Example: count the solutions of the eight-queens puzzle on all ranks (`mpiexec -n 4 python queens.py`)
 
@@ -121,9 +121,9 @@ class Savable(Problem, Protocol):
     def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
         """Take in hand the work and the results that `save` packed in states[i], for each i in `mine`; instead of `start`.
 
-        `states` are those of all ranks that there were, and are read from the disk as they are looked at, so whoever needs
-        to know what all had visited can have it; but each is the work of one rank only.  `mine` may be empty.  ValueError
-        for the state of another problem.
+        `states` are those of all ranks that there were, and are read from the disk as they are looked at, so a problem
+        that needs to know what all had visited can have it; but each is the work of one rank only.  `mine` may be empty.
+        ValueError for the state of another problem.
         """
 
 
@@ -149,7 +149,7 @@ class Owning(Problem, Protocol):
         """Give away work that belongs to others, packed, with the rank of each owner; [] when there is none.
 
         Called after every quantum, and whenever something has come.  It may be held back until it's worth a message, but
-        not when load() is 0.0: this rank may not be heard of again then.
+        not when load() is 0.0: this rank may not be called again then.
         """
 
     def incoming(self, payload: bytes) -> None:

@@ -1,19 +1,206 @@
-"""What the saves of a search are for one rank: when to keep still, and what to write.   (pure)
+"""One consistent cut of all ranks of a search, and what each rank writes at it.   (pure)
 
-The cut itself, and its law, stand in `lb_mpi.searching.cut`.
+A save is what all ranks have at one time: each its work in hand and its partial result.  It is worth nothing when a piece of
+work is in two of them, or in none: nobody may work meanwhile, and no WORK may be under way.
+
+The law
+-------
+- A rank is paused from PAUSE (rank 0: from `begin`) to GO.  A paused rank does no work, and splits nothing.
+- Each rank counts the WORK that it has sent less that which has come to it.  A paused rank sends none, so the sum over
+  paused ranks is the number of WORK under way, or more, since what has come may not be counted yet.  When all are paused and
+  the sum is 0, none is under way: that is the cut.
+- Nobody's state is taken before that, and nobody goes on before all are written, or the save is given up.
+- A save is committed only when every rank has written its state.  One that can't, or that has failed, says so: then the save
+  is given up, and the one before stays.
+- FINISH and STOP are served at once, paused or not: with the end of the search a save that is at hand is given up.
+
+The ranks stand in a tree by their numbers (see `lb_mpi.searching.bound.neighbours`), and what a rank says is of all ranks
+below it and itself.  Messages between two ranks keep their order.
+
+The table
+---------
+rank   state       when                                     does                                         next
+-----  ----------  ---------------------------------------  -------------------------------------------  ----------
+root   RUNNING     it is time                               number += 1; PAUSE(number) to those below    COUNTING
+other  RUNNING     PAUSE(number)                            PAUSE(number) to those below                 COUNTING
+other  COUNTING    all below have counted, the sum is new   COUNT(number, sum) to the one above          COUNTING
+root   COUNTING    all below have counted, the sum is 0     (the driver makes room for it)               OPENING
+root   OPENING     there is room                            WRITE(number) to those below                 WRITING
+root   OPENING     there is none                            GO(number) to those below                    RUNNING
+other  COUNTING    WRITE(number)                            WRITE(number) to those below                 WRITING
+other  WRITING     own state and those below are written    WRITTEN(number, well, receipts) to the       WRITTEN
+                                                            one above
+root   WRITING     all have written, or said they can't     (if all is well, the driver commits)         COMMITTING
+root   COMMITTING  committed, or it can't be                GO(number) to those below                    RUNNING
+other  COUNTING,   GO(number)                               GO(number) to those below                    RUNNING
+       WRITTEN
+any    RUNNING,    COUNT(number) of a save given up         drop it: WORK has come from a rank that      the same
+       COUNTING                                             goes on to one that still counts
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
-from lb_mpi.searching.cut import Cut
-from lb_mpi.searching.drafting import Send
+from lb_mpi.errors import ProtocolError
+from lb_mpi.searching.bound import neighbours
+from lb_mpi.searching.drafting import Kind, Message, Send
 
+KINDS = (Kind.PAUSE, Kind.COUNT, Kind.WRITE, Kind.WRITTEN, Kind.GO)
 _RECEIPT = struct.Struct("<iqqd")
 _N_BYTES = struct.Struct("<q")
+
+
+class State(IntEnum):
+    """How far a rank has come with a save."""
+
+    RUNNING = 0
+    COUNTING = 1
+    OPENING = 2
+    WRITING = 3
+    WRITTEN = 4
+    COMMITTING = 5
+
+
+class Cut:
+    """One rank's part in the saves of a search; rank 0 begins one every `every_s` seconds (inf: never by itself).
+
+    What the driver does for it, between two turns:
+
+        if cut.to_open:
+            make room for cut.number; send what cut.opened(well) returns
+        if cut.to_write:
+            write what this rank has; cut.wrote(receipt), or cut.wrote(None) when that can't be
+        if cut.to_commit:
+            commit cut.receipts, which all ranks have given, unless it's None; send what cut.ended() returns
+
+    A receipt is bytes of any kind that describe what was written; all of one search are of the same length.
+    """
+
+    def __init__(self, rank: int, size: int, every_s: float = math.inf) -> None:
+        self.rank, self.every_s = rank, every_s
+        self.below = [other for other in neighbours(rank, size) if other > rank]
+        self.above = next((other for other in neighbours(rank, size) if other < rank), None)
+        self.state = State.RUNNING
+        self.number = 0  # of the save at hand, or of the last one
+        self.under_way = 0  # WORK messages that this rank has sent less those that have come to it
+        self.at = every_s  # when the next save is to begin, at rank 0
+        self.receipts: bytes | None = b""  # of this rank and those below it that have written; None: one of them can't
+        self._counted: dict[int, int] = {}  # by rank below: the last sum that it has sent
+        self._sent: int | None = None  # the last sum that was sent
+        self._awaited: set[int] = set()  # ranks, this one or below it, whose WRITTEN is still to come
+
+    @property
+    def paused(self) -> bool:
+        """This rank has to keep still."""
+        return self.state is not State.RUNNING
+
+    @property
+    def to_write(self) -> bool:
+        """The driver is to write this rank's state."""
+        return self.state is State.WRITING and self.rank in self._awaited
+
+    @property
+    def to_open(self) -> bool:
+        """All keep still, and the driver (of rank 0) is to make room for what they will write."""
+        return self.state is State.OPENING
+
+    @property
+    def to_commit(self) -> bool:
+        """All is written, and the driver (of rank 0) is to commit it, unless a rank couldn't."""
+        return self.state is State.COMMITTING
+
+    def begin(self) -> list[Send]:
+        """Begin a save, at rank 0; nothing happens when one is at hand."""
+        if self.paused:
+            return []
+        return self._pause(self.number + 1)
+
+    def receive(self, message: Message) -> list[Send]:
+        """Serve one of the `KINDS`."""
+        kind, source, number = message.kind, message.source, message.seq
+        if source in self.below and kind is Kind.COUNT and (number, self.paused) < (self.number, True):
+            return []
+        if source in self.below and number == self.number and kind in (Kind.COUNT, Kind.WRITTEN):
+            self._from_below(message)
+            return []
+        if source == self.above:
+            if kind is Kind.PAUSE and self.state is State.RUNNING and number > self.number:
+                return self._pause(number)
+            if number == self.number and kind is Kind.WRITE and self.state is State.COUNTING:
+                return self._write()
+            if number == self.number and kind is Kind.GO and self.state in (State.COUNTING, State.WRITTEN):
+                return self._go()
+        raise self._impossible(message)
+
+    def settle(self) -> list[Send]:
+        """All that had arrived is served: report what is new."""
+        if self.state is State.COUNTING and len(self._counted) == len(self.below):
+            total = self.under_way + sum(self._counted.values())
+            if self.above is None:
+                self.state = State.OPENING if total == 0 else State.COUNTING
+                return []
+            if total != self._sent:
+                self._sent = total
+                return [(self.above, Message(Kind.COUNT, self.rank, self.number, total))]
+        if self.state is State.WRITING and not self._awaited:
+            if self.above is not None:
+                self.state = State.WRITTEN
+                well, receipts = int(self.receipts is not None), self.receipts or b""
+                return [(self.above, Message(Kind.WRITTEN, self.rank, self.number, well, payload=receipts))]
+            self.state = State.COMMITTING
+        return []
+
+    def opened(self, well: bool, now: float) -> list[Send]:
+        """There is room for the save, at rank 0: all write; or there can't be any."""
+        return self._write() if well else self.ended(now)
+
+    def wrote(self, receipt: bytes | None) -> None:
+        """This rank's state is written, or (None) it can't be."""
+        self._add(self.rank, receipt)
+
+    def ended(self, now: float) -> list[Send]:
+        """The save is committed, at rank 0, or can't be: all go on; the next one begins `every_s` later."""
+        self.at = now + self.every_s
+        return self._go()
+
+    def _pause(self, number: int) -> list[Send]:
+        self.state, self.number = State.COUNTING, number
+        self._counted, self._sent = {}, None
+        return self._to_below(Kind.PAUSE)
+
+    def _write(self) -> list[Send]:
+        self.state, self.receipts, self._awaited = State.WRITING, b"", {self.rank, *self.below}
+        return self._to_below(Kind.WRITE)
+
+    def _go(self) -> list[Send]:
+        self.state = State.RUNNING
+        return self._to_below(Kind.GO)
+
+    def _to_below(self, kind: Kind) -> list[Send]:
+        return [(rank, Message(kind, self.rank, self.number)) for rank in self.below]
+
+    def _from_below(self, message: Message) -> None:
+        if self.state is State.COUNTING and message.kind is Kind.COUNT:
+            self._counted[message.source] = message.pid
+        elif self.state is State.WRITING and message.source in self._awaited and message.kind is Kind.WRITTEN:
+            self._add(message.source, message.payload if message.pid else None)
+        else:
+            raise self._impossible(message)
+
+    def _add(self, rank: int, receipts: bytes | None) -> None:
+        self._awaited.discard(rank)
+        self.receipts = None if receipts is None or self.receipts is None else self.receipts + receipts
+
+    def _impossible(self, message: Message) -> ProtocolError:
+        return ProtocolError(f"rank {self.rank} in {self.state.name} (save {self.number}) got {message}")
+
+
+# --- what a rank writes -----------------------------------------------------------------------------------------------
 
 
 def pack_parts(parts: Sequence[bytes]) -> bytes:
@@ -41,7 +228,7 @@ class Receipt(NamedTuple):
 
 
 class Store(Protocol):
-    """Where a search is saved; the driver's.  Nothing that it does raises: it tells the user by itself."""
+    """Where a search is saved; the driver's.  It never raises, but warns the user."""
 
     def open(self, number: int) -> bool:
         """Make room for the save `number`, on rank 0, before any rank writes; False when it can't be."""

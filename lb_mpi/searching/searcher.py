@@ -9,11 +9,11 @@ The carrier says how long a quantum is.  Everything that the order of things mat
 
 Drafts have one of two routes.  On the "ring" they go round, as in the paper, and the end is found by Safra's token
 (`drafting`, `termination`).  On a "random" route they walk (`walking`), and the end is found by Dijkstra and Scholten's tree
-(`scholten`): then nothing that any rank does or knows grows with their number, but for its logarithm.
+(`termination`): then nothing that any rank does or knows grows with their number, but for its logarithm.
 
 A search ends for one of four reasons: all work is done (found out by the termination), an answer was found, a rank has
-failed, or it was asked to save and stop.  The rank that knows tells rank 0 (FINISH), and rank 0 tells all (STOP): the first
-reason wins.  On the ring rank 0 does it by itself; otherwise both go through the binomial tree of all ranks.
+failed, or it was asked to save and stop.  The rank that knows notifies rank 0 (FINISH), and rank 0 all ranks (STOP): the
+first reason wins.  On the ring rank 0 does it by itself; otherwise both go through the binomial tree of all ranks.
 
 A search that is saved has `saves` (see there), which pause all ranks now and then.  A paused rank takes in what arrives,
 and answers; but it does no work, splits nothing, and begins nothing: all that is done in `_settle` waits.
@@ -26,22 +26,25 @@ from __future__ import annotations
 
 import math
 import random
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from lb_mpi.errors import ProtocolError, SearchError
-from lb_mpi.searching import cut, tree, walking
+from lb_mpi.record.events import Driver, Move, Step, Way
+from lb_mpi.record.record import OFF, Record
+from lb_mpi.searching import walking
 from lb_mpi.searching.bound import Bound, Sharing
-from lb_mpi.searching.drafting import MOVES, Drafting, Kind, Message, Pause, Send, Terms
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.drafting import MOVES, NOBODY, Drafting, Kind, Message, Pause, Send, Terms
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.problem import Problem, outgoing
-from lb_mpi.searching.reporting import ROOT, Report, Reporting
-from lb_mpi.searching.saves import Commit, Open, Saved, Saves, Write, pack_parts
-from lb_mpi.searching.scholten import Scholten
-from lb_mpi.searching.termination import Termination, Token
-from lb_mpi.searching.walking import Walking
+from lb_mpi.searching.saves import KINDS, Commit, Open, Saved, Saves, Write, pack_parts
+from lb_mpi.searching.termination import Scholten, Termination, Token
+from lb_mpi.searching.walking import Walking, children, parent
 
+ROOT = 0
+_ROW = struct.Struct("<qqqd")  # rank, units, balances, load
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -60,6 +63,55 @@ class Work(NamedTuple):
 
 
 Job = Work | Open | Write | Commit
+
+
+class Report(NamedTuple):
+    """What a rank says of itself while it works."""
+
+    units: int  # units of work done so far
+    load: float  # problem.load()
+    balances: int  # parts of work received
+
+
+class Reporting:
+    """The reports of one rank, every `every_s` seconds (inf: never): to rank 0 on the ring, else up the binomial tree.
+
+    On the tree a rank passes on, together with its own, what it has received from below since its last report; so rank 0
+    receives from log2 P ranks and not from P - 1, at the price that a report may be as many periods old.  A rank without
+    anything new is silent.
+    """
+
+    def __init__(self, rank: int, every_s: float, route: str) -> None:
+        self.rank, self.every_s, self.route = rank, every_s, route
+        self.at = every_s  # when the next one is due
+        self.reports: dict[int, Report] = {}  # what the others said last: on rank 0; on the tree, of those below
+        self._new: set[int] = set()  # the tree: ranks whose reports haven't been passed on
+
+    def receive(self, message: Message) -> None:
+        """Take in a REPORT."""
+        if self.route == "ring":
+            self.reports[message.source] = Report(message.seq, message.load, message.pid)
+            return
+        for rank, units, balances, load in _ROW.iter_unpack(message.payload):
+            self.reports[rank] = Report(units, load, balances)
+            self._new.add(rank)
+
+    def send(self, now: float, own: Report) -> list[Send]:
+        """Return the report that is due now, to be sent."""
+        self.at = now + self.every_s
+        if self.rank == ROOT:
+            self.reports[ROOT] = own
+            self._new.clear()
+            return []
+        if self.route == "ring":
+            return [(ROOT, Message(Kind.REPORT, self.rank, own.units, own.balances, own.load))]
+        if self.reports.get(self.rank) != own:
+            self.reports[self.rank] = own
+            self._new.add(self.rank)
+        rows = [(rank, self.reports[rank]) for rank in sorted(self._new)]
+        self._new.clear()
+        payload = b"".join(_ROW.pack(rank, units, balances, load) for rank, (units, load, balances) in rows)
+        return [(parent(self.rank), Message(Kind.REPORT, self.rank, payload=payload))] if rows else []
 
 
 class Searcher:
@@ -95,7 +147,7 @@ class Searcher:
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first that the problem has raised here
         self.reporting = Reporting(rank, options.report_every_s, route)
-        self._told = False
+        self._finished = False
         self._now = 0.0  # of the last turn
         if saved is not None:
             self.attempt(self._resume, saved)
@@ -140,7 +192,7 @@ class Searcher:
     @property
     def wake_at(self) -> float:
         """When a rank without a job has something to do even if no message arrives (inf: never)."""
-        if self.over or self._told:
+        if self.over or self._finished:
             return math.inf
         if self.error is not None:
             return 0.0
@@ -162,7 +214,7 @@ class Searcher:
             sends += self.attempt(self._settle, now) or []
         if self.saves is not None and not self.over:
             sends += self.saves.settle(self._state)
-        if self.error is not None and not self.over and not self._told:
+        if self.error is not None and not self.over and not self._finished:
             sends += self._finish(Reason.FAILED)
         return sends
 
@@ -193,7 +245,7 @@ class Searcher:
     @property
     def _ending(self) -> bool:
         """The end is on its way, or will be with the next turn: STOP is all that matters now."""
-        return self._told or self.error is not None
+        return self._finished or self.error is not None
 
     def _state(self) -> bytes | None:
         if self._ending or (state := self.attempt(self.problem.save)) is None:  # type: ignore[attr-defined]
@@ -207,7 +259,7 @@ class Searcher:
         self.problem.resume(saved.states, saved.mine)  # type: ignore[attr-defined]
         self.saves.kept += saved.kept
         if self.sharing is not None and saved.best is not None:
-            self.sharing.bound.take(saved.best)
+            self.sharing.level([saved.best])
         if self.rank == ROOT or saved.kept or self.problem.load() > 0.0:  # the root's draft stands nowhere yet
             self.drafting.start()
 
@@ -224,7 +276,7 @@ class Searcher:
             return self._finish(Reason.FOUND)
         while self.saves is not None and self.saves.kept and not self.problem.load() > 0.0:
             self.problem.absorb(self.saves.kept.pop(0))
-        sends = [] if self.sharing is None else self.sharing.tell()
+        sends = [] if self.sharing is None else self.sharing.send()
         sends += self.drafting.settle(now)
         sends += self._owned()
         for _, message in sends:
@@ -236,7 +288,7 @@ class Searcher:
         if self.termination.over:
             return sends + self._finish(Reason.EXHAUSTED)
         if now >= self.reporting.at:
-            sends += self.reporting.tell(now, Report(self.units, self.drafting.load, self.drafting.received))
+            sends += self.reporting.send(now, Report(self.units, self.drafting.load, self.drafting.received))
         if self.saves is not None and self.rank == ROOT and now >= self.saves.cut.at:
             sends += self.saves.cut.begin()
         return sends
@@ -265,22 +317,22 @@ class Searcher:
             return self._stop(Reason(message.pid))
         if kind is Kind.FINISH:
             if self.rank != ROOT and self.termination.route == "ring":
-                raise ProtocolError(f"rank {self.rank} was told to end the search: only rank {ROOT} is")
-            return [] if self._told else self._finish(Reason(message.pid))
+                raise ProtocolError(f"rank {self.rank} got FINISH, which only rank {ROOT} may get")
+            return [] if self._finished else self._finish(Reason(message.pid))
         if kind is Kind.REPORT:
-            self.reporting.hear(message)
+            self.reporting.receive(message)
             return []
         if self.saves is not None:
             if kind is Kind.ASK:
                 return self.ask_to_stop()
-            if kind in cut.KINDS:
+            if kind in KINDS:
                 return self.saves.cut.receive(message)
             if kind in MOVES:
                 self.saves.cut.under_way -= 1  # whatever becomes of it
         if self._ending:
             return []
         if kind is Kind.BOUND and self.sharing is not None:
-            self.sharing.hear(message)
+            self.sharing.receive(message)
             return []
         acks: list[Send] = []
         if self.termination.route == "ring":
@@ -297,10 +349,10 @@ class Searcher:
         return acks + self.drafting.receive(message, now)
 
     def _finish(self, reason: Reason) -> list[Send]:
-        self._told = True
+        self._finished = True
         if self.rank == ROOT:
             return self._stop(reason)
-        above = ROOT if self.termination.route == "ring" else tree.parent(self.rank)
+        above = ROOT if self.termination.route == "ring" else parent(self.rank)
         return [(above, Message(Kind.FINISH, self.rank, pid=reason))]
 
     def _stop(self, reason: Reason) -> list[Send]:
@@ -308,7 +360,69 @@ class Searcher:
         return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in self._below()]
 
     def _below(self) -> Sequence[int]:
-        """Whom this rank tells that the search is over."""
+        """List the ranks to which this one passes STOP."""
         if self.termination.route == "ring":
             return range(1, self.size) if self.rank == ROOT else ()
-        return tree.children(self.rank, self.size)
+        return children(self.rank, self.size)
+
+
+# --- the record: what carriers write down of a search -----------------------------------------------------------------
+
+
+class DraftRecord:
+    """What comes of the drafts of `rank`; `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
+
+    A draft has one Move: from when it was sent until it was answered, with the volunteer and what has come (1 part, or
+    nothing: no rank volunteered, or the volunteer had nothing left).
+    """
+
+    def __init__(self, record: Record, rank: int, worlds: list[int]) -> None:
+        self.record, self._rank, self._worlds = record, rank, worlds
+        self._began = 0.0
+        self._volunteer = NOBODY
+
+    def use(self, options: Options) -> None:
+        """The search is called with these options."""
+        names = ("balance", "threshold", "pause_s", "route")
+        self.record.use("search", {name: getattr(options, name) for name in names})
+
+    def turn(self, now: float, arrived: Iterable[Message], sends: Iterable[Send]) -> None:
+        """Look at one turn of the search."""
+        if self.record is OFF:
+            return
+        for message in arrived:
+            if message.source != self._rank:
+                continue
+            if message.kind is Kind.DRAFTING and message.pid == NOBODY:
+                self.record.move(Move(Way.DRAFT, NOBODY, self._began, now, 0.0, 0.0))
+            elif message.kind is Kind.WORK or message.kind is Kind.NOWORK:
+                came, n_bytes = float(message.kind is Kind.WORK), float(len(message.payload))
+                giver = self._volunteer if message.pid == NOBODY else message.pid  # work of a walk names its sender
+                other = NOBODY if giver == NOBODY else self._worlds[giver]
+                self.record.move(Move(Way.DRAFT, other, self._began, now, came, n_bytes))
+        for destination, message in sends:
+            if message.source != self._rank:
+                continue
+            if message.kind is Kind.DRAFTING:
+                self._began, self._volunteer = now, NOBODY
+            elif message.kind is Kind.ADMISSION:
+                self._volunteer = destination
+
+
+def step(
+    searcher: Searcher,
+    began: float,
+    ended: float,
+    speed: float,
+    cpu_s: float,
+    *,
+    busy_s: float = 0.0,
+    serving_s: float = 0.0,
+    messages: int = 0,
+) -> Step:
+    """Sum up a search that is over: `cpu_s` is the CPU time of the user's work, `busy_s` its time on the wall."""
+    drafting = searcher.drafting
+    return Step(
+        Driver.SEARCH, began, ended, cpu_s / speed, searcher.units, speed, moved=drafting.received, asked=drafting.seq,
+        busy_s=busy_s, serving_s=serving_s, messages=messages,
+    )  # fmt: skip

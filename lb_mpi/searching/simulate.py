@@ -10,24 +10,24 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from lb_mpi.checks import show, virtual_s
+from lb_mpi.checks import integer, show, virtual_s
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import ring_order
 from lb_mpi.metrics import check_speeds
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
-from lb_mpi.searching import recorded
 from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Message, Send
-from lb_mpi.searching.guard import Guard, check_problem, check_route
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import MOST_UNITS, Guard, Options, check_problem, check_route
 from lb_mpi.searching.problem import Problem
-from lb_mpi.searching.recorded import Drafts
 from lb_mpi.searching.saves import Store, share
-from lb_mpi.searching.searcher import Job, Reason, Searcher, Work
+from lb_mpi.searching.searcher import DraftRecord, Job, Reason, Searcher, Work, step
 from lb_mpi.virtual import Network, Raised, Virtual, check_span
 
 HEADER_BYTES = 40  # of each message, as on MPI
+MOST_BYTES = 8 << 30  # what the problems of all virtual ranks may take: half of a laptop
+SEARCHER_BYTES = 5_000  # one rank without its problem, as measured with tracemalloc
+TREE_BYTES = 120_000  # a fresh UnbalancedTreeSearch
 
 
 class SimulatedSearch(NamedTuple):
@@ -35,25 +35,20 @@ class SimulatedSearch(NamedTuple):
 
     value: Any  # the merged result of all ranks
     reason: Reason
-    virtual_seconds: float  # until the last rank has heard that it is over
+    virtual_seconds: float  # until the last rank knows that it is over
     efficiency: float  # all work at unit_s a unit, divided by virtual_seconds and the sum of speeds
     units: list[int]  # units of work, per rank
     balances: int  # parts of work that were moved
     messages: int  # of all kinds
     drafts: int  # DRAFTING tokens that were started
     most_messages: int  # that one rank has sent
-    detection_s: (
-        float  # virtual seconds from the end of the last work quantum until the last rank has heard that it is over
-    )
-
-
-MOST_UNITS = 1 << 40  # in one quantum
+    detection_s: float  # from the end of the last work quantum until the last rank knows that it is over
 
 
 class Slot:
     """What the simulation keeps of one rank."""
 
-    def __init__(self, speed: float, unit_s: float, quantum_s: float, drafts: Drafts | None) -> None:
+    def __init__(self, speed: float, unit_s: float, quantum_s: float, drafts: DraftRecord | None) -> None:
         self.speed, self.drafts = speed, drafts
         self.unit_s = unit_s / speed  # virtual seconds that it takes for one unit
         self.quantum = max(1, round(min(quantum_s * speed / unit_s, MOST_UNITS)))
@@ -101,7 +96,7 @@ class Simulation(Virtual[Message, Job]):
         self._stores = stores
         self.worked_at = 0.0  # when the last work quantum was over
         worlds = list(range(size))
-        drafts = [Drafts(record, rank, worlds) for rank, record in enumerate(records)] if records else []
+        drafts = [DraftRecord(record, rank, worlds) for rank, record in enumerate(records)] if records else []
         for each in drafts:
             each.use(options)
         self.slots = [
@@ -112,11 +107,11 @@ class Simulation(Virtual[Message, Job]):
 
     @property
     def over_at(self) -> float:
-        """When the last rank heard that it is over."""
+        """When the last rank knew that it is over."""
         return max(self.ended_s)
 
     def begin(self, rank: int, job: Job) -> float:
-        """A quantum is done at once, since only that tells how long it takes."""
+        """A quantum is done at once, since only that shows how long it takes."""
         slot = self.slots[rank]
         slot.outcome = 0
         if isinstance(job, Work):
@@ -150,7 +145,7 @@ class Simulation(Virtual[Message, Job]):
             drafts.record.enter(Phase.OWN if isinstance(searcher.job, Work) else Phase.WAITING, self.now)
 
     def step(self) -> bool:
-        """Let the next turn happen; False when every rank has heard that the search is over.
+        """Let the next turn happen; False when every rank knows that the search is over.
 
         ProtocolError when nothing can happen any more although it is not over.
         """
@@ -161,11 +156,11 @@ class Simulation(Virtual[Message, Job]):
         raise ProtocolError(f"deadlock at {self.now} s: nothing is under way and the search is not over")
 
     def record(self) -> None:
-        """Record what each rank has done, when all have heard that it is over."""
+        """Record what each rank has done, when all know that it is over."""
         for searcher, slot in zip(self.searchers, self.slots, strict=True):
             cpu_s = searcher.units * slot.unit_s * slot.speed
             if slot.drafts is not None:
-                slot.drafts.record.step(recorded.step(searcher, 0.0, self.over_at, slot.speed, cpu_s))
+                slot.drafts.record.step(step(searcher, 0.0, self.over_at, slot.speed, cpu_s))
 
 
 def search(
@@ -184,7 +179,7 @@ def search(
     pauses and random routes; `searcher_class`, for variants of the protocol; `stores` (P,), where each rank is saved (with
     `options.save_every_s`); `states`, what was saved of all ranks there were, to go on from; `records` (P,), where what
     happens is recorded; `check` is called with the `Simulation` after every event; `simulation_class`, for variants of it.
-    Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have heard of it,
+    Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have ended,
     SearchError for what it has returned against its law, and ProtocolError when the protocol breaks its own.
     """
     simulation = simulation_class(problems, **parameters)
@@ -218,6 +213,13 @@ def search(
         most_messages=max(simulation.sent),
         detection_s=max(0.0, simulation.over_at - simulation.worked_at),
     )
+
+
+def check_ranks(ranks: object, problem_bytes: int) -> int:
+    """Return the number of virtual ranks, each with a problem of some `problem_bytes`; ValueError when they can't fit."""
+    each = SEARCHER_BYTES + problem_bytes
+    unit = f"each takes some {each / 1e3:,.0f} kB, and there is room for {MOST_BYTES >> 30} GiB"
+    return integer("ranks", ranks, 1, MOST_BYTES // each, unit=unit)
 
 
 def check_bounds(bounds: Sequence[Bound] | None, size: int) -> Sequence[Bound | None]:

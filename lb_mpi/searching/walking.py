@@ -1,8 +1,8 @@
 """One rank of stealing on thousands of ranks: drafts that walk, and drafts that stand.   (pure)
 
-A draft that goes round the ring (`drafting`) takes a hop for each rank.  Here it walks over some random ranks.  When nobody
+A draft that goes round the ring (`drafting`) needs a hop for each rank.  Here it walks over some random ranks.  When nobody
 on its way could serve it, it comes home, and the rank leaves a standing draft with each of its neighbours on the
-hypercube and falls asleep: whoever has work to spare later, serves it then, and nobody asks again and again.
+hypercube and falls asleep: a neighbour with work to spare serves it later, and no rank asks again and again.
 
 Source: the words, J and the split between work quanta are those of Xu, Zhang, Sun 1991 (see `drafting`); that a
 rank which found nothing leaves word with its neighbours is from Saraswat et al., "Lifeline-based global load balancing"
@@ -26,13 +26,21 @@ The law
 In the beginning every rank but those that hold work is ASLEEP, and its draft stands, unsent, with its parent in the binomial
 tree, with the number of ranks below it as its weight: so work comes to all in log2 P splits, and shares are fair.
 
-Nobody waits for ever: unserved walks come home, and nobody holds anything while it waits.  Whoever has Q > J at the end of
-a turn serves the drafts it has, walks first, since their ranks will otherwise ask others; after `PATIENCE` of those in a
+No rank waits for ever: unserved walks come home, and no rank holds anything while it waits.  A rank with Q > J at the end
+of a turn serves the drafts it has, walks first, since their ranks will otherwise ask others; after `PATIENCE` of those in a
 row the draft that has stood longest goes first.  Ranks that ever had work are connected by edges of the binomial tree,
 which are edges of the hypercube; so as long as anybody keeps having Q > J, the sleepers around it wake, and those around
 them.
 
 One split serves many: with n = min(drafts, Q / (J / 2) - 1) the work in hand is split into n + 1 shares, by weight.
+
+The binomial tree and the hypercube
+-----------------------------------
+The parent of a rank is its number without the lowest bit that is set, r & (r - 1); rank 0 is the root.  So a rank is
+ceil(log2 P) hops from the root at most, has that many children at most, and each of these edges is one of the hypercube:
+parent and child differ in one bit.  A rank needs only its own number and the number of ranks.
+
+Example: of 8 ranks, 0 has the children 1, 2 and 4; 2 has 3; 4 has 5 and 6; 6 has 7.
 
 The table (what is not in it is a ProtocolError)
 ------------------------------------------------
@@ -42,13 +50,11 @@ The table (what is not in it is a ProtocolError)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.searching import tree
-from lb_mpi.searching.drafting import Kind, Message, Send, State
-from lb_mpi.searching.drafts import Draft, Drafts
+from lb_mpi.searching.drafting import PATIENCE, Kind, Message, Send, State
 from lb_mpi.searching.problem import Problem, shares
 from lb_mpi.searching.table import TABLE, draw
 
@@ -58,13 +64,98 @@ REACH = 16  # ranks that a walk sees; of 4, 8, 16 and 32 the best on 1,024 ranks
 EXPECTED = {(row.state, row.event) for row in TABLE if row.route == "random"}
 
 
+# --- the binomial tree and the hypercube over all ranks, by their numbers ----------------------------------------------
+
+
+def parent(rank: int) -> int:
+    """Return the rank above this one; the root's is itself."""
+    return rank & (rank - 1)
+
+
+def children(rank: int, size: int) -> list[int]:
+    """List the ranks right below this one, of `size` ranks in all, in order."""
+    return [rank + bit for bit in _bits(rank, size) if rank + bit < size]
+
+
+def descendants(rank: int, size: int) -> int:
+    """Count the ranks of the subtree of this one, itself included."""
+    lowest = rank & -rank if rank else size
+    return min(lowest, size - rank)
+
+
+def neighbours(rank: int, size: int) -> list[int]:
+    """List the neighbours on the hypercube that are there: those whose number differs in one bit."""
+    return [rank ^ bit for bit in _bits(0, size) if rank ^ bit < size]
+
+
+def _bits(rank: int, size: int) -> list[int]:
+    """List the powers of two below `size`, and below the lowest bit of `rank`."""
+    lowest = rank & -rank if rank else size
+    return [1 << k for k in range(min(lowest, size).bit_length()) if 1 << k < min(lowest, size)]
+
+
+# --- drafts -----------------------------------------------------------------------------------------------------------
+
+
+class Draft(NamedTuple):
+    """A draft that a rank could serve."""
+
+    source: int  # the rank that wants work
+    seq: int  # of its walk; 0: a standing draft
+    weight: int = 1  # ranks that it wants work for
+    left: int = 0  # hops that a walk may still make
+
+
+class Drafts:
+    """The drafts of others that are with one rank, which it could serve, and whose turn it is.
+
+    Walks go before standing drafts: one that isn't served goes on to another rank.  Standing ones are served first
+    come, first served.  After `PATIENCE` walks have gone before the one that has stood longest, that one is the first.
+    """
+
+    def __init__(self, standing: Iterable[Draft] = ()) -> None:
+        self.walks: list[Draft] = []  # queued since the begin of the turn
+        self.standing = list(standing)  # the one that has stood longest first
+        self.overtaken = 0  # walks served since that one could have been
+
+    def __bool__(self) -> bool:
+        return bool(self.walks or self.standing)
+
+    def stands(self, source: int) -> bool:
+        """Return whether a standing draft of this rank is here."""
+        return any(draft.source == source for draft in self.standing)
+
+    def in_order(self) -> list[Draft]:
+        """List all of them, those first whose turn it is."""
+        if self.standing and self.overtaken >= PATIENCE:
+            return [self.standing[0], *self.walks, *self.standing[1:]]
+        return [*self.walks, *self.standing]
+
+    def serve(self, n: int) -> list[Draft]:
+        """Take out the first `n` of them, and list them."""
+        served = self.in_order()[:n]
+        n_walks = sum(draft.seq > 0 for draft in served)
+        self.walks = self.walks[n_walks:]
+        self.standing = self.standing[n - n_walks :]
+        self.overtaken = self.overtaken + n_walks if self.standing and n == n_walks else 0
+        return served
+
+    def leave(self) -> list[Draft]:
+        """Take out the walks, and list them."""
+        walks, self.walks = self.walks, []
+        return walks
+
+
+# --- the rank ---------------------------------------------------------------------------------------------------------
+
+
 class Terms(NamedTuple):
     """On which terms a rank drafts, and gives."""
 
     threshold: float  # J, in the unit of `problem.load()`
     pick: Callable[[int], int]  # pick(n): a random number from 0 to n - 1
     reach: int = REACH  # ranks that a walk sees before it goes home
-    once: bool = False  # who has had work never drafts again: each rank is dealt one share, nothing moves afterwards
+    once: bool = False  # a rank that has had work never drafts again: each rank is dealt one share, nothing moves afterwards
 
 
 class Walking:
@@ -75,8 +166,8 @@ class Walking:
         self.state = State.ASLEEP
         self.seq = 0  # walks that this rank has started
         self.out = False  # the last of them is neither home nor answered
-        self.stood = {tree.parent(rank)} if rank else set()  # neighbours that hold a standing draft of this rank
-        born = [Draft(child, 0, tree.descendants(child, size)) for child in tree.children(rank, size)[::-1]]
+        self.stood = {parent(rank)} if rank else set()  # neighbours that hold a standing draft of this rank
+        born = [Draft(child, 0, descendants(child, size)) for child in children(rank, size)[::-1]]
         self.drafts = Drafts(born)  # of others, which could be served here
         self.kept: list[bytes] = []  # parts of work that came while there was some in hand
         self.received = 0  # WORK messages: the balances of this rank
@@ -136,7 +227,7 @@ class Walking:
         return sends
 
     def _is_due(self, message: Message) -> bool:
-        """Tell if the draft that the message belongs to is as it must be."""
+        """Return whether the draft that the message belongs to is as it must be."""
         kind, source, seq, pid, _, _ = message
         if kind is Kind.STAND:
             return (source ^ self.rank).bit_count() == 1 and not self.drafts.stands(source)
@@ -169,7 +260,7 @@ class Walking:
         if self.state is State.BUSY:
             return []
         self.state = State.ASLEEP
-        new = [rank for rank in tree.neighbours(self.rank, self.size) if rank not in self.stood]
+        new = [rank for rank in neighbours(self.rank, self.size) if rank not in self.stood]
         self.stood.update(new)
         return [(rank, Message(Kind.STAND, self.rank)) for rank in new]
 

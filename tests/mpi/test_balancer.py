@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES
 from lb_mpi.graph import parse
-from lb_mpi.mpi.common import clocks
+from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.rows import verdicts
 from lb_mpi.mpi.rows.exchange import METHODS
 from lb_mpi.mpi.rows.stopwatch import Stopwatch
@@ -267,7 +267,7 @@ def test_rows_that_sleep_are_not_gathered_on_one_rank() -> None:
 @pytest.mark.parametrize("told", [True, False])
 def test_a_function_that_sleeps_takes_as_long_as_it_sleeps(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not told:  # by the system
-        monkeypatch.setattr(clocks, "_gave_up", lambda: None)
+        monkeypatch.setattr(waiting, "_gave_up", lambda: None)
     watch = Stopwatch(1.0)
     watch.begin()
     assert math.isnan(watch.call(time.sleep, (1e-3,))[1])  # it may have been compiled

@@ -33,7 +33,7 @@ def test_the_best_value_is_the_same_on_all_ranks_in_the_end(sense: str, wanted: 
 def test_what_one_rank_has_found_before_the_search_all_know() -> None:
     bound = lb_mpi.Bound("max")
     if COMM.rank == LAST:
-        bound.improve(1000)
+        bound.update(1000)
     lb_mpi.search(COMM, Pile(100, bound=bound), bound=bound, threshold=1.0)
     assert COMM.allgather(bound.best) == [1000.0] * COMM.size
 
@@ -41,7 +41,7 @@ def test_what_one_rank_has_found_before_the_search_all_know() -> None:
 def test_a_value_comes_to_a_rank_that_works() -> None:
     bound = lb_mpi.Bound("max")
     if COMM.rank == LAST:
-        bound.improve(7.0)
+        bound.update(7.0)
 
     class Until(Pile):
         def work(self, units: int) -> int:
@@ -57,8 +57,8 @@ def test_no_value_is_an_error_of_all_that_names_the_rank(value: object) -> None:
     bound = lb_mpi.Bound("min")
     pile = Pile(30, bound=bound)
     if COMM.rank == 0:
-        pile.work = lambda units: bound.improve(value)  # the one that has work for sure
-    with pytest.raises(lb_mpi.SearchError, match=r"^rank 0: ValueError: bound.improve: value = .*: expected a finite"):
+        pile.work = lambda units: bound.update(value)  # the one that has work for sure
+    with pytest.raises(lb_mpi.SearchError, match=r"^rank 0: ValueError: bound.update: value = .*: expected a finite"):
         lb_mpi.search(COMM, pile, bound=bound)
 
 

@@ -137,7 +137,7 @@ DOORS: dict[str, Callable[..., Any]] = {
     "allocate edge_probability": lambda v, pool, path: lb_mpi.allocate(5, [1.0, 2.0], edge_probability=v),
     "allocate cap": lambda v, pool, path: lb_mpi.allocate(1, [1.0, 2.0], cap=v),
     "allocate wait": lambda v, pool, path: lb_mpi.allocate(5, [1.0, 2.0], wait=v),
-    "improve value": lambda v, pool, path: lb_mpi.Bound("min").improve(v),
+    "update value": lambda v, pool, path: lb_mpi.Bound("min").update(v),
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import presence
-from lb_mpi.mpi.common.tags import MOST, Tag
+from lb_mpi.mpi.common.presence import MOST, Tag
 from lb_mpi.mpi.rows.diffuse import Diffuser, diffuse
 from lb_mpi.mpi.rows.exchange import NeighbourExchange
 from tests.pile import Pile
@@ -328,7 +328,7 @@ def test_communicators_of_users_may_come_and_go() -> None:
     for _ in range(50):
         used().Free()
     used().Free()
-    assert n_used() - before <= 1  # the last house goes when the next one is made
+    assert n_used() - before <= 1  # the last anchor goes when the next one is made
 
 
 def test_halos_are_not_mixed_up_with_questions() -> None:

@@ -18,11 +18,10 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.profile import end as profile_end
-from lb_mpi.mpi.profile.end import Look, split_collectives
+from lb_mpi.mpi.profile import script as profile_script
 from lb_mpi.mpi.profile.profiled import install
-from lb_mpi.mpi.profile.profiling import Recorder, n_bytes
-from lb_mpi.mpi.profile.script import Ended, open_program, run_program
+from lb_mpi.mpi.profile.script import Ended, Look, open_program, run_program, split_collectives
+from lb_mpi.mpi.profile.timed import Recorder, n_bytes
 from lb_mpi.profiling.profile import Line, Profile, lines_of, profile_from, read_profile
 
 COMM = MPI.COMM_WORLD
@@ -336,8 +335,8 @@ def test_who_was_waited_for(recorder: Recorder) -> None:
 @several
 def test_clocks_of_different_hosts_are_set_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     shift = 10**12 * RANK  # as if each rank had been started at another time
-    monkeypatch.setattr(profile_end, "_clock_of_this_machine", lambda: f"host {RANK}")
-    monkeypatch.setattr(profile_end, "_now", lambda: time.perf_counter_ns() + shift)
+    monkeypatch.setattr(profile_script, "_clock_of_this_machine", lambda: f"host {RANK}")
+    monkeypatch.setattr(profile_script, "_now", lambda: time.perf_counter_ns() + shift)
     clock = Look(COMM).end()
     now = np.array([time.perf_counter_ns() + shift])
     common = int(clock.common(now)[0])

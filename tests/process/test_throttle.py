@@ -316,7 +316,7 @@ def test_nothing_is_left_when_the_program_ends(tmp_path: Path, start: Any) -> No
 MEASURED = """
 import json, time
 from lb_mpi.emulate import throttled
-from lb_mpi.mpi.common.clocks import Clocks, own_s
+from lb_mpi.mpi.common.waiting import Clocks, own_s
 clocks, told = Clocks(), {"speed": throttled()}
 clocks.begin()
 def spin(seconds):

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lb_mpi.searching.drafting import Kind
-from lb_mpi.searching.scholten import Scholten
+from lb_mpi.searching.termination import Scholten
 from tests.protocol.reach import reach
 
 
 def check_engagement(ranks: Sequence[Scholten], work: Counter[int], acks: Counter[int], active: Sequence[bool]) -> None:
-    """The invariant as it stands in `lb_mpi.searching.scholten`; `work` under way by sender, `acks` by receiver."""
+    """The invariant as it stands in `lb_mpi.searching.termination`; `work` under way by sender, `acks` by receiver."""
     children = Counter(each.parent for each in ranks if each.engaged and each.rank)
     for each in ranks:
         due = work[each.rank] + acks[each.rank] + children[each.rank]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
-from lb_mpi.searching.cut import Cut
 from lb_mpi.searching.drafting import Send
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
+from lb_mpi.searching.saves import Cut
 from lb_mpi.searching.searcher import Searcher
 from lb_mpi.searching.termination import Termination, Token
 from tests.pile import Pile

@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from lb_mpi.searching import tree
+from lb_mpi.searching import walking
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.drafting import State as Is
-from lb_mpi.searching.drafts import Draft
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Job, Searcher, Work
+from lb_mpi.searching.walking import Draft
 from tests.pile import Broken, Heap, Pile, children
 from tests.protocol.disk import Disk, MemoryStore
 from tests.protocol.explore import Exploration, State, clone
@@ -74,7 +74,7 @@ class Ring(Searches):
         d, t, p = s.drafting, s.termination, s.problem
         return (
             d.state, d.seq, d.promise, d.had_work, tuple(sorted(d.skipped.items())), t.count, t.black, t.token,
-            s.reason, s._told, tuple(p.items), tuple(sorted(p.done)), s.error is None, type(s.job),
+            s.reason, s._finished, tuple(p.items), tuple(sorted(p.done)), s.error is None, type(s.job),
             s.sharing and (s.sharing.bound.best, *s.sharing.known.values()), s.saves and cut_key(s.saves.cut),
         )  # fmt: skip
 
@@ -102,13 +102,13 @@ class Ring(Searches):
 
 def cut_key(cut: Any) -> tuple[object, ...]:
     counted, awaited = tuple(sorted(cut._counted.items())), tuple(sorted(cut._awaited))
-    return cut.state, cut.number, cut.under_way, cut.at, cut.receipts, counted, cut._told, awaited
+    return cut.state, cut.number, cut.under_way, cut.at, cut.receipts, counted, cut._sent, awaited
 
 
 def check_told(searcher: Searcher, best: float, known: dict[int, float], sends: list[Send]) -> None:
     """AssertionError unless a turn tells each neighbour of a better value, once."""
     bound, rank = searcher.sharing.bound, searcher.rank
-    now, better, known = bound.best, bound.is_better, dict(known)
+    now, better, known = bound.best, bound._is_better, dict(known)
     for destination, message in sends:
         if message.kind is Kind.BOUND:
             assert better(message.load, known[destination]), f"{message} to {destination}, which knows it"
@@ -171,8 +171,8 @@ class Walks(Searches):
         d, t, p = s.drafting, s.termination, s.problem
         return (
             d.state, d.seq, d.out, tuple(sorted(d.stood)), tuple(d.drafts.standing), d.drafts.overtaken, tuple(d.kept),
-            t.engaged and t.parent, t.engaged, t.deficit, s.reason, s._told, s.error is None, type(s.job), tuple(p.items),
-            tuple(sorted(p.done)), tuple(getattr(p, "out", ())),
+            t.engaged and t.parent, t.engaged, t.deficit, s.reason, s._finished, s.error is None, type(s.job),
+            tuple(p.items), tuple(sorted(p.done)), tuple(getattr(p, "out", ())),
         )  # fmt: skip
 
     def turns(self, state: State, rank: int, arrived: list[tuple[int, Message]]) -> Iterator[State]:
@@ -243,7 +243,7 @@ def first_walks(
             if each.problem.items:
                 each.drafting.start()
     if late:
-        searchers[0].drafting.stood = set(tree.neighbours(0, size))
+        searchers[0].drafting.stood = set(walking.neighbours(0, size))
         for other in searchers[0].drafting.stood:
             searchers[other].drafting.drafts.standing.append(Draft(0, 0))
     return State(tuple(searchers), {})

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from lb_mpi.searching import cut
+from lb_mpi.searching import saves
+from lb_mpi.searching.bound import WORST
 from lb_mpi.searching.drafting import MOVES, Kind, Send, State
 from lb_mpi.searching.guard import Guard
 from lb_mpi.searching.searcher import Reason, Searcher, Work
@@ -28,7 +29,7 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
     walks = searchers[0].termination.route == "random"
     if work and not failed and not (walks and any(pile_of(searcher).found for searcher in searchers)):
         check_work(searchers, in_flight)
-    if failed or any(searcher.over or searcher._told for searcher in searchers):
+    if failed or any(searcher.over or searcher._finished for searcher in searchers):
         reasons = {searcher.reason for searcher in searchers if searcher.over}
         assert len(reasons) <= 1, "ranks disagree on the end"
         if Reason.EXHAUSTED in reasons:
@@ -85,11 +86,11 @@ def check_bound(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> Non
     found = {value_of(item) for searcher in searchers for item in pile_of(searcher).done} if ends else set()
     for rank, sharing in ends.items():
         bound = sharing.bound
-        assert bound.best in found | {bound.worst}, f"rank {rank} has {bound.best}, which nobody has found"
+        assert bound.best in found | {WORST[bound.sense]}, f"rank {rank} has {bound.best}, which nobody has found"
         own = [value_of(item) for item in pile_of(searchers[rank]).done]
-        assert not any(bound.is_better(value, bound.best) for value in own), f"rank {rank} forgot one of {own}"
+        assert not any(bound._is_better(value, bound.best) for value in own), f"rank {rank} forgot one of {own}"
         for other, value in sharing.known.items():
-            has = not bound.is_better(value, ends[other].bound.best)
+            has = not bound._is_better(value, ends[other].bound.best)
             dropped = searchers[other].over or searchers[other]._ending
             assert has or dropped or (rank, other, value) in told, f"rank {rank} has not told rank {other} of {value}"
 
@@ -104,7 +105,7 @@ def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
     for searcher in searchers:
         assert not (searcher.paused and isinstance(searcher.job, Work)), f"rank {searcher.rank} works while it is paused"
     root = searchers[0].saves.cut
-    if root.state in (cut.State.OPENING, cut.State.WRITING, cut.State.COMMITTING):
+    if root.state in (saves.State.OPENING, saves.State.WRITING, saves.State.COMMITTING):
         assert not under_way, "states are taken while WORK is under way"
         for searcher in searchers:
             assert searcher.paused, f"rank {searcher.rank} goes on while states are taken"

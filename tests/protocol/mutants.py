@@ -1,6 +1,6 @@
 """Known-wrong variants of the protocols: (module, what stands there, what the mutant says instead)."""
 
-from lb_mpi.searching import bound, cut, drafting, drafts, saves, searcher, termination, walking
+from lb_mpi.searching import bound, drafting, saves, searcher, termination, walking
 
 MUTANTS = [
     # the holes of the paper
@@ -54,20 +54,20 @@ MUTANTS = [
     (searcher, "return [(above, Message(Kind.FINISH,", "return [] and [(above, Message(Kind.FINISH,"),
     (searcher, "self.reason = reason\n", "pass\n"),
     # a problem that raises
-    (searcher, "if self.error is not None and not self.over and not self._told:", "if False:"),
+    (searcher, "if self.error is not None and not self.over and not self._finished:", "if False:"),
     (searcher, "            if self.over:\n                break\n", "            if self.over or self.error:\n                break\n"),
 ]  # fmt: skip
 
 BOUND_MUTANTS = [
     # the best value
-    (bound, "        if not self.is_better(value, self._best):\n            return False\n", ""),  # a worse value overwrites
+    (bound, "        if not self._is_better(value, self._best):\n            return False\n", ""),  # a worse value overwrites
     (bound, 'one < other if self.sense == "min" else one > other', "one < other"),  # min and max are mixed up
     (bound, 'one < other if self.sense == "min" else one > other', "one > other"),
     (bound, 'one < other if self.sense == "min" else one > other', 'one <= other if self.sense == "min" else one >= other'),
     (bound, "        self._best = value\n        return True", "        return True"),
     # telling
     (bound, "self.known.update(dict.fromkeys(behind, best))", "pass"),  # told for ever
-    (bound, "self.known.update(dict.fromkeys(behind, best))", "self.known.update(dict.fromkeys(self.known, self.bound.worst))"),
+    (bound, "self.known.update(dict.fromkeys(behind, best))", "self.known.update(dict.fromkeys(self.known, WORST[self.bound.sense]))"),
     (bound, "for rank in behind]", "for rank in behind[:1]]"),
     (bound, "for rank in behind]", "for rank in behind if rank]"),
     (bound, "load=best)", "load=round(best) - 1.0)"),  # better than what was found
@@ -75,13 +75,13 @@ BOUND_MUTANTS = [
     (bound, "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[*below]"),  # never upwards
     (bound, "[*([(rank - 1) // FAN_OUT] if rank else []), *below]", "[(rank + 1) % size] if size > 1 else []"),  # a ring
     # hearing
-    (bound, "        self.bound.take(value)\n\n    def tell", "\n    def tell"),
-    (bound, "if self.bound.is_better(value, self.known[source]):", "if True:"),  # told again what it was told
+    (bound, "        self.bound._take(value)\n\n    def send", "\n    def send"),
+    (bound, "if self.bound._is_better(value, self.known[source]):", "if True:"),  # told again what it was told
     (bound, "            self.known[source] = value\n", "            pass\n"),  # told what it has told
     (bound, "        for value in values:\n", "        for value in []:\n"),  # stale after the end
-    (searcher, "if self.sharing is None else self.sharing.tell()", "if self.sharing is None or not self.drafting.load else self.sharing.tell()"),
-    (searcher, "            self.sharing.hear(message)\n", "            if self.drafting.load:\n                self.sharing.hear(message)\n"),  # dropped when idle
-    (searcher, "            self.sharing.hear(message)\n", "            self.termination.received()\n            self.sharing.hear(message)\n"),  # counted
+    (searcher, "if self.sharing is None else self.sharing.send()", "if self.sharing is None or not self.drafting.load else self.sharing.send()"),
+    (searcher, "            self.sharing.receive(message)\n", "            if self.drafting.load:\n                self.sharing.receive(message)\n"),  # dropped when idle
+    (searcher, "            self.sharing.receive(message)\n", "            self.termination.received()\n            self.sharing.receive(message)\n"),  # counted
     (searcher, "if message.kind in MOVES:\n", "if message.kind in (Kind.WORK, Kind.BOUND):\n"),
 ]  # fmt: skip
 
@@ -102,28 +102,28 @@ CUT_MUTANTS = [
     (saves, "return self.stopping and not self.cut.paused", "return self.stopping"),
     (saves, "None if rows is None else sorted(", "[] if rows is None else sorted("),
     # the cut
-    (cut, "            total = self.under_way + sum(self._counted.values())\n", "            total = self.under_way\n"),
-    (cut, "            total = self.under_way + sum(self._counted.values())\n", "            total = sum(self._counted.values())\n"),
-    (cut, "            if total != self._told:\n", "            if self._told is None:\n"),
-    (cut, "self.state = State.OPENING if total == 0 else State.COUNTING", "self.state = State.OPENING"),
-    (cut, "State.OPENING if total == 0 else", "State.OPENING if total <= 1 else"),
-    (cut, " and len(self._counted) == len(self.below):", " and len(self._counted) >= len(self.below) - 1:"),
-    (cut, "        self._counted, self._told = {}, None\n", "        self._told = None\n"),
-    (cut, "        self._counted, self._told = {}, None\n", "        self._counted = {}\n"),
-    (cut, "        if self.state is State.WRITING and not self._awaited:", "        if self.state is State.WRITING and not self.to_write:"),
-    (cut, "State.WRITING, b\"\", {self.rank, *self.below}", "State.WRITING, b\"\", {*self.below}"),
-    (cut, "None if receipts is None or self.receipts is None else", "b'' if receipts is None or self.receipts is None else"),
-    (cut, "else self.receipts + receipts", "else receipts"),
-    (cut, "        return self._tell(Kind.GO)\n", "        return []\n"),
-    (cut, "        return self._tell(Kind.PAUSE)\n", "        return self._tell(Kind.PAUSE)[:1]\n"),
-    (cut, "return self._write() if well else self.ended(now)", "return self._write()"),
-    (cut, "(number, self.paused) < (self.number, True)", "False"),
-    (cut, "        self.at = now + self.every_s\n", "        pass\n"),
-    (cut, "                self.state = State.WRITTEN\n", "                self.state = State.RUNNING\n"),
+    (saves, "            total = self.under_way + sum(self._counted.values())\n", "            total = self.under_way\n"),
+    (saves, "            total = self.under_way + sum(self._counted.values())\n", "            total = sum(self._counted.values())\n"),
+    (saves, "            if total != self._sent:\n", "            if self._sent is None:\n"),
+    (saves, "self.state = State.OPENING if total == 0 else State.COUNTING", "self.state = State.OPENING"),
+    (saves, "State.OPENING if total == 0 else", "State.OPENING if total <= 1 else"),
+    (saves, " and len(self._counted) == len(self.below):", " and len(self._counted) >= len(self.below) - 1:"),
+    (saves, "        self._counted, self._sent = {}, None\n", "        self._sent = None\n"),
+    (saves, "        self._counted, self._sent = {}, None\n", "        self._counted = {}\n"),
+    (saves, "        if self.state is State.WRITING and not self._awaited:", "        if self.state is State.WRITING and not self.to_write:"),
+    (saves, "State.WRITING, b\"\", {self.rank, *self.below}", "State.WRITING, b\"\", {*self.below}"),
+    (saves, "None if receipts is None or self.receipts is None else", "b'' if receipts is None or self.receipts is None else"),
+    (saves, "else self.receipts + receipts", "else receipts"),
+    (saves, "        return self._to_below(Kind.GO)\n", "        return []\n"),
+    (saves, "        return self._to_below(Kind.PAUSE)\n", "        return self._to_below(Kind.PAUSE)[:1]\n"),
+    (saves, "return self._write() if well else self.ended(now)", "return self._write()"),
+    (saves, "(number, self.paused) < (self.number, True)", "False"),
+    (saves, "        self.at = now + self.every_s\n", "        pass\n"),
+    (saves, "                self.state = State.WRITTEN\n", "                self.state = State.RUNNING\n"),
 ]  # fmt: skip
 
 SCHOLTEN_MUTANTS = [
-    ("self.deficit = len(tree.children(rank, size))", "self.deficit = 0"),
+    ("self.deficit = len(children(rank, size))", "self.deficit = 0"),
     ("self.engaged = True\n", "self.engaged = rank == 0\n"),
     ("        self.deficit += 1", "        pass"),
     ("        self.deficit -= 1", "        pass"),
@@ -141,13 +141,13 @@ SCHOLTEN_MUTANTS = [
     ("or not self.engaged:\n            return []", ":\n            return []"),
     ("        self.engaged = False\n", ""),
     ("        return [(self.parent, Message", "        return [] and [(self.parent, Message"),
-    ("        return [(self.parent, Message", "        return [(tree.parent(self.rank), Message"),
-    ("            self.over = True\n", "            pass\n"),
+    ("        return [(self.parent, Message", "        return [(parent(self.rank), Message"),
+    ("if self.rank == 0:\n            self.over = True\n", "if self.rank == 0:\n            pass\n"),
 ]  # fmt: skip
 
 WALK_MUTANTS = [
     # walks
-    (drafts, "self.walks = self.walks[n_walks:]", "pass"),  # answered twice
+    (walking, "self.walks = self.walks[n_walks:]", "pass"),  # answered twice
     (walking, "self.out = False\n        self.received", "pass\n        self.received"),  # out for ever
     (walking, "self.out = False\n        if self.state", "if self.state"),
     (walking, "        if self.out:\n            return []\n", ""),  # two at a time
@@ -159,17 +159,17 @@ WALK_MUTANTS = [
     (walking, "self.drafts.walks.append(Draft(source, message.seq, left=message.pid))", "pass"),  # lost
     (walking, "Message(Kind.WORK, draft.source, draft.seq,", "Message(Kind.WORK, draft.source, 0,"),  # answered as if it stood
     # drafts that stand
-    (drafts, "self.standing = self.standing[n - n_walks :]", "pass"),  # kept after it was served
-    (drafts, "[*self.walks, *self.standing]\n", "[*self.walks]\n"),  # never served
+    (walking, "self.standing = self.standing[n - n_walks :]", "pass"),  # kept after it was served
+    (walking, "[*self.walks, *self.standing]\n", "[*self.walks]\n"),  # never served
     (walking, "self.drafts.standing.append(Draft(source, 0))", "pass"),  # lost
     (walking, " if rank not in self.stood]", "]"),  # a second one
     (walking, "self.stood.update(new)", "pass"),
     (walking, "self.stood.remove(message.pid)", "pass"),
     (walking, "Message(Kind.STAND, self.rank)) for rank in new]", "Message(Kind.STAND, self.rank)) for rank in new[:1]]"),
     # ranks that are born asleep
-    (walking, "{tree.parent(rank)} if rank else set()", "set()"),
+    (walking, "{parent(rank)} if rank else set()", "set()"),
     (walking, "Drafts(born)", "Drafts()"),
-    (walking, "tree.children(rank, size)[::-1]]", "tree.children(rank, size)[1:]]"),
+    (walking, "children(rank, size)[::-1]]", "children(rank, size)[1:]]"),
     # work
     (walking, "self.problem.absorb(message.payload)", "pass"),  # to a sleeping rank: lost
     (walking, "self.kept.append(message.payload)", "pass"),  # to a busy rank: lost
@@ -193,7 +193,7 @@ WALK_MUTANTS = [
     (searcher, "acks = self.termination.received(message.pid)", "self.termination.received(message.pid)"),
     (searcher, "acks = self.termination.received(message.pid)", "pass"),
     (searcher, "return self.termination.settle(active)", "return self.termination.settle(self.drafting.state == 3 and not active)"),
-    (searcher, "return tree.children(self.rank, self.size)", "return tree.children(self.rank, self.size)[1:]"),  # STOP
-    (searcher, "return [] if self._told else self._finish(", "return [] if self._told or self.rank else self._finish("),
+    (searcher, "return children(self.rank, self.size)", "return children(self.rank, self.size)[1:]"),  # STOP
+    (searcher, "return [] if self._finished else self._finish(", "return [] if self._finished or self.rank else self._finish("),
     (searcher, "self.reason = reason\n        return [", "self.reason = reason\n        return [] if self.rank else ["),
 ]  # fmt: skip

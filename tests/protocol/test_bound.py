@@ -10,9 +10,9 @@ import pytest
 import lb_mpi
 from lb_mpi.searching import bound as module
 from lb_mpi.searching import simulate
-from lb_mpi.searching.bound import Bound, Sharing, neighbours
+from lb_mpi.searching.bound import WORST, Bound, Sharing, neighbours
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Searcher
 from tests.pile import Pile, value_of
 from tests.protocol import law
@@ -32,7 +32,7 @@ def test_the_best_value_only_improves(sense: str, values: list[int], bests: list
     assert bound.best == (math.inf if sense == "min" else -math.inf)
     for value, best in zip(values, bests, strict=True):
         before = bound.best
-        assert bound.improve(np.int16(value)) == (best != before)
+        assert bound.update(np.int16(value)) == (best != before)
         assert bound.best == best
         assert type(bound.best) is float
 
@@ -40,8 +40,8 @@ def test_the_best_value_only_improves(sense: str, values: list[int], bests: list
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "3", True, [1.0], 10**400])
 def test_a_value_is_a_finite_number(value: object) -> None:
     bound = Bound("min")
-    with pytest.raises(ValueError, match=r"bound.improve: value = .*: expected a finite number"):
-        bound.improve(value)
+    with pytest.raises(ValueError, match=r"bound.update: value = .*: expected a finite number"):
+        bound.update(value)
     assert bound.best == math.inf
 
 
@@ -49,12 +49,12 @@ def test_a_value_is_a_finite_number(value: object) -> None:
 def test_an_integer_that_no_float_holds_is_refused(value: int) -> None:
     """Otherwise a better value than the best would be taken for the same one."""
     bound = Bound("max")
-    told = rf"bound.improve: value = .*{value}.*: expected an integer that a float holds exactly"
+    told = rf"bound.update: value = .*{value}.*: expected an integer that a float holds exactly"
     with pytest.raises(ValueError, match=told):
-        bound.improve(value)
+        bound.update(value)
     assert bound.best == -math.inf
-    assert bound.improve(2**53)
-    assert bound.improve(2**60)
+    assert bound.update(2**53)
+    assert bound.update(2**60)
     assert bound.best == 2**60
 
 
@@ -81,20 +81,20 @@ def told(value: float, source: int) -> Message:
 
 def test_the_table() -> None:
     sharing = Sharing(1, 20, Bound("min"))  # neighbours: 0 and 9 to 16
-    assert sharing.tell() == []
-    sharing.bound.improve(5.0)
-    assert sharing.tell() == [(rank, told(5.0, 1)) for rank in (0, *range(9, 17))]
-    assert sharing.tell() == []
-    sharing.hear(told(7.0, 9))  # was under way when 9 was told of 5
-    assert sharing.tell() == []
-    sharing.hear(told(3.0, 12))
+    assert sharing.send() == []
+    sharing.bound.update(5.0)
+    assert sharing.send() == [(rank, told(5.0, 1)) for rank in (0, *range(9, 17))]
+    assert sharing.send() == []
+    sharing.receive(told(7.0, 9))  # was under way when 9 was told of 5
+    assert sharing.send() == []
+    sharing.receive(told(3.0, 12))
     assert sharing.bound.best == 3.0
-    assert sharing.tell() == [(rank, told(3.0, 1)) for rank in (0, 9, 10, 11, 13, 14, 15, 16)]
-    sharing.hear(told(3.0, 0))
-    sharing.bound.improve(4.0)
-    assert (sharing.bound.best, sharing.tell()) == (3.0, [])
+    assert sharing.send() == [(rank, told(3.0, 1)) for rank in (0, 9, 10, 11, 13, 14, 15, 16)]
+    sharing.receive(told(3.0, 0))
+    sharing.bound.update(4.0)
+    assert (sharing.bound.best, sharing.send()) == (3.0, [])
     with pytest.raises(ProtocolError, match="rank 1, a neighbour of"):
-        sharing.hear(told(1.0, 2))
+        sharing.receive(told(1.0, 2))
 
 
 def test_a_bound_where_there_is_none_is_a_protocol_error() -> None:
@@ -137,7 +137,7 @@ class Watch:
         check_law(simulation.searchers, law.under_way(simulation), work=False)
         bounds = [each.sharing.bound for each in simulation.searchers]
         bests = [bound.best for bound in bounds]
-        better = bounds[0].is_better
+        better = bounds[0]._is_better
         assert not any(map(better, self.before, bests)), f"{self.before} became {bests}"
         self.before = bests
         flying = simulation.under_way.items()
@@ -148,12 +148,12 @@ class Watch:
         for number in under_way.keys() - self.under_way.keys():
             to, message = under_way[number]
             pair = (message.source, to)
-            known = (self.sent.get(pair, bounds[0].worst), self.heard.get(pair[::-1], bounds[0].worst))
+            known = (self.sent.get(pair, WORST[bounds[0].sense]), self.heard.get(pair[::-1], WORST[bounds[0].sense]))
             assert all(better(message.load, value) for value in known), f"{pair}: {message}, which it knows"
             self.sent[pair], self.n_told = message.load, self.n_told + 1
         self.under_way = under_way
         best = min(bests) if bounds[0].sense == "min" else max(bests)
-        if best != bounds[0].worst and (not self.found or best != self.found[-1][1]):
+        if best != WORST[bounds[0].sense] and (not self.found or best != self.found[-1][1]):
             self.found.append((simulation.now, best))
         if not any(each.over or each._ending for each in simulation.searchers):
             for at, value in self.found:
@@ -211,7 +211,7 @@ def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
 def test_what_is_found_before_the_search_is_told_too() -> None:
     for size in (2, 5):
         bounds = [Bound("min") for _ in range(size)]
-        bounds[-1].improve(-3.0)
+        bounds[-1].update(-3.0)
         simulate.search([Pile(200) for _ in range(size)], bounds=bounds)
         assert {bound.best for bound in bounds} == {-3.0}
 
@@ -258,7 +258,7 @@ def test_known_wrong_variants_are_caught(number: int) -> None:
     bound: Callable[[str], Bound] = Bound
     if where is module:
         changed = changed_module(where, before, after)
-        bound = type("Mutant", (Bound,), {name: vars(changed.Bound)[name] for name in ("take", "is_better")})
+        bound = type("Mutant", (Bound,), {name: vars(changed.Bound)[name] for name in ("_take", "_is_better")})
     assert find_fault(mutant_of(*BOUND_MUTANTS[number]), bound) is not None, BOUND_MUTANTS[number]
 
 

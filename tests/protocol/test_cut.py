@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from lb_mpi.errors import ProtocolError, SearchError
-from lb_mpi.searching import cut, saves, searcher, simulate
+from lb_mpi.searching import saves, searcher, simulate
 from lb_mpi.searching.drafting import Kind, Message
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import pack_parts, share
 from lb_mpi.searching.searcher import Reason, Searcher
 from tests.pile import Broken, Pile
@@ -78,7 +78,7 @@ def test_an_answer_ends_it_while_it_is_saved() -> None:
 
 @pytest.mark.parametrize(("tree", "most_work"), [("star", 2), ("chain", 2)])
 def test_the_cut_alone_holds_in_every_reachable_state(tree: str, most_work: int) -> None:
-    assert explore_cut(cut.Cut, above=(None, 0, 0) if tree == "star" else (None, 0, 1), most_work=most_work) > 9_000
+    assert explore_cut(saves.Cut, above=(None, 0, 0) if tree == "star" else (None, 0, 1), most_work=most_work) > 9_000
 
 
 def finish(states: tuple[bytes, ...], ranks: int, limit: int, seed: int = 0) -> list[int]:
@@ -292,22 +292,17 @@ def mutant_of(module: types.ModuleType, before: str, after: str) -> tuple[type, 
     changed = changed_module(module, before, after)
     if module is searcher:
         vars(changed).update({name: getattr(searcher, name) for name in names})
-        return changed.Searcher, cut.Cut
-    keep, host = types.ModuleType("saves"), types.ModuleType("host")
-    exec(compile(inspect.getsource(saves), "saves", "exec"), vars(keep))
+        return changed.Searcher, saves.Cut
+    host = types.ModuleType("host")
     exec(compile(inspect.getsource(searcher), "host", "exec"), vars(host))
-    if module is cut:
-        changed.State, keep.Cut = cut.State, changed.Cut
-    else:
-        keep = changed
-    vars(host).update({name: getattr(searcher, name) for name in names}, Saves=keep.Saves)
+    vars(host).update({name: getattr(searcher, name) for name in names}, Saves=changed.Saves)
     return host.Searcher, changed.Cut
 
 
-def find_fault(searcher_class: type, cut_class: type = cut.Cut) -> BaseException | None:
+def find_fault(searcher_class: type, cut_class: type = saves.Cut) -> BaseException | None:
     """What is wrong with it."""
     try:
-        if cut_class is not cut.Cut:
+        if cut_class is not saves.Cut:
             explore_cut(cut_class, above=(None, 0, 1), most_work=1)
         for seed in range(12):
             lives(seed, searcher_class=searcher_class)

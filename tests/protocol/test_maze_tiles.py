@@ -16,7 +16,7 @@ from apps.maze_search import FREE, MARKED, MazeSearch, check_path, join, random_
 from apps.maze_search import compile_kernels as compile_maze_kernels
 from apps.maze_tiles import HEAD, MOVED, WAYS, TiledMazeSearch, compile_kernels, usual_tile
 from lb_mpi.searching import simulate
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import pack_parts, unpack_parts
 from lb_mpi.searching.searcher import Reason
 from tests.protocol.disk import Disk, MemoryStore

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.searching import bound, drafting, drafts, scholten, searcher, simulate, termination, walking
+from lb_mpi.searching import bound, drafting, searcher, simulate, termination, walking
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason
 from tests.pile import Broken, Pile
 from tests.protocol.explore_parts import explore_tokens
@@ -178,15 +178,7 @@ def mutant_of(module: types.ModuleType, before: str, after: str) -> type:
     changed = changed_module(module, before, after)
     if module is searcher:
         return changed.Searcher
-    if module is drafts:
-        changed, module = hosted(walking, Drafts=changed.Drafts), walking
-    owner = {
-        bound: "Sharing",
-        drafting: "Drafting",
-        termination: "Termination",
-        walking: "Walking",
-        scholten: "Scholten",
-    }[module]
+    owner = {bound: "Sharing", drafting: "Drafting", termination: "Termination", walking: "Walking"}[module]
     host = hosted(searcher, **{owner: getattr(changed, owner)})
     vars(host).update({name: getattr(searcher, name) for name in ("Reason", "Options", "Work")})
     return host.Searcher

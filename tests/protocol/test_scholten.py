@@ -2,9 +2,9 @@
 
 import pytest
 
-from lb_mpi.searching import scholten, tree
+from lb_mpi.searching import termination, walking
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
-from lb_mpi.searching.scholten import Scholten
+from lb_mpi.searching.termination import Scholten
 from tests.protocol.engagement import explore_engagement
 from tests.protocol.mutants import SCHOLTEN_MUTANTS
 from tests.protocol.test_protocol import changed_module
@@ -14,11 +14,11 @@ from tests.protocol.test_protocol import changed_module
 def test_the_binomial_tree_reaches_each_rank_once(size: int) -> None:
     reached = [0]
     for rank in reached:
-        below = tree.children(rank, size)
-        assert [tree.parent(child) for child in below] == [rank] * len(below)
-        assert tree.descendants(rank, size) == 1 + sum(tree.descendants(child, size) for child in below)
+        below = walking.children(rank, size)
+        assert [walking.parent(child) for child in below] == [rank] * len(below)
+        assert walking.descendants(rank, size) == 1 + sum(walking.descendants(child, size) for child in below)
         assert len(below) <= (size - 1).bit_length()
-        assert set(below) <= set(tree.neighbours(rank, size))
+        assert set(below) <= set(walking.neighbours(rank, size))
         reached += below
     assert sorted(reached) == list(range(size))
 
@@ -27,7 +27,7 @@ def test_the_binomial_tree_reaches_each_rank_once(size: int) -> None:
 def test_neighbours_differ_in_one_bit(size: int) -> None:
     for rank in range(size):
         expected = [other for other in range(size) if (rank ^ other).bit_count() == 1]
-        assert sorted(tree.neighbours(rank, size)) == expected
+        assert sorted(walking.neighbours(rank, size)) == expected
 
 
 def free() -> Scholten:
@@ -85,7 +85,7 @@ def test_the_invariant_holds_in_every_reachable_state(size: int, most_work: int,
 
 @pytest.mark.parametrize("number", range(len(SCHOLTEN_MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
-    changed = changed_module(scholten, *SCHOLTEN_MUTANTS[number]).Scholten
+    changed = changed_module(termination, *SCHOLTEN_MUTANTS[number]).Scholten
     with pytest.raises((AssertionError, ProtocolError)):
         explore_small_ones(changed)
 

@@ -8,8 +8,7 @@ import pytest
 import lb_mpi
 from lb_mpi.problems.tree import TreeSearch
 from lb_mpi.searching import simulate
-from lb_mpi.searching.guard import check_problem
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options, check_problem
 
 
 def queens(n):

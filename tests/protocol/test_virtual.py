@@ -16,7 +16,7 @@ from lb_mpi.balancing.round import Message as RoundMessage
 from lb_mpi.balancing.round import Round
 from lb_mpi.pooling.worker import End, Worker
 from lb_mpi.searching.drafting import Kind, Message
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason, Searcher
 from lb_mpi.virtual import Network, Raised, Virtual
 from tests.pile import Pile

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from lb_mpi.errors import SearchError
-from lb_mpi.searching import drafting, searcher, simulate, table, tree, walking
+from lb_mpi.searching import drafting, searcher, simulate, table, walking
 from lb_mpi.searching.drafting import PATIENCE, Drafting, Kind, Message, ProtocolError, State
-from lb_mpi.searching.drafts import Draft
-from lb_mpi.searching.options import Options
-from lb_mpi.searching.walking import REACH, Terms, Walking
+from lb_mpi.searching.guard import Options
+from lb_mpi.searching.walking import REACH, Draft, Terms, Walking
 from tests.pile import Heap, Pile, Post, unpack
 from tests.protocol.explore_search import explore, explore_walks, first_walks, first_world
 from tests.protocol.law import check_law, under_way
@@ -358,7 +357,7 @@ def test_reports_come_up_the_tree() -> None:
         for rank in range(7, -1, -1):  # from the leaves
             for to, message in ranks[rank].turn(round_, []):
                 if message.kind is Kind.REPORT:
-                    assert to == tree.parent(rank)
+                    assert to == walking.parent(rank)
                     assert round_ == 1.0, "who has no news is silent"
                     ranks[to].turn(round_ - 0.5, [(rank, message)])
                     heard += to == 0

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from lb_mpi.searching import tree
+from lb_mpi.searching import walking
 from lb_mpi.searching.drafting import MOVES, Kind, Send, State
 from lb_mpi.searching.searcher import Searcher
 from tests.protocol.engagement import check_engagement
@@ -30,7 +30,7 @@ def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active
         rank, drafting = searcher.rank, searcher.drafting
         name = f"rank {rank} is {drafting.state.name}"
         assert walks[rank] == drafting.out, f"{name}, out {drafting.out}, with {walks[rank]} walks"
-        others = tree.neighbours(rank, len(searchers))
+        others = walking.neighbours(rank, len(searchers))
         standing = {other: stands[rank, other] for other in others if stands[rank, other]}
         assert standing == dict.fromkeys(drafting.stood, 1), (
             f"{name}, stood {drafting.stood}, but drafts stand: {standing}"
@@ -40,7 +40,7 @@ def check_walks(searchers: Sequence[Searcher], in_flight: Sequence[Send], active
         assert drafting.state is State.BUSY or not active[rank], f"{name} with work"
         if drafting.state is State.ASLEEP:
             assert not drafting.out, f"{name} with a walk out"
-            unborn = not drafting.received and rank and drafting.stood == {tree.parent(rank)}
+            unborn = not drafting.received and rank and drafting.stood == {walking.parent(rank)}
             assert unborn or drafting.stood == set(others) or drafting.terms.once, f"{name}, stood {drafting.stood}"
     assert n_standing == stands.total(), "a draft stands with who is no neighbour"
     work = Counter(message.pid for _, message in in_flight if message.kind in MOVES)

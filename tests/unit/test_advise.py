@@ -23,7 +23,7 @@ from lb_mpi.record.record import Record
 from lb_mpi.record.store import VERSION, place, virtual_files
 from lb_mpi.report.run import Run, assemble
 from lb_mpi.searching import simulate as searching
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 
 SPEEDS = np.array([0.8, 0.4, 0.2, 0.2])
 TREE = Tree("geometric", "fixed", depth=7, branching=4, seed=19)

@@ -8,7 +8,7 @@ import pytest
 
 import lb_mpi
 from lb_mpi.emulate import Change, Varying, change_of, seconds_for
-from lb_mpi.searching.quantum import Quantum
+from lb_mpi.searching.guard import Quantum
 
 
 class Clock:

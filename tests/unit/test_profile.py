@@ -8,7 +8,7 @@ import pytest
 
 from lb_mpi.__main__ import main
 from lb_mpi.profiling import profile as profile_store
-from lb_mpi.profiling.calls import (
+from lb_mpi.profiling.profile import (
     MOST_CALLS,
     NEIGHBOURS,
     NOBODY,
@@ -18,14 +18,12 @@ from lb_mpi.profiling.calls import (
     Calls,
     Clock,
     CpuShare,
-    lateness,
-    offset,
-)
-from lb_mpi.profiling.profile import (
     Line,
     Profile,
     RankProfile,
+    lateness,
     lines_of,
+    offset,
     profile_from,
     sentence,
     table,

@@ -12,7 +12,7 @@ from lb_mpi.record.events import Clock, Driver, Event, Mark, Move, Phase, Step, 
 from lb_mpi.record.record import BINS, COSTS, EDGES, MAP, MARKS, MOVES, OFF, REASONS, STEPS, TASKS, Record
 from lb_mpi.record.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
 from lb_mpi.searching.drafting import Kind, Message
-from lb_mpi.searching.recorded import Drafts
+from lb_mpi.searching.searcher import DraftRecord
 
 ABOUT = About(1, 3, "host", 77, 5.0, 1e9, "Python", "program")
 
@@ -179,7 +179,7 @@ def test_nothing_is_recorded_when_nobody_records() -> None:
 
 def test_drafts_on_their_way() -> None:
     record = Record(0.0)
-    drafts = Drafts(record, 1, [10, 11, 12])
+    drafts = DraftRecord(record, 1, [10, 11, 12])
     drafts.turn(1.0, [], [(2, Message(Kind.DRAFTING, 1, 1))])
     drafts.turn(2.0, [Message(Kind.DRAFTING, 1, 1)], [])  # home, nobody has volunteered
     drafts.turn(3.0, [], [(2, Message(Kind.DRAFTING, 1, 2))])
@@ -199,7 +199,7 @@ def test_drafts_on_their_way() -> None:
 
 def test_work_of_a_walk_names_who_gave_it() -> None:
     record = Record(0.0)
-    drafts = Drafts(record, 2, [10, 11, 12])
+    drafts = DraftRecord(record, 2, [10, 11, 12])
     drafts.turn(1.0, [], [(0, Message(Kind.DRAFTING, 2, 1, 3))])
     drafts.turn(2.0, [Message(Kind.WORK, 2, 1, 0, payload=b"12345")], [])
     drafts.turn(3.0, [Message(Kind.NOWORK, 2, 1)], [])  # from whom, nobody says

@@ -7,7 +7,7 @@ import pytest
 
 from lb_mpi.__main__ import main
 from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
-from lb_mpi.searching import room, simulate
+from lb_mpi.searching import simulate
 
 
 @pytest.mark.parametrize("ranks", ["1000000000000", "0", "-1"])
@@ -19,7 +19,7 @@ def test_the_command_says_how_many_fit(capsys: pytest.CaptureFixture[str], ranks
 
 def test_what_is_said_of_the_bytes_is_so() -> None:
     made = {
-        room.TREE_BYTES: lambda: UnbalancedTreeSearch(TREES["T1"]),
+        simulate.TREE_BYTES: lambda: UnbalancedTreeSearch(TREES["T1"]),
     }
     for expected, make in made.items():
         make()
@@ -30,4 +30,4 @@ def test_what_is_said_of_the_bytes_is_so() -> None:
         n_rank = tracemalloc.get_traced_memory()[0] / len(simulation.searchers) - n_bytes
         tracemalloc.stop()
         assert 0.5 * expected < n_bytes < 1.2 * expected
-        assert 0.5 * room.SEARCHER_BYTES < n_rank < 1.5 * room.SEARCHER_BYTES
+        assert 0.5 * simulate.SEARCHER_BYTES < n_rank < 1.5 * simulate.SEARCHER_BYTES

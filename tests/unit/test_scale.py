@@ -6,7 +6,7 @@ import pytest
 
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.searching import simulate
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from tests.pile import Pile
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("mpi4py")  # the apps import it
 import lb_mpi
 from apps.tsp import Point, Tours, check_tour, random_cities
 from lb_mpi.searching import simulate
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import pack_parts
 
 

@@ -18,9 +18,8 @@ from enum import IntEnum
 
 from lb_mpi import signs
 from lb_mpi.emulate import throttle
-from lb_mpi.mpi.common.interrupts import Interrupts
 from lb_mpi.mpi.common.presence import FAILED_AFTER_S, Presence
-from lb_mpi.mpi.common.waiting import Nap
+from lb_mpi.mpi.common.waiting import Interrupts, Nap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record
 
@@ -60,7 +59,7 @@ class Part:
         """Answer who asks, ask who is awaited, and raise lb_mpi.Error when another rank has failed."""
         presence.look(waited_s)
         if waited_s > FAILED_AFTER_S:
-            presence.hear()
+            presence.raise_failure()
 
     def interrupted(self, interrupts: Interrupts, _waited_s: float) -> None:
         """Act on Ctrl-C."""

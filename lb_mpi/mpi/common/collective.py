@@ -1,4 +1,4 @@
-"""What all ranks do together: open a communicator of our own, agree that none has failed, tell each other objects.
+"""What all ranks do together: open a communicator, agree that none has failed, exchange objects, share memory, stop.
 
 Every call that all ranks make takes the user's communicator to `opened` (or `duplicate`) and works on what it gets; checks
 its arguments within `agree`, so that all ranks raise when one does; and compares those that must be equal with `agree_on`.
@@ -7,26 +7,48 @@ Nothing here blocks: ranks that wait for a late one sleep, say for whom they wai
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from lb_mpi import signs
 from lb_mpi.checks import show
-from lb_mpi.mpi.common import last_words
-from lb_mpi.mpi.common.failure import Failed, failure
-from lb_mpi.mpi.common.interrupts import interrupts
-from lb_mpi.mpi.common.presence import call, duplicate, hang_s, presence_of, wait
+from lb_mpi.mpi.common.failure import Failed, failure, install
+from lb_mpi.mpi.common.presence import Presence, call, duplicate, hang_s, presence_of, wait
+from lb_mpi.mpi.common.waiting import interrupts
 
-__all__ = ["agree", "agree_on", "allgather", "barrier", "bcast", "duplicate", "gather", "opened", "raise_together", "wait"]
+__all__ = [
+    "SharedBytes",
+    "Signals",
+    "agree",
+    "agree_on",
+    "allgather",
+    "asked_to_stop",
+    "barrier",
+    "bcast",
+    "duplicate",
+    "gather",
+    "noted",
+    "opened",
+    "raise_together",
+    "wait",
+]
 
 T = TypeVar("T")
-last_words.install()
+install()
+_STOP = "lb_mpi.asked_to_stop"
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # of a batch system before its limit; when it is asked to warn earlier
+_WHERE = "/dev/shm"  # where MPI keeps shared windows on Linux; too little room there is a SIGBUS at the first touch
 _finalized = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, _value: signs.end())
 if MPI.Is_initialized() and not MPI.Is_finalized():
     MPI.COMM_SELF.Set_attr(_finalized, None)  # MPI.Finalize deletes it, before all else
@@ -36,7 +58,7 @@ if MPI.Is_initialized() and not MPI.Is_finalized():
 def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator[MPI.Intracomm]:
     """Collective: be in the call `name` for this block, with a communicator of our own, which is freed at its end.
 
-    A rank that leaves the block by an error of its own tells all others, which raise `lb_mpi.Error`.
+    A rank that leaves the block by an error of its own sends a failure to all others, which raise `lb_mpi.Error`.
     """
     with call(name, watched=watched):
         own = duplicate(comm)
@@ -54,7 +76,7 @@ def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
     """Collective: the value of `make()`, which runs on every rank by itself; when it raises on some, every rank raises.
 
     The failing ranks raise their own exception (SystemExit and KeyboardInterrupt, too), the others the same kind (of
-    ValueError, TypeError, OSError and those of its kinds that tell of files; otherwise `lb_mpi.Error`), with the text of
+    ValueError, TypeError, OSError and its kinds for files; otherwise `lb_mpi.Error`), with the text of
     the lowest failing rank and its number.
     """
     error: BaseException | None = None
@@ -71,20 +93,20 @@ def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
 def raise_together(comm: MPI.Intracomm, error: BaseException | Failed | None) -> None:
     """Collective: raise on every rank when `error` is one on any; see `agree`.
 
-    With `Failed`, this rank, too, raises what the lowest failing rank has told, from its own error; but SystemExit and
+    With `Failed`, this rank, too, raises what the lowest failing rank has sent, from its own error; but SystemExit and
     KeyboardInterrupt themselves.
     """
-    told = None
+    sent = None
     if isinstance(error, Failed):
-        error, told = error
+        error, sent = error
     failed = np.array([error is not None], dtype=np.int32)
     anywhere = np.zeros(1, dtype=np.int32)
     wait(comm, comm.Iallreduce(failed, anywhere, MPI.MAX), (failed, anywhere))
     if not anywhere[0]:
         return
-    everyone = allgather(comm, None if error is None else told or failure(error))
+    everyone = allgather(comm, None if error is None else sent or failure(error))
     together = presence_of(comm).together
-    if error is not None and (told is None or not isinstance(error, Exception)):
+    if error is not None and (sent is None or not isinstance(error, Exception)):
         raise together(error)
     for rank, theirs in enumerate(everyone):
         if theirs is not None:
@@ -97,9 +119,9 @@ def agree_on(comm: MPI.Intracomm, **arguments: Any) -> None:
     They are compared as text: what a user passes need not be fit for pickling, nor equal to itself.
     """
     mine = {name: (show(value), _digest(value)) for name, value in arguments.items()}
-    for rank, theirs in enumerate(told := allgather(comm, mine)):
+    for rank, theirs in enumerate(found := allgather(comm, mine)):
         for name, (text, digest) in theirs.items():
-            first = told[0][name]
+            first = found[0][name]
             if digest != first[1]:
                 wrong = ValueError(f"{name} = {text} on rank {rank}: expected {first[0]}, as on rank 0")
                 raise presence_of(comm).together(wrong)
@@ -156,3 +178,122 @@ def _digest(value: object) -> int:
         return zlib.crc32(repr(value).encode(errors="replace"))
     except Exception:
         return 0
+
+
+# --- memory that the ranks of a host share ----------------------------------------------------------------------------
+
+
+class SharedBytes:
+    """Collective over `comm`: `n_bytes` of memory, one on each host; `host` are the ranks on this one.
+
+    OSError on all ranks of `comm` when some host has not enough shared memory.  To be freed with `close`, collectively.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, n_bytes: int) -> None:
+        agree(comm, lambda: _check_room(n_bytes))
+        self._window = MPI.Win.Allocate_shared(n_bytes if host.rank == 0 else 0, 1, comm=host)
+        memory: Any = self._window.Shared_query(0)[0]
+        self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, count=n_bytes)
+
+    def close(self) -> None:
+        """Collective over the host: free the memory; `array` and its views are not to be touched any more."""
+        self._window.Free()
+
+
+def _check_room(n_bytes: int) -> None:
+    with suppress(FileNotFoundError):
+        room = os.statvfs(_WHERE)
+        if n_bytes > room.f_bavail * room.f_frsize:
+            free = room.f_bavail * room.f_frsize / 2**20
+            raise OSError(f"{n_bytes / 2**20:,.0f} MiB of shared memory wanted, {free:,.0f} MiB are free")
+
+
+# --- signals that ask a run to end: it saves first --------------------------------------------------------------------
+
+
+class Signals:
+    """What came on this rank; made by `noted`."""
+
+    def __init__(self) -> None:
+        self.came: signal.Signals | None = None  # the first one
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.came = self.came or signal.Signals(number)
+
+
+@contextmanager
+def noted() -> Iterator[Signals]:
+    """Note SIGTERM and SIGUSR1 in this block, instead of dying of them; what was there before is there again afterwards.
+
+    One that is ignored, or that has a handler already, stays as it is; so do both outside the main thread.
+    """
+    signals = Signals()
+    main = threading.current_thread() is threading.main_thread()
+    ours = [number for number in SIGNALS if main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, signals._note)
+    try:
+        yield signals
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+class _Question:
+    """Is any rank asked to stop?  The answer to a question is that of the step before, so that nobody waits for it."""
+
+    def __init__(self, presence: Presence, signals: Signals) -> None:
+        self._presence, self._signals = presence, signals
+        self._mine, self._any = np.zeros((2, 1), dtype=np.int32)
+        self._request: MPI.Request | None = None
+
+    def __call__(self) -> signal.Signals | None:
+        self._presence.check()
+        self.finish()
+        stop = int(self._any[0])
+        self._mine[0] = self._signals.came or 0
+        self._request = self._presence.comm.Iallreduce(self._mine, self._any, MPI.MAX)
+        return signal.Signals(stop) if stop else None
+
+    def finish(self) -> None:
+        """Complete what has been begun."""
+        if self._request is not None:
+            with self._presence.telling():
+                self._presence.wait(self._request.Test, self, name=_STOP)
+            self._request = None
+
+    def leave(self) -> None:
+        """Let it be: other ranks may never come to it."""
+        self._presence.abandon(self)
+
+
+@contextmanager
+def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals | None]]:
+    """Collective: note SIGTERM and SIGUSR1 in this block; the function that it gives is called in each step, by all ranks.
+
+        with lb_mpi.asked_to_stop(comm) as asked:
+            for step in range(steps):
+                ...
+                if asked():
+                    lb_mpi.save(comm, "saves", step, heat=heat)
+                    break
+
+    It returns the signal that came on any rank, the same on all and in the same step, or None.  A rank receives a signal
+    a step or two later: a reduction of one number runs beside each step, and isn't waited for where the step is longer.
+    """
+    with call(_STOP):
+        presence = presence_of(duplicate(comm))
+        presence.name = _STOP
+    with noted() as signals:
+        question = _Question(presence, signals)
+        signs.saves_at_signal(comm.rank == 0)
+        try:
+            yield question
+        except BaseException as error:
+            question.leave()
+            presence.spread(error)
+            raise
+        finally:
+            signs.saves_at_signal(False)
+        question.finish()
+        presence.close()

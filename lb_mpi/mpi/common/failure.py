@@ -1,15 +1,24 @@
-"""How an exception travels between ranks: as plain text, and the kind of error that the others raise.
+"""How an exception travels between ranks, and what each rank prints of it.
 
-Making it never raises, whatever the exception does.
+It travels as plain text, and the kind of error that the others raise.  Making that never raises, whatever the exception
+does.  The rank that knows the cause of an error that all ranks raise prints the whole traceback, each other one line:
+otherwise every rank prints the same twenty lines, mixed with those of the others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 import traceback
+from types import TracebackType
 from typing import Any, NamedTuple
 
-from lb_mpi.errors import BalanceError, Error, SaveError
+from mpi4py import MPI
+
+from lb_mpi.errors import BalanceError, Error, SaveError, TaskError
+
+TRACEBACK_S = 0.5  # the first rank that ends may end all (python -m mpi4py): those with a traceback come first
 
 _FILES: tuple[type[Exception], ...] = (
     FileExistsError,
@@ -24,37 +33,37 @@ _TOGETHER = "_lb_mpi_raised_by_all_ranks_of"
 
 
 class Failure(NamedTuple):
-    """What one rank tells the others of an exception."""
+    """What one rank sends the others of an exception."""
 
     kind: str  # of _KINDS
     text: str
 
     def error(self, rank: int) -> Exception:
-        """Make what is raised on the ranks to which `rank` has told it."""
+        """Make what is raised on the ranks to which `rank` has sent it."""
         kind = next((kind for kind in _KINDS if kind.__name__ == self.kind), Error)
         return kind(self.text if self.text.startswith("rank ") else f"rank {rank}: {self.text}")
 
 
 def failure(error: BaseException) -> Failure:
-    """Tell of an exception: the bare message of what is wrong with an argument, all that is known of the others."""
+    """Describe an exception: the bare message of what is wrong with an argument; kind, text and place of any other."""
     kind = next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "")
     return Failure(kind, _text(error)) if kind else Failure("Error", f"{describe(error)} {place(error)}")
 
 
 class Failed(NamedTuple):
-    """An exception on this rank, and what the others are told of it."""
+    """An exception on this rank, and what the others receive of it."""
 
     error: BaseException
-    told: Failure
+    sent: Failure
 
 
 def of_argument(error: Exception) -> Failed:
-    """Tell what is wrong with an argument."""
+    """Describe what is wrong with an argument."""
     return Failed(error, failure(error))
 
 
 def of_rows(error: BaseException, rank: int, what: str) -> Failed:
-    """Tell what the user's function has raised: where it was, and with which rows."""
+    """Describe what the user's function has raised: where it was, and with which rows."""
     return Failed(error, Failure("BalanceError", f"rank {rank}, {what}: {describe(error)} {place(error)}"))
 
 
@@ -74,8 +83,8 @@ def place(error: BaseException) -> str:
 
 
 def mark(error: BaseException, ranks: object) -> None:
-    """Note that all of these ranks raise it together, so that none need tell the others of it."""
-    with contextlib.suppress(Exception):  # the user's class may allow no attributes: then the others are told once more
+    """Note that all of these ranks raise it together, so that none need send it."""
+    with contextlib.suppress(Exception):  # the user's class may allow no attributes: then it is sent once more
         setattr(error, _TOGETHER, ranks)
 
 
@@ -94,3 +103,36 @@ def _text(error: BaseException) -> str:
     except BaseException as caught:
         return f"(its text can't be had: str() raised {type(caught).__name__})"
     return text
+
+
+# --- what a rank prints -----------------------------------------------------------------------------------------------
+
+
+def line(error: BaseException, rank: int, size: int) -> str:
+    """Return the line that is enough on this rank; "" where the whole traceback is wanted."""
+    cause = error.__cause__
+    knows = cause is not None and cause.__traceback__ is not None
+    if isinstance(error, TaskError):  # the cause has come to the root without its traceback
+        knows = knows or rank == 0
+    if not isinstance(error, Error) or size == 1 or knows:
+        return ""
+    kind = type(error)
+    return f"rank {rank}: {kind.__module__}.{kind.__qualname__}: {error}"
+
+
+def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an exception that nobody has caught, as sys.excepthook."""
+    text = ""
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        text = line(error, MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
+    if text:
+        print(text, file=sys.stderr, flush=True)
+        time.sleep(TRACEBACK_S)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def install() -> None:
+    """Take the place of Python's own hook; one of the user's stays."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = hook

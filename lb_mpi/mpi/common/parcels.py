@@ -3,9 +3,9 @@
 A parcel's length is a multiple of 64 bytes, and it travels as so many units of 64 bytes: the count of a message is 32 bits
 in Open MPI 5, which as bytes would end at 2 GiB.
 
-Who computes looks for parcels but now and then, and what has come by then is to be found.  An MPI takes some 64 kB from a
-socket at a look, however much there is, and tells of a message when it has all of it.  So a larger parcel is announced by
-a message of 8 bytes, its size, and who has heard that looks as often as it takes.
+A computing rank polls rarely, so one poll must find everything that has arrived.  An MPI reads some 64 kB from a socket
+per poll, however much there is, and reports a message when it has all of it.  So a larger parcel is announced by a message
+of 8 bytes, its size, and its receiver polls as often as the parcel needs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from lb_mpi.mpi.common.presence import presence_of
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag, presence_of
 
 UNIT_BYTES = 64
 LOOK_BYTES = 1 << 16  # that come in one look
-MOST_LOOKS = 64  # at a parcel in a row: whoever it waits for may compute for long
+MOST_LOOKS = 64  # at a parcel in a row: the rank that it waits for may compute for long
 _SIZE = struct.Struct("<q")
 
 Buffer = NDArray[np.uint8]
@@ -53,7 +52,7 @@ def body(buffer: Buffer) -> memoryview:
 
 
 def look(comm: MPI.Comm, tag: int, status: MPI.Status) -> MPI.Message | None:
-    """Take the next message that has come from anywhere, with this tag; None: there is none."""
+    """Return the next message that has come from anywhere, with this tag; None: there is none."""
     # MPICH takes in what has come when it has found nothing: without another look that is found when a block is computed.
     return comm.Improbe(MPI.ANY_SOURCE, tag, status) or comm.Improbe(MPI.ANY_SOURCE, tag, status)
 

@@ -2,19 +2,19 @@
 
     with call("lb_mpi.save"):                   # what this rank does; Ctrl-C is held back
         own = duplicate(comm)                   # a communicator of our own; it has a `Presence`
-        wait(own, own.Iallreduce(mine, all))    # asleep; ends by an error when another rank has told that it can't go on
+        wait(own, own.Iallreduce(mine, all))    # asleep; raises when another rank has sent a failure
 
-Each communicator of a user's that comes to a call of ours gets one duplicate, once, kept as its attribute: the house.  On
-that, a rank that has waited for LB_MPI_HANG_S seconds (60; 0: never) asks all others what they do, and warns once, naming
-those that don't answer.  The law: whoever waits or works on in a loop of ours answers within a quarter of a second; a rank
-in a user's function, one that is outside of lb_mpi, and one that is stopped, don't.  Of the ranks that wait only the lowest
-warns, so that there is one warning in a job.
+Each communicator of a user's that comes to a call of ours gets one duplicate, once, kept as its attribute: the anchor.  On
+it, a rank that has waited for LB_MPI_HANG_S seconds (60; 0: never) asks all others what they do, and warns once, naming
+those that don't answer.  The law: a rank that waits or works in a loop of ours answers within a quarter of a second; one
+that is in a user's function, outside of lb_mpi, or stopped doesn't.  Of the waiting ranks only the lowest warns, so that
+there is one warning in a job.
 
-All other communicators are duplicates of the house, one for each plan, pool, and so on.  On such a one, a rank that can't
-go on tells all others, and whoever waits raises, too.  Afterwards messages may still be under way, which no later
+All other communicators are duplicates of the anchor, one for each plan, pool, and so on.  On such a one, a rank that can't
+go on notifies all others, and every waiting rank raises, too.  Afterwards messages may still be under way, which no later
 communicator must receive, and the MPI may still write to the buffers: both are kept for ever.
 
-While all goes well this costs nothing: nobody looks for anything but who has waited for a while.
+While all goes well this costs nothing: a rank looks for messages only when it has waited for a while.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.failure import describe, is_of_all, mark, place
-from lb_mpi.mpi.common.interrupts import Interrupts, held
-from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap, held
 
 VARIABLE, HANG_S = "LB_MPI_HANG_S", 60.0
 EVERY_S = 0.25  # between two looks for questions
@@ -54,8 +52,34 @@ UNNAMED = "lb_mpi"
 _MESSAGE = struct.Struct("<qq112s")  # _Kind, number of the question, call
 _key = MPI.KEYVAL_INVALID
 _kept: list[Any] = []  # what the MPI may still write to, and communicators with messages under way
-_houses: list[Presence] = []
-_left: list[Presence] = []  # houses whose user has freed the communicator
+_anchors: list[Presence] = []
+_left: list[Presence] = []  # anchors whose user has freed the communicator
+
+
+class Tag(IntEnum):
+    """Who receives a message on a communicator of ours: one table, so that no two kinds of messages can be mixed up."""
+
+    FAILURE = 0  # every wait: a rank can't go on
+    QUESTION = 1  # every wait: what does this rank do?
+    START = 2  # pool, root to all: a map
+    RESULTS = 3  # pool, to the root
+    STEAL = 4  # pool, between ranks of different hosts: ASK, GIVE
+    END = 5  # pool, root to all: the map is over
+    TASK = 6  # pool, root to one: a submitted task
+    RESULT = 7  # pool, to the root: its result
+    CLOSE = 8  # pool, root to all: the pool is closed
+    DRAFTING = 9  # search: all its messages
+    LENDING = 10  # Balancer.map_rows: rows lent, and their results
+    MIGRATION = 11  # Balancer.migrate: rows for good
+    NEIGHBOUR = 12  # NeighbourExchange: a rank's numbers
+    PART = 13  # distribute: a rank's part of the graph
+    PING = 14  # measure: messages of several sizes
+    CLOCK = 15  # records: the clocks of two hosts
+    ANNOUNCED = 16  # parcels: the bytes of a parcel that was announced
+    HALO = 1000  # this and all above, up to MOST: a plan's exchange, by kind of values
+
+
+MOST = 32_767  # MPI promises tags up to this one
 
 
 class _Kind(IntEnum):
@@ -110,7 +134,7 @@ _here = _Here()
 
 
 class call:
-    """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.interrupts`).
+    """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.waiting`).
 
     Blocks may be nested: the outermost name counts.  "" is no call: nobody is warned.  `watched`: who has started the
     program may take it for a hang when nothing happens here for long, and end it.
@@ -144,8 +168,8 @@ class call:
 # --- who is awaited? --------------------------------------------------------------------------------------------------
 
 
-class _RollCall:
-    """Asks and answers on a house."""
+class _Questions:
+    """Asks and answers on a anchor."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
@@ -174,11 +198,11 @@ class _RollCall:
     def serve(self, waited_s: float) -> None:
         """Receive; answer questions."""
         status = MPI.Status()
-        while self.comm.Iprobe(MPI.ANY_SOURCE, Tag.ROLL_CALL, status):
-            heard, source = bytearray(_MESSAGE.size), status.Get_source()
-            self.comm.Recv([heard, MPI.BYTE], source, Tag.ROLL_CALL)
+        while self.comm.Iprobe(MPI.ANY_SOURCE, Tag.QUESTION, status):
+            data, source = bytearray(_MESSAGE.size), status.Get_source()
+            self.comm.Recv([data, MPI.BYTE], source, Tag.QUESTION)
             self.used = True
-            kind, number, name = _MESSAGE.unpack(heard)
+            kind, number, name = _MESSAGE.unpack(data)
             if kind == _Kind.QUESTION:
                 waits = waited_s > _here.hang_s / 2
                 mine = _Kind.SERVES if not _here.call else _Kind.WAITS if waits else _Kind.WORKS
@@ -190,11 +214,11 @@ class _RollCall:
     def _send(self, rank: int, kind: _Kind, number: int, name: str) -> None:
         self.used = True
         buffer = _MESSAGE.pack(kind, number, name.encode(errors="replace"))
-        self._going.append((self.comm.Isend([buffer, MPI.BYTE], rank, Tag.ROLL_CALL), buffer))
+        self._going.append((self.comm.Isend([buffer, MPI.BYTE], rank, Tag.QUESTION), buffer))
 
 
-class _Unsettled:
-    """Stands for the roll call where there is no communicator of ours yet, so that nobody can be asked."""
+class _NobodyToAsk:
+    """Stands for `_Questions` where there is no communicator of ours yet, so that nobody can be asked."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         # Some ranks warn: whichever one is awaited, another one does.
@@ -249,28 +273,28 @@ class Presence:
 
         presence = presence_of(duplicate(comm)); presence.name = "plan"
         presence.check()                        # neither closed nor failed
-        with presence.telling():                # what is raised here, this rank tells all others
+        with presence.telling():                # what is raised here reaches all other ranks
             request = presence.comm.Irecv(...)
             presence.wait(request.Test)         # lb_mpi.Error when another rank has failed
         presence.close()
 
-    `house` is that of the same ranks, None: this is one.  `parent`: a failure that is told there is heard here, too.
+    `anchor` is that of the same ranks, None: this is one.  `parent`: a failure there counts here, too.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, house: Presence | None = None, parent: Presence | None = None, name: str = UNNAMED
+        self, comm: MPI.Intracomm, anchor: Presence | None = None, parent: Presence | None = None, name: str = UNNAMED
     ) -> None:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self._failure: str | None = None
         self._parent = parent
-        self._users: MPI.Intracomm | None = None  # of a house: the user's communicator
-        self._house = self if house is None else house
-        self._roll: _RollCall | _Unsettled = _RollCall(comm) if house is None else house._roll
+        self._users: MPI.Intracomm | None = None  # of a anchor: the user's communicator
+        self._anchor = self if anchor is None else anchor
+        self._questions: _Questions | _NobodyToAsk = _Questions(comm) if anchor is None else anchor._questions
         self._look_at = 0.0
 
     @property
     def failed(self) -> bool:
-        """Some rank has told that it can't go on."""
+        """A rank has sent a failure."""
         return self._failure is not None
 
     def check(self) -> None:
@@ -286,9 +310,9 @@ class Presence:
         if now < self._look_at:
             return
         self._look_at = now + EVERY_S
-        for house in _houses:
-            house._roll.serve(waited_s)  # type: ignore[union-attr]
-        self._roll.look(now, waited_s)
+        for anchor in _anchors:
+            anchor._questions.serve(waited_s)  # type: ignore[union-attr]
+        self._questions.look(now, waited_s)
 
     def wait(
         self,
@@ -299,7 +323,7 @@ class Presence:
         name: str | None = None,
         longest_s: float = LONGEST_NAP_S,
     ) -> None:
-        """Look until `done()`, asleep if it takes long; Error when another rank has told that it can't go on.
+        """Look until `done()`, asleep if it takes long; Error when another rank has sent a failure.
 
         `keep` is what the MPI may still write to if this fails; `late()` is asked, after a second, what is wrong.  `name`:
         of the call, where this rank is in none by now (None: `usual_call`); "": to wait for long is as it should be.
@@ -335,20 +359,20 @@ class Presence:
             waited_s = now - began
             self.look(waited_s)
             if waited_s > FAILED_AFTER_S:
-                self.hear()
+                self.raise_failure()
             if interrupts.pending:
                 interrupted_at = min(interrupted_at, now)
                 if now > interrupted_at + PATIENCE_S:
                     interrupts.check()
             if waited_s > LATE_AFTER_S and late is not None and (wrong := late()) is not None:
-                self._tell(wrong)
+                self._send_failure(wrong)
                 raise Error(wrong)
 
     def spread(self, error: BaseException, *, alone: bool = False) -> None:
-        """Tell all others, once, why this rank can't go on; what all ranks raise together only if `alone` it can't."""
+        """Send a failure to all others, once; for one that all ranks raise together only if this rank leaves `alone`."""
         if self._failure is None and self.comm and (alone or not self.raised_by_all(error)):
             mine = isinstance(error, ValueError | TypeError)
-            self._tell(f"rank {self.comm.rank}: {describe(error)}{'' if mine else f' {place(error)}'}")
+            self._send_failure(f"rank {self.comm.rank}: {describe(error)}{'' if mine else f' {place(error)}'}")
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -361,11 +385,11 @@ class Presence:
 
     def raised_by_all(self, error: BaseException) -> bool:
         """Return whether all ranks raise this together."""
-        return is_of_all(error, self._house)
+        return is_of_all(error, self._anchor)
 
     def together(self, error: BaseException) -> BaseException:
         """Note that all ranks raise this together."""
-        mark(error, self._house)
+        mark(error, self._anchor)
         return error
 
     def close(self, free: Callable[[], None] = lambda: None) -> None:
@@ -379,7 +403,7 @@ class Presence:
         try:
             if self._failure is None:
                 self.wait(comm.Ibarrier().Test, name=f"close of a {self.name}")
-                self._hear()  # a rank may have failed in that very wait, when its part of the barrier had begun
+                self._receive_failure()  # a rank may have failed in that very wait, when its part of the barrier had begun
                 free()
                 comm.Free()
         except BaseException as error:
@@ -391,7 +415,7 @@ class Presence:
             self.comm = MPI.COMM_NULL  # type: ignore[assignment]
 
     def leave(self, error: BaseException) -> None:
-        """End it by this error: all ranks come to this, unless this one is alone in it, and tells them."""
+        """End it by this error: all ranks raise it, or this one alone, and sends a failure to them."""
         self.spread(error)
         if self._failure is None and self.comm:
             self.comm.Free()
@@ -401,12 +425,12 @@ class Presence:
         """Keep for ever what the MPI may still write to."""
         _kept.append(what)
 
-    def hear(self) -> None:
-        """Error when another rank has told that it can't go on."""
+    def raise_failure(self) -> None:
+        """Raise Error when another rank has sent a failure."""
         one: Presence | None = self
         while one is not None:
             if one.comm:
-                one._hear()
+                one._receive_failure()
             one = one._parent
 
     def duplicate(self) -> MPI.Intracomm:
@@ -414,11 +438,11 @@ class Presence:
         self.check()
         with self.telling():
             comm = _idup(self.comm, self)
-        child = Presence(comm, self._house, self)
+        child = Presence(comm, self._anchor, self)
         comm.Set_attr(_keyval(), child)
         return comm
 
-    def _hear(self) -> None:
+    def _receive_failure(self) -> None:
         status = MPI.Status()
         if self.comm.Iprobe(MPI.ANY_SOURCE, Tag.FAILURE, status):
             data = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
@@ -426,7 +450,7 @@ class Presence:
             self._fail(data.tobytes().decode(errors="replace"))
             raise Error(self._failure)
 
-    def _tell(self, text: str) -> None:
+    def _send_failure(self, text: str) -> None:
         self._fail(text)
         data = np.frombuffer(text.encode(errors="replace")[:LONGEST], dtype=np.uint8)
         others = [rank for rank in range(self.comm.size) if rank != self.comm.rank]
@@ -434,9 +458,9 @@ class Presence:
 
     def _fail(self, text: str) -> None:
         self._failure = text
-        if self._users is not None:  # a house is given up: the next call settles again
+        if self._users is not None:  # a anchor is given up: the next call settles again
             users, self._users = self._users, None
-            _houses.remove(self)
+            _anchors.remove(self)
             users.Delete_attr(_keyval())
 
 
@@ -459,16 +483,16 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
         raise ValueError("comm = COMM_NULL: expected a communicator that has not been freed")
     signs.begin()
     with call(UNNAMED):
-        return (_found(comm) or _settle(comm)).duplicate()
+        return (_found(comm) or _make_anchor(comm)).duplicate()
 
 
 def presence_of(comm: MPI.Comm) -> Presence:
-    """Return the presence of a communicator of ours; of a user's, that of its house, or one that can't ask anybody."""
+    """Return the presence of a communicator of ours; of a user's, that of its anchor, or one that can't ask anybody."""
     found = _found(comm)
     if found is None:
         assert isinstance(comm, MPI.Intracomm)
         found = Presence(MPI.COMM_NULL, name=UNNAMED)  # type: ignore[arg-type]
-        found._roll = _Unsettled(comm)
+        found._questions = _NobodyToAsk(comm)
     return found
 
 
@@ -480,7 +504,7 @@ def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: f
 def adopt(comm: MPI.Intracomm, of: MPI.Intracomm) -> Presence:
     """Make the presence of `comm`, which the MPI has made from `of`, a communicator of ours, and takes its place."""
     old = presence_of(of)
-    presence = Presence(comm, old._house, old._parent, old.name)
+    presence = Presence(comm, old._anchor, old._parent, old.name)
     presence.usual_call = old.usual_call
     comm.Set_attr(_keyval(), presence)
     return presence
@@ -504,16 +528,16 @@ def _freed(_comm: MPI.Comm, _keyval: int, presence: Presence) -> None:
     """The MPI frees a communicator.  Nothing of the MPI may be called here."""
     if presence._users is not None:  # the user's own one
         presence._users = None
-        _houses.remove(presence)
+        _anchors.remove(presence)
         _left.append(presence)
 
 
-def _settle(comm: MPI.Intracomm) -> Presence:
-    """Collective: make the house of a user's communicator."""
+def _make_anchor(comm: MPI.Intracomm) -> Presence:
+    """Collective: make the anchor of a user's communicator."""
     while _left:
         one = _left.pop()
-        one._roll.serve(0.0)  # type: ignore[union-attr]
-        if one._roll.used:  # type: ignore[union-attr]
+        one._questions.serve(0.0)  # type: ignore[union-attr]
+        if one._questions.used:  # type: ignore[union-attr]
             _kept.append(one)  # an answer may still come, which no later communicator must receive
         else:
             one.comm.Free()
@@ -523,11 +547,11 @@ def _settle(comm: MPI.Intracomm) -> Presence:
         bare = MPI.Intracomm(own.Split(0, own.rank))
         own.Free()
         own = bare
-    house = Presence(own)
-    house._users = comm
-    _houses.append(house)
-    comm.Set_attr(_keyval(), house)
-    return house
+    anchor = Presence(own)
+    anchor._users = comm
+    _anchors.append(anchor)
+    comm.Set_attr(_keyval(), anchor)
+    return anchor
 
 
 def _idup(comm: MPI.Intracomm, presence: Presence) -> MPI.Intracomm:

@@ -29,7 +29,7 @@ import lb_mpi
 from lb_mpi.files import create
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.facts import library
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.record.events import Clock, Event, Mark, Phase
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.store import About, file_name, header, place, snapshot
@@ -38,6 +38,7 @@ VARIABLE = "LB_MPI_RECORD"
 WRITE_S = 1.0
 ALIGN_S = 10.0
 ROUNDS = 16  # of ping and pong
+LINE_S = 10.0  # of progress where there is no terminal: a line so often
 _files: list[_File] = []  # none, or that of this process
 
 
@@ -151,11 +152,11 @@ def align(comm: MPI.Intracomm, record: Record) -> None:
         return
     now = time.perf_counter()
     due = not record.clocks or now > record.clocks[-1].at + ALIGN_S
-    told: list[tuple[str, bool]] = allgather(comm, (socket.gethostname(), due))
+    found: list[tuple[str, bool]] = allgather(comm, (socket.gethostname(), due))
     first: dict[str, int] = {}
-    for rank, (host, _) in enumerate(told):
+    for rank, (host, _) in enumerate(found):
         first.setdefault(host, rank)
-    if len(first) == 1 or not any(due for _, due in told):
+    if len(first) == 1 or not any(due for _, due in found):
         return
     mine = None
     for leader in list(first.values())[1:]:
@@ -163,7 +164,7 @@ def align(comm: MPI.Intracomm, record: Record) -> None:
             mine = _ask(comm)
         elif comm.rank == 0:
             _answer(comm, leader)
-    offset_s, error_s = allgather(comm, mine)[first[told[comm.rank][0]]] or (0.0, 0.0)
+    offset_s, error_s = allgather(comm, mine)[first[found[comm.rank][0]]] or (0.0, 0.0)
     record.clock(Clock(time.perf_counter(), worlds(comm)[0], offset_s, error_s))
 
 
@@ -195,3 +196,24 @@ def _versions() -> str:
 def _end() -> None:
     for file in _files:
         file.write(time.perf_counter(), ended=True)
+
+
+class ProgressLine:
+    """Called as (done, of): "123 of 2,000 tasks, 12 s, about 180 s left"; rewritten in place on a terminal."""
+
+    def __init__(self) -> None:
+        self._began = self._shown = time.perf_counter()
+
+    def __call__(self, done: int, of: int) -> None:
+        """Show it, if it is time."""
+        now = time.perf_counter()
+        terminal = sys.stderr.isatty()
+        if not terminal and now < self._shown + LINE_S and done < of:
+            return
+        self._shown = now
+        spent = now - self._began
+        left = f", about {spent / done * (of - done):,.0f} s left" if 0 < done < of else ""
+        line = f"{done:,} of {of:,} tasks, {spent:,.0f} s{left}"
+        end = "\n" if done == of or not terminal else ""
+        sys.stderr.write(f"\r{line}\x1b[K{end}" if terminal else f"{line}\n")
+        sys.stderr.flush()

@@ -1,10 +1,39 @@
-"""Waiting without spinning: more ranks than cores is normal, so whoever waits sleeps."""
+"""How a thread waits, when Ctrl-C may interrupt it, and what its time goes into; without MPI.
+
+More ranks than cores is normal, so a rank that waits sleeps, a little longer each time (`Nap`).
+
+A KeyboardInterrupt between the start of a send and the line that keeps its request would leave the send half done, and
+one in a rank's sleep would leave the others waiting for ever.  So a driver holds Ctrl-C back (`held`) while it sends and
+receives, looks for it at each turn, and ends as after any other error: it notifies all ranks.  In the user's code Ctrl-C is
+raised at once.  There is one signal handler in a process, so there is one state, and blocks may be nested: a wait
+within a driver, or a driver within a function that another driver has called.
+
+`Clocks` measure how long a thread computed, waited by itself, or queued for a core, as far as the system reports it.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
+from types import FrameType, TracebackType
+from typing import NamedTuple
 
-from lb_mpi import signs
+from lb_mpi import signs, stops
+from lb_mpi.balancing.estimate import own_time_s
+
+try:
+    from resource import RUSAGE_THREAD, getrusage
+except ImportError:  # not on Linux
+
+    def _gave_up() -> int | None:
+        return None
+else:
+
+    def _gave_up() -> int | None:
+        return getrusage(RUSAGE_THREAD).ru_nvcsw
+
 
 SHORTEST_S = 10e-6
 PATIENCE_S = 1.0  # for which a rank that waits holds Ctrl-C back: the others may be about to come
@@ -29,7 +58,7 @@ class Nap:
         return time.perf_counter() - self._since if self._since else 0.0
 
     def take(self, at_most: float = float("inf")) -> None:
-        """Sleep, a little longer each time, and at most `at_most` seconds; whoever watches is told that this rank lives."""
+        """Sleep, a little longer each time, and at most `at_most` seconds; a supervisor sees that this rank lives."""
         signs.turn()
         began = time.perf_counter()
         self._since = self._since or began
@@ -38,3 +67,158 @@ class Nap:
         self._length = min(1.5 * self._length, self.longest_s)
 
 
+# --- Ctrl-C ------------------------------------------------------------------------------------------------------------
+
+
+class Interrupts:
+    """What came while it was held back."""
+
+    def __init__(self) -> None:
+        self.pending = False
+        self._raising = False
+        self._before: list[bool] = []  # by block of `allowed` or `held`: what was there outside of it
+
+    def check(self) -> None:
+        """Raise the KeyboardInterrupt that was held back, if any."""
+        if self.pending:
+            self.pending = False
+            raise KeyboardInterrupt
+
+    def allowed(self) -> Interrupts:
+        """Run what the user has written in a `with` block of this: there, Ctrl-C is raised at once."""
+        return self
+
+    def __enter__(self) -> None:  # not a generator: a search comes here several times in some microseconds
+        if self.pending:
+            self.check()
+        self._before.append(self._raising)
+        self._raising = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._raising = self._before.pop()
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        if self._raising:
+            raise KeyboardInterrupt
+        self.pending = True
+
+    def _hold(self) -> None:
+        self._before.append(self._raising)
+        self._raising = False
+
+    def _release(self) -> bool:
+        """True when Ctrl-C may be raised from now on."""
+        self._raising = self._before.pop()
+        return self._raising
+
+
+_interrupts = Interrupts()  # of the main thread
+_MAIN = threading.main_thread().ident
+
+
+def interrupts() -> Interrupts:
+    """Return the state of this thread; only the main thread is ever interrupted."""
+    return _interrupts if threading.get_ident() == _MAIN else Interrupts()
+
+
+class held:
+    """Hold Ctrl-C back in this block.  What is still pending at its end, unless an error is on its way, is raised then.
+
+    Where SIGINT isn't Python's own (ignored, a handler of the user's, another thread), nothing changes.
+    """
+
+    __slots__ = ("_installed", "_interrupts")
+
+    def __enter__(self) -> Interrupts:  # not a generator: a pool comes here in each map, which may be a short one
+        one = self._interrupts = interrupts()
+        one._hold()
+        self._installed = one is _interrupts and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._installed:
+            one.pending = False
+            signal.signal(signal.SIGINT, one._note)
+        return one
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        one, raises = self._interrupts, self._interrupts._release()
+        if self._installed:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if raises or self._installed:
+            if kind is None:
+                one.check()
+            elif self._installed:
+                one.pending = False
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+class Look(NamedTuple):
+    """The clocks of a thread."""
+
+    wall_s: float
+    cpu_s: float
+    gave_up: int | None  # how often it has given up the core by itself; None: the system doesn't report it
+    queued_s: float | None  # that it has waited for a core; None: likewise
+    stops: stops.Seen = stops.Seen()  # by launch/throttle
+
+
+class Clocks:
+    """Looks at the clocks of the thread that calls `begin`, until `end`."""
+
+    def __init__(self) -> None:
+        self._queue: int | None = None  # descriptor of what Linux reports of this thread's queueing
+        self._thread = 0  # whose it is
+
+    def begin(self) -> None:
+        """From now on, in this thread; again and again costs little."""
+        if self._thread == threading.get_ident():
+            return
+        self.end()
+        self._thread = threading.get_ident()
+        try:
+            self._queue = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._queue = None
+
+    def before(self) -> Look:
+        """Look at the clocks before something is run."""
+        wall_s = time.perf_counter()  # first here and last in `after`: what is read lies within
+        return Look(wall_s, *self._within())
+
+    def after(self) -> Look:
+        """Look at the clocks when it has been run."""
+        within = self._within()
+        return Look(time.perf_counter(), *within)
+
+    def _within(self) -> tuple[float, int | None, float | None, stops.Seen]:
+        queued_s = None
+        if self._queue is not None:
+            fields = os.pread(self._queue, 100, 0).split()  # nanoseconds on a core, nanoseconds in a queue, time slices
+            queued_s = 1e-9 * int(fields[1])
+        return time.thread_time(), _gave_up(), queued_s, stops.read()
+
+    def end(self) -> None:
+        """Look no more."""
+        if self._queue is not None:
+            os.close(self._queue)
+        self._queue, self._thread = None, 0
+
+
+def own_s(before: Look, after: Look) -> float:
+    """Seconds that what was run between two looks takes by itself; see `lb_mpi.balancing.estimate.own_time_s`."""
+    n_stops, stopped_s = after.stops.n - before.stops.n, after.stops.seconds - before.stops.seconds
+    gave_up = _difference(before.gave_up, after.gave_up)
+    return own_time_s(
+        after.wall_s - before.wall_s - stopped_s,
+        after.cpu_s - before.cpu_s,
+        None if gave_up is None else max(0, gave_up - n_stops),  # to be stopped counts as giving up the core
+        _difference(before.queued_s, after.queued_s),
+    )
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before

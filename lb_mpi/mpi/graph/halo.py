@@ -25,9 +25,8 @@ from lb_mpi.distributing.halo import Part
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.mpi.common.collective import duplicate, wait
-from lb_mpi.mpi.common.presence import presence_of
+from lb_mpi.mpi.common.presence import MOST, Tag, presence_of
 from lb_mpi.mpi.common.recorder import recorder
-from lb_mpi.mpi.common.tags import MOST, Tag
 from lb_mpi.partitioning.quality import MappingCost
 
 MOST_KINDS = 16

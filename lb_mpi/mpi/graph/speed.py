@@ -22,8 +22,8 @@ from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened, raise_together
-from lb_mpi.mpi.common.interrupts import interrupts
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.waiting import interrupts
 
 Kernel = Callable[[int], object]
 

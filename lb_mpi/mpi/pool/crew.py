@@ -15,14 +15,12 @@ from mpi4py import MPI
 
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.mpi.common.carrier import Carrier, Part, Spent
-from lb_mpi.mpi.common.clocks import Clocks
 from lb_mpi.mpi.common.collective import allgather, duplicate
-from lb_mpi.mpi.common.interrupts import Interrupts
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
-from lb_mpi.mpi.common.presence import Presence, presence_of
+from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import Clocks, Interrupts
 from lb_mpi.mpi.pool.functions import Functions
 from lb_mpi.mpi.pool.messages import numbers_parcel, read_numbers, read_steal, steal_parcel
 from lb_mpi.mpi.pool.shelf import Shelf

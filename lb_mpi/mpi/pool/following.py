@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.mpi.common.interrupts import Interrupts
 from lb_mpi.mpi.common.parcels import Buffer, body
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.crew import MAP, TASK, Crew
 from lb_mpi.mpi.pool.items import Coming
 from lb_mpi.mpi.pool.messages import (

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from lb_mpi import checks
 from lb_mpi.errors import Error
-from lb_mpi.mpi.common.interrupts import Interrupts
 from lb_mpi.mpi.common.parcels import Buffer
-from lb_mpi.mpi.common.progress import ProgressLine
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.recorder import ProgressLine
+from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.crew import INLINE_BYTES, MAP, Crew
 from lb_mpi.mpi.pool.digest import digest
 from lb_mpi.mpi.pool.functions import Sent

@@ -16,9 +16,8 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.common.presence import Tag, closed, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
-from lb_mpi.mpi.common.presence import closed, presence_of
-from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.pool import served
 from lb_mpi.mpi.pool.crew import MAP, Crew
 from lb_mpi.mpi.pool.following import Followed, follow, serve

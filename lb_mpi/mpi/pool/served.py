@@ -8,8 +8,7 @@ from mpi4py import MPI
 
 from lb_mpi import checks
 from lb_mpi.errors import Error
-from lb_mpi.mpi.common.presence import hang_s
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag, hang_s
 from lb_mpi.mpi.pool.crew import Crew
 from lb_mpi.mpi.pool.following import serve
 from lb_mpi.mpi.pool.submitting import Leader

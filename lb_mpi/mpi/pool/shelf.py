@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi.mpi.common.collective import SharedBytes
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, unit
-from lb_mpi.mpi.common.shared import SharedBytes
 
 Wait = Callable[[Callable[[], bool]], None]
 LEAST = 1 << 20  # bytes

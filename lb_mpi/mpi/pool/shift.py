@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from lb_mpi.mpi.common.clocks import own_s
-from lb_mpi.mpi.common.interrupts import Interrupts
 from lb_mpi.mpi.common.parcels import Parcels
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.waiting import Interrupts, own_s
 from lb_mpi.mpi.pool.crew import Crew
 from lb_mpi.mpi.pool.messages import (
     Failure,

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from lb_mpi.checks import show
-from lb_mpi.mpi.common.interrupts import Interrupts
 from lb_mpi.mpi.common.parcels import Buffer
-from lb_mpi.mpi.common.presence import closed
+from lb_mpi.mpi.common.presence import Tag, closed
 from lb_mpi.mpi.common.recorder import running
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.crew import TASK, Crew
 from lb_mpi.mpi.pool.functions import dumps
 from lb_mpi.mpi.pool.messages import failure_of, numbers_parcel, read_numbers, task_error, unpack_failure

@@ -1,6 +1,6 @@
 """mpi4py with timed communicators, requests and messages in the place of its own.
 
-Each class is a subclass of mpi4py's that does the same and tells a Recorder.  `install` puts them, and COMM_WORLD and
+Each class is a subclass of mpi4py's that does the same and reports to a Recorder.  `install` puts them, and COMM_WORLD and
 COMM_SELF made of them, where `mpi4py.MPI` has its own; what is made from a timed communicator is one, too.  No message is
 added on the program's communicators, and none is left out.  What is not timed, windows and files, is noted when the program
 uses it.
@@ -18,10 +18,8 @@ from typing import Any
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.waiting import Nap
-from lb_mpi.mpi.profile import timed_requests as requests
-from lb_mpi.mpi.profile.profiling import Recorder, n_bytes
-from lb_mpi.mpi.profile.timed import Timed, argument
-from lb_mpi.profiling.calls import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
+from lb_mpi.mpi.profile.timed import Recorder, Timed, argument, n_bytes
+from lb_mpi.profiling.profile import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
 
 Way = Callable[[str, Any], Any]  # from a method's name and mpi4py's own to the timed one
 
@@ -37,7 +35,7 @@ RECEIVES = {  # positions of source and status, name of what is sent in the same
     "Sendrecv": (4, 6, "sendbuf"),
     "Sendrecv_replace": (3, 5, "buf"),
 }
-STARTS = {  # position and name of the argument that tells with whom
+STARTS = {  # position and name of the argument that names the other rank
     **dict.fromkeys(("isend", "issend", "ibsend", "Isend", "Issend", "Ibsend", "Irsend"), (1, "dest")),
     **dict.fromkeys(("Send_init", "Ssend_init", "Bsend_init", "Rsend_init"), (1, "dest")),
     **dict.fromkeys(("irecv", "Irecv", "Recv_init"), (1, "source")),
@@ -160,22 +158,17 @@ class Installed:
     def _of_messages(self, name: str) -> dict[str, Way]:
         timed = self._timed
 
-        def by(way: Callable[..., Any]) -> Way:
-            return partial(way, self._recorder)
-
         if name == "Message":
-            ways: dict[str, Way] = dict.fromkeys(("recv", "Recv"), by(requests.receive_message))
+            ways: dict[str, Way] = dict.fromkeys(("recv", "Recv"), timed.receive_message)
             ways |= dict.fromkeys(("irecv", "Irecv"), timed.call)
             return ways | dict.fromkeys(("probe", "Probe", "iprobe", "Iprobe"), self._probe)
         if name == "Prequest":
-            return {"Start": by(requests.restart), "Startall": by(requests.restart_all)}
-        ways = {"wait": by(requests.wait), "Wait": by(requests.wait)}
-        ways |= dict.fromkeys(("waitall", "Waitall"), by(requests.wait_all))
-        ways |= dict.fromkeys(("waitany", "Waitany", "waitsome", "Waitsome"), by(requests.wait_some))
+            return {"Start": timed.restart, "Startall": timed.restart_all}
+        ways = {"wait": timed.wait, "Wait": timed.wait}
+        ways |= dict.fromkeys(("waitall", "Waitall"), timed.wait_all)
+        ways |= dict.fromkeys(("waitany", "Waitany", "waitsome", "Waitsome"), timed.wait_some)
         ways |= dict.fromkeys(("test", "Test"), timed.call)
-        ways |= dict.fromkeys(
-            ("testall", "Testall", "testany", "Testany", "testsome", "Testsome"), by(requests.test_all)
-        )
+        ways |= dict.fromkeys(("testall", "Testall", "testany", "Testany", "testsome", "Testsome"), timed.test_all)
         return ways | dict.fromkeys(("fromhandle", "fromint", "f2py"), self._by_class)
 
     def _abort(self, word: str, plain: Any) -> Callable[..., Any]:

@@ -19,8 +19,7 @@ from numpy.typing import ArrayLike
 from lb_mpi.checks import choice, show
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.common.presence import adopt, call, presence_of
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag, adopt, call, presence_of
 from lb_mpi.mpi.rows.process_graph import graph_of_ranks
 
 METHODS = ("neighbourhood", "paper")

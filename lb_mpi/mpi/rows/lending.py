@@ -17,10 +17,9 @@ from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Kind, Message, 
 from lb_mpi.balancing.rowsets import count, numbers
 from lb_mpi.mpi.common.carrier import Part, Spent
 from lb_mpi.mpi.common.failure import Failed, of_rows
-from lb_mpi.mpi.common.interrupts import Interrupts
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Presence
-from lb_mpi.mpi.common.waiting import PATIENCE_S
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts
 from lb_mpi.mpi.rows.rows import (
     Results,
     Rows,

@@ -18,10 +18,9 @@ from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads, imbalance, lower_bound
 from lb_mpi.mpi.common.collective import agree, raise_together, wait
 from lb_mpi.mpi.common.failure import Failed, of_rows
-from lb_mpi.mpi.common.interrupts import interrupts
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
-from lb_mpi.mpi.common.presence import presence_of
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag, presence_of
+from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.rows.flows import Flows
 from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
 

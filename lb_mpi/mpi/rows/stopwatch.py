@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.emulate import Varying, throttle
-from lb_mpi.mpi.common.clocks import Clocks, own_s
+from lb_mpi.mpi.common.waiting import Clocks, own_s
 
 
 class Measured:

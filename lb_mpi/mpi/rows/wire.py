@@ -7,7 +7,7 @@ import struct
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
-from lb_mpi.mpi.common.tags import Tag
+from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.rows.rows import HEADER_BYTES
 
 _NUMBER = struct.Struct("<q")

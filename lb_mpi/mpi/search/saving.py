@@ -18,17 +18,15 @@ from mpi4py import MPI
 from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import SaveError, Stopped
-from lb_mpi.mpi.common.collective import agree, allgather, bcast
+from lb_mpi.mpi.common.collective import Signals, agree, allgather, bcast, noted
 from lb_mpi.mpi.common.presence import presence_of
 from lb_mpi.mpi.common.recorder import mark_save
-from lb_mpi.mpi.common.stopping import Signals, noted
 from lb_mpi.saving.folder import Folder, Part, Saves
 from lb_mpi.saving.folder import Saved as OnDisk
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Send
-from lb_mpi.searching.reporting import ROOT
 from lb_mpi.searching.saves import Commit, Open, Receipt, Saved, Write, unpack_parts
-from lb_mpi.searching.searcher import Searcher
+from lb_mpi.searching.searcher import ROOT, Searcher
 
 KIND = "search"
 
@@ -179,8 +177,8 @@ def find(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bou
             presence_of(comm).together(error)
             raise
         if found is not None and wrong:
-            told = f"{'; '.join(wrong)}: going on from save {found.number}, which was saved before"
-            agree(comm, lambda: warnings.warn(told, RuntimeWarning, stacklevel=6) if comm.rank == 0 else None)
+            text = f"{'; '.join(wrong)}: going on from save {found.number}, which was saved before"
+            agree(comm, lambda: warnings.warn(text, RuntimeWarning, stacklevel=6) if comm.rank == 0 else None)
     except BaseException:
         folder.close()
         raise
@@ -188,7 +186,7 @@ def find(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bou
 
 
 def describe(problem: object, bound: Bound | None) -> dict[str, Any]:
-    """Tell what is searched from other things: what a save has to agree with."""
+    """Name what is searched: what a save has to agree with."""
     kind = type(problem)
     return {"problem": f"{kind.__module__}.{kind.__qualname__}", "bound": None if bound is None else bound.sense}
 

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
+import struct
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
 from lb_mpi import checks
 from lb_mpi.emulate import Varying, throttle, throttled
+from lb_mpi.errors import SearchError
 from lb_mpi.graph import ring_order
 from lb_mpi.mpi.common.carrier import Carrier, Part
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, bcast, opened
-from lb_mpi.mpi.common.interrupts import Interrupts, interrupts
-from lb_mpi.mpi.common.parcels import Parcels
-from lb_mpi.mpi.common.presence import Presence, presence_of
+from lb_mpi.mpi.common.failure import describe, place
+from lb_mpi.mpi.common.parcels import Buffer, Parcels, body, parcel
+from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.search import messages
-from lb_mpi.mpi.search.result import RankStats, SearchResult, collect
+from lb_mpi.mpi.common.waiting import Interrupts, interrupts
 from lb_mpi.mpi.search.saving import Saving, saved
-from lb_mpi.record.events import Phase
+from lb_mpi.record.events import Phase, Step
 from lb_mpi.searching.bound import Bound, check_bound
-from lb_mpi.searching.guard import Guard, check_problem, check_route, check_savable
-from lb_mpi.searching.options import Options
+from lb_mpi.searching.drafting import Kind, Message, Send
+from lb_mpi.searching.guard import Guard, Options, Quantum, check_problem, check_route, check_savable
 from lb_mpi.searching.problem import Problem
-from lb_mpi.searching.quantum import Quantum
-from lb_mpi.searching.recorded import Drafts, step
-from lb_mpi.searching.reporting import ROOT, Report
-from lb_mpi.searching.searcher import Searcher, Work
+from lb_mpi.searching.searcher import ROOT, DraftRecord, Reason, Report, Searcher, Work, step
+from lb_mpi.table import Table
 
-__all__ = ["RankStats", "SearchResult", "search"]
+_HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
 
 
 def search(
@@ -149,7 +149,7 @@ class _Rank(Part):
         self.searcher, self._guard, self._parcels, self._saving = searcher, guard, parcels, saving
         self._settings, self._quantum = settings, settings.quantum
         self.record = recorder(parcels.comm)
-        self._drafts = Drafts(self.record, searcher.rank, worlds(parcels.comm))
+        self._drafts = DraftRecord(self.record, searcher.rank, worlds(parcels.comm))
         self._drafts.use(settings.options)
         self.start = time.perf_counter()
         self.cpu_s = self.work_s = self.poll_s = 0.0
@@ -166,11 +166,11 @@ class _Rank(Part):
     def turn(self, now: float) -> bool:
         searcher = self.searcher
         self._began = now
-        arrived = messages.take(self._parcels)
+        arrived = take(self._parcels)
         sends = searcher.turn(now - self.start, arrived)
         if self._saving is not None:
             sends += self._saving.serve(searcher)
-        messages.send(self._parcels, sends)
+        send(self._parcels, sends)
         turned = time.perf_counter()
         searcher.attempt(self._call_back, now - self.start)
         self._aside_s = time.perf_counter() - turned  # the callbacks' own time is not polling cost
@@ -179,7 +179,7 @@ class _Rank(Part):
         return bool(arrived or sends)
 
     def look(self, presence: Presence, waited_s: float) -> None:
-        self.searcher.attempt(presence.look, waited_s)  # where warnings are errors, all are told
+        self.searcher.attempt(presence.look, waited_s)  # where warnings are errors, this ends the search on all ranks
 
     def interrupted(self, interrupts: Interrupts, _waited_s: float) -> None:
         self.searcher.attempt(interrupts.check)
@@ -221,7 +221,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
     rank = _Rank(searcher, guard, parcels, settings, saving)
     Carrier(presence_of(comm), rank.record, settings.slow, longest_nap_s=settings.longest_nap_s).carry(rank, interrupts())
     ended = time.perf_counter()
-    rank.record.enter(Phase.WAITING, ended)  # for the last one to hear that it is over
+    rank.record.enter(Phase.WAITING, ended)  # for the last rank to end
     parcels.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(allgather(comm, searcher.sharing.bound.best))
@@ -232,3 +232,174 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
     rank.record.step(whole)
     align(comm, rank.record)
     return collect(parcels, searcher, whole, None if saving is None else saving.stopped)
+
+
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RankStats:
+    """What one rank did in a search: its `Step` in the words of a search."""
+
+    units: int  # units of work done
+    balances: int  # parts of work received from others
+    drafts: int  # DRAFTING tokens started
+    messages: int  # messages sent, of all kinds
+    seconds: float  # wall-clock time from the common start to the end
+    emulated_speed: float  # relative, 1.0: none
+    cpu_s: float  # CPU time of the user's work
+    busy_fraction: float  # cpu_s / emulated_speed / seconds
+    poll_fraction: float  # time spent with messages between work quanta / (that + time of the quanta)
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found, the same on all ranks."""
+
+    value: Any  # the ranks' results, merged in rank order
+    found: bool  # ended by an answer (False: all work was done)
+    seconds: float  # wall-clock time of the slowest rank
+    lower_bound_s: float  # CPU seconds of user work in this run / sum of speeds
+    ranks: list[RankStats]  # of each rank, in order
+
+    @property
+    def balances(self) -> int:
+        """Parts of work that were moved."""
+        return sum(rank.balances for rank in self.ranks)
+
+    @property
+    def messages(self) -> int:
+        """Messages sent, of all kinds."""
+        return sum(rank.messages for rank in self.ranks)
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of user work on all ranks."""
+        return sum(rank.cpu_s for rank in self.ranks)
+
+    def report(self) -> str:
+        """Lay out what each rank did as a table, to be printed."""
+        lines = [
+            (str(rank), f"{one.units:,}", f"{one.balances:,}", f"{one.messages:,}", f"{one.cpu_s:.3f}",
+             f"{max(0.0, 1.0 - one.busy_fraction):.1%}")
+            for rank, one in enumerate(self.ranks)
+        ]  # fmt: skip
+        return (
+            f"{Table(('rank', 'units', 'parts received', 'messages', 'computing s', 'idle'), lines)}\n"
+            f"{self.seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle"
+        )
+
+
+def collect(
+    parcels: Parcels, searcher: Searcher, step: Step, stopped: Callable[[MPI.Intracomm], NoReturn] | None = None
+) -> SearchResult:
+    """Collective, when the search is over on all ranks and its messages are drained: the result, or the error of all.
+
+    `stopped` is called when a signal has ended it.
+    Only rank 0 merges, so that there is one value and one failure; results travel as bytes that each rank has pickled.
+    """
+    rank = searcher.rank
+    pickled = b""
+    if searcher.error is None and searcher.reason is not Reason.STOPPED:
+        pickled = searcher.attempt(_pickled, searcher) or b""
+    ranks = [_stats(each) for each in _raise_any(parcels, searcher, step)]
+    if searcher.reason is Reason.STOPPED and stopped is not None:
+        stopped(parcels.comm)
+    send(parcels, [(ROOT, Message(Kind.RESULT, rank, payload=pickled))])
+    if rank == ROOT:
+        results = _await(parcels, searcher.size)
+        merged = searcher.attempt(_merged, searcher, results) or b""
+        answer = Message(Kind.RESULT, ROOT, payload=merged)
+        send(parcels, [(other, answer) for other in range(searcher.size)])
+    (merged,) = _await(parcels, 1)
+    value = searcher.attempt(pickle.loads, merged) if merged else None
+    parcels.drain()
+    _raise_any(parcels, searcher, step)
+    return SearchResult(
+        value=value,
+        found=searcher.reason is Reason.FOUND,
+        seconds=max(each.seconds for each in ranks),
+        lower_bound_s=sum(each.cpu_s for each in ranks) / sum(each.emulated_speed for each in ranks),
+        ranks=ranks,
+    )
+
+
+def _pickled(searcher: Searcher) -> bytes:
+    return pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL)
+
+
+def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
+    value, *others = (pickle.loads(result) for result in results)
+    for other in others:
+        value = searcher.problem.merge(value, other)
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+
+def _await(parcels: Parcels, n: int) -> list[bytes]:
+    """The payloads of the next `n` messages, in the order of their ranks."""
+    messages: list[Message] = []
+
+    def complete() -> bool:
+        messages.extend(message for _, message in take(parcels))
+        return len(messages) >= n
+
+    presence_of(parcels.comm).wait(complete, parcels)
+    return [message.payload for message in sorted(messages, key=lambda message: message.source)]
+
+
+def _stats(step: Step) -> RankStats:
+    cpu_s, at_work_s = step.useful_s * step.speed, step.serving_s + step.busy_s
+    return RankStats(
+        units=int(step.units),
+        balances=int(step.moved),
+        drafts=int(step.asked),
+        messages=int(step.messages),
+        seconds=step.seconds,
+        emulated_speed=step.speed,
+        cpu_s=cpu_s,
+        busy_fraction=step.useful_s / step.seconds,
+        poll_fraction=step.serving_s / at_work_s if step.busy_s else 0.0,
+    )
+
+
+def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
+    """Collective: the ranks' steps; when some rank has failed, every rank raises."""
+    error = searcher.error
+    mine = None if error is None else f"rank {searcher.rank}: {_in_words(error)}"
+    everyone, together = allgather(parcels.comm, (mine, step)), presence_of(parcels.comm).together
+    errors = [theirs for theirs, _ in everyone if theirs is not None]
+    if error is not None and not isinstance(error, Exception):
+        raise together(error)
+    if errors:
+        raise together(SearchError("; ".join(errors))) from error
+    return [each for _, each in everyone]
+
+
+def _in_words(error: BaseException) -> str:
+    return str(error) if isinstance(error, SearchError) else f"{describe(error)} {place(error)}"
+
+
+# --- messages as parcels: a header, then the payload ------------------------------------------------------------------
+
+
+def pack(message: Message) -> Buffer:
+    """Return the parcel of a message."""
+    kind, source, seq, pid, load, payload = message
+    return parcel(_HEADER.pack(kind, source, seq, pid, load, len(payload)), [payload])
+
+
+def unpack(buffer: Buffer) -> Message:
+    """Return the message in a parcel."""
+    kind, source, seq, pid, load, n = _HEADER.unpack_from(buffer.data)
+    return Message(Kind(kind), source, seq, pid, load, bytes(body(buffer)[:n]))
+
+
+def send(parcels: Parcels, sends: Iterable[Send]) -> None:
+    """Start to send messages; returns at once."""
+    for destination, message in sends:
+        parcels.send(destination, Tag.DRAFTING, pack(message))
+
+
+def take(parcels: Parcels) -> list[tuple[int, Message]]:
+    """Return the (source, message) that have arrived, those of one source in their order."""
+    return [(source, unpack(buffer)) for source, _, buffer in parcels.take()]
