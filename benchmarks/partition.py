@@ -36,7 +36,7 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine, read_machine, write_machine
 from lb_mpi.partitioning import multilevel
-from lb_mpi.partitioning.bisect import Starts, spectral_bisection, split
+from lb_mpi.partitioning.multilevel import Starts, spectral_bisection, split
 from lb_mpi.partitioning.partition import EFFORTS, partition
 from lb_mpi.partitioning.quality import partition_metrics
 

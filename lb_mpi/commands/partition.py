@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     options = {name: getattr(args, name) for name in ("imbalance", "effort", "seed", "method")} | aims
     graph = as_graph(args.graph)
     if args.fiedler:
-        from lb_mpi.partitioning.bisect import fiedler  # late: it brings numba
+        from lb_mpi.partitioning.multilevel import fiedler  # late: it brings numba
     began = time.perf_counter()
     if args.parts is None:  # a small one first: the kernels are compiled, or read, and that is no partitioning
         if sys.stderr.isatty():

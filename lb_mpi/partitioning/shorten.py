@@ -17,11 +17,11 @@ from numba import njit
 
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.machine import Machine
-from lb_mpi.partitioning.balance import Connections, Parts, find_connections, find_parts, move
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through
 from lb_mpi.partitioning.compiled import State, borrowing, inlined, random_state, shuffle
 from lb_mpi.partitioning.multilevel import multilevel
 from lb_mpi.partitioning.quality import mapping_cost
+from lb_mpi.partitioning.refine import Connections, Parts, find_connections, find_parts, move
 
 # --- Refinement by time: moves of vertices after which the slower ranks of a machine are done sooner ------------------
 #

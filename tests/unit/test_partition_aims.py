@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from lb_mpi.graph import Graph, mesh
 from lb_mpi.machine import Machine
-from lb_mpi.partitioning.balance import find_connections, find_parts, move
 from lb_mpi.partitioning.coarsen import csr
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import mapping_cost, partition_metrics
+from lb_mpi.partitioning.refine import find_connections, find_parts, move
 from lb_mpi.partitioning.shorten import Costs, Scale, find_times, look, refine_time, seconds_of, shorten
 
 
