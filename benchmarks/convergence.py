@@ -1,20 +1,9 @@
-"""How soon diffusion converges: the experiments of Jin & Wang, what came after them, on real ranks, and at scale.
+"""How soon diffusion converges: each scheme on meshes, and up to a hundred thousand ranks.
 
-    python -m benchmarks.convergence [--out out] [--seeds 20] [--no-plots]
+    python -m benchmarks.convergence [--seeds 20]
 
-prints the table of steps (medians over seeds, beside those of reference where there are any) and where schemes that only
-know their neighbours overtake the one that gathers all loads; and draws, with the extra `plot` installed:
-
-    diffusion_5x5.png        as the paper's figure 2: times, speeds and net flow on a 5x5 mesh, before and after
-    diffusion_curves.png     as the paper's figure 3: imbalance against steps, meshes of 16 to 1024 nodes
-    diffusion_schemes.png    imbalance against steps for every scheme on the 16x16 mesh
-
-    mpiexec -n 25 python -m benchmarks.convergence --real [--seeds 3] [--exchange paper]
-
-compares the steps on real ranks, more of them than cores if need be, with those in simulation, and measures which scheme is
-balanced first, with the exchange of the paper beside the MPI's collective.
-
-Speeds are uniform in 4..16 and drawn before the times, which are uniform in 5..15.
+prints the table of steps: medians over seeds, beside those of reference where there are any.  Speeds are uniform in 4..16,
+and drawn before the times, which are uniform in 5..15.  What the papers print is in `python -m benchmarks.papers`.
 
     python -m benchmarks.convergence --large [GRAPHS]
 
@@ -34,26 +23,18 @@ a torus of all ranks beside process graphs that follow the hosts (`lb_mpi.graph.
 from __future__ import annotations
 
 import math
-import statistics
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.measuring import command, pyplot
+from benchmarks.measuring import command
 from lb_mpi.diffusion.diffusion import MAX_STEPS, Balance, Diffusion, balance, prepare
 from lb_mpi.diffusion.setup import Setup, usual_scheme
-from lb_mpi.graph import Floats, Graph, host_graph, most_square_mesh, parse
+from lb_mpi.graph import Floats, Graph, host_graph, parse
 
-if TYPE_CHECKING:
-    from mpi4py import MPI  # only --real begins MPI
-
-    from lb_mpi.mpi.rows.diffuse import Diffused, Diffuser
-
-EXCHANGES = ("neighbourhood", "paper")  # as in lb_mpi.mpi.rows.exchange, which takes MPI to import
 MESHES = ("mesh:5x5", "mesh:8x8", "mesh:16x16", "mesh:32x32")
-LATENCY_S, BANDWIDTH = 5e-6, 1e10  # of the model: seconds, bytes per second
+LATENCY_S = 5e-6  # of a step, in the model
 
 
 # --- drawn problems, and the steps that are wanted --------------------------------------------------------------------
@@ -108,226 +89,22 @@ def median_steps(name: str, scheme: str, tau: str, seeds: int) -> list[float]:
     return [float(median) for median in np.median(steps, axis=0)]
 
 
-def table_of_steps(seeds: int) -> tuple[list[str], dict[tuple[str, str, str], list[float]]]:
-    """Lines of Markdown; and the medians by scheme, tau and mesh."""
+def table_of_steps(seeds: int) -> list[str]:
+    """Lines of Markdown."""
     lines = [
         f"Neighbour-exchange steps to an imbalance of 5 % / 1 % / 1e-6, medians of {seeds} seeds (reference in brackets)",
         "",
         "| scheme, tau | " + " | ".join(MESHES) + " |",
         "|---" * (len(MESHES) + 1) + "|",
     ]
-    medians: dict[tuple[str, str, str], list[float]] = {}
     for (scheme, tau), reference in REFERENCE.items():
         cells = []
         for name in MESHES:
-            medians[scheme, tau, name] = median_steps(name, scheme, tau, seeds)
-            cell = "/".join(f"{median:g}" for median in medians[scheme, tau, name])
+            cell = "/".join(f"{median:g}" for median in median_steps(name, scheme, tau, seeds))
             cells.append(cell + (f" ({'/'.join(map(str, reference[name]))})" if name in reference else ""))
         title = scheme if scheme == "dimension_exchange" else f"{scheme}, {tau}"
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
-    return lines, medians
-
-
-def table_of_cost(medians: dict[tuple[str, str, str], list[float]]) -> list[str]:
-    """Where schemes that know only their neighbours win: microseconds to 5 % in a simple model of a network.
-
-    A step costs one latency and the stopping test is overlapped (cg: its sums can't be); direct costs an allgather
-    and a scatter (each latency times log2 P, and 8 bytes for each load or flow), and solving, which is measured here.
-    """
-    lines = [
-        f"Microseconds to 5 % at {LATENCY_S * 1e6:g} us latency and {BANDWIDTH / 1e9:g} GB/s",
-        "",
-        "| mesh | fos, paper | sos, paper | cg, uniform | direct |",
-        "|---" * 5 + "|",
-    ]
-    for name in MESHES:
-        case = draw(name, 0)
-        setup, loads = prepare(case.graph, case.speeds, "direct"), case.speeds * case.times
-        begin = time.perf_counter()
-        for _ in range(20):
-            Diffusion(setup, loads).step()
-        solving_s = (time.perf_counter() - begin) / 20
-        rounds = math.ceil(math.log2(case.graph.n))
-        fos, sos = (LATENCY_S * medians[scheme, "paper", name][0] for scheme in ("fos", "sos"))
-        cg = LATENCY_S * (1 + rounds) * medians["cg", "uniform", name][0]
-        direct = 2 * LATENCY_S * rounds + 8 * (case.graph.n + 2 * case.graph.n_edges) / BANDWIDTH + solving_s
-        cells = " | ".join(f"{seconds * 1e6:.0f}" for seconds in (fos, sos, cg, direct))
-        lines.append(f"| {name} | {cells} |")
     return lines
-
-
-# --- plots -----------------------------------------------------------------------------------------------------------
-
-
-def plot_mesh(plt: Any, path: Path, seeds: int) -> None:
-    """Times, speeds, and net flow on a 5x5 mesh, before and after (the paper's figure 2), for a seed of median steps."""
-    results = [draw("mesh:5x5", seed).balance("fos", "paper", 0.05) for seed in range(seeds)]
-    seed = int(np.argsort([result.steps for result in results], kind="stable")[seeds // 2])
-    case, result = draw("mesh:5x5", seed), results[seed]
-    after = result.loads / case.speeds
-    scale = plt.matplotlib.colors.Normalize(case.times.min(), case.times.max())
-    figure, axes = plt.subplots(1, 2, figsize=(15, 7.6), layout="constrained")
-    titles = (
-        f"before (seed {seed}): imbalance {result.imbalance[0]:.1%}; arrows: work to be moved",
-        f"after {result.steps} steps: imbalance {result.imbalance[-1]:.1%}",
-    )
-    rows, columns = np.divmod(np.arange(case.graph.n), 5)
-    for axis, times, title in zip(axes, (case.times, after), titles, strict=True):
-        axis.set_title(title)
-        axis.scatter(
-            columns, rows, s=100 + 130 * case.speeds, c=times, cmap="YlOrRd", norm=scale, edgecolors="black", zorder=3
-        )
-        for k in range(case.graph.n):
-            text = f"{times[k]:.1f}\ns {case.speeds[k]:.1f}"
-            colour = "white" if scale(times[k]) > 0.7 else "black"
-            axis.text(columns[k], rows[k], text, color=colour, ha="center", va="center", fontsize=8, zorder=4)
-        for tail, head, amount in zip(*case.graph.edges(), result.flow, strict=True):
-            axis.plot(columns[[tail, head]], rows[[tail, head]], color="0.85", lw=1, zorder=1)
-            if axis is axes[0]:
-                source, target = (tail, head) if amount > 0 else (head, tail)
-                middle = np.array([columns[[tail, head]].mean(), rows[[tail, head]].mean()])
-                towards = np.array([columns[target] - columns[source], rows[target] - rows[source]])
-                style = {"arrowstyle": "-|>", "color": "tab:blue", "lw": 0.6 + abs(amount) / 15, "mutation_scale": 12}
-                axis.annotate("", xy=middle + 0.2 * towards, xytext=middle - 0.2 * towards, arrowprops=style, zorder=2)
-                aside = 0.1 * np.array([abs(towards[1]) * 1.6, -abs(towards[0])])
-                axis.text(
-                    *(middle + aside), f"{abs(amount):.1f}", color="tab:blue", ha="center", va="center", fontsize=8
-                )
-        axis.set(xlim=(-0.5, 4.5), ylim=(4.5, -0.5), aspect="equal")
-        axis.axis("off")
-    mappable = plt.cm.ScalarMappable(scale, "YlOrRd")
-    figure.colorbar(mappable, ax=axes, shrink=0.8, label="time l, seconds (upper number; s: speed, area of the circle)")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def plot_curves(plt: Any, path: Path, seeds: int) -> None:
-    """Imbalance against steps for meshes of 16 to 1024 nodes (the paper's figure 3)."""
-    figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
-    steps = 100
-    for side in (4, 6, 8, 12, 16, 32):
-        curves = np.empty((seeds, steps + 1))
-        for seed in range(seeds):
-            imbalance = draw(f"mesh:{side}x{side}", seed).balance("fos", "paper", 1e-3).imbalance[: steps + 1]
-            curves[seed] = np.pad(imbalance, (0, steps + 1 - len(imbalance)), mode="edge")
-        axis.plot(100 * np.median(curves, axis=0), label=f"{side * side} nodes")
-    for percent in (5, 10):
-        axis.axhline(percent, color="0.6", lw=0.8, ls="--")
-    axis.set(
-        title=f"fos, the paper's tau, meshes: median of {seeds} seeds",
-        xlabel="steps",
-        ylabel="imbalance, %",
-        xlim=(0, steps),
-        ylim=(0, None),
-    )
-    axis.legend()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def plot_schemes(plt: Any, path: Path, seed: int) -> None:
-    """Imbalance against steps for every scheme, on a logarithmic scale."""
-    name = "mesh:16x16"
-    case = draw(name, seed)
-    figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
-    for scheme, tau in REFERENCE:
-        imbalance = np.array(case.balance(scheme, tau, 1e-7).imbalance)
-        label = scheme if scheme == "dimension_exchange" else f"{scheme}, {tau}"
-        axis.semilogy(np.maximum(imbalance, 1e-8), label=label, ls=":" if scheme == "fos" else "-")
-    axis.set(title=f"{name}, seed {seed}", xlabel="steps", ylabel="imbalance", xlim=(0, 250), ylim=(1e-7, 10))
-    axis.legend(fontsize=8)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-# --- on real ranks, one for each node ---------------------------------------------------------------------------------
-
-ROUNDS = 7
-
-
-def diffuser(comm: MPI.Intracomm, name: str, scheme: str, tau: str, exchange: str, tolerance: float) -> Diffuser:
-    """This rank's."""
-    from lb_mpi.mpi.rows.diffuse import Diffuser
-
-    return Diffuser(comm, parse(name), scheme=scheme, tau=tau, exchange=exchange, tolerance=tolerance)
-
-
-def diffuse(rank: int, one: Diffuser, case: Case) -> Diffused:
-    """Balance a drawn problem."""
-    speed = float(case.speeds[rank])
-    return one.diffuse(speed * float(case.times[rank]), speed)
-
-
-def steps(comm: MPI.Intracomm, name: str, scheme: str, tau: str, seeds: int, exchange: str) -> tuple[Floats, Floats]:
-    """Steps on real ranks and in simulation: (seeds, TOLERANCES) each; an error unless all are equal."""
-    from lb_mpi.mpi.common.collective import barrier
-
-    real, simulated = np.zeros((seeds, len(TOLERANCES))), np.zeros((seeds, len(TOLERANCES)))
-    cases = [draw(name, seed) for seed in range(seeds)]
-    for k, tolerance in enumerate(TOLERANCES):
-        with diffuser(comm, name, scheme, tau, exchange, tolerance) as one:
-            real[:, k] = [diffuse(comm.rank, one, case).steps for case in cases]
-        if comm.rank == 0:
-            simulated[:, k] = [case.balance(scheme, tau, tolerance).steps for case in cases]
-    barrier(comm)
-    comm.Bcast(simulated, 0)
-    if not np.array_equal(real, simulated):
-        raise AssertionError(f"{name}, {scheme}, {tau}: {real.tolist()} steps, but {simulated.tolist()} in simulation")
-    return real, simulated
-
-
-def milliseconds(comm: MPI.Intracomm, name: str) -> dict[tuple[str, str, str], float]:
-    """From loads to a flow, by scheme, tau and exchange."""
-    from mpi4py import MPI
-
-    from lb_mpi.mpi.rows.exchange import METHODS
-
-    case = draw(name, 0)
-    ready = {(*key, how): diffuser(comm, name, *key, how, TOLERANCES[1]) for key in REFERENCE for how in METHODS}
-    taken: dict[tuple[str, str, str], list[float]] = {key: [] for key in ready}
-    for _ in range(ROUNDS):
-        for key, one in ready.items():
-            diffuse(comm.rank, one, case)  # wake up
-            comm.Barrier()
-            began = time.perf_counter()
-            diffuse(comm.rank, one, case)
-            taken[key].append(comm.allreduce(1e3 * (time.perf_counter() - began), MPI.MAX))
-    for one in ready.values():
-        one.close()
-    return {key: statistics.median(values) for key, values in taken.items()}
-
-
-def _medians(counts: Floats) -> str:
-    return "/".join(f"{n:g}" for n in np.median(counts, axis=0))
-
-
-def table_of_ranks(seeds: int, exchange: str) -> None:
-    """Print steps and milliseconds on real ranks, on rank 0."""
-    from mpi4py import MPI
-
-    from lb_mpi.mpi.rows.exchange import METHODS
-
-    comm = MPI.COMM_WORLD
-    rows, columns = most_square_mesh(comm.size)
-    name = f"mesh:{rows}x{columns}"
-    tables = {key: steps(comm, name, *key, seeds, exchange) for key in REFERENCE}
-    ms = milliseconds(comm, name)
-    if comm.rank:
-        return
-    print(
-        f"{name} on {comm.size} real ranks, exchange of the steps: {exchange}",
-        f"steps to 5 % / 1 % / 1e-6, medians of {seeds} seeds; milliseconds to 1 % by each exchange\n",
-        f"| scheme, tau | real | simulated | {' | '.join(f'ms, {how}' for how in METHODS)} |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {scheme}, {tau} | {_medians(real)} | {_medians(simulated)} "
-            f"| {' | '.join(f'{ms[scheme, tau, how]:.3f}' for how in METHODS)} |"
-            for (scheme, tau), (real, simulated) in tables.items()
-        ),
-        f"\nAll {seeds * len(TOLERANCES) * len(tables)} step counts are equal to those in simulation.",
-        sep="\n",
-        flush=True,
-    )
 
 
 # --- at scale ---------------------------------------------------------------------------------------------------------
@@ -446,31 +223,17 @@ def table_of_hosts(sizes: list[int]) -> None:
 
 def main() -> None:
     """Run what is asked for."""
-    parser = command("convergence", __doc__, seeds=(20, "of the tables and pictures"))
+    parser = command("convergence", __doc__, seeds=(20, "of the table"))
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--real", action="store_true", help="under mpiexec: steps and time on real ranks")
     what.add_argument("--large", nargs="?", const=LARGE, metavar="GRAPHS", help="up to a hundred thousand ranks")
     what.add_argument("--hosts", action="store_true", help="process graphs that follow the hosts")
-    parser.add_argument("--exchange", choices=EXCHANGES, default=EXCHANGES[0], help="of --real (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the pictures (%(default)s)")
-    parser.add_argument("--no-plots", action="store_true", help="tables only; needs no matplotlib")
     args = parser.parse_args()
-    if args.real:
-        table_of_ranks(args.seeds, args.exchange)
-    elif args.large:
+    if args.large:
         table_of_schemes(args.large.split(","))
     elif args.hosts:
         table_of_hosts([4, 16, 32])
     else:
-        plt = None if args.no_plots else pyplot(parser)
-        lines, medians = table_of_steps(args.seeds)
-        print("\n".join([*lines, "", *table_of_cost(medians)]), flush=True)
-        if plt is not None:
-            args.out.mkdir(parents=True, exist_ok=True)
-            plot_mesh(plt, args.out / "diffusion_5x5.png", args.seeds)
-            plot_curves(plt, args.out / "diffusion_curves.png", args.seeds)
-            plot_schemes(plt, args.out / "diffusion_schemes.png", seed=0)
-            print(f"pictures: {args.out}/diffusion_5x5.png, diffusion_curves.png, diffusion_schemes.png")
+        print("\n".join(table_of_steps(args.seeds)))
 
 
 if __name__ == "__main__":

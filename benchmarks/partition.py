@@ -1,7 +1,7 @@
 """Cuts and CPU seconds of `lb_mpi.partition`, on all graphs in a folder.
 
     pip install "lb_mpi[peers]"
-    python -m benchmarks.partition FOLDER [--tables peers,spectral,objective,connected] [--graphs crack,uk] [--k 2,8]
+    python -m benchmarks.partition FOLDER [--tables peers,spectral,objective] [--graphs crack,uk] [--k 2,8]
 
 peers      against METIS and KaHIP: geometric means over graphs and k of the ratio ours / peer's, at 3 % imbalance; of each
            method the cut is the mean over seeds.  The same with unequal targets (the speeds, over and over, for each k that
@@ -12,7 +12,6 @@ spectral   cuts of multilevel spectral bisection beside effort good, beside spec
            Fiedler starts, and with no others.  Geometric means of the ratio to good.
 objective  max_j (C_j + K_j), computing and talking, of the partition by cut and of the one that aims at it, on a machine of
            three unequal hosts, one behind a slow link: one rank on each, and several.  Medians of the ratio.
-connected  what parts in one piece cost: the ratio of the cuts, and the worst imbalance.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine, read_machine, write_machine
 from lb_mpi.partitioning import multilevel
-from lb_mpi.partitioning.bisect import Starts, spectral_bisection, split
+from lb_mpi.partitioning.multilevel import Starts, spectral_bisection, split
 from lb_mpi.partitioning.partition import EFFORTS, partition
 from lb_mpi.partitioning.quality import partition_metrics
 
@@ -365,59 +364,34 @@ def objective(graphs: dict[str, Graph], seeds: int) -> Iterator[str]:
             write_machine(three_hosts(ranks), Path(folder) / "machine.json")
             machine = read_machine(Path(folder) / "machine.json")
         yield f"\nobjective, {' + '.join(map(str, ranks))} ranks on hosts of speeds 4, 2, 1: ms, {seeds} seeds\n"
-        yield "| graph | bound | by cut | by time | / by cut | cut | cut by time | in one piece | / by cut |"
-        yield "|---" * 9 + "|"
+        yield "| graph | bound | by cut | by time | / by cut | cut | cut by time |"
+        yield "|---" * 7 + "|"
         ratios = []
         for name, one in graphs.items():
             graph = Graph(one.indptr, one.indices, one.weights * EDGE_BYTES, one.vertex_weights)
             figures = []
             for seed in range(seeds):
                 show(f"{name}, {machine.size} ranks, seed {seed}")
-                for how in ({}, {"aim": "time"}, {"connected": True}, {"aim": "time", "connected": True}):
-                    part = partition(graph, machine.size, machine=machine, unit_s=UNIT_S, seed=seed, **how)
+                for aim in ("cut", "time"):
+                    part = partition(graph, machine.size, machine=machine, unit_s=UNIT_S, seed=seed, aim=aim)
                     found = partition_metrics(graph, part, machine.size, machine=machine, unit_s=UNIT_S)
                     assert found.cost is not None
                     figures.append((1e3 * found.cost.objective_s, found.cut, 1e3 * found.cost.lower_bound_s))
-            ms, cuts, bounds = np.array(figures).reshape(seeds, 4, 3).transpose(2, 0, 1)
-            ratio, whole = ms[:, 1] / ms[:, 0], ms[:, 3] / ms[:, 2]
-            ratios += [(a, b) for a, b in zip(ratio, whole, strict=True)]
+            ms, cuts, bounds = np.array(figures).reshape(seeds, 2, 3).transpose(2, 0, 1)
+            ratio = ms[:, 1] / ms[:, 0]
+            ratios += ratio.tolist()
             show("")
             mean, cut = ms.mean(axis=0), cuts.mean(axis=0) / EDGE_BYTES
             yield (
                 f"| {name} | {bounds[0, 0]:.3f} | {mean[0]:.3f} | {mean[1]:.3f} | {ratio.mean():.3f} "
-                f"| {cut[0]:.0f} | {cut[1]:.0f} | {mean[3]:.3f} | {whole.mean():.3f} |"
+                f"| {cut[0]:.0f} | {cut[1]:.0f} |"
             )
-        median, worst = np.median(ratios, axis=0), np.max(ratios, axis=0)
-        yield f"\nmedian {median[0]:.3f}, in one piece {median[1]:.3f}; worst {worst[0]:.3f}, in one piece {worst[1]:.3f}"
-
-
-def connected(graphs: dict[str, Graph], ks: list[int], seeds: int) -> Iterator[str]:
-    """Lines of Markdown: parts in several pieces, and what it costs to have none."""
-    yield "\nconnected: parts in several pieces as they are, with connected=True, ratio of the cuts, worst imbalance\n"
-    yield "| graph | " + " | ".join(f"k = {k}" for k in ks) + " |"
-    yield "|---" * (len(ks) + 1) + "|"
-    logs: dict[int, list[float]] = {k: [] for k in ks}
-    for name, graph in graphs.items():
-        cells = []
-        for k in ks:
-            show(f"{name}, k = {k}")
-            figures = []
-            for seed in range(seeds):
-                for how in (False, True):
-                    found = partition_metrics(graph, partition(graph, k, seed=seed, connected=how), k)
-                    figures.append((float(np.count_nonzero(~found.connected)), found.cut, found.imbalance))
-            broken, cuts, imbalances = np.array(figures).reshape(seeds, 2, 3).transpose(2, 1, 0)
-            logs[k].append(float(np.mean(np.log(np.maximum(cuts[1], 1.0) / np.maximum(cuts[0], 1.0)))))
-            pieces = f"{broken[0].mean():.1f}, {broken[1].mean():.1f}"
-            cells.append(f"{pieces}, {np.exp(logs[k][-1]):.3f}, {imbalances[1].max():.4f}")
-        show("")
-        yield f"| {name} | " + " | ".join(cells) + " |"
-    yield "| geometric mean | " + " | ".join(f"{np.exp(np.mean(log)):.3f}" for log in logs.values()) + " |"
+        yield f"\nmedian {np.median(ratios):.3f}, worst {np.max(ratios):.3f}"
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
-TABLES = ("peers", "spectral", "objective", "connected")
+TABLES = ("peers", "spectral", "objective")
 
 
 def against_peers(graphs: dict[str, Graph], ks: list[int], options: argparse.Namespace) -> None:
@@ -489,7 +463,6 @@ def main() -> None:
         lines = {
             "spectral": lambda: spectral(graphs, ks, options.seeds),
             "objective": lambda: objective(graphs, options.seeds),
-            "connected": lambda: connected(graphs, ks, options.seeds),
         }[table]()
         for line in lines:
             print(line, flush=True)

@@ -4,11 +4,8 @@ peers     seconds of a list of tasks by other means / by lb_mpi.Pool, in each ro
           MPICommExecutor, schwimmbad, a counter in a window (with function and items everywhere before the clock starts),
           multiprocessing.Pool; "+ 1": with one rank more, which manages.  Tasks spin CPU time away.
 grain     METG(50 %): the smallest task of which two ranks spend half of the time on tasks; CPU of a task and of a map
-model     a function with 50 MB of data
-results   results of 2 MB
 speeds    emulated speeds 0.8,0.4,0.2,0.2: lower bound / time, from the second map on; with tasks that spin, whose ranks rest
           afterwards, and with tasks that wait for longer on slow ranks, so that four ranks need no four cores
-sleep     tasks that sleep: time / lower bound, in the pool and in Balancer.map_rows, from the second call on
 hosts     three emulated hosts of speeds 0.8,0.4,0.2, 1 ms between them (launch/cluster; needs root): time / lower bound
 
 Medians of the rounds' ratios, with the least and the greatest.  A * tells that other programs took more than 5 % of the
@@ -23,24 +20,21 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import measuring
 from benchmarks.measuring import Row, command, run, table
 
 SPEEDS, HOSTS = "0.8,0.4,0.2,0.2", "0.8,0.4,0.2"
 GRAINS = (2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6)  # seconds of a task
-MODEL_TASKS = 4
 TOTAL_S, MOST_TASKS = 0.3, 10_000  # of useful work in a list of tasks, on each rank
 
 
-# --- the tasks: CPU time that is spun away, sleep, a large function, large results -------------------------------------
+# --- the tasks: CPU time that is spun away, and sleep ------------------------------------------------------------------
 
 SIGMA = 1.0  # of the logarithm of heavy-tailed costs: in a thousand, the largest is some 14 times the mean
-MODEL_BYTES, RESULT_BYTES = 50_000_000, 2_000_000
 
 
 def costs(kind: str, n: int, mean_s: float, seed: int) -> list[float]:
@@ -68,28 +62,6 @@ def nap(seconds: float) -> float:
     """Wait, as for another program."""
     time.sleep(seconds)
     return seconds
-
-
-def large(seconds: float) -> NDArray[np.float64]:
-    """A large result."""
-    spin(seconds)
-    return np.full(RESULT_BYTES // 8, seconds)
-
-
-class Model(NamedTuple):
-    """Data that comes with a function."""
-
-    data: NDArray[np.float64]
-
-    def look_up(self, seconds: float) -> float:
-        """Look something up."""
-        spin(seconds)
-        return float(self.data[int(seconds * 1e6) % len(self.data)])
-
-
-def large_model() -> Model:
-    """Make one of 50 MB."""
-    return Model(np.random.default_rng(0).random(MODEL_BYTES // 8))
 
 
 # --- the sections of the table -----------------------------------------------------------------------------------------
@@ -186,32 +158,6 @@ def metg(shares: Sequence[float]) -> float:
     return GRAINS[0] if shares[0] >= 0.5 else math.nan
 
 
-def model(options: argparse.Namespace) -> Rows:
-    """A function with 50 MB of data."""
-    of = ["--work", "model", "--tasks", str(MODEL_TASKS), "--task-s", "1e-4"]
-    few = argparse.Namespace(
-        repeat=min(options.repeat, 2), seed=options.seed
-    )  # an executor needs seconds for each task
-    more = ["schwimmbad + 1"] if importlib.util.find_spec("schwimmbad") else []
-    answer = compete(2, ["pool", "executor 1", *more], few, *of)
-    what = f"50 MB model, {MODEL_TASKS} tasks of 100 us"
-    yield Row(f"{what}: executor 1 / pool", ratios(answer, "executor 1"), "times", ">= 50")
-    for peer in more:
-        yield Row(f"{what}: {peer} / pool", ratios(answer, peer), "times", ">= 10")
-    answer = alone(2, "model_bytes", options, "--tasks", str(MODEL_TASKS))
-    yield Row("50 MB model: the first map", answer["seconds"][:1], "s")
-    yield Row("50 MB model: a later map", answer["seconds"][1:], "s")
-    yield Row("50 MB model: sent in a later map by the root", answer["sent_bytes"], "bytes", "<= 1000")
-
-
-def results(options: argparse.Namespace) -> Rows:
-    """Results of 2 MB."""
-    names = ["executor 1", "executor 16"]
-    answer = compete(2, ["pool", *names], options, "--work", "large", "--tasks", "40", "--task-s", "1e-4")
-    for name in names:
-        yield Row(f"40 results of 2 MB: {name} / pool", ratios(answer, name), "times", ">= 10")
-
-
 def speeds(options: argparse.Namespace) -> Rows:
     """Four ranks of emulated speeds."""
     for task_s, tasks, wanted in ((1e-3, 2000, ">= 0.95"), (1e-2, 100, ">= 0.90")):
@@ -223,14 +169,6 @@ def speeds(options: argparse.Namespace) -> Rows:
             yield Row(f"{what}: bound / time", reached, "", ">= 0.97" if known else wanted)
             answer = alone(4, "pool_bound", options, "--work", "nap", *of, *(["--costs"] if known else []))
             yield Row(f"{what}, tasks that wait: bound / time", [1.0 / ratio for ratio in answer["ratios"]])
-
-
-def sleep(options: argparse.Namespace) -> Rows:
-    """Tasks that wait, on four ranks."""
-    of = ["--task-s", "5e-3", "--tasks", "400", "--kind", "heavy"]
-    for name, case in (("pool", "pool_bound"), ("map_rows, all rows from rank 0", "rows_bound")):
-        answer = alone(4, case, options, "--work", "nap", *of)
-        yield Row(f"4 ranks, 400 sleeps of 5 ms heavy, {name}: time / bound", answer["ratios"], "", "<= 1.10")
 
 
 def hosts(options: argparse.Namespace) -> Rows:
@@ -245,7 +183,7 @@ def hosts(options: argparse.Namespace) -> Rows:
 
 
 SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
-    section.__name__: section for section in (peers, grain, model, results, speeds, sleep, hosts)
+    section.__name__: section for section in (peers, grain, speeds, hosts)
 }
 
 
@@ -256,7 +194,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of costs and orders (default: %(default)s)")
     options = parser.parse_args()
     table(options.only, lambda name: SECTIONS[name](options), options.json)
-    if not importlib.util.find_spec("schwimmbad") and {"peers", "model"} & set(options.only) and not options.json:
+    if not importlib.util.find_spec("schwimmbad") and "peers" in options.only and not options.json:
         print("schwimmbad is not installed: left out")
 
 

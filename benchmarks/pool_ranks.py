@@ -15,12 +15,12 @@ from mpi4py import MPI
 from mpi4py.futures import MPICommExecutor
 
 import lb_mpi
-from benchmarks.pool import costs, large, large_model, nap, nothing, spin
+from benchmarks.pool import costs, nap, nothing, spin
 from lb_mpi.checks import comma_list
 from lb_mpi.mpi.common.collective import barrier
 
 COMM = MPI.COMM_WORLD
-PLAIN: dict[str, Callable[[float], Any]] = {"spin": spin, "nap": nap, "large": large}
+PLAIN: dict[str, Callable[[float], Any]] = {"spin": spin, "nap": nap}
 MAPS = 200  # of a few tasks each
 Answer = dict[str, Any]
 
@@ -128,7 +128,7 @@ def compete(options: argparse.Namespace) -> Answer:
     rng = random.Random(options.seed)
     items = costs(options.kind, options.tasks, options.task_s, options.seed)
     ranking = np.argsort(-np.array(items), kind="stable").tolist()
-    function = large_model().look_up if options.work == "model" else PLAIN[options.work]
+    function = PLAIN[options.work]
     fewer = COMM.Split(0 if COMM.rank < options.ranks else MPI.UNDEFINED, COMM.rank)
     seconds: dict[str, list[float]] = {name: [] for name in options.contestants}
     for _ in range(options.repeat):
@@ -168,23 +168,6 @@ def overhead(options: argparse.Namespace) -> Answer:
     return {"task_s": a_task, "map_s": a_map}
 
 
-def model_bytes(options: argparse.Namespace) -> Answer:
-    """Bytes that the root sends in a map whose function all ranks know, and seconds of the first and the later maps."""
-    items = [1e-4] * options.tasks
-    reports = []
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool is not None:
-            look_up = large_model().look_up
-            for _ in range(options.repeat + 1):
-                pool.map(look_up, items)
-                assert pool.last is not None
-                reports.append(pool.last)
-    return {
-        "seconds": [report.seconds for report in reports],
-        "sent_bytes": [report.ranks[0].sent_bytes for report in reports[1:]],
-    }
-
-
 def pool_bound(options: argparse.Namespace) -> Answer:
     """Time of a map / its lower bound, on ranks that emulate speeds; from the second map of a pool on.
 
@@ -216,27 +199,7 @@ def pool_bound(options: argparse.Namespace) -> Answer:
     return {"ratios": ratios[1:]}
 
 
-def rows_bound(options: argparse.Namespace) -> Answer:
-    """Time of a call of map_rows / its lower bound: rows that sleep, all from rank 0; from the second call on."""
-    ratios = []
-    with lb_mpi.Balancer(COMM) as balancer:
-        for k in range(options.repeat + 1):
-            items = np.array(costs(options.kind, options.tasks, options.task_s, options.seed + k))
-            barrier(COMM)
-            began = time.perf_counter()
-            balancer.map_rows(sleep_rows, items if COMM.rank == 0 else items[:0])
-            took = COMM.allreduce(time.perf_counter() - began, MPI.MAX)
-            ratios.append(took / max(items.sum() / COMM.size, items.max()))
-    return {"ratios": ratios[1:]}
-
-
-def sleep_rows(rows: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Wait as long as the rows say."""
-    time.sleep(float(rows.sum()))
-    return rows
-
-
-CASES = (compete, overhead, model_bytes, pool_bound, rows_bound)
+CASES = (compete, overhead, pool_bound)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -245,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pool_ranks", description=__doc__)
     parser.add_argument("case", choices=cases)
     parser.add_argument("--ranks", type=int, default=COMM.size, help="of those that compete without one more")
-    parser.add_argument("--work", choices=(*PLAIN, "model"), default="spin")
+    parser.add_argument("--work", choices=PLAIN, default="spin")
     parser.add_argument("--kind", choices=("constant", "heavy"), default="constant")
     parser.add_argument("--task-s", type=float, default=1e-3, help="mean of a task")
     parser.add_argument("--tasks", type=int, default=1000)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import networkx
 import numpy as np
 
-from benchmarks.convergence import Case, draw, plot_mesh, steps_to
+from benchmarks.convergence import Case, draw, steps_to
 from benchmarks.papers.page import Evidence, Item, Run, Section, claim, compare, left_out, table
 from lb_mpi.diffusion.diffusion import Diffusion, outflow, prepare
 from lb_mpi.diffusion.setup import laplacian, paper_tau
@@ -162,3 +163,45 @@ def theorem_4() -> list[str]:
         diagonal = "yes" if np.abs(np.diag(matrix)).max() < 1e-12 else "no"
         rows.append([name, bipartite, diagonal, f"{np.linalg.eigvalsh(matrix)[0]:.4f}"])
     return ["", "Of theorem 4:", *table(["graph", "bipartite", "diagonal of M is zero", "least eigenvalue of M"], rows)]
+
+
+def plot_mesh(plt: Any, path: Path, seeds: int) -> None:
+    """Times, speeds, and net flow on a 5x5 mesh, before and after (the paper's figure 2), for a seed of median steps."""
+    results = [draw("mesh:5x5", seed).balance("fos", "paper", 0.05) for seed in range(seeds)]
+    seed = int(np.argsort([result.steps for result in results], kind="stable")[seeds // 2])
+    case, result = draw("mesh:5x5", seed), results[seed]
+    after = result.loads / case.speeds
+    scale = plt.matplotlib.colors.Normalize(case.times.min(), case.times.max())
+    figure, axes = plt.subplots(1, 2, figsize=(15, 7.6), layout="constrained")
+    titles = (
+        f"before (seed {seed}): imbalance {result.imbalance[0]:.1%}; arrows: work to be moved",
+        f"after {result.steps} steps: imbalance {result.imbalance[-1]:.1%}",
+    )
+    rows, columns = np.divmod(np.arange(case.graph.n), 5)
+    for axis, times, title in zip(axes, (case.times, after), titles, strict=True):
+        axis.set_title(title)
+        axis.scatter(
+            columns, rows, s=100 + 130 * case.speeds, c=times, cmap="YlOrRd", norm=scale, edgecolors="black", zorder=3
+        )
+        for k in range(case.graph.n):
+            text = f"{times[k]:.1f}\ns {case.speeds[k]:.1f}"
+            colour = "white" if scale(times[k]) > 0.7 else "black"
+            axis.text(columns[k], rows[k], text, color=colour, ha="center", va="center", fontsize=8, zorder=4)
+        for tail, head, amount in zip(*case.graph.edges(), result.flow, strict=True):
+            axis.plot(columns[[tail, head]], rows[[tail, head]], color="0.85", lw=1, zorder=1)
+            if axis is axes[0]:
+                source, target = (tail, head) if amount > 0 else (head, tail)
+                middle = np.array([columns[[tail, head]].mean(), rows[[tail, head]].mean()])
+                towards = np.array([columns[target] - columns[source], rows[target] - rows[source]])
+                style = {"arrowstyle": "-|>", "color": "tab:blue", "lw": 0.6 + abs(amount) / 15, "mutation_scale": 12}
+                axis.annotate("", xy=middle + 0.2 * towards, xytext=middle - 0.2 * towards, arrowprops=style, zorder=2)
+                aside = 0.1 * np.array([abs(towards[1]) * 1.6, -abs(towards[0])])
+                axis.text(
+                    *(middle + aside), f"{abs(amount):.1f}", color="tab:blue", ha="center", va="center", fontsize=8
+                )
+        axis.set(xlim=(-0.5, 4.5), ylim=(4.5, -0.5), aspect="equal")
+        axis.axis("off")
+    mappable = plt.cm.ScalarMappable(scale, "YlOrRd")
+    figure.colorbar(mappable, ax=axes, shrink=0.8, label="time l, seconds (upper number; s: speed, area of the circle)")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

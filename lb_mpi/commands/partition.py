@@ -64,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="cut: few edges between parts of their target weights; time: the last rank of the machine done first, whatever "
         "its share, never later than by cut (%(default)s)",
     )
-    parser.add_argument("--connected", action="store_true", help="every part in one piece, at the cost of a heavier cut")
     parser.add_argument("--fiedler", action="store_true", help="the Fiedler value and vector of the whole graph, too")
     parser.add_argument("-o", "--output", metavar="FILE.part", help="write the part of each vertex, one a line")
 
@@ -82,15 +81,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     machine = None if args.machine is None else read_machine(args.machine)
     targets = None if args.targets is None else comma_list("targets", args.targets)
     aims: dict[str, Any] = {"targets": targets, "machine": machine, "unit_s": args.unit_s}
-    options = {name: getattr(args, name) for name in ("imbalance", "effort", "seed", "method", "connected")} | aims
+    options = {name: getattr(args, name) for name in ("imbalance", "effort", "seed", "method")} | aims
     graph = as_graph(args.graph)
     if args.fiedler:
-        from lb_mpi.partitioning.bisect import fiedler  # late: it brings numba
+        from lb_mpi.partitioning.multilevel import fiedler  # late: it brings numba
     began = time.perf_counter()
     if args.parts is None:  # a small one first: the kernels are compiled, or read, and that is no partitioning
         if sys.stderr.isatty():
             print("loading the kernels (compiled the first time, for some seconds) ...", file=sys.stderr, flush=True)
-        partition("mesh:3x3", 2, method=args.method, effort=args.effort, connected=args.connected)
+        partition("mesh:3x3", 2, method=args.method, effort=args.effort)
     compiled = time.perf_counter()
     if args.parts is None:
         parts = partition(graph, args.k, aim=args.aim, **options)

@@ -1,25 +1,374 @@
-"""The multilevel partitioner: coarsen, partition the coarsest graph, restore level by level and refine.   (pure)
+"""The multilevel partitioner: coarsen, bisect the coarsest graph recursively, restore level by level and refine.   (pure)
 
-A second and later cycle coarsens without mixing the parts, starts from the partition that is there, and ends with one
-that is not worse ("iterated multilevel", Walshaw 2004).  Two partitions are combined by a cycle that mixes vertices
-only where both agree: what is right in both of them stays, and the refinement finds where the better of the two
-differs to its disadvantage (Sanders & Schulz, "Distributed evolutionary graph partitioning", ALENEX 2012).
+Targets may be unequal at every step.  A second and later cycle coarsens without mixing the parts, starts from the partition
+that is there, and ends with one that is not worse ("iterated multilevel", Walshaw 2004).  Two partitions are combined by a
+cycle that mixes vertices only where both agree: what is right in both of them stays, and the refinement finds where the
+better of the two differs to its disadvantage (Sanders & Schulz, "Distributed evolutionary graph partitioning", ALENEX 2012).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
+from scipy import sparse
+from scipy.linalg import LinAlgError, eigh
+from scipy.sparse.csgraph import breadth_first_order, shortest_path
+from scipy.sparse.linalg import ArpackError
 
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.partitioning.balance import find_bounds
-from lb_mpi.partitioning.bisect import Starts, bisect_recursively, cut_and_excess
+from lb_mpi.lanczos import lowest
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
-from lb_mpi.partitioning.compiled import State, random_state
-from lb_mpi.partitioning.refine_flow import refine_by_flow
-from lb_mpi.partitioning.refine_fm import refine
+from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, inlined, make_heap, next_random, pop, put, random_state
+from lb_mpi.partitioning.flow import refine_by_flow
+from lb_mpi.partitioning.refine import find_bounds, refine
+
+# --- Connectivity: virtual edges between the components of a graph that is to be bisected -----------------------------
+
+FAINT = 0.1  # the weight of all virtual edges together, in lightest real ones: no real edge is cut to spare them
+
+
+@njit(cache=True)
+def first_of_components(indptr: Ints, indices: Ints) -> Ints:
+    """Return (components,) the first vertex of each connected component, ascending."""
+    n = len(indptr) - 1
+    seen = np.zeros(n, np.bool_)
+    stack = np.empty(n, np.int64)
+    firsts = np.empty(n, np.int64)
+    count = 0
+    for start in range(n):
+        if seen[start]:
+            continue
+        firsts[count] = start
+        count += 1
+        seen[start] = True
+        stack[0] = start
+        size = 1
+        while size > 0:
+            size -= 1
+            v = stack[size]
+            for e in range(indptr[v], indptr[v + 1]):
+                u = indices[e]
+                if not seen[u]:
+                    seen[u] = True
+                    stack[size] = u
+                    size += 1
+    return firsts[:count].copy()
+
+
+@njit(cache=True)
+def chain(graph: Csr, vertices: Ints, weight: float) -> Csr:
+    """The graph with an edge of `weight` between each two vertices that follow each other in `vertices`, ascending."""
+    n, more = len(graph.vertex_weights), 2 * (len(vertices) - 1)
+    indptr = np.zeros(n + 1, np.int64)
+    indices = np.empty(len(graph.indices) + more, np.int64)
+    weights = np.empty(len(indices))
+    end, at = 0, 0
+    for v in range(n):
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            indices[end] = graph.indices[e]
+            weights[end] = graph.weights[e]
+            end += 1
+        if at < len(vertices) and vertices[at] == v:
+            for other in (at - 1, at + 1):
+                if 0 <= other < len(vertices):
+                    indices[end] = vertices[other]
+                    weights[end] = weight
+                    end += 1
+            at += 1
+        indptr[v + 1] = end
+    return Csr(indptr, indices, weights, graph.vertex_weights)
+
+
+def connected(graph: Csr) -> Csr:
+    """Return `graph` itself if it is connected, else one in which faint virtual edges join component to component."""
+    firsts = first_of_components(graph.indptr, graph.indices)
+    if len(firsts) <= 1:
+        return graph
+    real = graph.weights[graph.weights > 0]
+    weight = FAINT * float(real.min()) / len(firsts) if len(real) else 1.0
+    joined: Csr = chain(graph, firsts, weight)
+    return joined
+
+
+# --- Spectral bisection: the Fiedler vector, and the cut where it reaches the target ----------------------------------
+#
+# L = B - A (weighted degrees minus weighted adjacency); v_2, the eigenvector of its second smallest eigenvalue, orders
+# the vertices so that those that are tied strongly are near to each other (Fiedler 1975; Pothen, Simon & Liou 1990).
+# The lower ones are one side: as many as have the target fraction of the weight.  Vertices with equal entries are dealt
+# out evenly, that is, the side is filled up with them as far as the target goes.
+
+DENSE = 40  # vertices: up to here, LAPACK is faster than Lanczos; its threads spin, beyond it, for ten times as long
+MAX_DENSE = 3000  # vertices: up to here, LAPACK takes over where Lanczos fails
+EQUAL = 1e-9  # entries of v_2 that differ by less are equal
+
+
+class Fiedler(NamedTuple):
+    """The second smallest eigenvalue of the weighted Laplacian, and an eigenvector of length 1."""
+
+    value: float
+    vector: Floats  # (n,) the first entry other than 0 is positive
+
+
+def fiedler(graph: Graph) -> Fiedler:
+    """Return lambda_2 and v_2 of `graph`; where the eigenvalue is a multiple one, one of its vectors, always the same.
+
+    A graph that is not connected is made so by faint virtual edges first: its value is then near 0.
+    """
+    return fiedler_of(csr(graph))
+
+
+def fiedler_of(graph: Csr) -> Fiedler:
+    """Return what `fiedler` does, for the arrays of a graph."""
+    joined = connected(graph)
+    n = joined.n
+    if n < 2:
+        return Fiedler(0.0, np.ones(n))
+    shape = (n, n)
+    scale = float(joined.weights.max()) if len(joined.weights) and joined.weights.max() > 0 else 1.0
+    adjacency = sparse.csr_array((joined.weights / scale, joined.indices, joined.indptr), shape=shape)
+    degrees: Floats = np.asarray(adjacency.sum(axis=1)).ravel()
+    laplacian = sparse.csc_array(sparse.diags_array(degrees) - adjacency)
+    try:
+        value, vector = _dense(laplacian) if n <= DENSE else _lanczos(laplacian)
+    except (ArpackError, LinAlgError, RuntimeError, MemoryError, ValueError):
+        value, vector = _dense(laplacian) if n <= MAX_DENSE else _by_distance(laplacian)
+    large = np.abs(vector) > EQUAL
+    if large.any() and vector[large.argmax()] < 0:
+        vector = -vector
+    return Fiedler(float(value) * scale, np.ascontiguousarray(vector))
+
+
+def _dense(laplacian: sparse.csc_array) -> tuple[float, Floats]:
+    values, vectors = eigh(laplacian.toarray(), subset_by_index=[1, 1], overwrite_a=True, check_finite=False)
+    return max(0.0, float(values[0])), vectors[:, 0]
+
+
+def _lanczos(laplacian: sparse.csc_array) -> tuple[float, Floats]:
+    n = laplacian.shape[0]
+    values, vectors = lowest(laplacian, np.full((n, 1), 1.0 / np.sqrt(n)), tol=1e-7, maxiter=300)
+    return max(0.0, float(values[0])), vectors[:, 0]
+
+
+def _by_distance(laplacian: sparse.csc_array) -> tuple[float, Floats]:
+    # From one end of the graph to the other: no eigenvector, but it orders the vertices as well as it can be had.
+    end = int(breadth_first_order(laplacian, 0, directed=False, return_predecessors=False)[-1])
+    distance = shortest_path(laplacian, unweighted=True, directed=False, indices=end)
+    vector = distance - distance.mean()
+    vector /= np.linalg.norm(vector) or 1.0
+    return float(vector @ (laplacian @ vector)), vector
+
+
+def split(vector: Floats, weights: Floats, target: float) -> Ints:
+    """Return (n,) 0 for the vertices of lowest entries with about `target` of the weight (n,), 1 for the others.
+
+    Equal entries are taken in the order of the vertices; with weights that are all 0, vertices count 1 each.
+    """
+    if not weights.any():
+        weights = np.ones(len(weights))
+    order = np.argsort(np.round(vector / EQUAL), kind="stable")
+    middle = np.cumsum(weights[order]) - weights[order] / 2
+    part = np.ones(len(vector), dtype=np.int64)
+    part[order[middle <= target * weights.sum()]] = 0
+    return part
+
+
+def spectral_bisection(graph: Graph, target: float = 0.5) -> Ints:
+    """Return (n,) 0 or 1: side 0 are the vertices with the lowest entries of v_2, `target` of the vertex weight.
+
+    target : the fraction of side 0, 0 < target < 1.
+    """
+    if not 0 < target < 1:
+        raise ValueError(f"target = {target!r}: expected a number between 0 and 1")
+    return split(fiedler(graph).vector, graph.vertex_weights, target)
+
+
+# --- Bisections of a small graph: grown from random vertices, refined at once, the best of many -----------------------
+#
+# One side grows from a random vertex, taking in the vertex that makes the cut lightest, until it has its target weight
+# (greedy graph growing, Karypis & Kumar 1998).
+
+ROUNDS, PATIENCE = 3, 1.0  # of the refinement of a bisection; searches start from the whole boundary at once
+
+
+@njit(cache=True)
+def cut_and_excess(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:
+    """The weight of the cut, and by how much the parts are above their bounds (k,), added up."""
+    cut, excess = 0.0, 0.0
+    part_weights = np.zeros(len(bounds))
+    for v in range(len(part)):
+        part_weights[part[v]] += graph.vertex_weights[v]
+        for e in range(graph.indptr[v], graph.indptr[v + 1]):
+            if part[graph.indices[e]] != part[v]:
+                cut += graph.weights[e]
+    for p in range(len(bounds)):
+        excess += max(0.0, part_weights[p] - bounds[p])
+    return cut / 2, excess
+
+
+@njit(cache=True)
+def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
+    """Return (n,) 0 for a side of about weight `target` grown from vertex `start`, 1 for the others.
+
+    A vertex that is too heavy for what is left of the target is passed over.
+    """
+    n = len(graph.vertex_weights)
+    part = np.ones(n, np.int64)
+    heap = make_heap(n)
+    weight, looked = 0.0, next_random(state, n)
+    v = start
+    while True:
+        if weight + graph.vertex_weights[v] / 2 <= target:
+            part[v] = 0
+            heap.place[v] = DONE
+            weight += graph.vertex_weights[v]
+            reach_out(graph, part, heap, v)
+        elif heap.size[0] == 0:
+            return part
+        if heap.size[0] > 0:
+            v = pop(heap)
+        else:  # the graph is not connected: go on anywhere
+            looked = next_out(heap, looked)
+            v = looked
+            if heap.place[v] != OUT:
+                return part
+        heap.place[v] = DONE
+
+
+@inlined
+def reach_out(graph: Csr, part: Ints, heap: Heap, v: int) -> None:
+    """Bring the neighbours of v, new on side 0, into the heap: by how much lighter they'd make the cut."""
+    for e in range(graph.indptr[v], graph.indptr[v + 1]):
+        u = graph.indices[e]
+        if heap.place[u] == OUT:
+            key = 0.0
+            for f in range(graph.indptr[u], graph.indptr[u + 1]):
+                key += graph.weights[f] if part[graph.indices[f]] == 0 else -graph.weights[f]
+            put(heap, u, key)
+        elif heap.place[u] >= 0:
+            put(heap, u, heap.key[u] + 2 * graph.weights[e])
+
+
+@inlined
+def next_out(heap: Heap, v: int) -> int:
+    """The next vertex after v, round the end, that has never been in the heap; any if there is none."""
+    for _ in range(len(heap.place)):
+        v = (v + 1) % len(heap.place)
+        if heap.place[v] == OUT:
+            break
+    return v
+
+
+@njit(cache=True)
+def best_grown(graph: Csr, target: float, bounds: Floats, first: Ints, tries: int, state: State) -> Ints:
+    """The best of `tries` grown bisections and of `first`, each refined: (n,) 0 or 1, least excess, then least cut.
+
+    target : the weight of side 0; bounds (2,) : the largest weights of both sides; first (n,), or (0,) if there is none.
+    """
+    n = len(graph.vertex_weights)
+    best = np.ones(n, np.int64)
+    best_cut = best_excess = np.inf
+    for i in range(tries + 1):
+        if i < tries:
+            part = grow(graph, next_random(state, n), target, state)
+        elif len(first) == n:
+            part = first.copy()
+        else:
+            break
+        refine(graph, part, bounds, ROUNDS, PATIENCE, 0, state)
+        cut, excess = cut_and_excess(graph, part, bounds)
+        if excess < best_excess or (excess == best_excess and cut < best_cut):
+            best, best_cut, best_excess = part, cut, excess
+    return best
+
+
+# --- Recursive bisection ----------------------------------------------------------------------------------------------
+
+SMALL = 150  # vertices: bisected many times, not coarsened further
+
+
+class Starts(NamedTuple):
+    """How hard a bisection is tried."""
+
+    tries: int  # bisections grown from random vertices
+    spectral: int  # spectral bisections, too, in so many uppermost levels of the recursion
+
+
+def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: State) -> Ints:
+    """Return (n,) 0 or 1: a light cut, side 0 with `share` of the weight, both within bounds (2,) if that can be."""
+    total = float(graph.vertex_weights.sum())
+    levels = coarsen(graph, SMALL, 1.5 * total / SMALL, state)
+    finer = [graph, *(level.csr for level in levels)]
+    coarsest = finer[-1]
+    first = np.zeros(0, np.int64)
+    if starts.spectral > 0 and (coarsest.n <= 4 * SMALL or starts.tries == 0):  # larger: coarsening has stalled
+        first = split(-fiedler_of(coarsest).vector, coarsest.vertex_weights, share)
+    part: Ints = best_grown(coarsest, share * total, bounds, first, starts.tries, state)
+    for level, fine in zip(reversed(levels), reversed(finer[:-1]), strict=True):
+        part = part[level.group]
+        refine(fine, part, bounds, ROUNDS, PATIENCE, 0, state)
+    return part
+
+
+def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, starts: Starts, state: State) -> Ints:
+    """Return (n,) part of each vertex, 0..k-1; targets (k,) fractions, bounds (k,) the largest weights of the parts.
+
+    Where a side is not connected, virtual edges hold it together while it is bisected itself.
+    """
+    k = len(targets)
+    if k == 1 or graph.n <= 1:
+        return np.full(graph.n, targets.argmax(), dtype=np.int64)
+    half = k // 2
+    total = float(graph.vertex_weights.sum())
+    share = float(targets[:half].sum() / targets.sum())
+    limits = bounds
+    if k > 2:  # the slack is shared evenly among the bisections still to come
+        slack = max(1.0, float(bounds.sum()) / total if total else 1.0) ** (1 / math.ceil(math.log2(k)))
+        limits = np.array([share, 1 - share]) * total * slack
+    part = bisect(connected(graph), share, limits, starts, state)
+    if k == 2:
+        return part
+    result = np.empty(graph.n, np.int64)
+    below = starts._replace(spectral=starts.spectral - 1)
+    for side, chosen, offset in ((0, slice(0, half), 0), (1, slice(half, k), half)):
+        piece, vertices = side_of(graph, part, side)
+        if len(vertices):
+            result[vertices] = offset + bisect_recursively(piece, targets[chosen], bounds[chosen], below, state)
+    return result
+
+
+@njit(cache=True)
+def side_of(graph: Csr, part: Ints, side: int) -> tuple[Csr, Ints]:
+    """The subgraph of the vertices with part[v] == side, and these vertices, ascending."""
+    n = len(part)
+    number = np.full(n, -1)
+    count, size = 0, 0
+    for v in range(n):
+        if part[v] == side:
+            number[v] = count
+            count += 1
+            size += graph.indptr[v + 1] - graph.indptr[v]
+    vertices = np.empty(count, np.int64)
+    indptr = np.zeros(count + 1, np.int64)
+    indices = np.empty(size, np.int64)
+    weights = np.empty(size)
+    end = 0
+    for v in range(n):
+        if number[v] >= 0:
+            vertices[number[v]] = v
+            for e in range(graph.indptr[v], graph.indptr[v + 1]):
+                if number[graph.indices[e]] >= 0:
+                    indices[end] = number[graph.indices[e]]
+                    weights[end] = graph.weights[e]
+                    end += 1
+            indptr[number[v] + 1] = end
+    return Csr(indptr, indices[:end].copy(), weights[:end].copy(), graph.vertex_weights[vertices]), vertices
+
+
+# --- Cycles: down to the coarsest graph and up again ------------------------------------------------------------------
 
 
 class Effort(NamedTuple):
@@ -29,9 +378,9 @@ class Effort(NamedTuple):
     first: int  # partitions of the coarsest graph, of which the best is restored
     starts: Starts  # of each of their bisections
     fm_rounds: int  # at most, on each level
-    patience: float  # of a search (see `refine_fm.is_hopeless`)
+    patience: float  # of a search (see `refine.is_hopeless`)
     flow_rounds: int
-    flow_layers: int  # the width of a corridor (see `refine_flow`) on each side, in vertices
+    flow_layers: int  # the width of a corridor (see `flow`) on each side, in vertices
     cycles: int  # after the first one
     population: int  # partitions made in this way
     combinations: int  # of two of them
@@ -50,7 +399,7 @@ def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, see
     """Return (n,) part of each vertex, 0..k-1.
 
     targets (k,) : positive fractions that add up to 1.  No part weighs more than (1 + imbalance) * its target * total
-    weight, as far as the weights of the vertices allow it (see `balance`); if all weights are 0, vertices count 1 each.
+    weight, as far as the weights of the vertices allow it (see `refine`); if all weights are 0, vertices count 1 each.
     effort : a key of `EFFORTS`.  The same arguments give the same partition.
     """
 

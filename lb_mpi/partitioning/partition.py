@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
-from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph import Floats, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_speeds
@@ -20,7 +20,6 @@ from lb_mpi.partitioning.quality import MAX_PARTS, check_machine
 
 AIMS = ("cut", "time")
 EFFORTS = ("fast", "good", "best")
-ATTEMPTS = 4  # partitions that are made whole, to choose from
 METHODS = ("multilevel", "multilevel-spectral")
 
 
@@ -36,7 +35,6 @@ def partition(
     aim: str = "cut",
     machine: Machine | None = None,
     unit_s: float | None = None,
-    connected: bool = False,
 ) -> Ints:
     """(n,) part 0..k-1 of each of the n vertices: a light cut between parts that weigh what they should.
 
@@ -56,8 +54,6 @@ def partition(
         behind a slow link may get less, or nothing.  Never slower than the partition by cut.
     machine : of k ranks, part j on rank j; see `lb_mpi.read_machine`.
     unit_s : seconds that work of vertex weight 1 takes on the fastest rank; left out: weights are in the machine's own unit.
-    connected : every part is in one piece where the graph is; within each of its components, where it is not.  The cut is
-        heavier then.  Where pieces can't have the weights (leaves of a star), balance gives way: see `partition_metrics`.
 
     ValueError for arguments out of range and for what is wrong with a graph or a file (file:line).
     """
@@ -74,28 +70,17 @@ def partition(
     with np.errstate(over="ignore"):
         if not math.isfinite(tasks.weights.sum() + tasks.vertex_weights.sum()):
             raise ValueError("the weights of the graph add up to more than floating point can tell")
-    if not connected:
-        parts = _parts(tasks, shares, imbalance, effort, seed, method)
-    else:
-        from lb_mpi.partitioning.pieces import in_one_piece  # late, as below: it brings numba
+    from lb_mpi.partitioning.multilevel import multilevel, multilevel_spectral  # late: it brings numba
 
-        efforts = (effort, *["fast"] * (ATTEMPTS - 1)) if method == "multilevel" else (effort,)
-        attempts = (_parts(tasks, shares, imbalance, each, seed + i, method) for i, each in enumerate(efforts))
-        parts = in_one_piece(tasks, attempts, shares, imbalance, seed)
+    if method == "multilevel":
+        parts = multilevel(tasks, shares, imbalance, effort, seed)
+    else:
+        parts = multilevel_spectral(tasks, shares, imbalance, seed)
     if aim == "time" and machine is not None:
         from lb_mpi.partitioning.shorten import shorten
 
-        parts = shorten(tasks, parts, machine, unit_s=unit_s, effort=effort, seed=seed, connected=connected)
+        parts = shorten(tasks, parts, machine, unit_s=unit_s, effort=effort, seed=seed)
     return parts
-
-
-def _parts(graph: Graph, shares: Floats, imbalance: float, effort: str, seed: int, method: str) -> Ints:
-    """(n,) part of each vertex, by the method."""
-    from lb_mpi.partitioning.multilevel import multilevel, multilevel_spectral
-
-    if method == "multilevel":
-        return multilevel(graph, shares, imbalance, effort, seed)
-    return multilevel_spectral(graph, shares, imbalance, seed)
 
 
 def _shares(k: int, targets: ArrayLike | None) -> Floats:

@@ -17,12 +17,11 @@ from numba import njit
 
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.machine import Machine
-from lb_mpi.partitioning.balance import Connections, Parts, find_connections, find_parts, move
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through
 from lb_mpi.partitioning.compiled import State, borrowing, inlined, random_state, shuffle
 from lb_mpi.partitioning.multilevel import multilevel
-from lb_mpi.partitioning.pieces import Walk, can_leave, join_pieces, make_walk
 from lb_mpi.partitioning.quality import mapping_cost
+from lb_mpi.partitioning.refine import Connections, Parts, find_connections, find_parts, move
 
 # --- Refinement by time: moves of vertices after which the slower ranks of a machine are done sooner ------------------
 #
@@ -132,12 +131,9 @@ def look(
 
 @borrowing
 def sweep(
-    graph: Csr, parts: Parts, others: Connections, costs: Costs, times: Times, order: Ints, scale: Scale, walk: Walk
+    graph: Csr, parts: Parts, others: Connections, costs: Costs, times: Times, order: Ints, scale: Scale
 ) -> float:
-    """Move each vertex of the boundary, in `order`, to where it brings the sum down most, if anywhere: by how much in all.
-
-    With room for a `walk`, parts in one piece stay so.
-    """
+    """Move each vertex of the boundary, in `order`, to where it lowers the sum most, if anywhere; return by how much."""
     gained = 0.0
     for v in order:
         best, to = -LEAST, -1
@@ -145,7 +141,7 @@ def sweep(
             change = look(graph, parts, others, costs, times, v, others.part[i], scale, False)
             if change < best:
                 best, to = change, others.part[i]
-        if to >= 0 and (len(walk.queue) == 0 or can_leave(graph, parts.of, v, walk)):
+        if to >= 0:
             look(graph, parts, others, costs, times, v, to, scale, True)
             move(graph, parts, others, v, to)
             gained -= best
@@ -153,15 +149,11 @@ def sweep(
 
 
 @njit(cache=True)
-def refine_time(graph: Csr, part: Ints, costs: Costs, rounds: int, connected: bool, state: State) -> None:
-    """Move vertices of part (n,), in place, in up to `rounds` sweeps over the boundary for each of the powers.
-
-    connected : parts that are in one piece stay so.
-    """
+def refine_time(graph: Csr, part: Ints, costs: Costs, rounds: int, state: State) -> None:
+    """Move vertices of part (n,), in place, in up to `rounds` sweeps over the boundary for each of the powers."""
     k = len(costs.s_per_work)
     parts = find_parts(graph, part, np.zeros(k))
     others = find_connections(graph, part, k)
-    walk = make_walk(len(part) if connected else 0)
     for squarings in SQUARINGS:
         for _ in range(rounds):
             times = find_times(graph, parts, costs)  # anew: rounding errors add up
@@ -170,7 +162,7 @@ def refine_time(graph: Csr, part: Ints, costs: Costs, rounds: int, connected: bo
                 return
             order = np.nonzero(others.n_others)[0]
             shuffle(order, len(order), state)
-            if sweep(graph, parts, others, costs, times, order, scale, walk) < ENOUGH:
+            if sweep(graph, parts, others, costs, times, order, scale) < ENOUGH:
                 break
 
 
@@ -198,12 +190,11 @@ def shorten(
     unit_s: float | None = None,
     effort: str = "good",
     seed: int = 0,
-    connected: bool = False,
 ) -> Ints:
     """Return (n,) part of each vertex, part j on rank j of the machine, with the least max_j (C_j + K_j) that was found.
 
-    parts (n,) : a start, and what the result is never worse than.  unit_s : see `partition_metrics`.  connected : parts
-    that are in one piece stay so.  The same arguments give the same partition.
+    parts (n,) : a start, and what the result is never worse than.  unit_s : see `partition_metrics`.  The same
+    arguments give the same partition.
     """
     speeds = machine.speeds if unit_s is None else machine.speeds / (machine.speeds.max() * unit_s)
     costs = Costs(1.0 / speeds, machine.latency_s.copy(), machine.s_per_byte.copy())
@@ -213,20 +204,20 @@ def shorten(
         return mapping_cost(graph, part, machine, unit_s=unit_s).objective_s
 
     best, least = parts, objective(parts)
-    for part in _candidates(graph, fine, parts, machine, costs, STARTS[effort], connected, state):
+    for part in _candidates(graph, fine, parts, machine, costs, STARTS[effort], state):
         if (seconds := objective(part)) < least:
             best, least = part, seconds
     return best
 
 
 def _candidates(
-    graph: Graph, fine: Csr, parts: Ints, machine: Machine, costs: Costs, starts: int, connected: bool, state: State
+    graph: Graph, fine: Csr, parts: Ints, machine: Machine, costs: Costs, starts: int, state: State
 ) -> Iterator[Ints]:
     """Partitions (n,) that might be better."""
     yield np.full(graph.n, machine.speeds.argmax(), dtype=np.int64)
     if machine.size == 1:
         return
-    yield _cycles(fine, parts, costs, connected, state)
+    yield _cycles(fine, parts, costs, state)
     draw = np.random.default_rng(int(state[0]))
     hosts, host = np.unique(machine.hosts, return_inverse=True)
     for start in range(starts):
@@ -237,9 +228,7 @@ def _candidates(
             used = order[shares[order] > 0.0]
             targets = shares[used] / shares[used].sum()
             part = used[multilevel(graph, targets, IMBALANCE, "fast", int(draw.integers(1 << 30)))]
-            if connected:
-                join_pieces(fine, part, machine.size)
-            part = _cycles(fine, part, costs, connected, state)
+            part = _cycles(fine, part, costs, state)
             yield part
             shares = _corrected(fine, part, costs)
 
@@ -259,16 +248,14 @@ def _corrected(fine: Csr, part: Ints, costs: Costs) -> Floats:
     return speeds
 
 
-def _cycles(fine: Csr, part: Ints, costs: Costs, connected: bool, state: State) -> Ints:
+def _cycles(fine: Csr, part: Ints, costs: Costs, state: State) -> Ints:
     """Refine by time, on all levels, until that brings no more than a thousandth."""
     k = len(costs.s_per_work)
     coarsest = max(COARSEST * k, FEWEST)
     largest = 1.5 * float(fine.vertex_weights.sum()) / coarsest
 
     def improve(graph: Csr, part: Ints) -> None:
-        if connected:
-            join_pieces(graph, part, k)
-        refine_time(graph, part, costs, ROUNDS, connected, state)
+        refine_time(graph, part, costs, ROUNDS, state)
 
     best, least = part, seconds_of(fine, part, costs).max()
     for _ in range(CYCLES):

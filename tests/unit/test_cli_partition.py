@@ -155,10 +155,3 @@ def test_the_least_time_is_an_aim(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert "are saved" in capsys.readouterr().out
     assert main(["partition", "mesh:6x40", "-k", "2", "--aim", "time"]) == 2
     assert "aim = 'time' without a machine" in capsys.readouterr().err
-
-
-def test_parts_are_connected_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["partition", "mesh:3x40", "-k", "7", "--connected", "--json"]) == 0
-    given = json.loads(capsys.readouterr().out)
-    assert given["connected"]
-    assert given["disconnected"] == []

@@ -10,13 +10,20 @@ from scipy import sparse
 from scipy.linalg import eigh
 
 from lb_mpi.graph import Graph, mesh, parse
-from lb_mpi.partitioning.balance import find_bounds, find_connections, find_parts, move
-from lb_mpi.partitioning.bisect import connected, cut_and_excess, fiedler, spectral_bisection, split
 from lb_mpi.partitioning.coarsen import coarsen, csr
 from lb_mpi.partitioning.compiled import OUT, make_heap, pop, put, random_state, remove
-from lb_mpi.partitioning.multilevel import EFFORTS, multilevel, multilevel_spectral
-from lb_mpi.partitioning.refine_flow import refine_by_flow
-from lb_mpi.partitioning.refine_fm import refine
+from lb_mpi.partitioning.flow import refine_by_flow
+from lb_mpi.partitioning.multilevel import (
+    EFFORTS,
+    connected,
+    cut_and_excess,
+    fiedler,
+    multilevel,
+    multilevel_spectral,
+    spectral_bisection,
+    split,
+)
+from lb_mpi.partitioning.refine import find_bounds, find_connections, find_parts, move, refine
 
 TWO_TRIANGLES = Graph.from_edges(6, [0, 2, 4, 1, 3, 5, 2], [2, 4, 0, 3, 5, 1, 3])
 

@@ -43,7 +43,6 @@ def distribute(
     seed: int = 0,
     parts: ArrayLike | None = None,
     aim: str = "cut",
-    connected: bool = False,
     emulated_speed: float = 1.0,
 ) -> HaloPlan:
     """Deal out the vertices of a task graph to the ranks of `comm`, each as much as it can do, with few edges cut.
@@ -71,7 +70,6 @@ def distribute(
     seed : of the partitioner, and of "random".
     parts : (n,) the rank of each vertex; given that, nothing is measured or computed.
     aim : "cut", or "time", which needs `unit_s`: see `lb_mpi.partition`.  The plan tells the `cost_by_cut`, too.
-    connected : every part is in one piece, see `lb_mpi.partition`.
     emulated_speed : relative, above 0 and at most 1, of an emulated rank where speeds are measured, and where its time is
         recorded; may differ by rank.
 
@@ -86,7 +84,7 @@ def distribute(
         on_root = own.rank == first
         tasks = agree(own, lambda: as_graph(graph) if on_root else None)
         hosts = tuple(allgather(own, MPI.Get_processor_name()))
-        options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts, aim, connected)
+        options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts, aim)
         wants = bcast(own, agree(own, lambda: options.check(tasks.n) if tasks is not None else None), first)
         if wants.speeds or wants.messages:
             rounds = 5 if wants.speeds else 1
@@ -119,7 +117,6 @@ class _Options(NamedTuple):
     seed: int
     parts: ArrayLike | None
     aim: str
-    connected: bool
 
     def check(self, n: int) -> _Wants:
         """Check; return what has to be measured.  ValueError or TypeError, n vertices being given."""
@@ -137,9 +134,9 @@ class _Options(NamedTuple):
         if self.parts is not None:
             check_parts(self.parts, n, len(self.hosts))
         if self.parts is not None or self.method not in PARTITIONERS:
-            if self.aim != "cut" or self.connected:
+            if self.aim != "cut":
                 given = "parts" if self.parts is not None else f"method = {self.method!r}"
-                raise ValueError(f"aim = {self.aim!r}, connected = {self.connected!r} with {given}: it decides alone")
+                raise ValueError(f"aim = {self.aim!r} with {given}: it decides alone")
             return _Wants(False, False)
         if self.aim == "time" and self.unit_s is None:
             raise ValueError("aim = 'time' without unit_s: expected the seconds of a unit of work on the fastest rank")
@@ -187,9 +184,9 @@ def _decide(graph: Graph, options: _Options) -> _Decided:
         if options.aim == "time" and machine is not None:
             from lb_mpi.partitioning.shorten import shorten  # late: it brings numba
 
-            effort, seed, whole = options.effort, options.seed, options.connected
+            effort, seed = options.effort, options.seed
             by_cut = mapping_cost(graph, owners, machine, unit_s=options.unit_s)
-            owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed, connected=whole)
+            owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed)
     cost = None if machine is None else mapping_cost(graph, owners, machine, unit_s=options.unit_s)
     return _Decided(owners, allocation, Pieces(graph, owners, size), Worth(cut(graph, owners, size), cost, by_cut))
 
@@ -205,7 +202,6 @@ def _by_cut(graph: Graph, allocation: Allocation, options: _Options) -> Ints:
         effort=options.effort,
         seed=options.seed,
         method=PARTITIONERS[options.method],
-        connected=options.connected,
     )
     return ranks[parts]
 

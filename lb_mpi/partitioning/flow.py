@@ -16,9 +16,9 @@ import numpy as np
 from numba import njit
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.partitioning.balance import Parts, find_parts
 from lb_mpi.partitioning.coarsen import Csr, Flags
 from lb_mpi.partitioning.compiled import State, borrowing, inlined, shuffle
+from lb_mpi.partitioning.refine import Parts, find_parts
 
 # --- Maximum flow between two sides of a corridor of a graph, by Dinic's layers (1970) --------------------------------
 
