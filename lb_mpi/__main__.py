@@ -17,23 +17,23 @@ from lb_mpi.commands.dispatch import PROG, dispatch, say, speaks
 from lb_mpi.launching import commands as launching
 
 COMMANDS = {
-    "to use": {
-        "run": "start a program on a list of hosts, checked before and watched while it runs",
-        "profile": "run any program with mpi4py; tell where each rank's time went, and who is waited for",
-        "report": "the record of a run (launch/run --record, LB_MPI_RECORD) as one page",
-        "advise": "play a recorded run again: what other ways of balancing, or another machine, would gain",
+    "use": {
+        "run": "start a program on a list of hosts, check them first, and watch the run",
+        "profile": "run any mpi4py program; report where each rank's time went, and which rank waits for which",
+        "report": "turn the record of a run (run --record, LB_MPI_RECORD) into one HTML page",
+        "advise": "replay a recorded run: predict what another scheme or machine would gain",
         "pool": "run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool()",
-        "info": "versions, MPI, hosts, ranks; with --measure, speeds and costs of messages",
+        "info": "print versions, MPI, hosts and ranks; with --measure, speeds and costs of messages",
     },
-    "to try": {
+    "try without a cluster": {
         "throttle": "run a program as if on a slower machine",
-        "cluster": "hosts on this machine, each with a name, an address and a speed of its own",
-        "simulate": "a search, rows or tasks on thousands of virtual ranks, without MPI",
+        "cluster": "create virtual hosts on this machine, each with a name, an address and a speed",
+        "simulate": "run a search, rows or tasks on thousands of virtual ranks, without MPI",
     },
-    "for graphs": {
-        "partition": "which tasks of a graph go to which of some nodes",
-        "allocate": "how many tasks each of some unequal nodes should run",
-        "arrange": "which node sits where on a process graph",
+    "graphs": {
+        "partition": "assign the vertices of a graph to unequal parts, with few cut edges",
+        "allocate": "compute how many tasks each of some unequal nodes should run",
+        "arrange": "decide which node sits where on a process graph",
     },
 }
 

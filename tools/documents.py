@@ -18,10 +18,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
+    ROOT / "docs" / "commands.md",
     *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
 ]
-LANGUAGES = {"python", "sh", "text", "{image}", "{toctree}", "{include}", "ini"}
+LANGUAGES = {"python", "sh", "text", "diff", "{image}", "{toctree}", "{include}", "ini"}
 
 _BLOCK = re.compile(
     r"(?:<!-- (?P<mark>[^>]*?) -->\n)?^```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL

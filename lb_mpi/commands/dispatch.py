@@ -71,7 +71,7 @@ def _choose(table: Mapping[str, Mapping[str, str]], arguments: Sequence[str]) ->
         prog=PROG,
         usage="%(prog)s COMMAND ... | --version",
         description="Load balancing on unequal machines.",
-        epilog="commands, each with a help of its own (COMMAND -h)\n\n" + "\n\n".join(groups),
+        epilog="commands, each with --help:\n\n" + "\n\n".join(groups),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if {"-h", "--help"} & set(arguments):

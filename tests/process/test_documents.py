@@ -1,4 +1,4 @@
-"""Every block and command of README, the tutorial and the how-to pages is run, with mpiexec; what is shown is what is seen.
+"""Every block and command of README, docs/commands.md, the tutorial and the how-to pages is run, with mpiexec; what is shown is what is seen.
 
 Those marked as long are run when LB_MPI_LONG_DOCUMENTS is set.
 """
@@ -80,7 +80,7 @@ def test_blocks_are_found_with_their_marks(tmp_path: Path) -> None:
     assert (first.name, second.name, second.line) == ("", "f.py", 10)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *(ROOT / "docs").glob("*.md")], ids=names)
+@pytest.mark.parametrize("page", sorted({*PAGES, *(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md"}), ids=names)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(
         r"\]\(([^)#:]+)(?:#[^)]*)?\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
