@@ -37,6 +37,8 @@ def test_a_map_is_not_taken_for_a_starmap(pool: lb_mpi.Pool, path: Path) -> None
     assert pool.map(max, items, checkpoint=path, to="all") == [(k, 1) for k in range(20)]
     with pytest.raises(ValueError, match="log is of another function or other tasks"):
         pool.starmap(max, items, checkpoint=path)
+    with pytest.raises(TypeError, match=r"items = \{2\}: expected items in a fixed order"):
+        pool.map(max, range(20), {2} if RANK == 0 else [], checkpoint=path)
 
 
 def test_sets_as_items_are_refused_at_once_and_sets_in_items_are_not(pool: lb_mpi.Pool, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypedDict
 
@@ -68,7 +68,7 @@ class Options(TypedDict, total=False):
 
 def make_job(
     call: Call,
-    items: Any,
+    items: Sequence[Any],
     *,
     costs: Any = None,
     to: str = "root",
@@ -79,7 +79,7 @@ def make_job(
     """Hold the arguments of a map against what is expected, and open its checkpoint; ValueError, TypeError or OSError."""
     checks.function("function", call.function)
     checks.choice("to", to, ("root", "all"))
-    checked = check_items(items)
+    checked = check_items(*items)
     if isinstance(progress, bool):
         progress = ProgressLine() if progress else None
     job = Job(
@@ -93,8 +93,9 @@ def make_job(
     )
     if checkpoint is None:
         return job
-    if isinstance(items, set | frozenset):
-        raise TypeError(f"items = {checks.show(items)}: expected items in a fixed order, such as sorted(items)")
+    for one in items:
+        if isinstance(one, set | frozenset):
+            raise TypeError(f"items = {checks.show(one)}: expected items in a fixed order, such as sorted(items)")
     check_returns(call.function)
     opened = TaskLog(checkpoint, digest(call.function, checked.of, star=call.star), checked.n)
     left = np.array([number for number in range(checked.n) if number not in opened.done], dtype=np.int64)
