@@ -18,7 +18,6 @@ from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.progress import ProgressLine
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.pool.crew import INLINE_BYTES, MAP, Crew
-from lb_mpi.mpi.pool.digest import digest
 from lb_mpi.mpi.pool.functions import Sent
 from lb_mpi.mpi.pool.items import Items, check_costs, check_items, encode
 from lb_mpi.mpi.pool.ledger import Ledger, PoolReport
@@ -35,9 +34,9 @@ from lb_mpi.mpi.pool.messages import (
 from lb_mpi.mpi.pool.shift import Call, Shift
 from lb_mpi.mpi.pool.submitting import Leader
 from lb_mpi.mpi.pool.task_log import TaskLog
+from lb_mpi.pooling.checkpoint import check_returns, digest
 from lb_mpi.pooling.deal import Deal, Floats, deal
 from lb_mpi.pooling.intervals import MOST
-from lb_mpi.pooling.log import check_returns
 
 Progress = Callable[[int, int], None]
 REPORT_S = 0.25
