@@ -117,7 +117,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     pool = lb_mpi.Pool(own, emulated_speed=speed)
     with pool:
         found = pool.map(partial(solve, until=until), mu, costs=costs, checkpoint=options.checkpoint)
-        report = pool.last
+        report = pool.report()
     motions = [Motion(*one) for one in found or ()]
     agree(own, lambda: write(options.output, mu, motions) if motions and options.output else None)
     own.Free()

@@ -187,15 +187,15 @@ def pool_bound(options: argparse.Namespace) -> Answer:
         for k in range(options.repeat + 1):
             items = costs(options.kind, options.tasks, options.task_s, options.seed + k)
             results = pool.map(function, items, costs=items if options.costs else None)
-            if pool.last is not None:
+            if (report := pool.report()) is not None:
                 assert results is not None
                 assert np.allclose(results, items, rtol=1e-12, atol=0.0)
-                done = pool.last.ranks
+                done = report.ranks
                 work_s = (
                     sum(rank.busy_s * speed for rank, speed in zip(done, speeds, strict=True)) if waits else sum(items)
                 )
                 bound_s = max(work_s / sum(speeds), max(items) / max(speeds))
-                ratios.append(pool.last.seconds / bound_s)
+                ratios.append(report.seconds / bound_s)
     return {"ratios": ratios[1:]}
 
 

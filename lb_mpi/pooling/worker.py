@@ -42,7 +42,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.pooling.chunks import Pace, share
+from lb_mpi.pooling.deal import Pace, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, take_back, take_front, unpack
 
 Words = Mapping[int, int] | Sequence[int]  # by rank

@@ -43,7 +43,7 @@ def made(**options: Any) -> None:
         if pool:
             for _ in range(2):
                 found = pool.map(abs, range(20), costs=range(20))
-                assert found == (list(range(20)) if pool.is_master() else None)
+                assert found == (list(range(20)) if pool.is_root else None)
 
 
 def balanced(block_rows: Any = None, **options: Any) -> None:

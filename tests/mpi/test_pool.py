@@ -89,9 +89,43 @@ def test_each_task_once_in_order(pool: lb_mpi.Pool, name: str) -> None:
         assert results == (expected if RANK == 0 else None)
     assert pool.map(repr, given, to="all") == expected
     if RANK == 0:
-        assert pool.last is not None
-        assert sum(rank.tasks for rank in pool.last.ranks) == pool.last.n == len(expected)
-        assert str(pool.last).count("\n") == SIZE + 1
+        report = pool.report()
+        assert report is not None
+        assert sum(rank.tasks for rank in report.ranks) == report.n == len(expected)
+        assert str(report).count("\n") == SIZE + 1
+    else:
+        assert pool.report() is None
+
+
+@pytest.mark.parametrize("root", [None, 0])
+def test_several_iterables_as_the_builtin_map(root: int | None) -> None:
+    rows = np.arange(60.0).reshape(30, 2)
+    with lb_mpi.Pool(COMM, root=root) as pool:
+        if pool is None:
+            return
+        given: list[tuple[Any, ...]] = [
+            (range(40), [3] * 35), (50, itertools.repeat(2)), (rows, rows[:20], 10**6), ([], [1]), ([1], [])
+        ]  # fmt: skip
+        for items in given:
+            expected = [repr(one) for one in zip(*(range(one) if isinstance(one, int) else one for one in items))]  # noqa: B905
+            assert pool.map(as_text, *(items if pool.is_root else ())) == (expected if pool.is_root else None)
+            assert dict(pool.imap_unordered(as_text, *items)) == dict(enumerate(expected) if pool.is_root else ())
+        assert pool.map(change, rows, 20) == ([2.0] * 20 if pool.is_root else None)
+        assert rows[0, 1] == 1.0
+        with pytest.raises(TypeError, match=r"items = 'abc': expected"):
+            pool.map(as_text, [1], "abc")
+        if pool.is_root and root is not None:
+            with pytest.raises(TypeError, match=r"items = None: expected"):
+                pool.map(as_text)
+
+
+def as_text(*arguments: Any) -> str:
+    return repr(arguments)
+
+
+def change(row: np.ndarray, k: int) -> float:
+    row[:] = k
+    return 2.0
 
 
 def test_functions_of_each_rank_and_what_they_get(pool: lb_mpi.Pool) -> None:
@@ -122,13 +156,15 @@ def test_the_function_travels_once() -> None:
     with lb_mpi.Pool(COMM, root=LAST) as pool:
         if pool is None:
             return
+        assert pool.is_root
         assert pool.is_master()
         weights = np.ones(300_000)
         function = functools.partial(np.multiply, weights)
         for _ in range(3):
             assert [float(row.sum()) for row in pool.map(function, [1.0, 2.0])] == [3e5, 6e5]  # type: ignore[union-attr]
-        assert pool.last is not None
-        assert pool.last.ranks[LAST].sent_bytes < 1000 * SIZE
+        report = pool.report()
+        assert report is not None
+        assert report.ranks[LAST].sent_bytes < 1000 * SIZE
         weights[0] = 2.0  # it's another function now
         assert float(pool.map(function, [1.0])[0].sum()) == 300_001.0  # type: ignore[index]
 
@@ -226,7 +262,7 @@ def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
     with pytest.raises(lb_mpi.Error, match="submit: expected the root of a pool made with root="):
         pool.submit(square, 3)
     if SIZE > 1 and RANK == 0:
-        assert pool.last is not None
+        assert pool.report() is not None
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
 
 
@@ -267,7 +303,7 @@ def test_who_leaves_a_loop_early_drops_the_rest(pool: lb_mpi.Pool) -> None:
 
 def test_ranks_that_wait_serve() -> None:
     pool = lb_mpi.Pool(COMM, root=0)
-    if not pool.is_master():
+    if not pool.is_root:
         pool.wait()
     else:
         pool.wait()  # the root has nothing to wait for
@@ -452,7 +488,7 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
         pool.starmap(function, items, checkpoint=path)
     assert COMM.allreduce(len(run)) < 200
     more = [(k, -1) for k in range(100)]
-    with pytest.raises(ValueError, match=r"log .*log: .*another|expected"):
+    with pytest.raises(ValueError, match=r"checkpoint .*log: is of another function or other tasks: expected"):
         pool.starmap(function, more, checkpoint=path)
     fresh = tmp_path / "fresh"
     assert pool.starmap(function, more, checkpoint=fresh, to="all") == expected
@@ -479,7 +515,7 @@ def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: P
         assert pool.map(enclosing(factor), 9, checkpoint=path.with_suffix(".two"), to="all") == expected
     with pytest.raises(ValueError, match="another function"):
         pool.map(enclosing(3), 9, checkpoint=tmp_path / "by2.two")
-    with pytest.raises(TypeError, match="what a log can tell from others"):
+    with pytest.raises(TypeError, match="what a checkpoint can tell from others"):
         pool.map(enclosing(NotForPickling()), 9, checkpoint=tmp_path / "not")
     with pytest.raises(TypeError, match=r"checkpoint = 3\.5: expected the name of a file"):
         pool.map(square, 5, checkpoint=3.5)

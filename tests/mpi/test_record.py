@@ -61,7 +61,7 @@ with lb_mpi.Balancer(comm) as balancer:
     shares = [(one.rows_computed, one.computing_s) for one in balancer.report().ranks]
 with lb_mpi.Pool(comm, speeds=[1.0] + [0.05] * (comm.size - 1)) as pool:
     doubled = pool.map(burn, range(200))
-    tasks = pool.last and [rank._asdict() for rank in pool.last.ranks]
+    tasks = (report := pool.report()) and [rank._asdict() for rank in report.ranks]
 seconds = time.perf_counter() - began
 sums = comm.gather(float(column.sum()))
 if comm.rank == 0:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.pooling.collect import Collector
+from lb_mpi.pooling.account import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, meets, unpack
+from lb_mpi.pooling.simulate import Results, World
 from lb_mpi.pooling.worker import Begin, End, Kind, Message, Send, Swap, Worker
-from lb_mpi.pooling.world import Results, World
 from tests.protocol.explore import Exploration, State, clone, put
 
 ACCOUNT = -1  # who begins and ends maps, and counts results: no rank, so that nothing is taken for granted of the root

@@ -1,6 +1,6 @@
 """Known-wrong variants of the pool's protocol: (module, what stands there, what the mutant says instead)."""
 
-from lb_mpi.pooling import chunks, collect, intervals, worker
+from lb_mpi.pooling import account, deal, intervals, worker
 
 MUTANTS = [
     # words
@@ -11,9 +11,9 @@ MUTANTS = [
     (intervals, "return epoch << 2 * _BITS | lo << _BITS | hi", "return epoch << 2 * _BITS | lo << _BITS | hi + 1"),
     (intervals, "word >> _BITS & _MASK, word & _MASK", "word >> _BITS & MOST, word & (MOST >> 26)"),
     # shares and chunks
-    (chunks, "return more if end(more) <= end(fewer) else fewer", "return more + 1"),
-    (chunks, "return more if end(more) <= end(fewer) else fewer", "return -1"),
-    (chunks, "self.n = fixed or 1", "self.n = fixed"),
+    (deal, "return more if end(more) <= end(fewer) else fewer", "return more + 1"),
+    (deal, "return more if end(more) <= end(fewer) else fewer", "return -1"),
+    (deal, "self.n = fixed or 1", "self.n = fixed"),
     # the map's number
     (worker, "interval.epoch != self.epoch % EPOCHS or ", ""),
     (worker, "return Interval(self.epoch % EPOCHS, lo, hi)", "return Interval(0, lo, hi)"),
@@ -62,8 +62,8 @@ MUTANTS = [
     (worker, "        self.ready_at = now + self._pause_s\n", ""),
     (worker, "        self._left = self._rng.sample(self._others, len(self._others))\n        return None", "        return None"),
     # the account
-    (collect, "        if epoch != self.epoch:\n            return False\n", ""),
-    (collect, "self.missing -= hi - lo", "self.missing -= 1"),
-    (collect, " or self._done.find(1, lo, hi) >= 0", ""),
-    (collect, '        self._done[lo:hi] = b"\\1" * (hi - lo)\n', ""),
+    (account, "        if epoch != self.epoch:\n            return False\n", ""),
+    (account, "self.missing -= hi - lo", "self.missing -= 1"),
+    (account, " or self._done.find(1, lo, hi) >= 0", ""),
+    (account, '        self._done[lo:hi] = b"\\1" * (hi - lo)\n', ""),
 ]  # fmt: skip

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.pooling import chunks, collect, intervals, worker
+from lb_mpi.pooling import account, deal, intervals, worker
 from lb_mpi.pooling.intervals import Interval
-from lb_mpi.pooling.simulate import Pool
+from lb_mpi.pooling.simulate import Costs, Pool, World
 from lb_mpi.pooling.worker import Begin, End, Kind, Message, Swap, Worker
-from lb_mpi.pooling.world import Costs, World
 from lb_mpi.virtual import Network
 from tests.protocol import pool_law
 from tests.protocol.pool_law import CheckedWorld, Maps, Small, check_world
@@ -128,11 +127,11 @@ def mutant(module: types.ModuleType, before: str, after: str) -> dict[str, Any]:
     for name in ("Kind", "Message", "Swap", "Ask", "Interval", "RankTasks", "Begin", "End"):
         if name in vars(changed):
             setattr(changed, name, vars(module)[name])
-    if module in (chunks, intervals):
+    if module in (deal, intervals):
         host = types.ModuleType("host")
         exec(compile(inspect.getsource(worker), "host", "exec"), vars(host))
         vars(host).update({name: vars(worker)[name] for name in ("Kind", "Message", "Swap", "Ask", "Begin", "End")})
-        names = ("share", "Pace") if module is chunks else ("pack", "unpack", "take_front", "take_back")
+        names = ("share", "Pace") if module is deal else ("pack", "unpack", "take_front", "take_back")
         vars(host).update({name: vars(changed)[name] for name in names})
         changed = host
     return vars(changed)
@@ -194,7 +193,7 @@ def check_asking(worker_class: type[Worker]) -> None:
     assert pauses == pytest.approx([0.5e-3, 1e-3, 2e-3, 4e-3, 8e-3, 10e-3, 10e-3, 10e-3])
 
 
-def check_collector(collector_class: type[collect.Collector]) -> None:
+def check_collector(collector_class: type[account.Collector]) -> None:
     """Each result is taken once, and of this map only."""
     results = collector_class(7, 4)
     assert results.take(7, 1, 3)
@@ -211,11 +210,11 @@ def test_what_a_worker_does(check: Callable[[type[Worker]], None]) -> None:
 
 
 def test_results_are_taken_once() -> None:
-    check_collector(collect.Collector)
+    check_collector(account.Collector)
 
 
 def find_fault(
-    worker_class: type[Worker], collector_class: type[collect.Collector] = collect.Collector
+    worker_class: type[Worker], collector_class: type[account.Collector] = account.Collector
 ) -> BaseException | None:
     """What is wrong with it: every state of small pools, and simulations."""
     try:
@@ -227,7 +226,7 @@ def find_fault(
             Maps(small, worker_class, collector_class).explore(
                 most_states=20_000, progress=len(small.hosts) == 1
             )
-            if collector_class is collect.Collector:
+            if collector_class is account.Collector:
                 play(number, worker_class=worker_class)
         for seed in range(10, 16):
             play(seed, worker_class=worker_class)
@@ -241,7 +240,7 @@ def find_fault(
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 def test_known_wrong_variants_are_caught(number: int) -> None:
     classes = mutant(*MUTANTS[number])
-    assert find_fault(classes.get("Worker", Worker), classes.get("Collector", collect.Collector)), MUTANTS[number]
+    assert find_fault(classes.get("Worker", Worker), classes.get("Collector", account.Collector)), MUTANTS[number]
 
 
 def test_the_real_thing_has_no_fault() -> None:

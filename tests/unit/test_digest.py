@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lb_mpi.mpi.pool.digest import digest
+from lb_mpi.pooling.checkpoint import digest
 from tests.misbehaviour import NotForPickling
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,9 +151,9 @@ def test_items_that_give_other_results_are_told_apart() -> None:
     assert len({of(len, each) for each in items}) == len(items)
 
 
-def test_what_a_log_cannot_tell_from_others_is_refused() -> None:
+def test_what_a_checkpoint_cannot_tell_from_others_is_refused() -> None:
     for function in (enclosing(NotForPickling()), Model(x=NotForPickling()).run, functools.partial(max, NotForPickling())):
-        with pytest.raises(TypeError, match=r"^function = .*: expected what a log can tell from others \(Zero.*: no pickle"):
+        with pytest.raises(TypeError, match=r"^function = .*: expected what a checkpoint can tell .*\(Zero.*: no pickle"):
             of(function)
-    with pytest.raises(TypeError, match=r"^items = .*: expected what a log can tell from others \(TypeError: cannot pickle"):
+    with pytest.raises(TypeError, match=r"^items = .*: expected what a checkpoint can tell .*\(TypeError: cannot pickle"):
         of(len, [MappingProxyType({})])

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb_mpi.__main__ import main
-from lb_mpi.pooling.chunks import TARGET_S, Pace, share
-from lb_mpi.pooling.deal import Floats, Speeds, deal
+from lb_mpi.pooling.deal import TARGET_S, Floats, Pace, Speeds, deal, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, meets, pack, take_back, take_front, unpack
 from lb_mpi.pooling.simulate import MapRun, Pool, bound_s, counter_s, task_costs
 from lb_mpi.virtual import Network

@@ -25,8 +25,8 @@ from lb_mpi.mpi.pool.functions import Functions
 from lb_mpi.mpi.pool.messages import numbers_parcel, read_numbers, read_steal, steal_parcel
 from lb_mpi.mpi.pool.shelf import Shelf
 from lb_mpi.mpi.pool.words import Words
+from lb_mpi.pooling.account import Steals
 from lb_mpi.pooling.intervals import meets
-from lb_mpi.pooling.recorded import Steals
 from lb_mpi.pooling.worker import Worker
 from lb_mpi.record.events import Phase
 

@@ -47,21 +47,12 @@ class Items(NamedTuple):
         return [_row(self.of[k]) for k in numbers]
 
 
-def check_items(items: Any) -> Items:
-    """What the user passes as `items`; TypeError or ValueError, saying what was expected."""
-    if isinstance(items, bool | str | bytes):
-        raise TypeError(f"items = {show(items)}: expected a number, a range, an array or a list of items")
-    if isinstance(items, int | np.integer):
-        if items < 0:
-            raise ValueError(f"items = {items}: expected an integer >= 0")
-        items = range(int(items))
-    if isinstance(items, np.ndarray) and type(items) is not np.ndarray:
-        raise TypeError(f"items of type {type(items).__name__}: expected an array of no subclass, or a list")
-    if isinstance(items, np.ndarray) and not items.ndim:
-        raise ValueError("items of shape (): expected at least one dimension, the items")
+def check_items(*given: Any) -> Items:
+    """Check what the user passes as items, or as several iterables of arguments; TypeError or ValueError."""
+    items = _check_iterable(given[0] if given else None)
+    if len(given) > 1:
+        items = zip(*map(_rows, map(_check_iterable, given)), strict=False)
     if not isinstance(items, range | np.ndarray):
-        if not isinstance(items, Iterable):
-            raise TypeError(f"items = {show(items)}: expected a number, a range, an array or a list of items")
         items = list(items)
     if (n := _length(items)) > MOST:
         count = f"{n:,}" if n in _INT64 else "more than 2**63"
@@ -69,6 +60,24 @@ def check_items(items: Any) -> Items:
     if isinstance(items, range) and not (items.start in _INT64 and items.step in _INT64):
         items = list(items)
     return Items(items, n)
+
+
+def _check_iterable(items: Any) -> Any:
+    if isinstance(items, bool | str | bytes) or not isinstance(items, int | np.integer | Iterable):
+        raise TypeError(f"items = {show(items)}: expected a number, a range, an array or a list of items")
+    if isinstance(items, int | np.integer):
+        if items < 0:
+            raise ValueError(f"items = {items}: expected an integer >= 0")
+        return range(int(items))
+    if isinstance(items, np.ndarray) and type(items) is not np.ndarray:
+        raise TypeError(f"items of type {type(items).__name__}: expected an array of no subclass, or a list")
+    if isinstance(items, np.ndarray) and not items.ndim:
+        raise ValueError("items of shape (): expected at least one dimension, the items")
+    return items
+
+
+def _rows(items: Iterable[Any]) -> Iterable[Any]:
+    return map(_row, items) if isinstance(items, np.ndarray) else items
 
 
 def _length(items: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypedDict
 
@@ -18,7 +18,6 @@ from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.recorder import ProgressLine
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.crew import INLINE_BYTES, MAP, Crew
-from lb_mpi.mpi.pool.digest import digest
 from lb_mpi.mpi.pool.functions import Sent
 from lb_mpi.mpi.pool.items import Items, check_costs, check_items, encode
 from lb_mpi.mpi.pool.ledger import Ledger, PoolReport
@@ -35,9 +34,9 @@ from lb_mpi.mpi.pool.messages import (
 from lb_mpi.mpi.pool.shift import Call, Shift
 from lb_mpi.mpi.pool.submitting import Leader
 from lb_mpi.mpi.pool.task_log import TaskLog
+from lb_mpi.pooling.checkpoint import check_returns, digest
 from lb_mpi.pooling.deal import Deal, Floats, deal
 from lb_mpi.pooling.intervals import MOST
-from lb_mpi.pooling.log import check_returns
 
 Progress = Callable[[int, int], None]
 REPORT_S = 0.25
@@ -68,7 +67,7 @@ class Options(TypedDict, total=False):
 
 def make_job(
     call: Call,
-    items: Any,
+    items: Sequence[Any],
     *,
     costs: Any = None,
     to: str = "root",
@@ -79,7 +78,7 @@ def make_job(
     """Hold the arguments of a map against what is expected, and open its checkpoint; ValueError, TypeError or OSError."""
     checks.function("function", call.function)
     checks.choice("to", to, ("root", "all"))
-    checked = check_items(items)
+    checked = check_items(*items)
     if isinstance(progress, bool):
         progress = ProgressLine() if progress else None
     job = Job(
@@ -93,8 +92,9 @@ def make_job(
     )
     if checkpoint is None:
         return job
-    if isinstance(items, set | frozenset):
-        raise TypeError(f"items = {checks.show(items)}: expected items in a fixed order, such as sorted(items)")
+    for one in items:
+        if isinstance(one, set | frozenset):
+            raise TypeError(f"items = {checks.show(one)}: expected items in a fixed order, such as sorted(items)")
     check_returns(call.function)
     opened = TaskLog(checkpoint, digest(call.function, checked.of, star=call.star), checked.n)
     left = np.array([number for number in range(checked.n) if number not in opened.done], dtype=np.int64)

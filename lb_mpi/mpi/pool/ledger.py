@@ -12,7 +12,7 @@ from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.pool.messages import Failure, failure_of, read_results, unpack_failure
 from lb_mpi.mpi.pool.shift import FLUSH_S
 from lb_mpi.mpi.pool.task_log import TaskLog
-from lb_mpi.pooling.collect import Collector, RankTasks
+from lb_mpi.pooling.account import Collector, RankTasks
 from lb_mpi.table import Table
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from lb_mpi.errors import TaskError
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
-from lb_mpi.pooling.collect import RankTasks
+from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.worker import Kind, Message
 
 

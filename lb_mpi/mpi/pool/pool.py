@@ -84,22 +84,34 @@ class Pool:
         self._submitted = Submitted(leader)
         self._lead: Lead | None = None  # the map of this pool that is under way, on the root
         self._closed = False
-        self.last: PoolReport | None = None  # on the root: what became of the last map
+        self._report: PoolReport | None = None  # of the last map, on the root
 
     @property
     def size(self) -> int:
         """Number of ranks."""
         return self._crew.size
 
-    def is_master(self) -> bool:
+    @property
+    def is_root(self) -> bool:
         """True on the root."""
         return self._crew.rank == self._crew.root
 
+    def is_master(self) -> bool:
+        """Return `is_root`, under the name that programs for schwimmbad call."""
+        return self.is_root
+
+    def report(self) -> PoolReport | None:
+        """Return what became of the last map, a table when it is printed; None on other ranks, and before a map has ended.
+
+        Its fields: n (tasks run), seconds, lower_bound_s (work / sum of the speeds), and ranks, where ranks[r] has the
+        tasks, busy_s, work_s, steals and sent_bytes of rank r.
+        """
+        return self._report
+
     def map(
         self,
-        function: Callable[[Any], T],
-        items: Any = None,
-        *,
+        function: Callable[..., T],
+        *items: Any,
         costs: Any = None,
         to: str = "root",
         chunksize: int | None = None,
@@ -108,6 +120,9 @@ class Pool:
         checkpoint: Any = None,
     ) -> list[T] | None:
         """Return function(item) for each of the root's items, in their order, on the root; None on the other ranks.
+
+        With several iterables, as the builtin `map`: function(a, b, ...) for the items that stand at the same place of each,
+        as many as the shortest has.
 
         Parameters
         ----------
@@ -127,8 +142,8 @@ class Pool:
         raises: tasks not begun are dropped, and the pool can be used on.  In a pool whose methods all ranks call, it is
         raised on every rank; but the rank on which it was SystemExit or KeyboardInterrupt raises that.
         """
-        call = Call(function, keep_exceptions=return_exceptions)
-        begun = self._begin(call, items, costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint)
+        call = Call(function, star=len(items) > 1, keep_exceptions=return_exceptions)
+        begun = self._begin(call, *items, costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint)
         return begun.collect()
 
     def starmap(
@@ -145,9 +160,8 @@ class Pool:
 
     def imap_unordered(
         self,
-        function: Callable[[Any], T],
-        items: Any = None,
-        *,
+        function: Callable[..., T],
+        *items: Any,
         return_exceptions: bool = False,
         **options: Unpack[Options],
     ) -> Iterator[tuple[int, T]]:
@@ -159,7 +173,8 @@ class Pool:
         """
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
-        return self._begin(Call(function, keep_exceptions=return_exceptions), items, **options).each()
+        call = Call(function, star=len(items) > 1, keep_exceptions=return_exceptions)
+        return self._begin(call, *items, **options).each()
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future:
         """Hand in one task, function(*args, **kwargs), on the root of a pool made with `root=`; its `Future`.
@@ -182,7 +197,7 @@ class Pool:
         crew.news.check()
         if not self._serves:
             meet(crew, Op.WAIT, _no_wait)
-        if self.is_master():
+        if self.is_root:
             return
         try:
             serve(crew)
@@ -201,7 +216,7 @@ class Pool:
                 pass
             elif not self._serves:
                 meet(crew, Op.CLOSE, lambda: None)
-            elif self.is_master():
+            elif self.is_root:
                 self._submitted.finish()
                 if self._owns:
                     crew.send_all(Tag.CLOSE)
@@ -216,7 +231,7 @@ class Pool:
 
     def __enter__(self) -> Any:  # checkers would want to be told that it isn't None where all ranks call
         """Return the pool; on ranks that serve, do so until the root closes it, and return None."""
-        if self._serves and not self.is_master():
+        if self._serves and not self.is_root:
             self.wait()
             return None
         return self
@@ -232,7 +247,7 @@ class Pool:
                 self._crew.news.spread(error)
         self.close()
 
-    def _begin(self, call: Call, items: Any, **options: Unpack[Options]) -> Lead | Followed:
+    def _begin(self, call: Call, *items: Any, **options: Unpack[Options]) -> Lead | Followed:
         """Bring the ranks together for a map: the root leads it, the others have followed it when this returns."""
         self._check()
         with ExitStack() as opened:  # closed when the ranks do not come to a map
@@ -247,13 +262,13 @@ class Pool:
             opened.pop_all()
         return lead
 
-    def _plan(self, call: Call, items: Any, options: Options, opened: ExitStack) -> Plan | None:
+    def _plan(self, call: Call, items: tuple[Any, ...], options: Options, opened: ExitStack) -> Plan | None:
         """Hold the arguments against what is expected, items and costs of the root only; None on the other ranks."""
         if self._serves and options.get("to") == "all":
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
-        if not self.is_master():
+        if not self.is_root:
             options = {**options, "costs": None, "checkpoint": None}
-            make_job(call, 0, **options)
+            make_job(call, (0,), **options)
             return None
         job = make_job(call, items, **options)
         if job.log is not None:
@@ -264,7 +279,7 @@ class Pool:
     def _ended(self, lead: Lead) -> None:
         self._lead = None
         self._speeds.observe(*lead.observed())
-        self.last = lead.report()
+        self._report = lead.report()
 
     def _follow(self, function: Callable[..., Any]) -> Followed:
         crew = self._crew
@@ -288,14 +303,14 @@ class Pool:
             raise Error(
                 "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
             )
-        if self._serves and not self.is_master():
+        if self._serves and not self.is_root:
             raise Error("a pool that this rank serves: expected to be called on its root")
 
     def _check_root(self, name: str) -> None:
         if self._closed:
             raise closed("pool")
         self._crew.news.check()
-        if not self._serves or not self.is_master():
+        if not self._serves or not self.is_root:
             raise Error(f"{name}: expected the root of a pool made with root=")
 
     def _free(self) -> None:

@@ -20,7 +20,7 @@ from lb_mpi.mpi.pool.messages import (
     results_parcel,
     steal_parcel,
 )
-from lb_mpi.pooling.collect import RankTasks
+from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.intervals import Interval
 from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.events import Phase

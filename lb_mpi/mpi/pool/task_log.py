@@ -1,4 +1,4 @@
-"""The file of finished tasks (see `lb_mpi.pooling.log`): read when a map begins, and written before results count."""
+"""The file of finished tasks (see `lb_mpi.pooling.checkpoint`): read when a map begins, and written before results count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.mpi.common.recorder import mark_save
-from lb_mpi.pooling import log
+from lb_mpi.pooling import checkpoint
 
 
 class TaskLog:
@@ -45,14 +45,14 @@ class TaskLog:
             raise OSError(f"{self._name}: another run writes to this checkpoint") from None
         self._file.seek(0)
         try:
-            read = log.read(self._file.read(), digest, n)
+            read = checkpoint.read(self._file.read(), digest, n)
         except ValueError as error:
             raise ValueError(f"checkpoint {self._name}: {error}") from None
         if read.dropped:
             warnings.warn(f"checkpoint {self._name}: dropped {read.dropped}", stacklevel=2)
             self._file.truncate(read.n_good)
         if not read.n_good:
-            self._write(log.header(digest, n))
+            self._write(checkpoint.header(digest, n))
         return read.done
 
     def write(self, numbers: list[int], values: list[Any]) -> None:
@@ -61,7 +61,7 @@ class TaskLog:
         OSError, naming the file, when they can't be written: the log is then as it was before.
         """
         began = time.perf_counter()
-        self._write(log.record(numbers, values))
+        self._write(checkpoint.record(numbers, values))
         self._check_name()
         self._n_written += len(numbers)
         signs.saved(self._n_written)

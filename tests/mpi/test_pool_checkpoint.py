@@ -1,4 +1,4 @@
-"""The log of a pool on real ranks: of which call it is, and what is told when it can't be written, or is gone."""
+"""The checkpoint of a map on real ranks: which call it belongs to, and what is raised when it can't be written."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def path(tmp_path: Path) -> Path:
 def test_a_map_is_not_taken_for_a_starmap(pool: lb_mpi.Pool, path: Path) -> None:
     items = [((k,), (k, 1)) for k in range(20)]
     assert pool.map(max, items, checkpoint=path, to="all") == [(k, 1) for k in range(20)]
-    with pytest.raises(ValueError, match="log is of another function or other tasks"):
+    with pytest.raises(ValueError, match="log: is of another function or other tasks"):
         pool.starmap(max, items, checkpoint=path)
+    with pytest.raises(TypeError, match=r"items = \{2\}: expected items in a fixed order"):
+        pool.map(max, range(20), {2} if RANK == 0 else [], checkpoint=path)
 
 
 def test_sets_as_items_are_refused_at_once_and_sets_in_items_are_not(pool: lb_mpi.Pool, path: Path) -> None:
@@ -103,5 +105,5 @@ def test_arrays_of_many_fields_come_back(pool: lb_mpi.Pool, path: Path) -> None:
             warnings.simplefilter("error")
             found: Any = pool.map(lambda k: np.full(2, k, dtype), 3, checkpoint=path, to="all")
         assert all(one.dtype == dtype and np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
-    with pytest.raises(lb_mpi.TaskError, match=r"TypeError: result of dtype .*record.* can't be written to a log"):
+    with pytest.raises(lb_mpi.TaskError, match=r"TypeError: result of dtype .*record.* can't be written to a checkpoint"):
         pool.map(lambda k: np.zeros(2, np.dtype((np.record, [("x", "f8")]))), 3, checkpoint=path.with_suffix(".record"))

@@ -1,4 +1,4 @@
-"""The log of finished tasks: what comes back is what was written, or nothing."""
+"""The checkpoint of a map: what comes back is what was written, or nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lb_mpi.pooling.log import DEPTH, Log, check_returns, header, read, record
+from lb_mpi.pooling.checkpoint import DEPTH, Checkpoint, check_returns, header, read, record
 
 DIGEST = bytes(range(32))
 
@@ -87,8 +87,8 @@ class Mine(dict):
         (np.ma.zeros(2), "MaskedArray"), (bytearray(b"a"), "bytearray"), (range(3), "range"),
     ],
 )  # fmt: skip
-def test_what_a_log_cannot_keep_is_named(value: Any, name: str) -> None:
-    with pytest.raises(TypeError, match=f"^result of type .*{name}.* can't be written to a log: expected None, bool"):
+def test_what_a_checkpoint_cannot_keep_is_named(value: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=f"^result of type .*{name}.* can't be written to a checkpoint: expected None, bool"):
         record([0], [value])
 
 
@@ -114,7 +114,7 @@ def test_classes_of_the_user_are_refused_with_what_to_return_instead() -> None:
     for value, instead in ((pair(1), r"tuple\(result\)"), (Point(), r"dataclasses\.asdict\(result\)")):
         with pytest.raises(TypeError, match=instead):
             record([0], [value])
-    with pytest.raises(TypeError, match=r"Pair can't be written to a log: .*tuple\(result\)"):
+    with pytest.raises(TypeError, match=r"Pair can't be written to a checkpoint: .*tuple\(result\)"):
         check_returns(pair)
     for function in (unknown, print, Point, lambda k: pair(k), alike):
         check_returns(function)  # says nothing of the kind
@@ -126,7 +126,7 @@ def test_other_mistakes_in_results() -> None:
     endless.append(endless)
     with pytest.raises(ValueError, match=f"more than {DEPTH} deep"):
         record([0], [endless])
-    with pytest.raises(ValueError, match="can't be written to a log"):
+    with pytest.raises(ValueError, match="can't be written to a checkpoint"):
         record([0], ["\ud800"])
     with pytest.raises(ValueError, match="1 task numbers, 2 results"):
         record([0], [1, 2])
@@ -145,7 +145,7 @@ def small() -> tuple[bytes, list[int]]:
     return b"".join(frames), np.cumsum([len(frame) for frame in frames]).tolist()
 
 
-def check_part(log: Log, n_bytes: int, ends: list[int]) -> None:
+def check_part(log: Checkpoint, n_bytes: int, ends: list[int]) -> None:
     """Whole records that are right, up to where the frames are."""
     assert log.n_good in (0, *ends)
     n_records = max(0, sum(end <= log.n_good for end in ends) - 1)
@@ -157,7 +157,7 @@ def check_part(log: Log, n_bytes: int, ends: list[int]) -> None:
         assert log.dropped == ""
 
 
-def test_a_log_that_is_cut_off_anywhere() -> None:
+def test_a_checkpoint_that_is_cut_off_anywhere() -> None:
     data, ends = small()
     for n_bytes in range(len(data) + 1):
         log = read(data[:n_bytes], DIGEST, 5)
@@ -174,7 +174,7 @@ def test_a_flipped_bit_anywhere() -> None:
             flipped = bytearray(data)
             flipped[at] ^= 1 << bit
             if at < 8:
-                with pytest.raises(ValueError, match=r"^log (begins with|has version)"):
+                with pytest.raises(ValueError, match=r"^(begins with|has version)"):
                     read(bytes(flipped), DIGEST, 5)
                 continue
             log = read(bytes(flipped), DIGEST, 5)
@@ -184,13 +184,13 @@ def test_a_flipped_bit_anywhere() -> None:
 
 def test_another_log_is_refused() -> None:
     data, _ = small()
-    with pytest.raises(ValueError, match=r"log has 5 tasks: expected 6, as there are now"):
+    with pytest.raises(ValueError, match=r"^has 5 tasks: expected 6, as there are now"):
         read(data, DIGEST, 6)
-    with pytest.raises(ValueError, match="log is of another function or other tasks"):
+    with pytest.raises(ValueError, match=r"^is of another function or other tasks"):
         read(data, bytes(32), 5)
-    with pytest.raises(ValueError, match="log has version 3: expected 2"):
+    with pytest.raises(ValueError, match=r"^has version 3: expected 2"):
         read(data[:6] + b"\3\0" + data[8:], DIGEST, 5)
-    with pytest.raises(ValueError, match=r"log begins with b'import n'"):
+    with pytest.raises(ValueError, match=r"^begins with b'import n'"):
         read(b"import numpy as np", DIGEST, 5)
 
 

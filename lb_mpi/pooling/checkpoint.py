@@ -1,0 +1,322 @@
+"""The checkpoint of a map, as bytes: what a pool that died has done is not done again.   (pure)
+
+A checkpoint is a header and records, each of them a frame (`lb_mpi.frames`); it only grows at its end.
+
+    header: 8 bytes of magic with the version, before the frame of (digest, n)
+    record: (task numbers, their results)
+
+    data = header(digest(function, items, star=False), n) + record([3, 4], [0.5, 0.7])
+    read(data, digest(function, items, star=False), n).done == {3: 0.5, 4: 0.7}
+
+What is torn or flipped ends the reading, whatever follows: a frame that can't be trusted doesn't say where the next begins.
+Nothing in a checkpoint is unpickled.  Payloads are MessagePack, with these extension types: what is read has the very types,
+dtypes and bits of what was written.  A type that has none is a TypeError at once, not a surprise when the file is needed.
+
+The digest, by which a checkpoint knows its function and its items in another run of the program, is one of what pickle makes
+of them, but for what differs between two runs of the same program:
+
+- The elements of a set come in the order of their hashes, which Python draws anew for each run: they are sorted.
+- A function that has no name to be found by (a lambda, a function in a function) can't be pickled: it is described by its
+  code without line numbers, its defaults and what it encloses.
+- Padding in structured arrays is whatever was in memory: it is left out.
+- Equal texts may be one object or two: they count as two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from types import CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import msgpack
+import numpy as np
+from numpy.lib.recfunctions import repack_fields
+
+from lb_mpi.checks import show
+from lb_mpi.frames import frame, read_frame
+
+MAGIC, VERSION = b"lb_mpi", 2
+_START = struct.Struct("<6sH")  # magic, version
+_INT64, _UINT64 = -(1 << 63), (1 << 64) - 1  # what MessagePack has for integers
+TYPES = "None, bool, int, float, complex, str, bytes, tuple, list, dict, numpy arrays and numbers of them"
+DEPTH = 32  # of lists in lists: reading a tuple within a tuple takes some 50 kB of stack
+_TUPLE, _INT, _COMPLEX, _ARRAY, _NUMBER = range(5)  # extension types
+
+
+class Checkpoint(NamedTuple):
+    """What was read."""
+
+    done: dict[int, Any]  # results by task number
+    n_good: int  # bytes that can be trusted: the next record belongs there
+    dropped: str  # what was dropped, in words; "": nothing
+
+
+def header(digest: bytes, n: int) -> bytes:
+    """The begin of a checkpoint: `digest` of the function and its n tasks."""
+    return _START.pack(MAGIC, VERSION) + _frame([digest, n])
+
+
+def record(numbers: Sequence[int], values: Sequence[Any]) -> bytes:
+    """Results of some tasks; TypeError for one that a checkpoint can't keep, ValueError for lists in lists without end."""
+    if len(numbers) != len(values):
+        raise ValueError(f"{len(numbers)} task numbers, {len(values)} results: expected as many")
+    return _frame([list(map(int, numbers)), [_plain(value, 0) for value in values]])
+
+
+def read(data: bytes | memoryview, digest: bytes, n: int) -> Checkpoint:
+    """Read a checkpoint of this digest and n tasks.
+
+    A checkpoint that is torn in its header is as good as empty (n_good is 0: write the header anew).  ValueError for what is
+    no checkpoint, is of another version, or of another function or other tasks.
+    """
+    if not len(data):
+        return Checkpoint({}, 0, "")
+    view = memoryview(data)
+    _check_start(bytes(view[: _START.size]))
+    payload, at = _payload(view, _START.size)
+    if payload is None:
+        return Checkpoint({}, 0, f"{len(view):,} bytes from the first on: the header is torn or flipped")
+    _check_header(payload, digest, n)
+    done: dict[int, Any] = {}
+    while at < len(view):
+        payload, end = _payload(view, at)
+        results = None if payload is None else _results(payload, n)
+        if results is None:
+            return Checkpoint(done, at, f"{len(view) - at:,} bytes from byte {at:,} on: a record is torn or flipped")
+        for number, value in results:
+            done.setdefault(number, value)
+        at = end
+    return Checkpoint(done, at, "")
+
+
+def _check_start(start: bytes) -> None:
+    whole = _START.pack(MAGIC, VERSION)
+    if start[: len(MAGIC)] != MAGIC[: len(start)]:
+        raise ValueError(f"begins with {start!r}: expected a checkpoint of a map, {whole!r}")
+    if len(start) == _START.size and start != whole:
+        raise ValueError(f"has version {_START.unpack(start)[1]}: expected {VERSION}")
+
+
+def _check_header(payload: Any, digest: bytes, n: int) -> None:
+    if not isinstance(payload, list) or len(payload) != 2:
+        raise ValueError(f"has the header {show(payload)}: expected a digest and a number of tasks")
+    if payload[1] != n:
+        raise ValueError(f"has {show(payload[1])} tasks: expected {n}, as there are now (choose another file)")
+    if payload[0] != digest:
+        raise ValueError("is of another function or other tasks: expected those of this call (choose another file)")
+
+
+def _results(payload: Any, n: int) -> list[tuple[int, Any]] | None:
+    """(Task number, value) of a record; None when it is none."""
+    if not (isinstance(payload, list) and len(payload) == 2 and all(isinstance(part, list) for part in payload)):
+        return None
+    numbers, values = payload
+    if len(numbers) != len(values) or not all(type(number) is int and 0 <= number < n for number in numbers):
+        return None
+    return list(zip(numbers, values, strict=True))
+
+
+def _frame(payload: Any) -> bytes:
+    try:
+        packed: bytes = msgpack.packb(payload, use_bin_type=True)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise ValueError(f"results can't be written to a checkpoint: {error}") from error
+    return frame(packed)
+
+
+def _payload(view: memoryview, at: int) -> tuple[Any, int]:
+    """What the frame at byte `at` holds, and where it ends; (None, at) when it is torn or flipped."""
+    packed, end = read_frame(view, at)
+    if packed is None:
+        return None, at
+    try:
+        return _unpack(packed), end
+    except Exception:  # not what `_frame` writes, but with a fitting CRC: anything may be wrong with it
+        return None, at
+
+
+def _pack(value: Any) -> bytes:
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def _unpack(packed: bytes | memoryview, depth: int = 0) -> Any:
+    if depth > DEPTH + 1:
+        raise ValueError(f"tuples in tuples, more than {DEPTH} deep")
+
+    def read_extension(kind: int, data: bytes) -> Any:
+        if kind == _TUPLE:
+            return tuple(_unpack(data, depth + 1))
+        return _READERS[kind](data)
+
+    return msgpack.unpackb(packed, ext_hook=read_extension, strict_map_key=False, raw=False)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """The value as MessagePack writes it."""
+    kind = type(value)
+    if value is None or kind in (bool, float, str, bytes):
+        return value
+    if kind is int:
+        return value if _INT64 <= value <= _UINT64 else msgpack.ExtType(_INT, _big(value))
+    if depth > DEPTH:
+        raise ValueError(f"results has lists in lists, more than {DEPTH} deep: expected fewer")
+    if kind is list:
+        return [_plain(one, depth + 1) for one in value]
+    if kind is tuple:
+        return msgpack.ExtType(_TUPLE, _pack([_plain(one, depth + 1) for one in value]))
+    if kind is dict:
+        return {_plain(key, depth + 1): _plain(one, depth + 1) for key, one in value.items()}
+    if kind is complex:
+        return msgpack.ExtType(_COMPLEX, struct.pack("<dd", value.real, value.imag))
+    if (kind is np.ndarray or isinstance(value, np.generic)) and not value.dtype.hasobject:
+        return msgpack.ExtType(_ARRAY if kind is np.ndarray else _NUMBER, _array(np.asarray(value)))
+    raise TypeError(_refusal(kind, " of objects" if isinstance(value, np.ndarray | np.generic) else ""))
+
+
+def check_returns(function: Callable[..., Any]) -> None:
+    """TypeError when a function is annotated to return a named tuple or a dataclass, which a checkpoint can't keep."""
+    if isinstance(kind := getattr(function, "__annotations__", {}).get("return"), str):
+        kind = getattr(function, "__globals__", {}).get(kind)
+    if isinstance(kind, type) and _instead(kind):
+        raise TypeError(_refusal(kind))
+
+
+def _refusal(kind: type, what: str = "") -> str:
+    name = f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
+    return f"result of type {name}{what} can't be written to a checkpoint: expected {TYPES}{_instead(kind)}"
+
+
+def _instead(kind: type) -> str:
+    """Say what to return, where that is easily told.
+
+    To read a class of the user's, one would have to import what the file names: as bad as to unpickle it.
+    """
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return " (such as tuple(result), or result._asdict())"
+    return " (such as dataclasses.asdict(result))" if dataclasses.is_dataclass(kind) else ""
+
+
+def _big(value: int) -> bytes:
+    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+
+
+def _array(array: np.ndarray[Any, Any]) -> bytes:
+    dtype = array.dtype
+    if dtype.names is not None or not dtype.itemsize:
+        kept = np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype))
+        if kept != dtype or kept.type is not dtype.type:
+            back = f"it would come back as {show(kept)}"
+            raise TypeError(f"result of dtype {show(dtype)} can't be written to a checkpoint: {back}")
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def _read_array(data: bytes) -> Any:
+    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False, max_header_size=len(data))  # names of any length
+
+
+_READERS: dict[int, Callable[[bytes], Any]] = {
+    _INT: lambda data: int.from_bytes(data, "little", signed=True),
+    _COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
+    _ARRAY: _read_array,
+    _NUMBER: lambda data: _read_array(data)[()],
+}
+
+
+PROTOCOL = 4  # of pickle: a later one tells whether an array may be written to
+
+
+def digest(function: Callable[..., Any], items: Any, *, star: bool) -> bytes:
+    """Tell function(item), or with `star` function(*item), of all items from others; TypeError where that can't be done.
+
+    What is changed in the body of a function with a name, or in the globals that a function uses, is not noticed: one may
+    want to mend it and go on.
+    """
+    if type(items) is np.ndarray:
+        items = np.ascontiguousarray(items)
+    parts = [_digest(part, name) for name, part in (("function", function), ("items", items))]
+    return hashlib.blake2b(b"".join([bytes([star]), *parts]), digest_size=16).digest()
+
+
+def _digest(value: Any, name: str) -> bytes:
+    try:
+        return _of(value)
+    except Exception as error:  # the user's classes may do anything when they are pickled
+        why = f"{type(error).__name__}: {error}"
+        raise TypeError(f"{name} = {show(value)}: expected what a checkpoint can tell from others ({why})") from error
+
+
+def _of(value: Any) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    _Pickler(SimpleNamespace(write=found.update), PROTOCOL).dump(value)
+    return found.digest()
+
+
+class _Pickler(pickle.Pickler):
+    """Pickle what `digest` describes in its own way as another object instead."""
+
+    def __init__(self, file: Any, protocol: int) -> None:
+        super().__init__(file, protocol)
+        self._described: dict[int, tuple[int, FunctionType]] = {}  # by id; the function is kept, so that the id is its own
+
+    def persistent_id(self, value: Any) -> Any:
+        """Return what stands for the value; None: what pickle makes of it."""
+        if isinstance(value, str):
+            return value.encode("utf-8", "surrogatepass") if type(value) is str else None
+        if isinstance(value, set | frozenset):
+            return type(value), sorted(map(_of, value)), getattr(value, "__dict__", None)
+        if isinstance(value, np.ndarray | np.void) and value.dtype.names is not None:
+            return _without_padding(value)
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, CodeType):
+            return _code(value)
+        if isinstance(value, ModuleType):
+            return "module", value.__name__
+        return None
+
+    def _function(self, function: FunctionType) -> Any:
+        if id(function) in self._described:  # it encloses itself
+            return "function", self._described[id(function)][0]
+        if _has_name(function):
+            return None
+        self._described[id(function)] = len(self._described), function
+        cells = [_content(cell) for cell in function.__closure__ or ()]
+        names = function.__module__, function.__qualname__
+        return names, function.__code__, function.__defaults__, function.__kwdefaults__, function.__dict__, cells
+
+
+def _has_name(function: FunctionType) -> bool:
+    try:
+        pickle.dumps(function, PROTOCOL)
+    except Exception:
+        return False
+    return True
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return [cell.cell_contents]
+    except ValueError:  # empty
+        return None
+
+
+def _code(code: CodeType) -> Any:
+    """What code does: nothing of where it was written."""
+    arguments = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    return arguments, code.co_code, getattr(code, "co_exceptiontable", b""), code.co_consts, names
+
+
+def _without_padding(value: Any) -> Any:
+    dtype = repack_fields(value.dtype, recurse=True)
+    if dtype.itemsize == value.dtype.itemsize:
+        return None
+    return type(value), value.dtype, value.astype(dtype)
