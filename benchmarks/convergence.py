@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from lb_mpi.mpi.rows.diffuse import Diffused, Diffuser
 
-EXCHANGES = ("neighbourhood", "paper")  # as in lb_mpi.mpi.rows.exchange, which takes MPI to import
+EXCHANGES = ("neighbourhood", "paper")  # as in lb_mpi.mpi.rows.process_graph, which takes MPI to import
 MESHES = ("mesh:5x5", "mesh:8x8", "mesh:16x16", "mesh:32x32")
 LATENCY_S, BANDWIDTH = 5e-6, 1e10  # of the model: seconds, bytes per second
 
@@ -280,7 +280,7 @@ def milliseconds(comm: MPI.Intracomm, name: str) -> dict[tuple[str, str, str], f
     """From loads to a flow, by scheme, tau and exchange."""
     from mpi4py import MPI
 
-    from lb_mpi.mpi.rows.exchange import METHODS
+    from lb_mpi.mpi.rows.process_graph import METHODS
 
     case = draw(name, 0)
     ready = {(*key, how): diffuser(comm, name, *key, how, TOLERANCES[1]) for key in REFERENCE for how in METHODS}
@@ -305,7 +305,7 @@ def table_of_ranks(seeds: int, exchange: str) -> None:
     """Print steps and milliseconds on real ranks, on rank 0."""
     from mpi4py import MPI
 
-    from lb_mpi.mpi.rows.exchange import METHODS
+    from lb_mpi.mpi.rows.process_graph import METHODS
 
     comm = MPI.COMM_WORLD
     rows, columns = most_square_mesh(comm.size)
