@@ -32,7 +32,7 @@ from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.common.collective import agree, barrier, wait
 from lb_mpi.mpi.common.recorder import map_of, records, running
-from lb_mpi.mpi.rows.exchange import METHODS
+from lb_mpi.mpi.rows.process_graph import METHODS
 from lb_mpi.record.events import Phase
 from lb_mpi.record.maps import parts, places, size
 

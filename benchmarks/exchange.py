@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from benchmarks.measuring import Watch, command, known, of_ranks, ratio, words
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
-from lb_mpi.mpi.rows.exchange import METHODS, NeighbourExchange
+from lb_mpi.mpi.rows.process_graph import METHODS, NeighbourExchange
 
 WANTED = 0.6
 Exchange = Callable[[float], Floats]

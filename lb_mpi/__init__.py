@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.graph.speed import measure
     from lb_mpi.mpi.pool.pool import Pool
     from lb_mpi.mpi.rows.balancer import Balancer
-    from lb_mpi.mpi.rows.reorder_ranks import reorder_ranks
+    from lb_mpi.mpi.rows.process_graph import reorder_ranks
     from lb_mpi.mpi.save.save import load, save
     from lb_mpi.mpi.search.search import RankStats, SearchResult, search
     from lb_mpi.partitioning.partition import partition
@@ -92,7 +92,7 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "TreeSearch": "problems.tree",
     "allocate": "distributing.allocation",
     "arrange": "arranging.arrange",
-    "reorder_ranks": "mpi.rows.reorder_ranks",
+    "reorder_ranks": "mpi.rows.process_graph",
     "as_graph": "graph_files",
     "asked_to_stop": "mpi.common.collective",
     "balance": "diffusion.diffusion",

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.recorded_rows import Rows
-from lb_mpi.balancing.simulate import Cluster, simulate
+from lb_mpi.balancing.simulate import Cluster, Rows, simulate
 from lb_mpi.graph_files import as_graph
 from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
 from lb_mpi.record.events import Phase

@@ -22,12 +22,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.estimate import Observation, RowCosts, blocks
-from lb_mpi.balancing.helping import kept, shortest_s
-from lb_mpi.balancing.learned import Learned
+from lb_mpi.balancing.judge import Verdict
 from lb_mpi.balancing.migrate import Plan, pick
-from lb_mpi.balancing.reports import Verdict
-from lb_mpi.balancing.round import LEAST, Round
-from lb_mpi.balancing.rowsets import Rowset, count, cut
+from lb_mpi.balancing.round import LEAST, Learned, Round, Rowset, count, cut, kept, shortest_s
 from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is so small a part of what is left; none is much shorter than BLOCK_S

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
-from lb_mpi.balancing.rowsets import Rowset, count, numbers
+from lb_mpi.balancing.round import Rowset, count, numbers
 from lb_mpi.graph import Floats, Ints
 
 ASLEEP = 0.2  # a function that uses the CPU for less than this part of its time is waiting, if the system tells nothing
@@ -145,7 +145,7 @@ class Worths:
         self._sum = np.zeros(0)  # weight * log(k_r / k_q)
 
     def tell(self, told: NDArray[np.void], n_told: Ints) -> None:
-        """One more round: rank q has made the first n_told[q] of the observations told[q] (see `balancing.reports`)."""
+        """One more round: rank q has made the first n_told[q] of the observations told[q] (see `balancing.judge`)."""
         rank, place = np.nonzero(np.arange(told.shape[1]) < n_told[:, None])
         if not len(rank):
             return

@@ -26,7 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lb_mpi.diffusion.diffusion import cancel_cycles, outflow
+from lb_mpi.diffusion.diffusion import Diffusion, cancel_cycles, outflow
+from lb_mpi.diffusion.setup import Setup, assemble, find_eigen, tau_rule
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import check_loads, check_speeds
 
@@ -195,3 +196,24 @@ def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype
         taken[begin:end] = True
         sent += float(sums[end] - sums[begin])
         begin = end
+
+
+STALE = 0.01  # relative change of a speed after which the scheme is prepared anew
+
+
+class Direct:
+    """Makes plans on `graph`; `tau` as for `diffusion.setup.prepare`."""
+
+    def __init__(self, graph: Graph, tau: str | None = None) -> None:
+        self._graph, self._rule = graph, tau_rule("direct", tau)
+        self._setup: Setup | None = None
+
+    def plan(self, loads: Floats, speeds: Floats) -> Plan:
+        """The transfers that level the (P,) loads at (P,) speeds."""
+        setup = self._setup
+        if setup is None or float(np.abs(speeds / setup.speeds - 1.0).max()) > STALE:
+            eigen = find_eigen(self._graph, speeds, "direct", self._rule)
+            setup = self._setup = assemble(self._graph, speeds, "direct", self._rule, eigen)
+        diffusion = Diffusion(setup, loads)
+        diffusion.step()
+        return plan(self._graph, diffusion.flow(), loads, setup.speeds)

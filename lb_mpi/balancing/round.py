@@ -39,15 +39,118 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from lb_mpi.balancing.helping import part, shortest_s
-from lb_mpi.balancing.learned import Learned, Loan, Timed
-from lb_mpi.balancing.rowsets import Rowset, count, cut, join
+import numpy as np
+
 from lb_mpi.errors import ProtocolError
-from lb_mpi.graph import Floats
+from lb_mpi.graph import Floats, Ints
+
+Rowset = slice | Ints  # from start to stop, or their numbers
+
+
+def count(rows: Rowset) -> int:
+    """Count the rows of a set."""
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
+def cut(rows: Rowset, begin: int, end: int) -> Rowset:
+    """Take those from `begin` to `end` of the rows of a set."""
+    return slice(rows.start + begin, rows.start + end) if isinstance(rows, slice) else rows[begin:end]
+
+
+def numbers(rows: Rowset) -> Ints:
+    """Name the rows of a set: (n,)."""
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+
+
+def join(blocks: Sequence[Rowset]) -> Rowset:
+    """Put the rows of some blocks together, those of the last block first."""
+    joined = blocks[-1]
+    for block in reversed(blocks[:-1]):
+        if isinstance(joined, slice) and isinstance(block, slice) and joined.stop == block.start:
+            joined = slice(joined.start, block.stop)
+        else:
+            joined = np.concatenate([numbers(joined), numbers(block)])
+    return joined
+
+
+class Timed(NamedTuple):
+    """Rows of this rank that were computed together."""
+
+    rows: Rowset
+    by: int  # rank
+    ticks: float  # on the clock of work of that rank; NaN: not to be relied upon
+    helped: bool  # lent beyond the plan
+
+
+class Loan(NamedTuple):
+    """Rows of this rank that another has."""
+
+    rows: Rowset
+    helps: bool  # beyond the plan
+
+
+@dataclass
+class Learned:
+    """What a round has told one rank; see `lb_mpi.balancing.course`."""
+
+    sizes: Floats | None = None  # (n,) > 0 what its rows cost, in any unit, as known before; None: all the same
+    timed: list[Timed] = field(default_factory=list)
+    planned_ticks: float = 0.0  # that this rank took for rows borrowed by plan
+    help_ticks: float = 0.0  # likewise, beyond the plan
+    late_ticks: float = 0.0  # likewise, after it had told: they are counted in its next round
+    handling_s: float = 0.0  # of a block beside computing it, in the round before
+    rows_lent: int = 0
+    told: bool = False  # nothing but late_ticks changes any more
+    failed: bool = False  # this rank, before it told, or a borrower, so that rows of this rank are lost
+    home_s: float = 0.0  # seconds for rows at home
+    home_size: float = 0.0  # and how large these were; see `lb_mpi.balancing.round`
+
+
+LATENCY_S = 0.5e-3  # at least as much has to be saved by a loan
+BLOCK_S = 2.5e-3  # of a block at home: short enough for who waits, and so long that timing it costs nothing
+LEAST_HANDLINGS = 8  # a block takes at least so many times as long as it takes to handle it
+PART = 0.5  # of a rank's share in what is left is lent at a time
+HALVINGS = 3  # what is kept of planned loans is halved so often: 1/2, 1/4, 1/8
+KEPT_S = 16 * BLOCK_S  # what is kept takes the borrower at least so long; its owner may be slow, with long blocks
+
+
+def shortest_s(handling_s: float) -> float:
+    """Seconds of a short block at home, where to handle one takes `handling_s` beside its rows."""
+    return max(BLOCK_S, LEAST_HANDLINGS * handling_s)
+
+
+def kept(n_before: int, loan_s: float) -> float:
+    """Which part of a planned loan stays at home for whoever is dry first, after `n_before` rounds with planned loans.
+
+    Plans rest on estimates, and a loan that has left is not divided any more.  So half is kept at first, and less in each
+    round, as the estimates get better.  The longest loan takes its borrower `loan_s` seconds longer than its own rows, which
+    are there for whoever is dry: nothing is kept where asking for that part would take about as long as computing it.
+    """
+    rest: float = 0.5 ** min(1 + n_before, HALVINGS)
+    return rest if rest * loan_s >= KEPT_S else 0.0
+
+
+def part(sizes: Sequence[float], each_s: float, share: float, faster: float, handling_s: float = 0.0) -> int:
+    """How many blocks, of these sizes, the next one first, a helper is given of what is left at home.
+
+    Size 1 takes `each_s` seconds at home.  The helper makes up `share` of the speed of all ranks, and is `faster` times as
+    fast as this one.  It gets PART of its share, or all of it if that takes less than a short block, and one block at least;
+    nothing that would not come back LATENCY_S before this rank alone would be through, if that takes it `handling_s` more.
+    """
+    left = sum(sizes)
+    wanted = max(PART * share * left, min(share * left, shortest_s(handling_s) / each_s if each_s else 0.0))
+    size, n = sizes[0], 1
+    while n < len(sizes) and size + 0.5 * sizes[n] <= wanted:
+        size += sizes[n]
+        n += 1
+    back_s = size * each_s / faster + LATENCY_S + handling_s
+    return n if back_s + LATENCY_S <= left * each_s else 0
+
 
 USUAL_BLOCK_S = 5e-3  # of a block at home, where nothing is known yet
 LEAST = 2  # rows of a block, where nothing is known: of one alone, a product of matrices is computed in another way

@@ -10,20 +10,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.direct import STALE, Direct
-from lb_mpi.balancing.judge import Judge, end_s
-from lb_mpi.balancing.learned import Learned
-from lb_mpi.balancing.migrate import plan
-from lb_mpi.balancing.reports import REPORT, Report, Verdict
-from lb_mpi.balancing.round import Computed, Job, Kind, Message, Round
-from lb_mpi.balancing.rowsets import Rowset, count
-from lb_mpi.balancing.times import Call, Times
+from lb_mpi.balancing.judge import REPORT, Judge, Report, Verdict, end_s
+from lb_mpi.balancing.migrate import STALE, Direct, plan
+from lb_mpi.balancing.record import Loans
+from lb_mpi.balancing.round import Arrival, Computed, Job, Kind, Learned, Message, Round, Rowset, Send, count
 from lb_mpi.balancing.trigger import Reason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
@@ -32,7 +28,38 @@ from lb_mpi.diffusion.setup import Setup, chosen_scheme, prepare
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_speeds
+from lb_mpi.record.events import Driver, Phase, Step
+from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network, Virtual
+
+
+class Times(NamedTuple):
+    """(P,) what each rank did in a round."""
+
+    busy_s: Floats  # with jobs
+    ticks: Floats  # of it, their own
+    blocks: Floats  # jobs
+    handling_s: Floats  # that each job takes beside its own
+
+    def add(self, rank: int, seconds: float) -> None:
+        """One more job."""
+        self.busy_s[rank] += seconds + self.handling_s[rank]
+        self.ticks[rank] += seconds
+        self.blocks[rank] += 1
+
+
+class Call(NamedTuple):
+    """What one call took; seconds are virtual."""
+
+    seconds: float  # until all ranks are through, and have agreed on what comes next
+    bound_s: float  # work / sum of the speeds, or later where ranks come late
+    alone_s: float  # without balancing
+    rows_moved: int
+    bytes_moved: int
+    acted: bool  # the distribution was changed for the calls after this one
+    reason: str  # in words
+    messages: int
+
 
 Costs = Callable[[int], Sequence[Floats]]  # call -> for each rank, (n,) units of work of its rows
 Seconds = Callable[[int, Job], float]  # rank, job -> how long it takes there
@@ -281,3 +308,73 @@ def simulate(cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int,
         if on_call is not None:
             on_call(number_of_call, done[-1])
     return done
+
+
+class Rows:
+    """Records calls of a `Cluster` of `size` ranks that was made with world_class=this.world; `called` after each."""
+
+    def __init__(self, size: int) -> None:
+        self.records = [Record(0.0) for _ in range(size)]
+        self.loans = [Loans(record, list(range(size))) for record in self.records]
+        self.now = 0.0  # virtual seconds, when the call began that is under way
+        self._world: _World | None = None
+        self._used = False  # the settings are recorded
+
+    def world(
+        self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random, row_bytes: int
+    ) -> World:
+        """Make the world of one call."""
+        self._world = _World(rounds, seconds, network, rng, row_bytes)
+        self._world.rows, self._world.done = self, [0] * len(rounds)
+        return self._world
+
+    def called(self, cluster: Cluster, call: Call) -> None:
+        """A call is over."""
+        assert self._world is not None
+        if not self._used:
+            self._used = True
+            trigger = cluster.judge.trigger
+            how = {"scheme": cluster.scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
+            for rank, record in enumerate(self.records):
+                record.use("map_rows", {**how, "neighbours": cluster.graph.neighbours(rank).tolist()})
+        began, self.now = self.now, self.now + call.seconds
+        after = float(self._world.busy_s.max()) / call.bound_s - 1.0 if call.bound_s else 0.0
+        before = call.alone_s / call.bound_s - 1.0 if call.bound_s else 0.0
+        speeds = cluster.speeds / cluster.speeds.mean()
+        for rank, record in enumerate(self.records):
+            record.enter(Phase.WAITING, self.now)
+            costs, worth = cluster.courses[rank].costs, cluster.courses[rank].ranks.worth
+            home_s = cluster.told[rank].took / float(cluster.courses[rank].ranks.speeds[rank])
+            home = 0 if costs is None else len(costs)
+            if costs is not None and costs.known:
+                record.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]
+            reason = record.reason(call.reason.partition(";")[0])
+            busy_s, speed, done = float(self._world.busy_s[rank]), float(speeds[rank]), self._world.done[rank]
+            step = Step(Driver.ROWS, began, self.now, busy_s, done, speed, before, after, call.rows_moved, int(call.acted))
+            record.step(step._replace(reason=reason, home=home, home_s=home_s))
+
+
+class _World(World):
+    """One call, of which phases and loans are recorded."""
+
+    rows: Rows
+    done: list[int]  # rows that each rank has computed
+
+    def arrive(self, rank: int, number: int) -> bool:
+        source, _, message = self.under_way[number]
+        if message.kind is Kind.DONE:
+            self.rows.loans[rank].back(source, self.rows.now + self.now, message.payload * self.row_bytes)
+        return super().arrive(rank, number)
+
+    def finish(self, rank: int, job: Job) -> list[Send]:
+        self.done[rank] += count(job.rows)
+        return super().finish(rank, job)
+
+    def turned(self, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
+        for destination, message in sends:
+            if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None:
+                n = count(message.rows)
+                self.rows.loans[rank].lent(destination, self.rows.now + self.now, n, n * self.row_bytes)
+        job = self.rounds[rank].job
+        phase = Phase.WAITING if job is None else Phase.OWN if job.owner == rank else Phase.FOREIGN
+        self.rows.records[rank].enter(phase, self.rows.now + self.now)

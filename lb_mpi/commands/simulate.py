@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
-from lb_mpi.balancing.recorded_rows import Rows
-from lb_mpi.balancing.times import Call
+from lb_mpi.balancing.simulate import Call, Rows
 from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
 from lb_mpi.commands.arguments import GRAPH, add_route, draw, route_of
 from lb_mpi.diffusion.setup import AUTO, SCHEMES

@@ -15,9 +15,9 @@ import lb_mpi
 from lb_mpi.diffusion.diffusion import SCHEMES
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import waiting
-from lb_mpi.mpi.rows import verdicts
-from lb_mpi.mpi.rows.exchange import METHODS
-from lb_mpi.mpi.rows.stopwatch import Stopwatch
+from lb_mpi.mpi.rows import balancer as balancer_module
+from lb_mpi.mpi.rows.lending import Stopwatch
+from lb_mpi.mpi.rows.process_graph import METHODS
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -522,7 +522,7 @@ def test_not_a_communicator_and_closed() -> None:
 def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 has all rows, and lends in the next call while the last rank has not yet heard the verdict on this one."""
     rows = numbers(60 if RANK == 0 else 0, 2)
-    wait = verdicts.wait
+    wait = balancer_module.wait
 
     def late(request: MPI.Request, longest_s: float, meanwhile: Callable[[], object]) -> None:
         until = time.monotonic() + 0.02
@@ -534,7 +534,7 @@ def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(monkeypatch: p
         spin(2e-4 * len(rows))
         return rows + 1.0
 
-    monkeypatch.setattr(verdicts, "wait", late)
+    monkeypatch.setattr(balancer_module, "wait", late)
     with lb_mpi.Balancer(COMM, when=0.5) as balancer:  # it acts on the first calls, and follows that plan on the others
         for _ in range(8):
             assert np.array_equal(balancer.map_rows(slow, rows), rows + 1.0)

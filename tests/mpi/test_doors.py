@@ -11,7 +11,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.graph import mesh
 from lb_mpi.mpi.rows.diffuse import Diffuser
-from lb_mpi.mpi.rows.exchange import NeighbourExchange
+from lb_mpi.mpi.rows.process_graph import NeighbourExchange
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

@@ -13,7 +13,7 @@ from lb_mpi.diffusion.diffusion import SCHEMES, balance, outflow
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh, parse
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.rows.diffuse import Diffuser, diffuse
-from lb_mpi.mpi.rows.exchange import METHODS, NeighbourExchange
+from lb_mpi.mpi.rows.process_graph import METHODS, NeighbourExchange
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

@@ -13,10 +13,9 @@ from lb_mpi.diffusion.diffusion import SCHEMES, balance
 from lb_mpi.diffusion.setup import usual_scheme
 from lb_mpi.graph import parse
 from lb_mpi.mpi.rows import diffuse as diffuse_module
-from lb_mpi.mpi.rows import flows as flows_module
-from lb_mpi.mpi.rows.diffuse import Diffuser
-from lb_mpi.mpi.rows.exchange import METHODS
-from lb_mpi.mpi.rows.flows import Flows
+from lb_mpi.mpi.rows import diffuse as flows_module
+from lb_mpi.mpi.rows.diffuse import Diffuser, Flows
+from lb_mpi.mpi.rows.process_graph import METHODS
 from tests.misbehaviour import RAISES
 
 COMM = MPI.COMM_WORLD

@@ -22,7 +22,7 @@ from lb_mpi.graph import parse
 from lb_mpi.mpi.common import presence
 from lb_mpi.mpi.common.presence import MOST, Tag
 from lb_mpi.mpi.rows.diffuse import Diffuser, diffuse
-from lb_mpi.mpi.rows.exchange import NeighbourExchange
+from lb_mpi.mpi.rows.process_graph import NeighbourExchange
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD

@@ -6,8 +6,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import Graph, host_graph, mesh, most_square_mesh, parse
-from lb_mpi.mpi.rows.exchange import fingerprint
-from lb_mpi.mpi.rows.process_graph import process_graph
+from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
 from tests.mpi.test_balancer import COMM, RANK, SIZE, numbers, slow_square
 
 pytestmark = [pytest.mark.mpi, pytest.mark.every_size]

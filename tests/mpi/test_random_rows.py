@@ -17,7 +17,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import Graph, parse
-from lb_mpi.mpi.rows.exchange import METHODS
+from lb_mpi.mpi.rows.process_graph import METHODS
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size

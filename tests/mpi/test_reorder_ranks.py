@@ -9,7 +9,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
-from lb_mpi.mpi.rows import reorder_ranks as reorder_ranks_module
+from lb_mpi.mpi.rows import process_graph as reorder_ranks_module
 from lb_mpi.mpi.rows.diffuse import diffuse
 
 COMM = MPI.COMM_WORLD

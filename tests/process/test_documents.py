@@ -1,4 +1,4 @@
-"""Every block and command of README, docs/commands.md, the tutorial and the how-to pages is run, with mpiexec; what is shown is what is seen.
+"""Commands of README, the tutorial and the how-to pages are run, with mpiexec; what is shown is what is seen.
 
 Those marked as long are run when LB_MPI_LONG_DOCUMENTS is set.
 """

@@ -10,8 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.round import ROOT, Computed, Job, Kind, Message, Round
-from lb_mpi.balancing.rowsets import count, numbers
+from lb_mpi.balancing.round import ROOT, Computed, Job, Kind, Message, Round, count, numbers
 from tests.protocol.explore import Exploration, State
 
 UnderWay = Iterable[tuple[int, int, Message]]  # source, destination, message

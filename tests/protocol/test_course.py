@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.helping import KEPT_S, kept
-from lb_mpi.balancing.judge import Judge
-from lb_mpi.balancing.learned import Timed
+from lb_mpi.balancing.judge import REPORT, Judge, Problem, Records, Report, Verdict, verdict_of
 from lb_mpi.balancing.migrate import plan
-from lb_mpi.balancing.reports import REPORT, Problem, Records, Report, Verdict, verdict_of
-from lb_mpi.balancing.rowsets import count, numbers
+from lb_mpi.balancing.round import KEPT_S, Timed, count, kept, numbers
 from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
 from lb_mpi.balancing.trigger import Decision, Reason, Trigger
 from lb_mpi.graph import mesh, most_square_mesh, parse

@@ -12,10 +12,22 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing import round as round_module
-from lb_mpi.balancing.helping import BLOCK_S, LATENCY_S, PART, part, shortest_s
 from lb_mpi.balancing.judge import end_s
-from lb_mpi.balancing.round import PAUSE_S, Computed, Job, Kind, Message, Round
-from lb_mpi.balancing.rowsets import join, numbers
+from lb_mpi.balancing.round import (
+    BLOCK_S,
+    LATENCY_S,
+    PART,
+    PAUSE_S,
+    Computed,
+    Job,
+    Kind,
+    Message,
+    Round,
+    join,
+    numbers,
+    part,
+    shortest_s,
+)
 from lb_mpi.balancing.simulate import World, _Clock
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse

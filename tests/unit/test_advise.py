@@ -11,8 +11,7 @@ import pytest
 from lb_mpi.__main__ import main
 from lb_mpi.advising import exchange, profiled, rows, search, tasks
 from lb_mpi.advising.advice import Advice, core_share
-from lb_mpi.balancing.recorded_rows import Rows
-from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
+from lb_mpi.balancing.simulate import Cluster, Rows, row_costs, simulate
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.pooling.simulate import Pool, task_costs

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.direct import Direct
+from lb_mpi.balancing.migrate import Direct
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import host_graph
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("mpi4py", reason="lb_mpi.mpi needs it")
 
-from lb_mpi.mpi.rows.stopwatch import Stopwatch
+from lb_mpi.mpi.rows.lending import Stopwatch
 
 
 def spin(seconds: float) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi.balancing.estimate import Observation, RowCosts, Worths, blocks, own_time_s, smooth
-from lb_mpi.balancing.reports import N_TOLD, REPORT, Report
+from lb_mpi.balancing.judge import N_TOLD, REPORT, Report
 from lb_mpi.balancing.trigger import Trigger
 
 NAN = math.nan

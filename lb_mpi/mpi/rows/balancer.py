@@ -12,11 +12,10 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.judge import Judge
-from lb_mpi.balancing.learned import Learned
-from lb_mpi.balancing.record import Balanced, History, Shares, shares
-from lb_mpi.balancing.recorded import Loans
-from lb_mpi.balancing.reports import Report, Verdict
+from lb_mpi.balancing.judge import REPORT, Judge, Problem, Report, Verdict, left_out, verdict_dtype, verdict_of
+from lb_mpi.balancing.migrate import ROWS, plan_of
+from lb_mpi.balancing.record import Balanced, History, Loans, Shares, shares
+from lb_mpi.balancing.round import Learned
 from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
@@ -24,20 +23,70 @@ from lb_mpi.diffusion.setup import AUTO, prepare
 from lb_mpi.emulate import Varying
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.carrier import Carrier
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_together
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_together, wait
 from lb_mpi.mpi.common.failure import Failed, of_argument
 from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.rows.exchange import METHODS, fingerprint
-from lb_mpi.mpi.rows.flows import Flows
-from lb_mpi.mpi.rows.lending import Lending
+from lb_mpi.mpi.rows.diffuse import Flows
+from lb_mpi.mpi.rows.lending import Lending, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import Owners, check_costs
-from lb_mpi.mpi.rows.process_graph import process_graph
+from lb_mpi.mpi.rows.process_graph import METHODS, fingerprint, process_graph
 from lb_mpi.mpi.rows.rows import Pack, Rows, Unpack
-from lb_mpi.mpi.rows.stopwatch import Stopwatch
-from lb_mpi.mpi.rows.verdicts import Hearing
-from lb_mpi.mpi.rows.wire import Wire
 from lb_mpi.record.events import Phase
+
+
+class Hearing:
+    """One call's; `judge` is on the root only.  Collective: `tell`, once, and then `heard` until it says so."""
+
+    def __init__(self, comm: MPI.Intracomm, judge: Judge | None) -> None:
+        self._comm, self._judge = comm, judge
+        self._reports = np.empty(comm.size if judge is not None else 0, dtype=REPORT)
+        self._room = comm.size  # transfers for which the verdict has room
+        self._answer = np.zeros(1, dtype=verdict_dtype(comm.size, self._room))
+        self._gathered: MPI.Request | None = None
+        self._spread: MPI.Request | None = None
+        self._verdict: Verdict | None = None  # on the root
+        self._error: Exception | None = None
+        self.judging_s = 0.0  # on the root
+
+    def tell(self, report: Report) -> None:
+        """Send this rank's report on its way."""
+        self._mine = np.array([report.fields()], dtype=REPORT)
+        self._gathered = self._comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
+        if self._judge is None:
+            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
+
+    def heard(self) -> bool:
+        """See whether the verdict has come; the root gives it when it has heard everybody."""
+        assert self._gathered is not None
+        gathered = self._gathered.Test()
+        if self._spread is None and gathered:
+            began = time.perf_counter()
+            self._decide()
+            self.judging_s = time.perf_counter() - began
+            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
+        return self._spread is not None and self._spread.Test() and gathered
+
+    def verdict(self) -> Verdict:
+        """Collective, when it has come: what was decided.  What was raised on the root, all raise."""
+        verdict = self._verdict or verdict_of(self._answer)
+        if verdict.problem is Problem.JUDGE:
+            raise_together(self._comm, self._error)
+        if n := left_out(self._answer):
+            table = verdict.plan.table() if verdict.plan is not None else np.empty((ROWS, n))
+            wait(self._comm, self._comm.Ibcast(table, 0), table)
+            verdict = verdict._replace(plan=plan_of(table))
+        return verdict
+
+    def _decide(self) -> None:
+        assert self._judge is not None
+        try:
+            self._verdict = self._judge.hear(self._reports)
+            self._answer = self._verdict.record(self._room)
+        except Exception as caught:  # the others wait for a verdict
+            self._error = caught
+            self._answer["verdict"]["problem"] = Problem.JUDGE
+            self._verdict = verdict_of(self._answer)
 
 
 class Balancer:
@@ -57,12 +106,14 @@ class Balancer:
     graph : the process graph, vertex k being rank k of `comm` (anything that `lb_mpi.as_graph` takes); None: where several
         ranks share a host, and there are other hosts, one that follows the hosts, so that work goes to a rank of the same
         host first (`lb_mpi.graph.host_graph`); otherwise that of a Cartesian communicator, or the most square mesh.
-    scheme : one of `diffusion.setup.SCHEMES`, or "auto": `diffusion.setup.usual_scheme` of the graph.  That is "direct",
-        solved on the root, up to 512 ranks; above, on most graphs, one that works between neighbours.
-    tau : the rule for the edges' weights, see `diffusion.setup.prepare`.
-    exchange : how neighbours tell each other their loads, one of `mpi.rows.exchange.METHODS`; "paper" is that of Jin and
-        Wang.  Steps and flows are the same; "direct" has none.
-    tolerance : imbalance (Jin & Wang's I_m) that is good enough.
+    scheme : how the flow of work is found: "direct" (solved on the root, exact), "fos" (Jin and Wang's first-order scheme),
+        "sos" (second order), "chebyshev", "ops" (optimal polynomial), "cg" (conjugate gradients), "dimension_exchange"; or
+        "auto": "direct" up to 512 ranks, above that on most graphs "fos" or "cg", which work between neighbours.
+    tau : the edges' weights: "paper" (Jin and Wang's), "scaled" (the paper's, times the optimal factor) or "uniform"; None:
+        the usual one of the scheme (see `lb_mpi.diffusion.setup.prepare`).
+    exchange : how neighbours exchange their loads: "neighbourhood" (a neighbourhood collective) or "paper" (a send and a
+        receive for each neighbour).  Steps and flows are the same; scheme "direct" exchanges nothing.
+    tolerance : imbalance (Jin and Wang's I_m) that is good enough, above 0.
     when : "auto": when the time that it is expected to save until the next chance exceeds its cost; "always": at every
         chance; a number: when the imbalance is above this bound.
     every : a chance comes in every so many calls.

@@ -6,21 +6,25 @@ pack or unpack, Ctrl-C) fails the round on this rank, which stays in it to its e
 
 from __future__ import annotations
 
+import struct
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from lb_mpi.balancing.learned import Learned
-from lb_mpi.balancing.recorded import Loans
-from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Kind, Message, Round, Send
-from lb_mpi.balancing.rowsets import count, numbers
+import numpy as np
+from mpi4py import MPI
+
+from lb_mpi.balancing.record import Loans
+from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Kind, Learned, Message, Round, Send, count, numbers
+from lb_mpi.emulate import Varying, throttle
 from lb_mpi.mpi.common.carrier import Part, Spent
 from lb_mpi.mpi.common.failure import Failed, of_rows
-from lb_mpi.mpi.common.parcels import Buffer
-from lb_mpi.mpi.common.presence import Presence
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts
+from lb_mpi.mpi.common.parcels import Buffer, Parcels
+from lb_mpi.mpi.common.presence import Presence, Tag
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s
 from lb_mpi.mpi.rows.rows import (
+    HEADER_BYTES,
     Results,
     Rows,
     check_result,
@@ -32,9 +36,171 @@ from lb_mpi.mpi.rows.rows import (
     in_form,
     parcel_of,
 )
-from lb_mpi.mpi.rows.stopwatch import Stopwatch
-from lb_mpi.mpi.rows.wire import Wire
 from lb_mpi.record.events import Phase
+
+
+class Measured:
+    """What a rank did with rows."""
+
+    def __init__(self) -> None:
+        self.occupied_s = 0.0  # computing, resting (emulated), and all that goes with it: copying, sending, messages
+        self.computing_s = 0.0  # of it, computing and resting
+        self.ticks = 0.0
+        self.called_s = 0.0  # in the function
+        self.handled = 0  # blocks that came straight after another one, without any message
+        self.handled_cpu_s = 0.0  # between these and the ones before
+
+    @property
+    def handling_s(self) -> float:
+        """Seconds that a block takes beside being computed, on this rank as slow as it is; 0: not known.
+
+        By CPU time: a few blocks tell it, even where the rank is stopped now and then.
+        """
+        return self.handled_cpu_s / max(1, self.handled) * (self.called_s / self.ticks if self.ticks else 0.0)
+
+
+class Stopwatch:
+    """Runs the user's function and measures it, at an emulated speed.
+
+    Ticks are seconds of the function's own time: CPU time, and the time in which it waits by itself; see
+    `lb_mpi.balancing.estimate`.
+    """
+
+    def __init__(self, emulated_speed: float | Varying) -> None:
+        self.slow = throttle(emulated_speed, "emulated_speed")
+        self.warm = False  # the first call of a function may compile it, and tells nothing about rows
+        self.computing_s = 0.0  # of this round, with what the first call took
+        self.rows = 0  # computed in this round
+        self._measured = Measured()
+        self._handled_cpu_s = 0.0  # since the function returned, without rests
+        self._handling_since: float | None = None  # CPU time; None: there were messages since the function returned
+        self._begins = False  # a block: the next call is its first
+        self._clocks = Clocks()
+
+    def begin(self) -> None:
+        """Begin a new round, in this thread."""
+        self.computing_s, self.rows = 0.0, 0
+        self.disturbed()
+        self._clocks.begin()
+
+    def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, float]:
+        """Call the function; its result, and the ticks it took (NaN: not to be relied upon)."""
+        before = self._clocks.before()
+        result = function(*arguments)
+        after = self._clocks.after()
+        self.slow.charge(after.cpu_s - before.cpu_s)
+        seconds = after.wall_s - before.wall_s
+        self.computing_s += seconds
+        measured = self._measured
+        if not self.warm:
+            self.warm = True
+            measured.occupied_s -= seconds
+            return result, np.nan
+        if self._begins and self._handling_since is not None:
+            measured.handled += 1
+            measured.handled_cpu_s += self._handled_cpu_s + before.cpu_s - self._handling_since
+        ticks = own_s(before, after)
+        measured.computing_s += seconds
+        measured.called_s += seconds
+        measured.ticks += ticks
+        self._begins, self._handled_cpu_s, self._handling_since = False, 0.0, after.cpu_s
+        return result, ticks
+
+    def occupy(self, seconds: float) -> None:
+        """The rank was occupied with rows for so long, with computing and with all else that it takes."""
+        self._measured.occupied_s += seconds
+
+    def block(self, rows: int) -> None:
+        """A block of rows is about to be computed."""
+        self.rows += rows
+        self._begins = True
+
+    def disturbed(self) -> None:
+        """The rank has done something else than one block after the other."""
+        self._handling_since = None
+
+    @property
+    def handling_s(self) -> float:
+        """Seconds that a block took beside being computed, so far; 0: not known."""
+        return self._measured.handling_s
+
+    def tell(self) -> Measured:
+        """What was measured since this was asked the last time."""
+        measured, self._measured = self._measured, Measured()
+        return measured
+
+    def rests(self, *, begins: bool) -> None:
+        """Note that a rest of an emulated slow rank begins, or has ended: it is no handling of blocks."""
+        if self._handling_since is None:
+            return
+        if begins:
+            self._handled_cpu_s += time.thread_time() - self._handling_since
+        else:
+            self._handling_since = time.thread_time()
+
+    def rested(self, seconds: float) -> None:
+        """The rank has rested for so long, in which it has looked at its messages: all that is emulated computing."""
+        measured = self._measured
+        measured.occupied_s += seconds
+        measured.computing_s += seconds
+        self.computing_s += seconds
+
+    def end(self) -> None:
+        """End the round."""
+        self._clocks.end()
+
+
+_NUMBER = struct.Struct("<q")
+_AT = HEADER_BYTES - _NUMBER.size  # in the header of a parcel, behind what it says of its rows
+
+
+class Wire:
+    """Parcels on `comm` (not the user's: a duplicate), from round to round.
+
+    A rank that has heard that a round is over may be in the next one before another has heard it.  So a parcel bears the
+    number of its round: what comes too early is kept, and what comes too late, which means nothing then, is dropped.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._parcels = Parcels(comm, Tag.LENDING)
+        self._number = 0
+        self._early: list[tuple[int, Buffer]] = []
+        self._sent_before = 0
+
+    def begin(self) -> None:
+        """Begin the next round."""
+        self._number += 1
+        self._sent_before = self._parcels.sent_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that were sent in this round."""
+        return self._parcels.sent_bytes - self._sent_before
+
+    def send(self, rank: int, buffer: Buffer) -> None:
+        """Start to send in this round; returns at once."""
+        _NUMBER.pack_into(buffer.data, _AT, self._number)
+        self._parcels.send(rank, Tag.LENDING, buffer)
+
+    def take(self) -> list[tuple[int, Buffer]]:
+        """Return what has arrived for this round, as (source, parcel), those of one source in their order."""
+        arrived = self._early + [(source, buffer) for source, _, buffer in self._parcels.take()]
+        self._early = []
+        if not arrived:
+            return arrived
+        mine = []
+        for source, buffer in arrived:
+            (number,) = _NUMBER.unpack_from(buffer.data, _AT)
+            if number == self._number:
+                mine.append((source, buffer))
+            elif number > self._number:
+                self._early.append((source, buffer))
+        return mine
+
+    def drain(self) -> None:
+        """Collective, between rounds: receive and drop what is still under way."""
+        self._parcels.drain()
+
 
 VERDICT_S = 1.0  # who has left the block has had the verdict: it is on its way, and only if it doesn't come that matters
 

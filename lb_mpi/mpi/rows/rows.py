@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.balancing.round import Kind
-from lb_mpi.balancing.rowsets import Rowset, numbers
+from lb_mpi.balancing.round import Kind, Rowset, numbers
 from lb_mpi.checks import show
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer
 
