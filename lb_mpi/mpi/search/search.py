@@ -20,7 +20,7 @@ from lb_mpi.graph import ring_order
 from lb_mpi.mpi.common.carrier import Carrier, Part
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, bcast, opened
 from lb_mpi.mpi.common.failure import describe, place
-from lb_mpi.mpi.common.parcels import Buffer, Parcels, body, parcel
+from lb_mpi.mpi.common.parcels import Parcels, body, parcel
 from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.waiting import Interrupts, interrupts
@@ -95,16 +95,11 @@ def search(
     say, is a RuntimeWarning on the rank that fails: the search goes on, and the saves before are kept.
     """
     with opened(comm, "lb_mpi.search", watched=True) as own:
-        settings = agree(
-            own,
-            lambda: _settings(
-                problem,
-                Options(
-                    threshold, pause_s, balance, seed, report_every_s, route, None if save is None else save_every_s
-                ),
-                (bound, emulated_speed, quantum, longest_nap_s, on_report if own.rank == ROOT else None, on_turn),
-            ),
-        )
+        every_s = None if save is None else save_every_s
+        options = Options(threshold, pause_s, balance, seed, report_every_s, route, every_s)
+        report = on_report if own.rank == ROOT else None
+        given = (bound, emulated_speed, quantum, longest_nap_s, report, on_turn)
+        settings = agree(own, lambda: _settings(problem, options, *given))
         sense = None if settings.bound is None else settings.bound.sense
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
         if not bcast(own, settings.on_report is not None):
@@ -123,20 +118,21 @@ class _Settings(NamedTuple):
     on_turn: Callable[[], None] | None
 
 
-def _settings(problem: object, options: Options, others: tuple[Any, ...]) -> _Settings:
+def _settings(
+    problem: object, options: Options, bound: object, speed: Any, quantum: Any, nap_s: object, report: Any, turn: Any
+) -> _Settings:
     """Hold the arguments against what is expected."""
     check_problem(problem)
     if options.save_every_s is not None:
         check_savable(problem)
-    bound, emulated_speed, quantum, longest_nap_s, on_report, on_turn = others
     return _Settings(
         check_route(problem, options.checked()),
         check_bound(bound),
-        throttle(emulated_speed, "emulated_speed"),
+        throttle(speed, "emulated_speed"),
         Quantum(quantum),
-        checks.number("longest_nap_s", longest_nap_s, above=0.0, most=1.0, unit="seconds"),
-        checks.function("on_report", on_report, optional=True),
-        checks.function("on_turn", on_turn, optional=True),
+        checks.number("longest_nap_s", nap_s, above=0.0, most=1.0, unit="seconds"),
+        checks.function("on_report", report, optional=True),
+        checks.function("on_turn", turn, optional=True),
     )
 
 
@@ -301,7 +297,7 @@ def collect(
     rank = searcher.rank
     pickled = b""
     if searcher.error is None and searcher.reason is not Reason.STOPPED:
-        pickled = searcher.attempt(_pickled, searcher) or b""
+        pickled = searcher.attempt(lambda: pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL)) or b""
     ranks = [_stats(each) for each in _raise_any(parcels, searcher, step)]
     if searcher.reason is Reason.STOPPED and stopped is not None:
         stopped(parcels.comm)
@@ -322,10 +318,6 @@ def collect(
         lower_bound_s=sum(each.cpu_s for each in ranks) / sum(each.emulated_speed for each in ranks),
         ranks=ranks,
     )
-
-
-def _pickled(searcher: Searcher) -> bytes:
-    return pickle.dumps(searcher.problem.result(), pickle.HIGHEST_PROTOCOL)
 
 
 def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
@@ -365,7 +357,10 @@ def _stats(step: Step) -> RankStats:
 def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
     """Collective: the ranks' steps; when some rank has failed, every rank raises."""
     error = searcher.error
-    mine = None if error is None else f"rank {searcher.rank}: {_in_words(error)}"
+    mine = None
+    if error is not None:
+        text = str(error) if isinstance(error, SearchError) else f"{describe(error)} {place(error)}"
+        mine = f"rank {searcher.rank}: {text}"
     everyone, together = allgather(parcels.comm, (mine, step)), presence_of(parcels.comm).together
     errors = [theirs for theirs, _ in everyone if theirs is not None]
     if error is not None and not isinstance(error, Exception):
@@ -375,31 +370,20 @@ def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
     return [each for _, each in everyone]
 
 
-def _in_words(error: BaseException) -> str:
-    return str(error) if isinstance(error, SearchError) else f"{describe(error)} {place(error)}"
-
-
 # --- messages as parcels: a header, then the payload ------------------------------------------------------------------
-
-
-def pack(message: Message) -> Buffer:
-    """Return the parcel of a message."""
-    kind, source, seq, pid, load, payload = message
-    return parcel(_HEADER.pack(kind, source, seq, pid, load, len(payload)), [payload])
-
-
-def unpack(buffer: Buffer) -> Message:
-    """Return the message in a parcel."""
-    kind, source, seq, pid, load, n = _HEADER.unpack_from(buffer.data)
-    return Message(Kind(kind), source, seq, pid, load, bytes(body(buffer)[:n]))
 
 
 def send(parcels: Parcels, sends: Iterable[Send]) -> None:
     """Start to send messages; returns at once."""
-    for destination, message in sends:
-        parcels.send(destination, Tag.DRAFTING, pack(message))
+    for destination, (kind, source, seq, pid, load, payload) in sends:
+        header = _HEADER.pack(kind, source, seq, pid, load, len(payload))
+        parcels.send(destination, Tag.DRAFTING, parcel(header, [payload]))
 
 
 def take(parcels: Parcels) -> list[tuple[int, Message]]:
     """Return the (source, message) that have arrived, those of one source in their order."""
-    return [(source, unpack(buffer)) for source, _, buffer in parcels.take()]
+    arrived = []
+    for sender, _, buffer in parcels.take():
+        kind, source, seq, pid, load, n = _HEADER.unpack_from(buffer.data)
+        arrived.append((sender, Message(Kind(kind), source, seq, pid, load, bytes(body(buffer)[:n]))))
+    return arrived
