@@ -23,7 +23,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 SPEEDS = [0.8, 0.4, 0.2, 0.2]
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 
 PARTICLE = np.dtype([("id", "i4"), ("x", "f8", (2,)), ("alive", "?")])
 
@@ -65,6 +65,7 @@ def numbers(n: int, *shape: int, seed: int = 0) -> NDArray[np.float64]:
 @pytest.mark.parametrize(
     ("scheme", "exchange"), [*((scheme, METHODS[0]) for scheme in SCHEMES), ("fos", "paper"), ("cg", "paper")]
 )
+@pytest.mark.every_size
 def test_results_are_bit_for_bit_those_without_balancing(scheme: str, exchange: str) -> None:
     rows = numbers(100 + 37 * RANK, 3)
     before = rows.copy()
@@ -185,6 +186,7 @@ def test_objects_with_pack_and_unpack(balancer: lb_mpi.Balancer) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
+@pytest.mark.every_size
 def test_few_rows_or_none(n: int, balancer: lb_mpi.Balancer) -> None:
     for only in (True, False):
         rows = numbers(n if only else 50 * (RANK == LAST), 2)
@@ -194,6 +196,7 @@ def test_few_rows_or_none(n: int, balancer: lb_mpi.Balancer) -> None:
             assert COMM.allreduce(len(moved)) == COMM.allreduce(len(rows))
 
 
+@pytest.mark.every_size
 def test_numbers_of_rows_that_change(balancer: lb_mpi.Balancer) -> None:
     steps = itertools.count()
 
@@ -214,6 +217,7 @@ def test_dtypes_that_change_on_all_ranks_at_once(balancer: lb_mpi.Balancer) -> N
             assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
 
 
+@pytest.mark.every_size
 def test_emulated_speeds_make_rows_move() -> None:
     def function(rows: NDArray[np.float64]) -> NDArray[np.float64]:
         spin(20e-6 * len(rows))
@@ -308,6 +312,7 @@ def test_the_record_is_the_same_on_all_ranks(balancer: lb_mpi.Balancer) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.every_size
 def test_migrate_conserves_rows_and_levels_costs(scheme: str) -> None:
     rng = np.random.default_rng(RANK)
     n = 300 if RANK == 0 else 20
@@ -390,6 +395,7 @@ def bad(at: int, how: str):  # type: ignore[no-untyped-def]
         ("nothing", r"returned NoneType: expected an array of float64"),
     ],
 )
+@pytest.mark.every_size
 def test_a_function_that_fails_on_one_rank(at: int, how: str, words: str, balancer: lb_mpi.Balancer) -> None:
     function = bad(at, how)
     rows = numbers(60, 2)
@@ -519,6 +525,7 @@ def test_not_a_communicator_and_closed() -> None:
         balancer.map_rows(slow_square, numbers(5))
 
 
+@pytest.mark.every_size
 def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 has all rows, and lends in the next call while the last rank has not yet heard the verdict on this one."""
     rows = numbers(60 if RANK == 0 else 0, 2)
@@ -540,6 +547,7 @@ def test_who_waits_for_a_verdict_leaves_what_the_next_call_brings(monkeypatch: p
             assert np.array_equal(balancer.map_rows(slow, rows), rows + 1.0)
 
 
+@pytest.mark.every_size
 def test_traffic_of_the_user_is_not_disturbed(balancer: lb_mpi.Balancer) -> None:
     if SIZE == 1:
         pytest.skip("needs somebody to talk to")

@@ -15,6 +15,8 @@ from lb_mpi.commands import allocate
 from lb_mpi.commands.simulate import SUBJECTS
 from lb_mpi.errors import Error
 
+pytestmark = pytest.mark.one_mpi
+
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
     assert main([*arguments, "--json"]) == 0

@@ -17,7 +17,7 @@ from tests.process.started import started
 ROOT = Path(__file__).resolve().parents[2]
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")
+pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")]
 
 
 def test_what_cannot_be_ended_is_told_and_not_waited_for(

@@ -12,6 +12,8 @@ from lb_mpi.launching.network import MOST_BYTES, MOST_UNKNOWN, Network, connect
 from tests.process.lab import until
 from tests.process.started import started
 
+pytestmark = pytest.mark.one_mpi
+
 
 @pytest.fixture
 def network() -> Iterator[Network]:

@@ -22,7 +22,7 @@ from tests.process.started import started
 ROOT = Path(__file__).resolve().parents[2]
 THROTTLE = str(ROOT / "launch" / "throttle")
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launch/throttle needs Linux")
+pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(sys.platform != "linux", reason="launch/throttle needs Linux")]
 
 
 # --- the account -----------------------------------------------------------------------------------------------------
