@@ -1,12 +1,11 @@
 """The side of launch/run that is on each host: `python lb_mpi/launching host`, in the folder that the program is to run in.
 
     it hears    it says
-    MARK        (the first line: what the processes of the run bear)
+    MARK [WORD] (the first line: what the processes of the run bear, or have in their command lines: limit.py)
                 lb_mpi {...}         at the start: what the host has (lb_mpi.mpi.common.facts), or {"error": ...}
     ? K         lb_mpi state {...}   of each rank that has said something new, or is quiet
                 lb_mpi alive K
     network HOST PORT TOKEN          (it connects there, too, and says alive K once more: network.py)
-    daemons WORD                     (it ends mpiexec's daemons, too: daemons.py)
     save                             (it lets ranks save and end that can, see lb_mpi.signs)
     stack RANK  lb_mpi stack {...}   its Python stack; if it's stopped, it goes on for that
     look RANK   lb_mpi stack {...}   the same, but a rank that is stopped stays so, and has none
@@ -17,7 +16,7 @@ process of this user that bears MARK, and once a rank is there, only its own pro
 The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
 
 When its input ends, or nothing has come for LOST_S, the program is over, or its host is cut off from the others: whatever
-bears MARK on this host is ended, and so are mpiexec's daemons.
+bears MARK or has WORD on this host is ended.
 """
 
 from __future__ import annotations
@@ -96,7 +95,6 @@ class Side:
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        self.word = ""  # of mpiexec's daemons
         self._network: socket.socket | None = None
         self._pids: set[int] = set()  # of the rank.py of all ranks that have been there
         self._ranks: dict[str, Rank] = {}
@@ -135,8 +133,6 @@ class Side:
             if word == "network":
                 # the name of the other host may take long to be found
                 threading.Thread(target=self._connect, args=about.split(), daemon=True).start()
-            elif word == "daemons":
-                self.word = about
             elif word == "save":
                 for one in self._ranks.values():
                     one.save()
@@ -185,7 +181,8 @@ def first_line() -> str:
 def main(_arguments: Sequence[str], _prog: str) -> int:
     """Answer, then end what is left."""
     with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
-        if not (mark := first_line()):
+        mark, _, word = first_line().partition(" ")
+        if not mark:
             return 0
         side = Side(mark)
         try:
@@ -197,5 +194,5 @@ def main(_arguments: Sequence[str], _prog: str) -> int:
         except BrokenPipeError:
             pass
         finally:
-            limit.end(mark, word=side.word)
+            limit.end(mark, word=word)
     return 0

@@ -3,6 +3,9 @@
 MPI can't be trusted with this: a hung rank hangs its mpiexec, and both MPICH and Open MPI start ranks in process groups
 or sessions of their own, where no signal to the command's group arrives.  So everything that a command starts inherits
 a mark in its environment, and what bears the mark is ended, whoever its parent is by then.
+
+ssh starts mpiexec's daemons on other hosts, without the mark, and they outlive an mpiexec that is killed, or cut off, while
+they start.  So the command lines of a run on several hosts have a word that no other run's have (mpiexec.py).
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from lb_mpi.launching import daemons
 from lb_mpi.launching.leftovers import remove_orphans, remove_sessions
 
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
@@ -96,7 +98,7 @@ def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "") -> None:
     """End what bears `mark`, or is in the session of `process`: SIGTERM, a moment, SIGKILL; then remove what it left.
 
-    `word`: so are mpiexec's daemons whose command line has it; "": none.
+    So is what has the `word` in its command line, and this user's; "": nothing.
     What is still there LEFT_S later can't be ended: stderr is told which process that is.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_UNWINDING})
@@ -104,7 +106,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str 
         leader = process.pid if process else -1
         started = time.monotonic()
         asked: set[int] = set()
-        while left := bearers(mark, leader) | daemons.running(word):
+        while left := bearers(mark, leader, word):
             passed_s = time.monotonic() - started
             if passed_s > GRACE_S + LEFT_S:
                 sys.stderr.write("".join(map(cannot_be_ended, sorted(left))))
@@ -136,13 +138,14 @@ def cannot_be_ended(pid: int) -> str:
     return f"left behind: process {pid} (state {state}) is still there {LEFT_S:g} s after SIGKILL: {command}\n"
 
 
-def bearers(mark: str, session: int = -1) -> set[int]:
-    """Return the processes that bear `mark`, or are in the session `session`."""
+def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
+    """Return the processes that bear `mark`, or are in the session `session`, or have `word` in their command line."""
     found = set()
     for path in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
             state, _, _, of = (path / "stat").read_text().rpartition(")")[2].split()[:4]
-            if state not in "ZX" and (int(of) == session or mark in _marks((path / "environ").read_bytes())):
+            named = word and path.stat().st_uid == os.geteuid() and word.encode() in (path / "cmdline").read_bytes()
+            if state not in "ZX" and (named or int(of) == session or mark in _marks((path / "environ").read_bytes())):
                 found.add(int(path.name))
     return found
 

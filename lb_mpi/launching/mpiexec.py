@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi.hosts import Host
@@ -55,11 +56,18 @@ def fill(hosts: Sequence[Host], n: int | None) -> list[int]:
 
 
 def command(
-    mpi: Mpiexec, hosts: Sequence[Host], ranks: Sequence[int], launcher: str | None, variables: Mapping[str, str]
+    mpi: Mpiexec,
+    hosts: Sequence[Host],
+    ranks: Sequence[int],
+    launcher: str | None,
+    variables: Mapping[str, str],
+    link: Path | None = None,
 ) -> list[str]:
     """Return the beginning of a command line that starts rank k on hosts[ranks[k]]; the program is to follow.
 
-    `launcher` stands for ssh; ValueError for a host that can't be named to mpiexec.
+    `launcher` stands for ssh.  `link` leads to it, or to ssh, from a folder whose name is the word of this run: so the
+    daemons have the word in their command lines, too.  MPICH passes the path of its launcher on to them, and Open MPI
+    all parameters, known or not.  ValueError for a host that can't be named to mpiexec.
     """
     counts = Counter(ranks)
     used = sorted(counts)
@@ -71,12 +79,14 @@ def command(
     if mpi.is_open_mpi:
         # In a job of Slurm's it would start its daemons with srun, which waits for ever when a node of the job has died.
         argv = [mpi.path, "--prtemca", "plm", "^slurm", *(["--prtemca", "plm_ssh_agent", launcher] if launcher else [])]
+        argv += ["--prtemca", "lb_mpi_run", link.parent.name] if link else []
         if in_order:
             argv += ["--host", listed, "--map-by", "slot"]
         else:
             argv += ["--host", ",".join(hosts[index].name for index in ranks), "--map-by", "seq"]
         argv += [part for name in sorted(variables) if EXPORTED.fullmatch(name) for part in ("-x", name)]
     else:
+        launcher = str(link) if link else launcher
         argv = [mpi.path, "-launcher", "ssh", *(["-launcher-exec", launcher] if launcher else []), "-hosts", listed]
         if not in_order:
             argv += ["-rankmap", ",".join(str(used.index(index)) for index in ranks)]

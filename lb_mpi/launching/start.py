@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -179,32 +179,37 @@ class Job(NamedTuple):
         mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.diary.variables()}, emulated=self.emulated))
         python = interpreter(self.program)
         names = [self.hosts[index].name for index in (range(len(self.hosts)) if again else sorted(set(self.ranks)))]
-        if any(not is_here(name) for name in names):
-            find(launcher(self.launcher)[0])
+        linked = contextlib.nullcontext() if all(map(is_here, names)) else link_to(find(launcher(self.launcher)[0]))
         self.argv(self.ranks, python, env)  # a host that can't be named is told before any is asked
-        with Watch(names, launcher(self.launcher), python, mark, may_restart=may_restart, reached=self.reached) as watch:
+        with contextlib.ExitStack() as stack:
+            link = stack.enter_context(linked)
+            word = link.parent.name if link else ""
+            watch = Watch(
+                names, launcher(self.launcher), python, mark, word, may_restart=may_restart, reached=self.reached
+            )
+            stack.enter_context(watch)
             ranks = self.placed(watch, python, gone, again=again)
             if not ranks:
                 return 1
             counts = Counter(self.hosts[index].name for index in ranks)
             watch.keep(counts)
             say(", ".join(f"{name} ({count} rank{'s' * (count > 1)})" for name, count in counts.items()))
-            argv = [*self.argv(ranks, python, env), *self.program]
             if not again:
                 facts = watch.here.facts.items()
                 say(", ".join(f"{what} {has}" for what, has in facts if what not in ("host", "sources")))
             if not self.program:
                 return 0
             if not again:
-                say(shlex.join(argv))
+                say(shlex.join([*self.argv(ranks, python, env), *self.program]))
             self.diary.begin(f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {', '.join(counts)}")
             names = [self.hosts[index].name for index in ranks]
             begun = Start(names, self.patience.hang_s, before.first_word_s if before else None)
+            argv = [*self.argv(ranks, python, env, link), *self.program]
             return supervise(argv, env, mark, watch, self.patience, self.diary, begun)
 
-    def argv(self, ranks: Sequence[int], python: str, env: Mapping[str, str]) -> list[str]:
+    def argv(self, ranks: Sequence[int], python: str, env: Mapping[str, str], link: Path | None = None) -> list[str]:
         """Return the command line up to the program."""
-        argv = command(self.mpi, self.hosts, ranks, self.launcher, env)
+        argv = command(self.mpi, self.hosts, ranks, self.launcher, env, link)
         return argv + before(self.mpi, python, [self.hosts[index] for index in ranks] if self.emulated else [])
 
     def placed(self, watch: Watch, python: str, gone: Collection[str], *, again: bool) -> list[int]:
@@ -274,6 +279,20 @@ def repeat(job: Job) -> int:
             return decision.code
         n_restarts, before = n_restarts + 1, outcome
     return outcome
+
+
+@contextlib.contextmanager
+def link_to(ssh: str) -> Iterator[Path]:
+    """Link to `ssh`, under its own name, in a new folder that is removed at the end of the block.
+
+    Only mpiexec on this host follows the link.  MPICH does not quote its path where it passes it on to a shell.
+    """
+    place = tempfile.gettempdir()
+    place = place if place == shlex.quote(place) else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=place, ignore_cleanup_errors=True) as folder:
+        link = Path(folder, os.path.basename(ssh))
+        link.symlink_to(ssh)
+        yield link
 
 
 def n_cores() -> int:

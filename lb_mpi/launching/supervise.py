@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from lb_mpi.launching import daemons, limit
+from lb_mpi.launching import limit
 from lb_mpi.launching.awaited import Awaited, Hang
 from lb_mpi.launching.diary import Diary
 from lb_mpi.launching.heard import End, State
-from lb_mpi.launching.program import children
 from lb_mpi.launching.restarting import How, Outcome, how
 from lb_mpi.launching.starting import Start
 from lb_mpi.launching.watch import LOOK_S, Watch
@@ -87,13 +85,10 @@ class _Run:
         self._gone: list[str] = []
         self._hung: list[State] | list[Hang] = []
         self._awaited = Awaited(start.n_ranks, patience.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
-        self._word = ""  # of mpiexec's daemons
         self._asked: tuple[float, int] | None = None  # when the program was told to save, after so many signals
 
     def goes_on(self) -> bool:
         """Look: is it to be waited for?"""
-        if not self._word and self._watch.is_far:
-            self._tell_word()
         self._gone = self._watch.lost()
         self._hear()
         now = time.monotonic() - self._began
@@ -141,13 +136,6 @@ class _Run:
             saved=max((state.saved for state in states), default=0),
             seconds=seconds,
         )
-
-    def _tell_word(self) -> None:
-        """Let hosts know by which word to find mpiexec's daemons, as soon as it has started one, or ssh for one."""
-        with contextlib.suppress(OSError):
-            if found := daemons.word(children(self._process.pid)):
-                self._word = found
-                self._watch.tell(f"daemons {found}")
 
     def _hear(self) -> None:
         """Take in how ranks have ended; say who was killed, and which failed first."""

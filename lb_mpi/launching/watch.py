@@ -36,7 +36,7 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 class Connection:
     """To one host.  Its whole traffic goes through one socket, since of file descriptors there are few for many hosts."""
 
-    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str) -> None:
+    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str, word: str) -> None:
         """Begin to connect."""
         self.name = name
         self.facts: dict[str, str] = {}
@@ -58,7 +58,7 @@ class Connection:
                 start_new_session=True,  # Ctrl-C is for this program, which then ends the others in good order
             )
         self._socket.setblocking(False)
-        self.tell(mark)
+        self.tell(f"{mark} {word}")
 
     def fileno(self) -> int:
         """What can be read from when the host has said something, or is gone."""
@@ -148,6 +148,7 @@ class Watch:
         launcher: Sequence[str],
         python: str,
         mark: str,
+        word: str = "",
         *,
         may_restart: bool = False,
         reached: set[str] | None = None,
@@ -164,11 +165,11 @@ class Watch:
         _allow_files(2 * len(names) + 100)
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
         self._network = Network()
-        self.here = Connection(socket.gethostname(), launcher, python, mark)
+        self.here = Connection(socket.gethostname(), launcher, python, mark, word)
         self.hosts: list[Connection] = []
         try:
             for name in names:
-                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark))
+                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark, word))
         except BaseException:
             self.close()
             raise
@@ -254,11 +255,6 @@ class Watch:
     def _sign_s(self) -> float:
         """For so long another host may be silent.  This machine isn't gone as long as its host.py is there: it's busy."""
         return SOON_S if self._may_restart and any(state.n_saved for state in self.states()) else SIGN_S
-
-    @property
-    def is_far(self) -> bool:
-        """Whether there are other hosts than this machine."""
-        return any(one is not self.here for one in self.hosts)
 
     @property
     def gone(self) -> tuple[str, ...]:
