@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from lb_mpi.launching import limit
-from lb_mpi.launching.network import MOST_BYTES, MOST_UNKNOWN, Network, connect
+from lb_mpi.launching.host import connect
+from lb_mpi.launching.watch import MOST_BYTES, MOST_UNKNOWN, Network
 from tests.process.lab import until
 from tests.process.started import started
 

@@ -20,7 +20,7 @@ from lb_mpi.graph import parse
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, start, watch
 from lb_mpi.launching.heard import State
-from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
+from lb_mpi.launching.start import Mpiexec, command, fill, identify
 from tests.process import kills
 from tests.process.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
 from tools.environment import here
