@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.launching import leftovers, limit
+from lb_mpi.launching import limit
 from tests.process.started import started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,13 +82,13 @@ def segment() -> Iterator[Path]:
 
 def test_segments_in_use_stay_and_others_go(segment: Path) -> None:
     with segment.open("r+b") as file:
-        leftovers.remove_orphans()
+        limit.remove_orphans()
         assert segment.exists()  # somebody has it open
         mapped = mmap.mmap(file.fileno(), 4096)
-    leftovers.remove_orphans()
+    limit.remove_orphans()
     assert segment.exists()  # somebody has it mapped
     mapped.close()
-    leftovers.remove_orphans()
+    limit.remove_orphans()
     assert not segment.exists()
 
 
