@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.record.events import Driver
-from lb_mpi.record.record import Rows
-from lb_mpi.record.store import Stored
+from lb_mpi.record.record import Rows, Stored
 from lb_mpi.report.run import USEFUL, Run
 
 Floats = NDArray[np.float64]

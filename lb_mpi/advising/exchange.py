@@ -25,7 +25,7 @@ from lb_mpi.advising.advice import (
     ranked,
 )
 from lb_mpi.record.events import Driver
-from lb_mpi.record.store import Stored
+from lb_mpi.record.record import Stored
 from lb_mpi.report.run import Run
 
 IMBALANCE = 0.03  # that `distribute` allows, unless it is told otherwise: half of it is expected

@@ -33,8 +33,7 @@ from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import Graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
 from lb_mpi.record.events import Driver
-from lb_mpi.record.record import Rows
-from lb_mpi.record.store import Stored
+from lb_mpi.record.record import Rows, Stored
 from lb_mpi.report.run import Run
 
 NOISE = 0.05  # of a block's time, as a standard deviation of its logarithm

@@ -35,7 +35,7 @@ from lb_mpi.advising.advice import (
 )
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.record.events import Driver, Way
-from lb_mpi.record.store import Stored
+from lb_mpi.record.record import Stored
 from lb_mpi.report.run import Run
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.simulate import search

@@ -32,7 +32,7 @@ from lb_mpi.advising.advice import (
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.simulate import Pool, counter_s
 from lb_mpi.record.events import Driver
-from lb_mpi.record.store import Stored
+from lb_mpi.record.record import Stored
 from lb_mpi.report.run import Run
 
 

@@ -23,8 +23,7 @@ from scipy import sparse
 from scipy.sparse.linalg import ArpackNoConvergence
 
 from lb_mpi.diffusion.setup import laplacian, paper_tau
-from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.lanczos import highest, lowest
+from lb_mpi.graph import Floats, Graph, Ints, highest, lowest
 
 # --- The modes of S^-1 A W A^T: all of them, or the few at both ends of the spectrum ----------------------------------
 #

@@ -26,8 +26,7 @@ from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling import simulate as pools
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
-from lb_mpi.record.record import Record
-from lb_mpi.record.store import virtual_files
+from lb_mpi.record.record import Record, virtual_files
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
 from lb_mpi.virtual import Network, check_span

@@ -20,10 +20,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from lb_mpi.emulate import THROTTLED, throttled
+from lb_mpi.emulate import THROTTLED, Stops, throttled
 from lb_mpi.launching.program import FORWARDED, Program, end_as
 from lb_mpi.launching.rank import NUMBER
-from lb_mpi.stops import Stops
 
 PERIOD_S = 5e-3  # of a slice to run and a slice to rest, where the speed allows it
 RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run

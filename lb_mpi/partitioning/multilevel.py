@@ -19,8 +19,7 @@ from scipy.linalg import LinAlgError, eigh
 from scipy.sparse.csgraph import breadth_first_order, shortest_path
 from scipy.sparse.linalg import ArpackError
 
-from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.lanczos import lowest
+from lb_mpi.graph import Floats, Graph, Ints, lowest
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
 from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, inlined, make_heap, next_random, pop, put, random_state
 from lb_mpi.partitioning.flow import refine_by_flow

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.record.events import Phase, Way
-from lb_mpi.record.store import Stored
+from lb_mpi.record.record import Stored
 from lb_mpi.report.run import NAMES, SAVE, Run
 
 SEQUENCE = 1  # of packets: all are written by one

@@ -23,8 +23,7 @@ import numpy as np
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.record.events import Driver, Event, Phase, Way
 from lb_mpi.record.launches import END, FILE, Happened, folder_of, parse
-from lb_mpi.record.record import N_PHASES, Rows, coarser
-from lb_mpi.record.store import About, Stored, read
+from lb_mpi.record.record import N_PHASES, About, Rows, Stored, coarser, read
 
 USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # a rank that emulates a slow one would compute while it rests
 SAVE = "save"

@@ -1,6 +1,6 @@
 """One rank of a search: its problem, drafting, termination, the bound that is shared, saves, turn by turn.   (pure)
 
-A `Searcher` is an actor (`lb_mpi.actor`).  Its jobs are
+A `Searcher` is an actor (`lb_mpi.virtual`).  Its jobs are
 
     Work()                      a quantum of `problem.work`; the result: the units that were done
     Open, Write, Commit         of a search that is saved: job.run(store)

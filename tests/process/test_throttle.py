@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from lb_mpi.emulate import VARIABLE, Stops
 from lb_mpi.emulation.slow import CREDIT_S, Account, Watch, own_speed
 from lb_mpi.launching import rank
 from lb_mpi.launching.program import Activity
-from lb_mpi.stops import VARIABLE, Stops
 from tests.process.started import started
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,8 +18,7 @@ from lb_mpi.pooling.simulate import Pool, task_costs
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.profiling.profile import Line, Profile, RankProfile, write_profile
 from lb_mpi.record.events import Driver, Phase, Step
-from lb_mpi.record.record import Record
-from lb_mpi.record.store import VERSION, place, virtual_files
+from lb_mpi.record.record import VERSION, Record, place, virtual_files
 from lb_mpi.report.run import Run, assemble
 from lb_mpi.searching import simulate as searching
 from lb_mpi.searching.guard import Options

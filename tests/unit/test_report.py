@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from apps.maps import SPECTRAL, parts, placed, places, shares, size, spectral
 from lb_mpi.__main__ import main
 from lb_mpi.graph import Graph
 from lb_mpi.graph import parse as parse_graph
 from lb_mpi.record.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
 from lb_mpi.record.launches import DEATH, END, FILE, RESTART, START, Happened, folder_of, line, parse
-from lb_mpi.record.maps import SPECTRAL, parts, placed, places, shares, size, spectral
-from lb_mpi.record.record import MAP, Record
-from lb_mpi.record.store import VERSION, About, header, place, snapshot
+from lb_mpi.record.record import MAP, VERSION, About, Record, header, place, snapshot
 from lb_mpi.report.figures import (
     COLOURS,
     NOTHING,

@@ -5,7 +5,7 @@
     with call("lb_mpi.f") as interrupts:
         carrier.carry(Round(...), interrupts)
 
-It is the loop of `lb_mpi.actor`, with what only real ranks need beside it: to answer ranks that ask who is awaited, to
+It is the loop of `lb_mpi.virtual`, with what only real ranks need beside it: to answer ranks that ask who is awaited, to
 notice that another rank has failed, to hold Ctrl-C back, and to be as slow as an emulated rank is.
 """
 

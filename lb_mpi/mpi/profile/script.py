@@ -24,6 +24,7 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.run import set_abort_status
 
+from lb_mpi.files import Load, find_script, folder_of
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
@@ -45,7 +46,6 @@ from lb_mpi.profiling.profile import (
     rank_json,
     until_the_end,
 )
-from lb_mpi.script import Load, find_script, folder_of
 
 PATIENCE_S = 5.0  # of a rank that leaves with an exit code, before it ends the others
 ROUNDS = 20  # messages there and back for each look at another host's clock
