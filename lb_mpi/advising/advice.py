@@ -71,6 +71,12 @@ def calls(ranks: Sequence[Stored], driver: Driver) -> list[Rows]:
     return tables if alike else [table[:0] for table in tables]
 
 
+def took_s(tables: Sequence[Rows]) -> float:
+    """Sum up the seconds of the calls: each from when its first rank began until the last one ended."""
+    ended, began = (np.stack([table[name] for table in tables]) for name in ("ended", "began"))
+    return float((ended.max(axis=0) - began.min(axis=0)).sum())
+
+
 def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
     """How a driver was called, as the first rank that knows it has told."""
     return next((dict(one.settings[driver]) for one in ranks if driver in one.settings), {})

@@ -379,12 +379,10 @@ def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
-    top = argparse.ArgumentParser(
-        prog=prog,
+    top = argparse.ArgumentParser(prog=prog,
         description="A cluster on one machine: hosts with names, addresses and speeds of their own, TCP between them.",
         epilog="example: %(prog)s up --hosts 3 --speeds 0.8,0.4,0.2; %(prog)s run -- python -m apps.uts; %(prog)s down",
-        allow_abbrev=False,
-    )
+        allow_abbrev=False)
     top.add_argument("--name", default="lab", help="of the cluster, if there are several (default: %(default)s)")
     parsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command")
     up = parsers.add_parser("up", help="make it")
@@ -392,11 +390,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     up.add_argument("--slots", type=int, default=1, metavar="N", help="ranks on each host (default: %(default)s)")
     up.add_argument("--speeds", metavar="F,F,...", help="of the hosts, above 0 and at most 1 (default: 1)")
     up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS", help="that each frame takes (default: 0)")
-    up.add_argument(
-        "--ssh",
-        action="store_true",
-        help="an OpenSSH server on each host, with keys made for it, in place of what stands for ssh",
-    )
+    up.add_argument("--ssh", action="store_true",
+        help="an OpenSSH server on each host, with keys made for it, in place of what stands for ssh")
     status = parsers.add_parser("status", help="tell of each host its address and what went over its network")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     run = parsers.add_parser(

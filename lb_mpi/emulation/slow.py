@@ -175,15 +175,12 @@ def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
 
 def main(arguments: Sequence[str], prog: str) -> NoReturn:
     """./launch/throttle."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
+    parser = argparse.ArgumentParser(prog=prog,
         usage="mpiexec -n 4 %(prog)s --speeds 0.8,0.4,0.2,0.2 PROGRAM [ARGUMENTS]\n"
         "       %(prog)s --speed 0.4 PROGRAM [ARGUMENTS]",
         description="Run any program as if on a slower machine: stop and continue it in slices of milliseconds, so that "
         "it uses no more than the fraction SPEED of one core, its threads and children included. Needs Linux, and no "
-        "privileges. Signals are sent on; the exit code is the program's.",
-        allow_abbrev=False,
-    )
+        "privileges. Signals are sent on; the exit code is the program's.", allow_abbrev=False)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--speeds", metavar="F,F,...", help="one for each rank, above 0 and at most 1")
     which.add_argument("--speed", metavar="F", help="for any rank")
