@@ -399,6 +399,7 @@ class _Work:
 # which matters is one by itself), in the rank's own seconds, and the ranks' speeds.  Maps before the last count in
 # proportion to their work.
 
+
 class RecordedTasks(NamedTuple):
     """What a run tells of its tasks."""
 

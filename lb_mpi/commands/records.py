@@ -16,8 +16,7 @@ from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows,
 from lb_mpi.commands.dispatch import Command
 from lb_mpi.files import write_whole
 from lb_mpi.profiling.profile import read_profile
-from lb_mpi.report import figures
-from lb_mpi.report.page import page
+from lb_mpi.report.page import page, svg_files
 from lb_mpi.report.run import gather, headline
 from lb_mpi.table import Table
 
@@ -48,11 +47,11 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
     files: list[Path] = []
     if options.svg is not None:
         Path(options.svg).mkdir(parents=True, exist_ok=True)
-        for name, svg in figures.files(found):
+        for name, svg in svg_files(found):
             files.append(Path(options.svg, name))
             write_whole(files[-1], svg)
     if options.perfetto is not None:
-        from lb_mpi.report.perfetto import trace
+        from lb_mpi.report.run import trace
 
         write_whole(options.perfetto, trace(found))
         files.append(Path(options.perfetto))
@@ -81,7 +80,8 @@ def describe_report(answer: dict[str, Any]) -> list[str]:
     ]
 
 
-# --- advise ---------------------------------------------------------------------------------------------------------
+# --- advise ----------------------------------------------------------------------------------------------------------
+
 
 PROGRESS_S = 1.0  # after which a terminal shows what is replayed
 DRIVERS = (advise_rows, advise_exchange, advise_tasks, advise_search)
