@@ -169,7 +169,7 @@ _STOPS, _STOPPED_NS = range(2)  # words of the page, 8 bytes each
 
 
 class StoppedTime(NamedTuple):
-    """What a page says."""
+    """The content of a page."""
 
     n: int = 0  # how often the program has been stopped
     seconds: float = 0.0  # for how long in all

@@ -106,7 +106,7 @@ Load = Callable[[str], tuple[CodeType, dict[str, Any]]]
 
 
 def find_script(target: str, *, module: bool) -> Load:
-    """How to get the code of a script (or a module), and what its module begins with, by what `__name__` is to be.
+    """Return a function from a `__name__` to the code of a script (or a module) and the first names of its module.
 
     ValueError, SyntaxError or OSError when there is none.
     """
@@ -137,5 +137,5 @@ def _find(name: str) -> ModuleSpec | None:
 
 
 def folder_of(target: str, *, module: bool) -> str:
-    """Where a script (or a module) imports from: sys.path[0]."""
+    """Return the folder that a script (or a module) imports from: sys.path[0]."""
     return str(Path.cwd()) if module else str(Path(target).resolve().parent)

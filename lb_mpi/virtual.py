@@ -69,11 +69,11 @@ class Actor(Protocol[M, J, R_contra]):
 
     @property
     def job(self) -> J | None:
-        """What is to be done now; None: nothing."""
+        """The job to be done now; None: nothing."""
 
     @property
     def wake_at(self) -> float:
-        """When a turn is due although no message arrives and there is no job; inf: never."""
+        """The time at which a turn is due although no message arrives and there is no job; inf: never."""
 
     def turn(self, now: float, arrived: Iterable[tuple[int, M]], /) -> list[tuple[int, M]]:
         """Serve the (source, message) that have arrived, in order; return the (destination, message) to send, in order."""
@@ -92,7 +92,7 @@ Span = tuple[float, float]
 
 
 class Network(NamedTuple):
-    """What messages cost; of two numbers, the least and the most: log-uniform between them."""
+    """The costs of messages; of two numbers, the least and the most: log-uniform between them."""
 
     latency_s: Span = (5e-6, 5e-6)  # of a message; where hosts differ, within one
     between_s: Span | None = None  # between two hosts; None: the same
@@ -128,8 +128,8 @@ class Raised(Exception):
         self.error = error
 
 
-class _Rank:
-    """What the carrier keeps of one rank."""
+class _VirtualRank:
+    """The data that the carrier keeps of one rank."""
 
     __slots__ = ("alarm", "busy", "inbox", "job")
 
@@ -151,7 +151,7 @@ class Virtual(Generic[M, J]):
         self.under_way: dict[int, tuple[int, int, M]] = {}  # by number: (source, destination, message), sent and not served
         self.sent = [0] * len(actors)  # messages to others, by rank
         self.ended_s = [math.nan] * len(actors)  # when each rank was over for the first time
-        self._ranks = [_Rank() for _ in actors]
+        self._ranks = [_VirtualRank() for _ in actors]
         self._links = _Links(network, rng, host_of)
         self._heap: list[tuple[float, int, int]] = []  # (time, number, rank); the number of a message, or of an alarm
         self._number = 0
@@ -165,7 +165,7 @@ class Virtual(Generic[M, J]):
         raise NotImplementedError
 
     def n_bytes(self, message: M) -> int:
-        """How long a message is."""
+        """Return the number of bytes of a message."""
         return 0
 
     def turned(self, rank: int, arrived: Sequence[tuple[int, M]], sends: Sequence[tuple[int, M]]) -> None:
@@ -263,7 +263,7 @@ class Virtual(Generic[M, J]):
 
 
 class _Links:
-    """When messages arrive; in order between each two ranks."""
+    """The arrival times of messages; in order between each two ranks."""
 
     def __init__(self, network: Network, rng: random.Random, host_of: Sequence[int]) -> None:
         self._rng, self._host_of = rng, host_of

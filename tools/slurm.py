@@ -21,12 +21,12 @@ import sys
 import time
 from collections.abc import Sequence
 
-from lb_mpi.emulation.cluster import Cluster, wanted_hosts
+from lb_mpi.emulation.cluster import EmulatedCluster, wanted_hosts
 from lb_mpi.emulation.network import check_ssh
 from lb_mpi.errors import ClusterError
 from lb_mpi.hosts import Host
 
-CLUSTER = Cluster("slurm")
+CLUSTER = EmulatedCluster("slurm")
 FOLDER = CLUSTER.folder / "slurm"
 READY_S = 30.0
 # Nodes share this machine's cores: each has as many as it is asked for (config_overrides), and nothing is bound or limited.

@@ -16,9 +16,9 @@ import numpy as np
 
 from lb_mpi.advising.advice import (
     Advice,
-    Change,
     Floats,
-    Line,
+    OtherMachine,
+    Prediction,
     Progress,
     Worked,
     beyond,
@@ -58,7 +58,7 @@ MOST_RANKS = 256  # for arrangements, whose search takes long, and for searches,
 
 
 class RecordedRows(NamedTuple):
-    """What a run tells of its rows: K calls, or groups of calls, of P ranks."""
+    """The rows of a run: K calls, or groups of calls, of P ranks."""
 
     home_s: Floats  # (K, P) that a rank's own rows take it, in one call
     outside_s: Floats  # (K, P) before the call
@@ -83,19 +83,19 @@ def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice 
     extra_s = beyond(recorded.seconds, model_s, quiet=quiet)
     scheme = str(recorded.how["scheme"])
 
-    def line(what: str, change: str, **other: Any) -> Line:
+    def line(what: str, change: str, **other: Any) -> Prediction:
         progress(f"map_rows: {what}")
         predicted_s, spread_s = over_seeds(lambda seed: _play_rows(recorded, seed, **other) + extra_s)
-        return Line(what, predicted_s, spread_s, change=change)
+        return Prediction(what, predicted_s, spread_s, change=change)
 
-    lines = [Line(f"as recorded: {scheme}", model_s, spread_s, recorded.seconds)]
+    lines = [Prediction(f"as recorded: {scheme}", model_s, spread_s, recorded.seconds)]
     alone_s = float((recorded.n * (recorded.outside_s + recorded.home_s).max(axis=1)).sum())
-    lines.append(Line("no balancing", alone_s + extra_s, 0.0, change="rows = function(rows), without a Balancer"))
+    lines.append(Prediction("no balancing", alone_s + extra_s, 0.0, change="rows = function(rows), without a Balancer"))
     for other in SCHEMES:
         if other != scheme:
             lines.append(line(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other}))
     once_s = _moved_once_s(recorded) + extra_s
-    lines.append(Line("moved once, by speed", once_s, 0.0, change="rows = balancer.migrate(rows), once"))
+    lines.append(Prediction("moved once, by speed", once_s, 0.0, change="rows = balancer.migrate(rows), once"))
     size = recorded.graph.n
     for name in _names(size):
         graph = as_graph(name)
@@ -121,7 +121,7 @@ def _play_rows(
     how: dict[str, Any] | None = None,
     graph: Graph | None = None,
     order: Any = None,
-    other_machine: Change | None = None,
+    other_machine: OtherMachine | None = None,
 ) -> float:
     """Seconds of all calls on the virtual clock."""
     speeds, outside = recorded.speeds, recorded.outside_s
@@ -200,7 +200,7 @@ def _measured_s(tables: list[Any], outside: Floats) -> float:
 
 
 def _some(counts: Floats) -> tuple[Any, Floats]:
-    """Which of the entries are played, and how many calls each of them stands for."""
+    """Pick the entries that are replayed, and count the calls that each of them stands for."""
     if len(counts) <= FIRST + CALLS:
         return np.arange(len(counts)), counts
     groups = np.array_split(np.arange(FIRST, len(counts)), CALLS)
@@ -245,7 +245,7 @@ TREES = (
 
 
 class RecordedSearches(NamedTuple):
-    """What a run tells of its searches."""
+    """The searches of a run."""
 
     units: Floats  # (P,) that each rank did
     core_share: Floats  # (P,) of a core that it had while at work
@@ -274,18 +274,18 @@ def advise_search(run: Run, progress: Progress, *, quiet: bool = False) -> Advic
     model_s = balanced_s if recorded.balanced else alone_s
     extra_s = beyond(recorded.measured_s, model_s, quiet=quiet)
     dealt_s = chance_s if recorded.balanced else math.nan
-    without = Line("no balancing", alone_s, dealt_s, change="lb_mpi.search(comm, problem, balance=False)")
-    with_it = Line("balancing", balanced_s, spread_s, change="lb_mpi.search(comm, problem)")
+    without = Prediction("no balancing", alone_s, dealt_s, change="lb_mpi.search(comm, problem, balance=False)")
+    with_it = Prediction("balancing", balanced_s, spread_s, change="lb_mpi.search(comm, problem)")
     first, second = (with_it, without) if recorded.balanced else (without, with_it)
     lines = [
         first._replace(what=f"as recorded: {first.what}", measured_s=recorded.measured_s, change=""),
         second._replace(predicted_s=second.predicted_s + extra_s),
-        Line("perfect: all ranks do nothing but work", bound_s, 0.0),
+        Prediction("perfect: all ranks do nothing but work", bound_s, 0.0),
     ]
     for change in machines(ranks, recorded.speeds) if played else []:
         progress(f"search: {change.what}")
         predicted_s, spread_s = over_trees(recorded, recorded.speeds[change.ranks] * np.array(change.factors))
-        lines.append(Line(f"balancing, {change.what}", predicted_s + extra_s, spread_s, change=change.words))
+        lines.append(Prediction(f"balancing, {change.what}", predicted_s + extra_s, spread_s, change=change.words))
     notes = [
         model_note(model_s, recorded.measured_s, extra_s, quiet=quiet),
         *busy_notes(recorded.core_share),
@@ -401,7 +401,7 @@ class _Work:
 
 
 class RecordedTasks(NamedTuple):
-    """What a run tells of its tasks."""
+    """The tasks of a run."""
 
     costs: Floats  # (n,) seconds on a rank of speed 1, by position
     speeds: Floats  # (P,) with the share of a core that each had
@@ -429,20 +429,20 @@ def advise_tasks(run: Run, progress: Progress, *, quiet: bool = False) -> Advice
     model_s, model_spread_s = over_seeds(lambda seed: _play_tasks(recorded, here, seed))
     extra_s = beyond(recorded.measured_s, model_s, quiet=quiet)
 
-    def line(what: str, change: str, seconds: Callable[[int], float]) -> Line:
+    def line(what: str, change: str, seconds: Callable[[int], float]) -> Prediction:
         progress(f"pool: {what}")
         predicted_s, spread_s = over_seeds(lambda seed: seconds(seed) + extra_s)
-        return Line(what, predicted_s, spread_s, change=change)
+        return Prediction(what, predicted_s, spread_s, change=change)
 
     bare = "for item in items[begin:end], without a pool"
     equal, by_speed = np.ones(len(ranks)), recorded.speeds
     counter = over_seeds(lambda seed: recorded.share * counter_s(_listed(recorded, seed), recorded.speeds))
     lines = [
-        Line(f"as recorded: {names[here]}", model_s, model_spread_s, recorded.measured_s),
+        Prediction(f"as recorded: {names[here]}", model_s, model_spread_s, recorded.measured_s),
         line(names[other], changes[other], lambda seed: _play_tasks(recorded, other, seed)),
         line("a fixed share each, by number", bare, lambda seed: _fixed_s(recorded, equal, seed)),
         line("a fixed share each, by speed", bare, lambda seed: _fixed_s(recorded, by_speed, seed)),
-        Line("a counter that all ranks ask, at no cost", *counter),
+        Prediction("a counter that all ranks ask, at no cost", *counter),
     ]
     for change in machines(ranks, recorded.speeds):
         lines.append(line(change.what, change.words, partial(_play_tasks, recorded, here, change=change)))
@@ -461,7 +461,7 @@ def _notes(recorded: RecordedTasks) -> list[str]:
     return notes
 
 
-def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int, change: Change | None = None) -> float:
+def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int, change: OtherMachine | None = None) -> float:
     """Seconds of all maps on the virtual clock."""
     kept = list(range(len(recorded.speeds))) if change is None else change.ranks
     speeds = recorded.speeds[kept] * (1.0 if change is None else np.array(change.factors))
@@ -520,7 +520,7 @@ IMBALANCE = 0.03  # that `distribute` allows, unless it is told otherwise: half 
 
 
 class RecordedExchanges(NamedTuple):
-    """What a run tells of its exchanges."""
+    """The exchanges of a run."""
 
     weights: Floats  # (P,) of the ranks' parts
     speeds: Floats  # (P,) weight per second, in all exchanges together
@@ -541,13 +541,13 @@ def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Adv
     equal_s = float((total / size / recorded.speeds).max())
     by_speed = 'lb_mpi.distribute(comm, graph, method="static")'
     lines = [
-        Line("as recorded", own_s, 0.0, recorded.measured_s),
-        Line("dealt by speed (static)", *_by_speed(recorded, recorded.speeds), change=by_speed),
-        Line("equal blocks", equal_s + recorded.talk_s, 0.0, change='lb_mpi.distribute(comm, graph, method="block")'),
+        Prediction("as recorded", own_s, 0.0, recorded.measured_s),
+        Prediction("dealt by speed (static)", *_by_speed(recorded, recorded.speeds), change=by_speed),
+        Prediction("equal blocks", equal_s + recorded.talk_s, 0.0, change='lb_mpi.distribute(comm, graph, method="block")'),
     ]
     for change in machines(ranks, recorded.speeds):
         speeds = recorded.speeds[change.ranks] * np.array(change.factors)
-        lines.append(Line(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words))
+        lines.append(Prediction(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words))
     notes = [
         model_note(own_s, recorded.measured_s, recorded.talk_s, quiet=quiet),
         *busy_notes(recorded.core_share),
@@ -601,9 +601,9 @@ def advise_profile(profile: Profile, progress: Progress) -> Advice:
     talk_s = float(np.mean([rank.communication_s for rank in profile.ranks]))
     predicted_s, spread_s = over_seeds(lambda seed: _play_profile(profile, n, seed) + talk_s)
     lines = [
-        Line("as profiled", profile.seconds, 0.0, profile.seconds),
-        Line("balanced as lb_mpi does it", predicted_s, spread_s, change="rows = balancer.map_rows(function, rows)"),
-        Line("perfectly balanced, no rank waits", profile.balanced_s, 0.0),
+        Prediction("as profiled", profile.seconds, 0.0, profile.seconds),
+        Prediction("balanced as lb_mpi does it", predicted_s, spread_s, change="rows = balancer.map_rows(function, rows)"),
+        Prediction("perfectly balanced, no rank waits", profile.balanced_s, 0.0),
     ]
     notes = [
         f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together",

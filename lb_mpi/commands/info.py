@@ -88,7 +88,7 @@ def _versions() -> dict[str, str]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """As "ranks 0 to 3" or "ranks 0, 2"."""
+    """Write "ranks 0 to 3" or "ranks 0, 2"."""
     if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]} to {ranks[-1]}"
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

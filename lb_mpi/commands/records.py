@@ -178,7 +178,7 @@ def _spread(line: dict[str, Any]) -> str:
 
 
 class _Progress:
-    """What is replayed now, on a terminal."""
+    """A line on a terminal that names the replay under way."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()

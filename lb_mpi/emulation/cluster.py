@@ -76,8 +76,8 @@ exec env -i HOME="$HOME" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 """
 
 
-class Cluster(NamedTuple):
-    """What belongs to the cluster `name`, whether it is there or not."""
+class EmulatedCluster(NamedTuple):
+    """All that belongs to the cluster `name`, whether it exists or not."""
 
     name: str
 
@@ -93,7 +93,7 @@ class Cluster(NamedTuple):
 
     @property
     def hosts(self) -> list[Host]:
-        """As they were asked for; ClusterError unless the cluster is up."""
+        """The requested hosts; ClusterError unless the cluster is up."""
         try:
             return read_hosts(self.folder / "hosts.txt")
         except FileNotFoundError:
@@ -402,7 +402,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     return top
 
 
-def act(cluster: Cluster, options: argparse.Namespace, rest: Sequence[str]) -> None:
+def act(cluster: EmulatedCluster, options: argparse.Namespace, rest: Sequence[str]) -> None:
     """Do what the command line says; `rest` is for launch/run.  ValueError for numbers that won't do, or ClusterError."""
     if options.command == "up":
         if not 0 <= options.delay_ms <= 1000:
@@ -433,7 +433,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
             check()
             if os.geteuid() != 0:
                 return act_as_user(options.name, options.command, given)
-            act(Cluster(options.name), options, given[mine:])
+            act(EmulatedCluster(options.name), options, given[mine:])
         except ValueError as error:
             print(f"{top.prog}: error: {error}", file=sys.stderr)
             return 2

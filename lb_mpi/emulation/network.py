@@ -102,13 +102,13 @@ def start_ssh(folder: Path, addresses: Mapping[str, str]) -> None:
 
 
 def login_user() -> pwd.struct_passwd:
-    """Who has made the cluster: root, or the user that is called root in this user namespace."""
+    """Return the user who made the cluster: root, or the user that is called root in this user namespace."""
     outside, count = map(int, Path("/proc/self/uid_map").read_text().split()[1:3])
     return pwd.getpwuid(outside if count == 1 else os.geteuid())
 
 
 def _before(folder: Path, user: pwd.struct_passwd) -> list[str]:
-    """What stands before sshd.  As root it changes to other users; where there is but one, it must not be root."""
+    """Return the command before sshd.  As root sshd changes to other users; where there is only one, it must not be root."""
     if user.pw_uid == os.geteuid():
         return ["sh", "-c", OWN_RUN, "sh", str(folder)]
     return ["unshare", "--user", f"--map-user={user.pw_uid}", f"--map-group={user.pw_gid}"]
@@ -148,7 +148,7 @@ _CLONE_NEWNET = 0x40000000
 _MOST_FRAMES = 64  # read from a port before others have their turn
 
 
-class Frame(NamedTuple):
+class DelayedFrame(NamedTuple):
     """A frame under way."""
 
     due: float
@@ -157,19 +157,19 @@ class Frame(NamedTuple):
 
 
 class Switch:
-    """Which frame goes out where and when; ports are numbers from 0, times are on any clock."""
+    """A switch that holds each frame back for a while; ports are numbers from 0, times are on any clock."""
 
     def __init__(self, n_ports: int, delay_s: float) -> None:
         """Know no address yet."""
         self._n_ports = n_ports
         self._delay_s = delay_s
         self._port_of: dict[bytes, int] = {}  # by Ethernet address
-        self._under_way: deque[Frame] = deque()
+        self._under_way: deque[DelayedFrame] = deque()
 
     def take(self, now: float, port: int, data: bytes) -> None:
         """A frame has come in."""
         self._port_of[data[6:12]] = port
-        self._under_way.append(Frame(now + self._delay_s, port, data))
+        self._under_way.append(DelayedFrame(now + self._delay_s, port, data))
 
     def due(self, now: float) -> float | None:
         """Return the seconds until the next frame goes out, None when none is under way."""

@@ -31,8 +31,8 @@ LOOK_S = 20e-3  # between two looks for signals
 CREDIT_S = 50e-3  # how much of the time held up by others is made good at once
 
 
-class Account:
-    """How long must a program of relative `speed` rest?  It owes 1 / speed seconds for a second of CPU time."""
+class RestAccount:
+    """The rest that a program of relative `speed` owes: 1 / speed seconds for a second of CPU time."""
 
     def __init__(self, speed: float) -> None:
         """Owe nothing."""
@@ -48,8 +48,8 @@ class Account:
         return self._owed_s
 
 
-class Watch:
-    """What a program has used of the time that has passed, from look to look."""
+class UsageWatch:
+    """The CPU time that a program has used since the last look, and the time that has passed."""
 
     def __init__(self, program: Program) -> None:
         """Begin now."""
@@ -76,7 +76,7 @@ class Watch:
 def hold_back(program: Program, speed: float, stops: Stops) -> None:
     """Stop and continue `program` until it has ended, and say so in `stops`; send on FORWARDED, which must be blocked."""
     run_s = min(max(PERIOD_S * speed, RUN_S[0]), RUN_S[1])
-    account, watch = Account(speed), Watch(program)
+    account, watch = RestAccount(speed), UsageWatch(program)
     stopped_s, n_stops = 0.0, 0
     while not program.ended():
         _wait(program, run_s)

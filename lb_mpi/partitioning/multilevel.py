@@ -290,7 +290,7 @@ SMALL = 150  # vertices: bisected many times, not coarsened further
 
 
 class Starts(NamedTuple):
-    """How hard a bisection is tried."""
+    """The effort of a bisection."""
 
     tries: int  # bisections grown from random vertices
     spectral: int  # spectral bisections, too, in so many uppermost levels of the recursion
@@ -371,7 +371,7 @@ def side_of(graph: Csr, part: Ints, side: int) -> tuple[Csr, Ints]:
 
 
 class Effort(NamedTuple):
-    """How much is tried."""
+    """The effort of a partition."""
 
     coarsest: int  # vertices for each part in the coarsest graph
     first: int  # partitions of the coarsest graph, of which the best is restored

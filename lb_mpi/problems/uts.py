@@ -66,7 +66,7 @@ BITS = uint32(8 * 24)  # length of the message: 20 bytes of the parent's state, 
 
 
 class Growth(NamedTuple):
-    """How many children nodes have; rows are depths, the last row is for all depths from there on.
+    """The numbers of children of nodes; rows are depths, the last row is for all depths from there on.
 
     A node whose random number is rand has values[row, k] children, where k of the ascending steps[row] are <= rand.
     """
@@ -313,7 +313,7 @@ class Tree:
 
 
 class TreeCount(NamedTuple):
-    """What one rank, or all together, counted."""
+    """The counts of one rank, or of all together."""
 
     nodes: int
     leaves: int  # nodes without children

@@ -63,7 +63,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 class Record:
-    """What a rank has done since `began`; `on_bin(now)` is called whenever a bin is full, to write the record."""
+    """The record of a rank since `began`; `on_bin(now)` is called whenever a bin is full, to write the record."""
 
     def __init__(self, began: float, on_bin: Callable[[float], None] = _nothing) -> None:
         self.phase = Phase.OUTSIDE
@@ -304,7 +304,7 @@ _TABLES = {"steps": STEP, "moves": MOVE, "flows": FLOW, "marks": MARK, "tasks": 
 
 
 class About(NamedTuple):
-    """What a rank is."""
+    """The facts about a rank."""
 
     rank: int  # of COMM_WORLD
     size: int  # ranks of COMM_WORLD
@@ -318,7 +318,7 @@ class About(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What the file of one rank holds; see `Record`."""
+    """The content of the file of one rank; see `Record`."""
 
     about: About
     until: float  # seconds: what came later isn't known

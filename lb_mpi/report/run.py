@@ -66,7 +66,7 @@ class Happening(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What is known of a run, or of one start of it."""
+    """The records of a run, or of one start of it."""
 
     ranks: list[Stored]  # ordered by host, and by rank on each host
     size: int  # ranks that the run had
@@ -163,7 +163,7 @@ def _saves(kept: list[Stored], offsets_s: list[float]) -> list[Happening]:
 
 
 def _launches(launches: Sequence[Happened], start: int, about: About, offset_s: float) -> list[Happening]:
-    """What launch/run has reported of this start, on its clock; nothing if that was another run than the recorded one."""
+    """Select the notes of launch/run about this start, on its clock; none if they are about another run."""
     if not belongs(launches, about):
         return []
     begin_wall_s = about.wall_s - (about.clock_s + offset_s)
@@ -313,8 +313,8 @@ def matrix(run: Run, way: Way) -> Floats:
     return moved
 
 
-class Drafts(NamedTuple):
-    """What came of all drafts."""
+class DraftCounts(NamedTuple):
+    """The outcome of all drafts."""
 
     n: int  # drafts
     unanswered: int  # for which no rank volunteered
@@ -324,7 +324,7 @@ class Drafts(NamedTuple):
     bytes: float  # that came
 
 
-def drafts(run: Run) -> Drafts | None:
+def drafts(run: Run) -> DraftCounts | None:
     """Sum up all drafts; None when there was none."""
     flows = np.concatenate([one.flows for one in run.ranks])
     flows = flows[flows["way"] == Way.DRAFT]
@@ -334,7 +334,7 @@ def drafts(run: Run) -> Drafts | None:
     moves = np.concatenate([one.moves for one in run.ranks])
     brought = moves[(moves["way"] == Way.DRAFT) & (moves["amount"] > 0.0)]
     median = float(np.median(brought["ended"] - brought["began"])) if len(brought) else float("nan")
-    return Drafts(int(n), int(unanswered), int(n - unanswered - work), int(work), median, float(flows["bytes"].sum()))
+    return DraftCounts(int(n), int(unanswered), int(n - unanswered - work), int(work), median, float(flows["bytes"].sum()))
 
 
 def owners(run: Run) -> Ints:

@@ -77,7 +77,7 @@ class File:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """What fails when a file is open doesn't say which."""
+    """Name the file in an OSError: one that is raised while a file is open doesn't say which."""
     try:
         yield
     except OSError as error:
@@ -172,7 +172,7 @@ _SAVE = re.compile(r"save-([0-9]{8,16})")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
-class Part(NamedTuple):
+class PartFile(NamedTuple):
     """A file of a save, as it was written."""
 
     name: str
@@ -185,11 +185,11 @@ class Saved(NamedTuple):
 
     number: int  # of the step
     meta: dict[str, Any]  # what the caller has given
-    parts: dict[str, Part]  # by name
+    parts: dict[str, PartFile]  # by name
 
 
 class Saves(NamedTuple):
-    """What lies in a folder."""
+    """The saves in a folder."""
 
     whole: list[Saved]  # with a manifest that can be trusted; the newest first
     damaged: list[str]  # the others that have a manifest, in words
@@ -230,7 +230,7 @@ class Folder:
         self._distrusted.discard(number)
         self._disk.make_dir(self._place(number))
 
-    def write(self, number: int, name: str, chunks: Iterable[bytes | memoryview]) -> Part:
+    def write(self, number: int, name: str, chunks: Iterable[bytes | memoryview]) -> PartFile:
         """Write a part: on the disk when this returns."""
         if not _PART.fullmatch(name) or name in (MANIFEST, DRAFT):
             raise ValueError(f"part = {show(name)}: expected letters, digits, and any of _.-")
@@ -240,9 +240,9 @@ class Folder:
                 file.write(chunk)
                 n_bytes, crc = n_bytes + memoryview(chunk).nbytes, zlib.crc32(chunk, crc)
             file.sync()
-        return Part(name, n_bytes, crc)
+        return PartFile(name, n_bytes, crc)
 
-    def commit(self, number: int, meta: Mapping[str, Any], parts: Sequence[Part]) -> None:
+    def commit(self, number: int, meta: Mapping[str, Any], parts: Sequence[PartFile]) -> None:
         """Make it a save, of all these parts; then remove what is not among the last two.
 
         `meta` is of None, bool, int, float, str, bytes, and of lists and dicts of such.
@@ -335,7 +335,7 @@ class Folder:
             raise ValueError(f"{path} is of a save of {kind}: expected one of {self.kind} (choose another folder)")
         if found != number:
             raise SaveError(f"{path}: belongs to save {found}")
-        return Saved(number, meta, {name: Part(name, n_bytes, crc) for name, n_bytes, crc in parts})
+        return Saved(number, meta, {name: PartFile(name, n_bytes, crc) for name, n_bytes, crc in parts})
 
     def _trusted(self) -> list[Saved]:
         return [saved for saved in self.saves().whole if saved.number not in self._distrusted]

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from lb_mpi.checks import show
 from lb_mpi.graph import Ints
-from lb_mpi.saving.folder import Folder, Part, Saved
+from lb_mpi.saving.folder import Folder, PartFile, Saved
 
 KIND = "rows"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -107,7 +107,7 @@ def n_rows(saved: Saved) -> int:
     return sum(saved.meta["rows"])
 
 
-def write_rows(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[Part]:
+def write_rows(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[PartFile]:
     """Write this rank's parts."""
     return [folder.write(step, _file(name, rank), npy(array)) for name, array in arrays.items()]
 
@@ -152,7 +152,7 @@ def _file(name: str, rank: int) -> str:
 
 
 class Exchange(NamedTuple):
-    """What a rank sends, and how much it is to get."""
+    """The rows that a rank sends, and the number that it receives."""
 
     rows: NDArray[Any]  # (sum of sent, ...) those for rank 0 first
     sent: Ints  # (size,) rows for each rank

@@ -1,4 +1,4 @@
-"""What a search must be able to do so that its work can be moved between ranks.
+"""The problems of a search: the abilities that let its work move between ranks.
 
 The protocol knows work only as an opaque thing that can: do some units of itself, value its load, split, absorb a part,
 and be packed as bytes.  Every rank makes the problem alike; only rank 0 calls `start`.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.emulation.cluster import Cluster
+from lb_mpi.emulation.cluster import EmulatedCluster
 from lb_mpi.emulation.network import PORT, check_ssh
 from lb_mpi.errors import ClusterError
 from tests.process.emulation import ROOT, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, needs_sshd, status
@@ -19,7 +19,7 @@ from tests.process.lab import until
 
 NAME = f"s{os.getpid()}"
 OTHER = f"v{os.getpid()}"  # made and removed within a test
-FOLDER = Cluster(NAME).folder / "ssh"
+FOLDER = EmulatedCluster(NAME).folder / "ssh"
 SECONDS = 30.0  # within which a refusal is told, on a busy machine; ssh itself gives up after 10
 
 
@@ -202,7 +202,7 @@ def test_nothing_is_left_of_a_start_that_is_killed() -> None:
     before = others()
     command = [str(ROOT / "launch" / "cluster"), "--name", OTHER, "up", "--hosts", "3", "--ssh"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-        until((Cluster(OTHER).folder / "ssh" / "h2" / "log").exists)
+        until((EmulatedCluster(OTHER).folder / "ssh" / "h2" / "log").exists)
         process.kill()
     assert cluster("down", name=OTHER).returncode == 0
     assert leftovers(OTHER) == []

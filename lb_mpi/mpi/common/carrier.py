@@ -27,7 +27,7 @@ LONGEST_NAP_S = 0.5e-3
 
 
 class Spent(IntEnum):
-    """What a rank did between two turns."""
+    """The work of a rank between two turns."""
 
     WAITING = 0
     WORKING = 1  # on a job, and all that belongs to it
@@ -44,7 +44,7 @@ class Part:
 
     @property
     def wake_at(self) -> float:
-        """When the next turn is due although no message arrives, as time.perf_counter(); inf: never."""
+        """The time at which the next turn is due although no message arrives, of time.perf_counter(); inf: never."""
         return math.inf
 
     def turn(self, now: float) -> bool:

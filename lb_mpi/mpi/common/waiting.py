@@ -1,4 +1,4 @@
-"""How a thread waits, when Ctrl-C may interrupt it, and what its time goes into; without MPI.
+"""The waiting of a thread: its naps, when Ctrl-C may interrupt it, and the use of its time; without MPI.
 
 More ranks than cores is normal, so a rank that waits sleeps, a little longer each time (`Nap`).
 
@@ -72,7 +72,7 @@ class Nap:
 
 
 class Interrupts:
-    """What came while it was held back."""
+    """The Ctrl-C that came while it was held back."""
 
     def __init__(self) -> None:
         self.pending = False
