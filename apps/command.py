@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 import lb_mpi
-from apps.progress import add_progress, shown, terminal
+from apps.progress import add_progress, shown
 from lb_mpi.commands.dispatch import add_route, route_of
 from lb_mpi.emulate import Change, Varying, change_of, seconds_for, throttled
 from lb_mpi.mpi.common.collective import agree
@@ -209,17 +209,11 @@ def compile_once(comm: MPI.Intracomm, compile_kernels: Callable[[], None]) -> No
 
     Collective; what it raises on one rank (OSError: no room for the cache), all raise.
     """
-    shown = comm.rank == 0 and terminal() is not None
-    if shown:
-        words = "\rloading the kernels (the first time they are compiled, which takes some seconds) ..."
-        print(words, end="", file=sys.stderr, flush=True)
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
     first = machine.rank == 0
     machine.Free()
     agree(comm, lambda: compile_kernels() if first else None)
     agree(comm, lambda: None if first else compile_kernels())
-    if shown:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def run(main: Callable[[MPI.Intracomm], tuple[dict[str, Any], list[str]]], prog: str) -> NoReturn:

@@ -18,7 +18,6 @@ import time
 import zlib
 from typing import Any
 
-import numba
 import numpy as np
 from mpi4py import MPI
 
@@ -29,6 +28,7 @@ from apps.saved_steps import SavedSteps, add_save_options
 from lb_mpi.emulate import throttled
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
+from lb_mpi.kernels import njit
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.common.collective import agree, barrier, duplicate
@@ -79,7 +79,7 @@ def tasks(graph: Graph, work: int) -> Graph:
     return Graph(graph.indptr, graph.indices, graph.weights, (graph.degrees + work).astype(float))
 
 
-@numba.njit(cache=True)
+@njit(cache=True)
 def step(
     heat: Floats,
     after: Floats,

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from lb_mpi.kernels import njit
 
 # --- Which part of a maze one rank has visited, as a small picture: an estimate from samples of the cells it marks ----
 

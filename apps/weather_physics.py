@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from lb_mpi.kernels import njit
 
 Floats = npt.NDArray[np.float64]
 
@@ -57,7 +58,7 @@ class Climate:
 
 
 def _jit(function: Any) -> Any:
-    return numba.njit(cache=True)(function)
+    return njit(cache=True)(function)
 
 
 @_jit

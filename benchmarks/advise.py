@@ -22,7 +22,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.measuring import MARK, MUCH, Watch, command, known, percent
+from benchmarks.measuring import MARK, command, known, percent
+from tools.others import MUCH, Watch
 
 WANTED = 0.10
 UNPLAYED = "weather none"  # without a Balancer there is nothing to play

@@ -15,9 +15,10 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
-from benchmarks.measuring import Watch, command, known, of_ranks, ratio, words
+from benchmarks.measuring import command, known, of_ranks, ratio, words
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
 from lb_mpi.mpi.rows.process_graph import METHODS, NeighbourExchange
+from tools.others import Watch
 
 WANTED = 0.6
 Exchange = Callable[[float], Floats]

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.measuring import Answer, Row, Watch, command, hosts, run, table
+from benchmarks.measuring import Answer, Row, command, hosts, run, table
+from tools.others import Watch
 
 HOSTS, ONE, ROOM = "0.8,0.4,0.2", "0.8,0.4,0.2,0.2", "0.4,0.2,0.1,0.1"
 SMALL = ["apps.weather", "--shape", "128x240", "--steps", "30"]

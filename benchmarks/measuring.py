@@ -3,10 +3,6 @@
     watch = Watch()
     run(4, ["-m", "apps.uts", "--json"])    # its last line, a JSON object
     others = watch.others()                 # part of the cores' time that went to none of ours, 0 to 1
-
-What others took comes from /proc/stat: what all processes used of all cores, less what this process and its children used.
-What the hypervisor gave to other machines (steal) counts as others'.  Where there is no such file it is NaN, and the words
-say so.
 """
 
 from __future__ import annotations
@@ -16,25 +12,21 @@ import contextlib
 import importlib
 import json
 import math
-import os
 import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tools.environment import ROOT, here
+from tools.others import MUCH, Watch, own_cpu_s
 
 LIMIT_S = 300.0  # of one program
 DELAY_MS = 1  # between emulated hosts
-MUCH = 0.05  # above which a figure says less
 MARK = "*"
 JOB_S = 0.2  # no job is shorter
-STAT = Path("/proc/stat")
-_BUSY = (0, 1, 2, 5, 6, 7)  # of the columns: user, nice, system, (idle, iowait,) irq, softirq, steal
 
 
 class Ratio(NamedTuple):
@@ -49,53 +41,6 @@ def ratio(ours: Sequence[float], peers: Sequence[float]) -> Ratio:
     """Ratio of the medians, with the least and the greatest of the rounds; ValueError for unequal numbers of rounds."""
     rounds = [mine / other for mine, other in zip(ours, peers, strict=True)]
     return Ratio(statistics.median(ours) / statistics.median(peers), min(rounds), max(rounds))
-
-
-def busy_s(stat: str, ticks_per_s: float) -> float:
-    """Seconds that all cores have computed since the machine was started, from the text of /proc/stat."""
-    name, _, rest = stat.partition("\n")[0].partition(" ")
-    columns = rest.split()
-    if name != "cpu" or len(columns) <= max(_BUSY):
-        raise ValueError(f"/proc/stat begins with {stat[:40]!r}: expected cpu and 8 numbers")
-    return sum(int(columns[k]) for k in _BUSY) / ticks_per_s
-
-
-def share(all_s: float, own_s: float, wall_s: float, cores: int) -> float:
-    """What others took of the cores' time, 0 to 1; NaN for no time, or when it isn't known what all took."""
-    if math.isnan(all_s) or not wall_s > 0.0:
-        return math.nan
-    return min(1.0, max(0.0, all_s - own_s) / (wall_s * cores))
-
-
-def own_cpu_s() -> float:
-    """CPU seconds of this process, and of its children that have ended and were waited for."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-class Watch:
-    """Looks at the machine from now on.
-
-    `own_s` : CPU seconds so far of all that is ours; on ranks `of_ranks(comm)`, and then all of them make and ask it.
-    """
-
-    def __init__(self, own_s: Callable[[], float] = own_cpu_s) -> None:
-        """Look for the first time."""
-        self._own_s = own_s
-        self._look = self._see()
-
-    def others(self) -> float:
-        """What others took of the machine since the last time this was asked, 0 to 1; NaN: it can't be known."""
-        before, self._look = self._look, self._see()
-        all_s, own_s, wall_s = (now - then for now, then in zip(self._look, before, strict=True))
-        return share(all_s, own_s, wall_s, os.cpu_count() or 1)
-
-    def _see(self) -> tuple[float, float, float]:
-        try:
-            all_s = busy_s(STAT.read_text(), os.sysconf("SC_CLK_TCK"))
-        except (OSError, ValueError):
-            all_s = math.nan
-        return all_s, self._own_s(), time.perf_counter()
 
 
 def of_ranks(comm: Any) -> Callable[[], float]:

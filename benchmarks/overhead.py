@@ -19,8 +19,9 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.weather_physics import Floats, compile_kernels, physics
-from benchmarks.measuring import Watch, command, known, of_ranks, ratio, words
+from benchmarks.measuring import command, known, of_ranks, ratio, words
 from lb_mpi.mpi.common.collective import barrier
+from tools.others import Watch
 
 WANTED = 1.02
 LEVELS = 32

@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import Watch, command, known, percent, ratio, words
+from benchmarks.measuring import command, known, percent, ratio, words
+from tools.others import Watch
 
 WANTED = 1.01
 APPS = {

@@ -21,12 +21,13 @@ import numpy as np
 from mpi4py import MPI
 
 import lb_mpi
-from benchmarks.measuring import Watch, command, known, of_ranks, words
+from benchmarks.measuring import command, known, of_ranks, words
 from lb_mpi.balancing.simulate import ROWS, Cluster, row_costs, simulate
 from lb_mpi.checks import comma_list
 from lb_mpi.graph import Floats, mesh, most_square_mesh
 from lb_mpi.mpi.common.collective import barrier
 from lb_mpi.virtual import Network
+from tools.others import Watch
 
 WANTED = 0.10
 LATENCY_S, BANDWIDTH = 20e-6, 2e9  # of messages between oversubscribed ranks of one machine

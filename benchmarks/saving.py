@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.measuring import Watch, command, known, percent, words
+from benchmarks.measuring import command, known, percent, words
 from benchmarks.measuring import run as run_ranks
+from tools.others import Watch
 
 EVERY_S = 30.0
 WANTED = 0.01

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from benchmarks import measuring
 from benchmarks.measuring import command, run
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels, plain_count
+from tools.others import Watch
 
 SPEEDS = "0.8,0.4,0.2,0.2"
 PLAIN_NODES = 200_000
@@ -129,7 +130,7 @@ def main() -> None:
         lambda repeat: unequal(repeat, "maze", ["apps.maze", "--dim", "12000", "--walled", "--seed", "1"]),
         bound,
     ):
-        watch = measuring.Watch()
+        watch = Watch()
         row = measure(options.repeat)
         row = row._replace(others=watch.others())
         rows.append(row)

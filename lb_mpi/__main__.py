@@ -23,6 +23,7 @@ COMMANDS = {
         "advise": "replay a recorded run: predict what another scheme or machine would gain",
         "pool": "run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool()",
         "info": "print versions, MPI, hosts and ranks; with --measure, speeds and costs of messages",
+        "warmup": "compile the kernels before the first run, which would otherwise do it",
     },
     "try without a cluster": {
         "throttle": "run a program as if on a slower machine",
@@ -39,6 +40,7 @@ MODULES = {
     "report": "records",
     "advise": "records",
     "info": "info",
+    "warmup": "warmup",
     "simulate": "simulate",
     "partition": "graphs",
     "allocate": "graphs",

@@ -79,10 +79,12 @@ class Environment(NamedTuple):
             variables = {**_OPENMPI, **(_OPENMPI_ROOT if os.geteuid() == 0 else {}), **variables}
         return [str(self.path / "bin" / "mpiexec"), "-n", str(n), *argv], variables
 
-    def answer(self, n: int, argv: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    def answer(
+        self, n: int, argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Run `python argv` on `n` ranks; return its last line, a JSON object.  RuntimeError when it fails."""
         with tempfile.TemporaryFile() as output:
-            code = self.mpiexec(n, [str(self.python), *argv], timeout_s, stdout=output)
+            code = self.mpiexec(n, [str(self.python), *argv], timeout_s, env=env, stdout=output)
             output.seek(0)
             lines = output.read().decode().splitlines()
         if code or not lines:
@@ -132,17 +134,21 @@ def prepare(environment: Environment, extras: Sequence[str] | None = None) -> No
         try:
             shutil.rmtree(environment.path, ignore_errors=True)  # what was removed from setup.cfg must go, too
             _run([_interpreter(), "-m", "venv", str(environment.path)], environment)
-            install = ["install", "--quiet", "--disable-pip-version-check", "--no-input"]
-            _run([str(environment.python), "-m", "pip", *install, "--editable", f".[{wanted_extras}]"], environment)
+            quiet = [] if sys.stderr.isatty() else ["--quiet"]
+            install = ["install", *quiet, "--disable-pip-version-check", "--no-input"]
+            pip = [str(environment.python), "-m", "pip", *install, "--editable", f".[{wanted_extras}]"]
+            _run(pip, environment, shown=not quiet)
             stamp.write_text(fits)
         except OSError as error:
             raise SetupError(f"can't make {environment.path}: {error}") from error
         print(f"set up in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def _run(argv: list[str], environment: Environment) -> None:
+def _run(argv: list[str], environment: Environment, *, shown: bool = False) -> None:
+    """Run a step of the set-up; what it prints is `shown` at once, or when it fails."""
     with tempfile.TemporaryFile() as output:
-        code = limit.run(argv, SETUP_LIMIT_S, env=environment.variables(), cwd=ROOT, stdout=output, stderr=output)
+        stream = None if shown else output
+        code = limit.run(argv, SETUP_LIMIT_S, env=environment.variables(), cwd=ROOT, stdout=stream, stderr=stream)
         if code:
             output.seek(0)
             said = output.read().decode(errors="replace").strip()

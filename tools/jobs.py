@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lb_mpi.launching import limit
 from tools.environment import ROOT, Environment, SetupError, prepare, wanted
+from tools.others import MUCH, Watch
 
 SPEEDS = (0.8, 0.4, 0.2, 0.2)
 LIMIT_S = 300.0
+PAGE = "report.html"
 
 
 class Job(NamedTuple):
@@ -34,11 +39,11 @@ MORE = [
 ]
 
 
-def run(environment: Environment, job: Job, *, balance: bool) -> dict[str, Any]:
-    """Run `job`; return what it measured."""
+def run(environment: Environment, job: Job, record: Path | None) -> dict[str, Any]:
+    """Run `job` without balancing, or with it and a `record`; return what it measured."""
     speeds = ["--speeds", ",".join(map(str, SPEEDS))]
-    argv = ["-m", *job.argv, "--json", *speeds, *([] if balance else job.unbalanced)]
-    return environment.answer(len(SPEEDS), argv, LIMIT_S)
+    argv = ["-m", *job.argv, "--json", *speeds, *([] if record else job.unbalanced)]
+    return environment.answer(len(SPEEDS), argv, LIMIT_S, env={"LB_MPI_RECORD": str(record)} if record else {})
 
 
 def show(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]]) -> None:
@@ -53,8 +58,19 @@ def show(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]]) -> None:
     for job, without, balanced in rows:
         seconds, bound = balanced["seconds"], balanced["lower_bound_seconds"]
         table.add_row(job.name, f"{without['seconds']:.2f}", f"{seconds:.2f}", f"{bound:.2f}", f"{seconds / bound:.3f}")
-    console = Console()
-    console.print(table, "Lower bound: the CPU seconds of the work in the balanced run / the sum of the speeds.", sep="\n")
+    Console().print(table)
+    print("Without: each rank does the same share, and the slowest decides when the job ends.")
+    print("With: ranks that would wait do work of the others.")
+    print("Lower bound: CPU seconds of the work in the balanced run / sum of the speeds.")
+
+
+def conclusion(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]], others: float) -> str:
+    """Say in a sentence what was gained; `others`: the part of the machine that other programs took, NaN if unknown."""
+    if others > MUCH:
+        return f"Other programs used {others:.0%} of this machine's cores: too busy to tell what balancing gains."
+    gained = [without["seconds"] / balanced["seconds"] for _, without, balanced in rows]
+    each = ", ".join(f"{job.name.split(',')[0]} {ratio:.1f}" for (job, _, _), ratio in zip(rows, gained, strict=True))
+    return f"Times as fast with balancing: {each}."
 
 
 def main() -> int:
@@ -67,7 +83,7 @@ def main() -> int:
     )
     parser.add_argument("--all", action="store_true", help="three longer jobs, too: some minutes")
     jobs = JOBS + (MORE if parser.parse_args().all else [])
-    with limit.interruptible():
+    with limit.interruptible(), ExitStack() as stack:
         try:
             environment = wanted()
             prepare(environment)
@@ -77,24 +93,34 @@ def main() -> int:
         if os.path.realpath(sys.prefix) != os.path.realpath(environment.path):  # the table needs what was installed
             os.chdir(ROOT)
             os.execve(environment.python, [str(environment.python), "launch/demo", *sys.argv[1:]], environment.variables())
+        if limit.run([sys.executable, "-m", "apps.kernels"], LIMIT_S, env=environment.variables(), cwd=ROOT):
+            print("the kernels could not be compiled", file=sys.stderr)
+            return 1
         if (load := os.getloadavg()[0]) > 1:
             print(f"other programs keep this machine busy (load average {load:.1f}): times will be far above the bound")
         rows = []
+        record = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lb_mpi-")))
+        watch = Watch()
         for number, job in enumerate(jobs, start=1):
             pair = []
-            for balance in (False, True):
-                how = "with" if balance else "without"
+            for how, folder in (("without", None), ("with", record / str(number))):
                 print(f"{number} of {len(jobs)}: {job.name}, {how} balancing ...", flush=True)
                 started = time.monotonic()
                 try:
-                    pair.append(run(environment, job, balance=balance))
+                    pair.append(run(environment, job, folder))
                 except RuntimeError as error:
                     print(error, file=sys.stderr)
                     return 1
                 print(f"{time.monotonic() - started:.1f} s", flush=True)
             rows.append((job, pair[0], pair[1]))
             print(f"{job.name}: {pair[0]['seconds']:.2f} s without, {pair[1]['seconds']:.2f} s with balancing", flush=True)
+        others = watch.others()
         show(rows)
+        print(conclusion(rows, others))
+        print(f"What each rank did in job {len(jobs)}, as a page for a browser:", flush=True)
+        report = [sys.executable, "-m", "lb_mpi", "report", str(record / str(len(jobs))), "-o", str(ROOT / PAGE)]
+        if limit.run(report, LIMIT_S, env=environment.variables(), cwd=ROOT):
+            return 1
         if len(jobs) == len(JOBS):
             print("More jobs, some minutes: ./launch/demo --all")
     return 0

@@ -11,7 +11,7 @@ from tools.counts import Counts, count
 from tools.environment import Environment
 
 CHECK_LIMIT_S = 600.0
-KERNELS = "tests.kernels"
+KERNELS = "apps.kernels"
 SIZES = "LB_MPI_TEST_SIZES"  # see tests/mpi/conftest.py
 
 

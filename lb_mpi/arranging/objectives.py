@@ -18,12 +18,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 from scipy import sparse
 from scipy.sparse.linalg import ArpackNoConvergence
 
 from lb_mpi.diffusion.setup import laplacian, paper_tau
 from lb_mpi.graph import Floats, Graph, Ints, highest, lowest
+from lb_mpi.kernels import njit
 
 # --- The modes of S^-1 A W A^T: all of them, or the few at both ends of the spectrum ----------------------------------
 #

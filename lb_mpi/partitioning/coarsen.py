@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.kernels import njit
 from lb_mpi.partitioning.compiled import State, next_random, shuffle
 
 Flags = NDArray[np.bool_]

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from lb_mpi.graph import Floats, Ints
+from lb_mpi.kernels import njit
 
 COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: where it is missing, this module can't be imported
 

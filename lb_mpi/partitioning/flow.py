@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lb_mpi.graph import Floats, Ints
+from lb_mpi.kernels import njit
 from lb_mpi.partitioning.coarsen import Csr, Flags
 from lb_mpi.partitioning.compiled import State, borrowing, inlined, shuffle
 from lb_mpi.partitioning.refine import Parts, find_parts

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy import sparse
 from scipy.linalg import LinAlgError, eigh
 from scipy.sparse.csgraph import breadth_first_order, shortest_path
 from scipy.sparse.linalg import ArpackError
 
 from lb_mpi.graph import Floats, Graph, Ints, lowest
+from lb_mpi.kernels import njit
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
 from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, inlined, make_heap, next_random, pop, put, random_state
 from lb_mpi.partitioning.flow import refine_by_flow

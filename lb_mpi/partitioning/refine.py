@@ -19,9 +19,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lb_mpi.graph import Floats, Ints
+from lb_mpi.kernels import njit
 from lb_mpi.partitioning.coarsen import Csr
 from lb_mpi.partitioning.compiled import DONE, Heap, State, borrowing, clear, inlined, make_heap, put, remove, shuffle
 

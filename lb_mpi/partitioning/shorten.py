@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.kernels import njit
 from lb_mpi.machine import Machine
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through
 from lb_mpi.partitioning.compiled import State, borrowing, inlined, random_state, shuffle

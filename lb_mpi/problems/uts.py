@@ -40,10 +40,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 from numpy import uint32, uint64
 
 from lb_mpi import checks
+from lb_mpi.kernels import njit
 
 Words = npt.NDArray[np.uint32]
 Word = np.uint32

@@ -244,9 +244,9 @@ SHARES = [f"serial tests, {k} of 4" for k in (1, 2, 3, 4)]
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["--ranks", "2,4"], ["tests.kernels", "ruff", "mypy", *SHARES, "mpi tests, 2 ranks", "mpi tests, 4 ranks"]),
-        (["--other-mpi", "--ranks=2"], ["tests.kernels", *SHARES, "mpi tests, 2 ranks"]),
-        (["--serial-only"], ["tests.kernels", "ruff", "mypy", *SHARES]),
+        (["--ranks", "2,4"], ["apps.kernels", "ruff", "mypy", *SHARES, "mpi tests, 2 ranks", "mpi tests, 4 ranks"]),
+        (["--other-mpi", "--ranks=2"], ["apps.kernels", *SHARES, "mpi tests, 2 ranks"]),
+        (["--serial-only"], ["apps.kernels", "ruff", "mypy", *SHARES]),
         (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
         (["-k", "some", "--ranks=1"], ["serial tests", "mpi tests, 1 rank"]),
         (["tests/unit/test_graph.py", "-x"], ["serial tests"]),

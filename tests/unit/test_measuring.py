@@ -8,33 +8,34 @@ import pytest
 
 from benchmarks import measuring
 from benchmarks.__main__ import benchmarks
+from tools import others
 
 STAT = "cpu  100 20 30 4000 500 6 7 8 90 9\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
 
 
 def test_what_all_used_is_without_idling_and_without_guests_twice() -> None:
-    assert measuring.busy_s(STAT, 100.0) == pytest.approx((100 + 20 + 30 + 6 + 7 + 8) / 100.0)
+    assert others.busy_s(STAT, 100.0) == pytest.approx((100 + 20 + 30 + 6 + 7 + 8) / 100.0)
     for text in ("", "cpu 1 2 3", "intr 1 2 3 4 5 6 7 8"):
         with pytest.raises(ValueError, match="expected cpu and 8 numbers"):
-            measuring.busy_s(text, 100.0)
+            others.busy_s(text, 100.0)
 
 
 def test_what_others_took() -> None:
-    assert measuring.share(15.0, 12.0, 10.0, 2) == pytest.approx(0.15)
-    assert measuring.share(11.9, 12.0, 10.0, 2) == 0.0  # ticks of 10 ms
-    assert measuring.share(99.0, 0.0, 10.0, 2) == 1.0
-    assert math.isnan(measuring.share(0.0, 0.0, 0.0, 2))
-    assert math.isnan(measuring.share(math.nan, 1.0, 10.0, 2))
+    assert others.share(15.0, 12.0, 10.0, 2) == pytest.approx(0.15)
+    assert others.share(11.9, 12.0, 10.0, 2) == 0.0  # ticks of 10 ms
+    assert others.share(99.0, 0.0, 10.0, 2) == 1.0
+    assert math.isnan(others.share(0.0, 0.0, 0.0, 2))
+    assert math.isnan(others.share(math.nan, 1.0, 10.0, 2))
 
 
 def test_a_watch_asks_from_one_time_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, wall = [0.0], [0.0]
-    monkeypatch.setattr(measuring, "STAT", tmp_path / "stat")
-    monkeypatch.setattr(measuring.os, "sysconf", lambda name: 100)
-    monkeypatch.setattr(measuring.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(measuring.time, "perf_counter", lambda: wall[0])
+    monkeypatch.setattr(others, "STAT", tmp_path / "stat")
+    monkeypatch.setattr(others.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(others.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(others.time, "perf_counter", lambda: wall[0])
     (tmp_path / "stat").write_text(STAT)
-    watch = measuring.Watch(lambda: own[0])
+    watch = others.Watch(lambda: own[0])
     own[0], wall[0] = 5.0, 10.0
     (tmp_path / "stat").write_text(STAT.replace("100", "1000"))  # 9 s more
     assert watch.others() == pytest.approx((9.0 - 5.0) / 20.0)
