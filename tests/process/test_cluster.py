@@ -252,7 +252,7 @@ def test_a_host_that_is_lost_while_a_restart_begins_is_named_and_the_run_goes_on
         lose("h2", how)
         out, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
-    assert out.splitlines()[-1].endswith(f", {n_ranks} ranks")
+    assert out.splitlines()[-1].endswith(f", {n_ranks} ranks"), err
     assert "run: host h2 is gone: " in err
     assert re.search("^run: restart 2 of 3, after ", err, re.MULTILINE)
     until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
