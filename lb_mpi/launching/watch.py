@@ -170,7 +170,7 @@ class Network:
 REACH_S = 20.0  # for all hosts, at the same time
 SIGN_S = 12.0  # without a sign of life another host is given up
 SOON_S = 5.0  # the same where that costs little, since the run goes on without it from what it has saved
-DOUBT_S = 1.0  # for a host that was given up, when all others have answered
+DOUBT_S = 3.0  # for a host that was given up, when all others have answered; a busy one takes two to start its Python
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
 MOST_LINES = 40  # of what a host says before it answers: banners, warnings
