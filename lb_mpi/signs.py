@@ -99,7 +99,10 @@ def slept(seconds: float) -> None:
 
 
 class phase:
-    """Say that the program is in `name` (at most 64 bytes): there, `turn` is called every now and then, or it computes."""
+    """Say that the program is in `name` (at most 64 bytes): there, `turn` is called every now and then, or it computes.
+
+    Blocks may be nested: the outermost name is shown.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = _padded(name)
@@ -107,7 +110,8 @@ class phase:
     def __enter__(self) -> None:
         _open()
         self._before = bytes(_page.bytes[_PHASE])
-        _page.bytes[_PHASE] = self._name
+        if not self._before[0]:
+            _page.bytes[_PHASE] = self._name
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
