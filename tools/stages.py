@@ -32,7 +32,7 @@ class Stage(NamedTuple):
     """A line of the table: a command, and what its exit code and the files that it has left in its folder mean."""
 
     name: str
-    n_cores: float  # that it keeps busy; half a core: it mostly waits for programs
+    n_cores: int  # that it keeps busy
     silence_s: float  # when no test has ended for so long, it has hung
     argv: Callable[[Path], list[str]]
     variables: dict[str, str]
@@ -48,7 +48,7 @@ def check(environment: Environment, *command: str) -> Stage:
         return Outcome(Counts(failed=int(code != 0)), problem, _text(folder / "log"))
 
     argv = [str(environment.python), "-m", *command]
-    return Stage(command[0], 1.0, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
+    return Stage(command[0], 1, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
 
 
 def serial(
@@ -57,7 +57,6 @@ def serial(
     arguments: list[str],
     silence_s: float,
     *,
-    n_cores: float = 1.0,
     may_be_empty: bool = False,
 ) -> Stage:
     """Make a stage of tests that need no mpiexec."""
@@ -70,7 +69,7 @@ def serial(
     def judge(folder: Path, code: int) -> Outcome:
         return Outcome(*count([folder / "report.xml"], code, may_be_empty=may_be_empty), _text(folder / "log"))
 
-    return Stage(name, n_cores, silence_s, argv, environment.variables(), judge, KERNELS)
+    return Stage(name, 1, silence_s, argv, environment.variables(), judge, KERNELS)
 
 
 def parallel(
@@ -96,7 +95,7 @@ def parallel(
         return Outcome(counts, problem, "\n".join(f"--- {title} ---\n{text}" for title, text in texts if text))
 
     name = f"mpi tests, {n} rank{'s' if n > 1 else ''}"
-    return Stage(name, 1.0 if n == 1 else 1.5, silence_s, argv, {**environment.job(n, [])[1], **variables}, judge, KERNELS)
+    return Stage(name, min(n, 2), silence_s, argv, {**environment.job(n, [])[1], **variables}, judge, KERNELS)
 
 
 def _text(log: Path) -> str:

@@ -95,7 +95,7 @@ def shares(environment: Environment, options: argparse.Namespace) -> list[Stage]
     chosen = ["-m", "not one_mpi"] if options.other_mpi else []
     for number, files in enumerate(shared(files_of(WAITING), N_SHARES), start=1):
         name = f"program tests, {number} of {N_SHARES}"
-        stages.append(serial(environment, name, [*files, *chosen], options.limit, n_cores=0.5))
+        stages.append(serial(environment, name, [*files, *chosen], options.limit))
     return stages
 
 

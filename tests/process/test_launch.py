@@ -147,7 +147,7 @@ def test_a_hang_an_empty_run_and_a_bad_exit_code_are_failures(tmp_path: Path) ->
 
 
 def stage(
-    name: str, counts: Counts, problem: str = "", script: str = "", n_cores: float = 1.0, silence_s: float = 60.0
+    name: str, counts: Counts, problem: str = "", script: str = "", n_cores: int = 1, silence_s: float = 60.0
 ) -> stages.Stage:
     """One that runs `script`, and comes to that unless it has hung."""
 

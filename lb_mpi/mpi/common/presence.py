@@ -76,6 +76,7 @@ class Tag(IntEnum):
     PING = 14  # measure: messages of several sizes
     CLOCK = 15  # records: the clocks of two hosts
     ANNOUNCED = 16  # parcels: the bytes of a parcel that was announced
+    PROFILE = 17  # profile: clocks, and what the ranks have measured
     HALO = 1000  # this and all above, up to MOST: a plan's exchange, by kind of values
 
 

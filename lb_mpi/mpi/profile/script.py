@@ -28,7 +28,7 @@ from lb_mpi.files import Load, find_script, folder_of
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.common.presence import presence_of
+from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.profile.profiled import Installed, install
 from lb_mpi.mpi.profile.timed import Recorder
 from lb_mpi.profiling import profile as profile_store
@@ -261,16 +261,16 @@ class ClockComparison:
         if comm.rank == 0:
             for rank in self._others:
                 for _ in range(ROUNDS):
-                    comm.Recv(there, rank)
+                    comm.Recv(there, rank, Tag.PROFILE)
                     back[0] = _now()
-                    comm.Send(back, rank)
+                    comm.Send(back, rank, Tag.PROFILE)
         if comm.rank not in self._others:
             return 0, 0
         sent, answered, returned = [], [], []
         for _ in range(ROUNDS):
             sent.append(_now())
-            comm.Send(there, 0)
-            comm.Recv(back, 0)
+            comm.Send(there, 0, Tag.PROFILE)
+            comm.Recv(back, 0, Tag.PROFILE)
             returned.append(_now())
             answered.append(int(back[0]))
         return offset(sent, answered, returned)
@@ -331,16 +331,16 @@ def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tu
         piece = np.ascontiguousarray(mine[:, first : first + length])
         answer = np.empty((2, piece.shape[1]), dtype=np.int64)
         if comm.rank != leader:
-            comm.Send(piece, leader)
-            comm.Recv(answer, leader)
+            comm.Send(piece, leader, Tag.PROFILE)
+            comm.Recv(answer, leader, Tag.PROFILE)
         else:
             every = np.empty((len(members), *piece.shape), dtype=np.int64)
             every[0] = piece
             for row, rank in enumerate(members[1:], 1):
-                comm.Recv(every[row], rank)
+                comm.Recv(every[row], rank, Tag.PROFILE)
             waits, whom = lateness(members, every.transpose(1, 0, 2), needs)
             for row, rank in enumerate(members[1:], 1):
-                comm.Send(np.stack([waits[row], whom[row]]), rank)
+                comm.Send(np.stack([waits[row], whom[row]]), rank, Tag.PROFILE)
             answer[:] = waits[0], whom[0]
         result[:, first : first + length] = answer
     return result[0], result[1]
@@ -366,12 +366,12 @@ def gather(comm: MPI.Intracomm, mine: bytes) -> list[bytes]:
 
 
 def _send(comm: MPI.Intracomm, data: bytes, rank: int) -> None:
-    comm.Send([data, MPI.BYTE], rank)
+    comm.Send([data, MPI.BYTE], rank, Tag.PROFILE)
 
 
 def _receive(comm: MPI.Intracomm, rank: int) -> bytes:
     status = MPI.Status()
-    message: Any = comm.Mprobe(rank, status=status)
+    message: Any = comm.Mprobe(rank, Tag.PROFILE, status)
     data = bytearray(status.Get_count(MPI.BYTE))
     message.Recv([data, MPI.BYTE])
     return bytes(data)
