@@ -99,10 +99,7 @@ def slept(seconds: float) -> None:
 
 
 class phase:
-    """Say that the program is in `name` (at most 64 bytes): there, `turn` is called every now and then, or it computes.
-
-    Blocks may be nested: the outermost name is shown.
-    """
+    """Say that the program is in `name` (at most 64 bytes): there, `turn` is called every now and then, or it computes."""
 
     def __init__(self, name: str) -> None:
         self._name = _padded(name)
@@ -110,8 +107,7 @@ class phase:
     def __enter__(self) -> None:
         _open()
         self._before = bytes(_page.bytes[_PHASE])
-        if not self._before[0]:
-            _page.bytes[_PHASE] = self._name
+        _page.bytes[_PHASE] = self._name
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

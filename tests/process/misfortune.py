@@ -74,10 +74,6 @@ def main(what: str, folder: Path) -> None:
         if last:
             return
         balancer.map_rows(np.sqrt, np.ones(8))
-    if number == 1 and what == "interrupted":
-        if last:
-            raise KeyboardInterrupt  # MPI_Finalize, at the end, waits for the others
-        lb_mpi.load(comm, folder / "saves")
     if what == "linger" and comm.rank == 0:
         (folder / "ready").touch()
         while not (folder / "go").exists():
