@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.measuring import command, pyplot
-from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition
+from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition, second
 from benchmarks.papers.page import DIFFERS, VERDICTS, Run, write
 
 SECTIONS = {
@@ -25,6 +25,7 @@ SECTIONS = {
     "arrangement": arrangement.section,
     "allocation": allocation.section,
     "partition": partition.section,
+    "second": second.section,
 }
 
 
