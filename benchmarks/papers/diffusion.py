@@ -153,7 +153,20 @@ def equations() -> list[Item]:
     matrix = claim(
         "section 5: M", "without 1/s_i", "with it, as in eq. 6", False, error=Evidence(text, by_speed < 1e-9 < without)
     )
-    return [sums, matrix]
+    return [sums, matrix, theorem_5(case)]
+
+
+def theorem_5(case: Case) -> Item:
+    """The vector that all eigenvectors of M but one are orthogonal to: s; the proof has 1, which needs equal speeds."""
+    root = np.sqrt(case.speeds)
+    matrix = laplacian(case.graph, paper_tau(case.graph, case.speeds)).toarray() / np.outer(root, root)
+    vectors = np.linalg.eigh(matrix)[1][:, 1:] / root[:, None]
+    vectors /= np.linalg.norm(vectors, axis=0)
+    to_s, to_1 = (float(np.abs(one @ vectors).max() / np.linalg.norm(one)) for one in (case.speeds, np.ones(len(root))))
+    text = f"the cosine of their angle with s is {to_s:.0e} at most, with 1 up to {to_1:.2f}"
+    return claim(
+        "theorem 5, proof: eigenvectors are orthogonal to", "1", "s", False, error=Evidence(text, to_s < 1e-9 < to_1)
+    )
 
 
 def theorem_4() -> list[str]:
