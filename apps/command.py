@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.progress import add_progress, shown
-from lb_mpi.commands.arguments import add_route, route_of
+from lb_mpi.commands.dispatch import add_route, route_of
 from lb_mpi.emulate import Change, Varying, change_of, seconds_for, throttled
 from lb_mpi.mpi.common.collective import agree
 

@@ -23,6 +23,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.command import Parser, add_speeds, compile_once, own_speed, run
+from apps.maps import SPECTRAL, placed, shares
 from apps.saved_steps import SavedSteps, add_save_options
 from lb_mpi.emulate import throttled
 from lb_mpi.graph import Floats, Graph, Ints
@@ -34,7 +35,6 @@ from lb_mpi.mpi.common.collective import agree, barrier, duplicate
 from lb_mpi.mpi.common.recorder import map_of, records
 from lb_mpi.mpi.graph.distribute import METHODS
 from lb_mpi.mpi.graph.halo import HaloPlan
-from lb_mpi.record.maps import SPECTRAL, placed, shares
 from lb_mpi.saving.rows import Arrays
 
 PROG = "python -m apps.heat"

@@ -25,6 +25,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run
+from apps.maps import parts, places, size
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
 from lb_mpi.emulate import Varying, seconds_for
@@ -34,7 +35,6 @@ from lb_mpi.mpi.common.collective import agree, barrier, wait
 from lb_mpi.mpi.common.recorder import map_of, records, running
 from lb_mpi.mpi.rows.process_graph import METHODS
 from lb_mpi.record.events import Phase
-from lb_mpi.record.maps import parts, places, size
 
 PROG = "python -m apps.weather"
 MOST_CELLS = 10**8  # rank 0 holds all of them in the end

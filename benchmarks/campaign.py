@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measuring import command
-from lb_mpi.launching import leftovers, limit
+from lb_mpi.launching import limit
 from tools.environment import FOLDERS, ROOT, Environment, wanted
 
 LIMIT_S = 60.0  # without a new save, for a run that nothing happens to any more
@@ -157,7 +157,7 @@ def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool
         time.sleep(0.01)
     time.sleep(chance.uniform(0.0, LATEST_S))
     found = ranks(start.mark, start.module)
-    start.used |= {path for pid in limit.bearers(start.mark) for path in leftovers.mapped(Path(f"/proc/{pid}"))}
+    start.used |= {path for pid in limit.bearers(start.mark) for path in limit.mapped(Path(f"/proc/{pid}"))}
     if len(found) < n:
         return False
     several = chance.sample(range(n), chance.randint(1, n - 1))

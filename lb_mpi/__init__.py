@@ -44,10 +44,10 @@ and without MPI:
 
 from typing import TYPE_CHECKING, Any
 
-from lb_mpi import beginning
 from lb_mpi.emulate import throttle
 from lb_mpi.errors import BalanceError, Error, ProtocolError, SaveError, SearchError, Stopped, TaskError
-from lb_mpi.searching.problem import Problem, Savable
+from lb_mpi.launching import beginning
+from lb_mpi.searching.problem import Problem, Savable, TreeSearch
 
 if TYPE_CHECKING:
     from lb_mpi.arranging.arrange import Arrangement, arrange
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.search.search import RankStats, SearchResult, search
     from lb_mpi.partitioning.partition import partition
     from lb_mpi.partitioning.quality import MappingCost, PartitionMetrics, partition_metrics
-    from lb_mpi.problems.tree import TreeSearch
     from lb_mpi.searching.bound import Bound
 
 __version__ = "0.1.0"
@@ -89,7 +88,6 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "Pool": "mpi.pool.pool",
     "RankStats": "mpi.search.search",
     "SearchResult": "mpi.search.search",
-    "TreeSearch": "problems.tree",
     "allocate": "distributing.allocation",
     "arrange": "arranging.arrange",
     "reorder_ranks": "mpi.rows.process_graph",

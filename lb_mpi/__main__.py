@@ -1,8 +1,8 @@
 """python -m lb_mpi: the table of commands, and nothing else.
 
 run, cluster and throttle are those of launch/ (see lb_mpi/launching); pool and profile run a program of the user's.  Each
-other one is a module of lb_mpi.commands with `add_arguments(parser)`, `run(options)`, which returns a dictionary (or a
-list of them) ready for JSON, and `summary(answer)`, the same as lines for people.  Exit codes: 0; 2 for a mistake of the
+other one is a `Command` in a module of lb_mpi.commands: it returns a dictionary (or a list of them) ready for JSON, and
+describes it in lines for people.  Exit codes: 0; 2 for a mistake of the
 user's and 1 for what has failed, in one line; 130 for Ctrl-C; 141 when nobody reads the output.  Whatever else is raised is
 a bug, and keeps its traceback.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 
 from lb_mpi import __version__
-from lb_mpi.commands import pool, profile
 from lb_mpi.commands.dispatch import PROG, dispatch, say, speaks
 from lb_mpi.launching import commands as launching
 
@@ -37,6 +36,16 @@ COMMANDS = {
         "arrange": "decide which node sits where on a process graph",
     },
 }
+MODULES = {
+    "report": "records",
+    "advise": "records",
+    "info": "info",
+    "warmup": "warmup",
+    "simulate": "simulate",
+    "partition": "graphs",
+    "allocate": "graphs",
+    "arrange": "graphs",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,11 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
         return say(f"lb_mpi {__version__}\n") if speaks() else 0
     if given and given[0] in launching.FOR_PEOPLE:
         return launching.main(given[0], given[1:], f"{PROG} {given[0]}")
-    if given and given[0] == "pool":
-        return pool.main(given[1:], f"{PROG} pool")
-    if given and given[0] == "profile":
-        return profile.main(given[1:], f"{PROG} profile")
-    return dispatch(COMMANDS, given)
+    if given and given[0] in ("pool", "profile"):
+        from lb_mpi.commands import programs
+
+        run = programs.run_pool if given[0] == "pool" else programs.run_profile
+        return run(given[1:], f"{PROG} {given[0]}")
+    return dispatch(COMMANDS, MODULES, given)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,23 @@
 """Emulate a slower machine: a program that rests between its computations, in proportion to the CPU time it used.
 
 Its speed may be another for a while, as when a colleague logs in: `Varying`.
+
+A program under launch/throttle is stopped and continued from outside, and can't distinguish that from waiting: it has given
+up the core, and time has passed.  So the process that stops it writes in a page of memory for how long (`Stops`, which makes
+the page, or goes on with that of a throttle around it); the program reads it (`read_stops`).
+
+Only the standard library is needed, and no MPI.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
+import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -149,3 +158,61 @@ class throttle:
         self.charge(time.thread_time() - self._entered)
         if kind is None:
             self.rest()
+
+
+# --- stopped from outside ----------------------------------------------------------------------------------------------
+
+
+VARIABLE = "LB_MPI_STOPS"  # where the page is
+_NAME, _BYTES = "lb_mpi-stops", 4096
+_STOPS, _STOPPED_NS = range(2)  # words of the page, 8 bytes each
+
+
+class StoppedTime(NamedTuple):
+    """The content of a page."""
+
+    n: int = 0  # how often the program has been stopped
+    seconds: float = 0.0  # for how long in all
+
+
+class Stops:
+    """The page of a program that is stopped now and then; `variables` are those of who stops it."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        words = _open(variables)
+        self.variables = {VARIABLE: variables[VARIABLE]} if words is not None else {}  # for the program
+        if words is None:
+            file = os.memfd_create(_NAME)  # leaves nothing behind
+            os.ftruncate(file, _BYTES)
+            words = memoryview(mmap.mmap(file, _BYTES)).cast("Q")
+            self.variables = {VARIABLE: f"/proc/{os.getpid()}/fd/{file}"}
+        self._words = words
+
+    def add(self, seconds: float) -> None:
+        """Say, before it goes on, that the program has been stopped once more, and for how long."""
+        self._words[_STOPPED_NS] += int(1e9 * seconds)
+        self._words[_STOPS] += 1
+
+
+def read_stops() -> StoppedTime:
+    """Read how often and how long this program has been stopped; all zero where nobody does so."""
+    words = _page()
+    return StoppedTime() if words is None else StoppedTime(words[_STOPS], 1e-9 * words[_STOPPED_NS])
+
+
+@functools.cache
+def _page() -> memoryview | None:
+    return _open(os.environ)
+
+
+def _open(variables: Mapping[str, str]) -> memoryview | None:
+    path = variables.get(VARIABLE)
+    with contextlib.suppress(OSError, ValueError):
+        # On another host, or later, the same path may be anybody's file.
+        if path and os.readlink(path).startswith(f"/memfd:{_NAME}"):
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                return memoryview(mmap.mmap(file, _BYTES)).cast("Q")
+            finally:
+                os.close(file)
+    return None

@@ -30,7 +30,7 @@ class TaskError(Error):
 
 
 class SaveError(Error):
-    """What was saved can't be read: it is torn or flipped."""
+    """A save can't be read: it is truncated or corrupt."""
 
 
 class Stopped(Error):

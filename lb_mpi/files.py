@@ -1,12 +1,28 @@
-"""Files that are written as a whole or not at all, and new files, which follow no link that has their name."""
+"""Files that are written as a whole or not at all, and new files, which follow no link that has their name.
+
+A frame is bytes with their length and CRC, so that a truncated or corrupt file is noticed:
+
+    frame: bytes of the payload (8 bytes, little-endian) | CRC-32 of these 8 and the payload (4) | payload
+
+A frame that can't be trusted doesn't tell where the next one begins: it ends the reading, whatever follows.
+
+`find_script` reads a program of the user's, to be run as `__main__` under another name or twice.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import stat
+import struct
+import zlib
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -50,3 +66,76 @@ def _replace(target: Path, data: bytes, mode: int | None) -> None:
         with contextlib.suppress(FileNotFoundError):
             draft.unlink()
         raise
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+_FRAME = struct.Struct("<QI")  # bytes of the payload, CRC-32
+_LENGTH = struct.Struct("<Q")
+
+
+def frame(payload: bytes) -> bytes:
+    """Put bytes into a frame."""
+    length = _LENGTH.pack(len(payload))
+    return length + _FRAME.pack(len(payload), _crc(length, payload))[_LENGTH.size :] + payload
+
+
+def read_frame(view: memoryview, at: int) -> tuple[memoryview | None, int]:
+    """Read the payload of the frame at byte `at` and where it ends; (None, at) when it is torn or flipped."""
+    begin = at + _FRAME.size
+    if begin > len(view):
+        return None, at
+    n_bytes, crc = _FRAME.unpack(view[at:begin])
+    if n_bytes > len(view) - begin:
+        return None, at
+    payload = view[begin : begin + n_bytes]
+    if _crc(_LENGTH.pack(n_bytes), payload) != crc:
+        return None, at
+    return payload, begin + n_bytes
+
+
+def _crc(length: bytes, payload: bytes | memoryview) -> int:
+    return zlib.crc32(payload, zlib.crc32(length))
+
+
+# --- script -----------------------------------------------------------------------------------------------------------
+
+
+Load = Callable[[str], tuple[CodeType, dict[str, Any]]]
+
+
+def find_script(target: str, *, module: bool) -> Load:
+    """Return a function from a `__name__` to the code of a script (or a module) and the first names of its module.
+
+    ValueError, SyntaxError or OSError when there is none.
+    """
+    if module:
+        spec = _find(target)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = _find(f"{target}.__main__")
+        if spec is None or spec.loader is None or (code := spec.loader.get_code(spec.name)) is None:  # type: ignore[attr-defined]
+            raise ValueError(f"-m {target}: expected the name of a module")
+        path, package = spec.origin, spec.parent
+    else:
+        path, package, spec = target, None, None
+        code = compile(Path(target).read_bytes(), target, "exec")
+
+    def load(name: str) -> tuple[CodeType, dict[str, Any]]:
+        return code, {"__name__": name, "__file__": path, "__package__": package, "__spec__": spec}
+
+    return load
+
+
+def _find(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:  # a package above it
+        if not name.startswith(error.name or " "):
+            raise
+        return None
+
+
+def folder_of(target: str, *, module: bool) -> str:
+    """Return the folder that a script (or a module) imports from: sys.path[0]."""
+    return str(Path.cwd()) if module else str(Path(target).resolve().parent)

@@ -38,7 +38,7 @@ _PHASE = slice(64, 128)  # bytes of the page: text, padded with zeros
 
 
 class Seen(NamedTuple):
-    """What a page says."""
+    """The content of a page."""
 
     turns: int  # grows while the program goes on
     n_saved: int  # how often something was saved

@@ -1,8 +1,41 @@
-"""The virtual carrier: actors on one event queue, with a model of links and of how long jobs take.   (pure)
+"""The shape of a protocol, and the virtual carrier that drives it.   (pure)
 
-It drives the very objects that run on real MPI, as many ranks as you like.  Messages take the time that the `Network` says,
-and keep their order between two ranks, as MPI promises.  A rank in the middle of a job serves what arrives when the job is
-done.  One seed gives one run, to the last bit.
+An actor is one rank of a search, a round or a map, as an object that a carrier drives.
+
+Every carrier runs the same loop, on real ranks, on a virtual clock, and in a test that visits all orders:
+
+    while not actor.over:
+        post(actor.turn(now, arrived))              # messages in, messages out
+        job = actor.job
+        if job is None:
+            wait for a message, or until actor.wake_at
+        else:
+            post(actor.done(job, run(job)))         # post(actor.fail(error)) if it raised
+
+`Searcher`, `Round` and `Worker` are such actors.  What is sent is a list of (destination, message), what has arrived one of
+(source, message).
+
+What an actor may rely on
+- Messages of one rank to another arrive in the order in which they were sent, each once.
+- `now` never goes back.  An actor reads no clock, and draws random numbers only from a seed that it was given.
+- Between a turn and the end of the job that it has asked for, the actor is left alone: messages wait for the next turn.
+- A turn follows each job.
+
+What a carrier may rely on
+- A turn serves all that has arrived, in order, and then does what is due.  It may come at any time, without messages too.
+- `job` is all that the actor wants done, one thing at a time: to compute (a quantum, rows, a chunk of tasks), or what else
+  only the carrier can do and has to tell the outcome of (to swap a word in shared memory, to write a state to disk).
+  Another turn instead of the job withdraws it: the actor asks anew, by what it knows then.
+- Without a job the actor is silent until a message arrives or `wake_at` has come.
+- An actor that is over asks for nothing.  What still arrives is for its next turn, which drops it or declines it.
+- A message that all ranks send to the root, or that the root sends to all of them, may travel as a collective operation.
+- What the user's code raises in a job goes to `fail`, and the protocol ends in order; an actor itself raises nothing but
+  ProtocolError, for a message that its table does not allow.
+
+The virtual carrier has actors on one event queue, with a model of links and of how long jobs take.  It drives the objects
+that run on real MPI, as many ranks as you like.  Messages need the time that the `Network` says, and keep their order
+between two ranks, as MPI promises.  A rank in the middle of a job serves what arrives when the job is done.  One seed gives
+one run, to the last bit.
 
     class Simulation(Virtual[Message, Job]):        # what only this protocol knows
         def begin(self, rank, job): ...             # the seconds that a job takes
@@ -16,18 +49,50 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from lb_mpi.actor import Actor, J, M
 from lb_mpi.checks import bandwidth, show, virtual_s
+
+M = TypeVar("M")  # a message
+J = TypeVar("J")  # a job
+R_contra = TypeVar("R_contra", contravariant=True)  # what has come of a job
+
+
+class Actor(Protocol[M, J, R_contra]):
+    """One rank of a protocol."""
+
+    @property
+    def over(self) -> bool:
+        """The loop ends."""
+
+    @property
+    def job(self) -> J | None:
+        """The job to be done now; None: nothing."""
+
+    @property
+    def wake_at(self) -> float:
+        """The time at which a turn is due although no message arrives and there is no job; inf: never."""
+
+    def turn(self, now: float, arrived: Iterable[tuple[int, M]], /) -> list[tuple[int, M]]:
+        """Serve the (source, message) that have arrived, in order; return the (destination, message) to send, in order."""
+
+    def done(self, job: J, result: R_contra, /) -> list[tuple[int, M]]:
+        """Take in what has come of a job; return what to send."""
+
+    def fail(self, error: BaseException, /) -> list[tuple[int, M]]:
+        """Take in that a job has raised; return what to send."""
+
+
+# --- virtual ----------------------------------------------------------------------------------------------------------
+
 
 Span = tuple[float, float]
 
 
 class Network(NamedTuple):
-    """What messages cost; of two numbers, the least and the most: log-uniform between them."""
+    """The costs of messages; of two numbers, the least and the most: log-uniform between them."""
 
     latency_s: Span = (5e-6, 5e-6)  # of a message; where hosts differ, within one
     between_s: Span | None = None  # between two hosts; None: the same
@@ -63,8 +128,8 @@ class Raised(Exception):
         self.error = error
 
 
-class _Rank:
-    """What the carrier keeps of one rank."""
+class _VirtualRank:
+    """The data that the carrier keeps of one rank."""
 
     __slots__ = ("alarm", "busy", "inbox", "job")
 
@@ -86,7 +151,7 @@ class Virtual(Generic[M, J]):
         self.under_way: dict[int, tuple[int, int, M]] = {}  # by number: (source, destination, message), sent and not served
         self.sent = [0] * len(actors)  # messages to others, by rank
         self.ended_s = [math.nan] * len(actors)  # when each rank was over for the first time
-        self._ranks = [_Rank() for _ in actors]
+        self._ranks = [_VirtualRank() for _ in actors]
         self._links = _Links(network, rng, host_of)
         self._heap: list[tuple[float, int, int]] = []  # (time, number, rank); the number of a message, or of an alarm
         self._number = 0
@@ -100,7 +165,7 @@ class Virtual(Generic[M, J]):
         raise NotImplementedError
 
     def n_bytes(self, message: M) -> int:
-        """How long a message is."""
+        """Return the number of bytes of a message."""
         return 0
 
     def turned(self, rank: int, arrived: Sequence[tuple[int, M]], sends: Sequence[tuple[int, M]]) -> None:
@@ -198,7 +263,7 @@ class Virtual(Generic[M, J]):
 
 
 class _Links:
-    """When messages arrive; in order between each two ranks."""
+    """The arrival times of messages; in order between each two ranks."""
 
     def __init__(self, network: Network, rng: random.Random, host_of: Sequence[int]) -> None:
         self._rng, self._host_of = rng, host_of

@@ -16,9 +16,8 @@ from lb_mpi.balancing.simulate import Cluster, Rows, simulate
 from lb_mpi.graph_files import as_graph
 from lb_mpi.problems.uts import TREES, UnbalancedTreeSearch
 from lb_mpi.record.events import Phase
-from lb_mpi.record.record import Record
-from lb_mpi.record.store import virtual_files
-from lb_mpi.report.figures import standalone, strips
+from lb_mpi.record.record import Record, virtual_files
+from lb_mpi.report.page import standalone, strips
 from lb_mpi.report.run import Run, assemble, timeline
 from lb_mpi.searching import simulate as search
 from lb_mpi.searching.guard import Options

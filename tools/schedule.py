@@ -1,4 +1,4 @@
-"""Stages run one after another, or two at a time where each needs one core, with a sign of life every ten seconds.
+"""Stages run side by side, as many as there are cores for, with a sign of life every ten seconds.
 
 A stage in which tests keep ending is slow, not hung: it is ended when for long none has.
 """
@@ -78,8 +78,8 @@ def run_all(stages: Iterable[Stage], *, verbose: bool) -> bool:
     good, hung, totals, signed = True, False, Counts(), time.monotonic()
     with ExitStack() as everything:
         while waiting or running:
-            while waiting and fits(waiting[0], [one.stage for one in running]):
-                stage = waiting.pop(0)
+            while stage := next((one for one in waiting if fits(one, waiting, [each.stage for each in running])), None):
+                waiting.remove(stage)
                 if hung and stage.name.startswith("mpi"):
                     print(f"{stage.name:<20}          not run after a hang", flush=True)
                 else:
@@ -105,10 +105,10 @@ def run_all(stages: Iterable[Stage], *, verbose: bool) -> bool:
     return False
 
 
-def fits(stage: Stage, running: list[Stage]) -> bool:
-    """There are cores for it, and nothing runs that it must come after."""
+def fits(stage: Stage, waiting: list[Stage], running: list[Stage]) -> bool:
+    """Tell whether there are cores for a stage, and what it must come after has ended."""
     n_busy = sum(one.n_cores for one in running)
-    return n_busy + stage.n_cores <= N_CORES and stage.after not in [one.name for one in running]
+    return n_busy + stage.n_cores <= N_CORES and stage.after not in [one.name for one in waiting + running]
 
 
 def tell(one: Running, outcome: Outcome, *, verbose: bool) -> None:

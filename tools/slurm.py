@@ -21,13 +21,12 @@ import sys
 import time
 from collections.abc import Sequence
 
-from lb_mpi.emulation import emulated, openssh
-from lb_mpi.emulation.cluster import wanted_hosts
-from lb_mpi.emulation.emulated import Cluster
+from lb_mpi.emulation.cluster import EmulatedCluster, wanted_hosts
+from lb_mpi.emulation.network import check_ssh
 from lb_mpi.errors import ClusterError
 from lb_mpi.hosts import Host
 
-CLUSTER = Cluster("slurm")
+CLUSTER = EmulatedCluster("slurm")
 FOLDER = CLUSTER.folder / "slurm"
 READY_S = 30.0
 # Nodes share this machine's cores: each has as many as it is asked for (config_overrides), and nothing is bound or limited.
@@ -66,8 +65,8 @@ def node(host: Host, address: str) -> str:
 
 def check() -> None:
     """ClusterError unless all that is needed is here."""
-    emulated.check()
-    openssh.check()
+    check()
+    check_ssh()
     if os.geteuid() != 0:
         raise ClusterError("needs root: Slurm's daemons act for all users")
     tools = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}

@@ -32,7 +32,7 @@ class Stage(NamedTuple):
     """A line of the table: a command, and what its exit code and the files that it has left in its folder mean."""
 
     name: str
-    n_cores: int
+    n_cores: float  # that it keeps busy; half a core: it mostly waits for programs
     silence_s: float  # when no test has ended for so long, it has hung
     argv: Callable[[Path], list[str]]
     variables: dict[str, str]
@@ -48,22 +48,29 @@ def check(environment: Environment, *command: str) -> Stage:
         return Outcome(Counts(failed=int(code != 0)), problem, _text(folder / "log"))
 
     argv = [str(environment.python), "-m", *command]
-    return Stage(command[0], 1, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
+    return Stage(command[0], 1.0, CHECK_LIMIT_S, lambda _: argv, environment.variables(), judge)
 
 
-def serial(environment: Environment, arguments: list[str], silence_s: float, share: str, *, may_be_empty: bool) -> Stage:
-    """Make the stage of tests that need no mpiexec; `share` tells which of them."""
+def serial(
+    environment: Environment,
+    name: str,
+    arguments: list[str],
+    silence_s: float,
+    *,
+    n_cores: float = 1.0,
+    may_be_empty: bool = False,
+) -> Stage:
+    """Make a stage of tests that need no mpiexec."""
 
     def argv(folder: Path) -> list[str]:
-        pytest = [str(environment.python), "-m", "pytest", "-q", "-p", "tools.progress"]
-        pytest += ["-p", "no:cacheprovider"] if share else []  # one folder for all shares
+        pytest = [str(environment.python), "-m", "pytest", "-q", "-p", "tools.progress", "-p", "no:cacheprovider"]
         dump = f"faulthandler_timeout={silence_s / 2:g}"  # shows where a test hangs
         return [*pytest, f"--junitxml={folder / 'report.xml'}", "-o", dump, *arguments]
 
     def judge(folder: Path, code: int) -> Outcome:
         return Outcome(*count([folder / "report.xml"], code, may_be_empty=may_be_empty), _text(folder / "log"))
 
-    return Stage(f"serial tests{share}", 1, silence_s, argv, environment.variables(), judge, KERNELS)
+    return Stage(name, n_cores, silence_s, argv, environment.variables(), judge, KERNELS)
 
 
 def parallel(
@@ -89,7 +96,7 @@ def parallel(
         return Outcome(counts, problem, "\n".join(f"--- {title} ---\n{text}" for title, text in texts if text))
 
     name = f"mpi tests, {n} rank{'s' if n > 1 else ''}"
-    return Stage(name, min(n, 2), silence_s, argv, {**environment.job(n, [])[1], **variables}, judge, KERNELS)
+    return Stage(name, 1.0 if n == 1 else 1.5, silence_s, argv, {**environment.job(n, [])[1], **variables}, judge, KERNELS)
 
 
 def _text(log: Path) -> str:

@@ -14,10 +14,11 @@ from tools.stages import KERNELS, SIZES, Stage, check, parallel, serial
 
 RANKS = (1, 2, 3, 4, 8)
 USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
-OTHER_RANKS, OTHER_USUAL = (2, 3, 8), (2, 3)  # with --other-mpi
+OTHER_RANKS, OTHER_USUAL = (2, 3, 8), (3,)  # with --other-mpi
 SILENCE_S = 120.0
-ROOMS = ("unit", "protocol", "process")  # of the serial tests
-N_SHARES = 4  # of the serial tests: more than cores, so that none waits long for the other
+COMPUTING = ("unit", "protocol")  # the rooms of tests/ that need a core
+WAITING = "process"  # the room whose tests start programs, and wait for them
+N_SHARES = 3  # of a kind: more than cores, so that none waits long for another
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -65,36 +66,41 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
     others = [text for text in rest if text not in places]
     mpi_places = [text for text in places if _is_mpi(text)] if places else ["tests/mpi"]
     serial_places = [text for text in places if not _is_mpi(text)]
-    stages = []
-    if not options.mpi_only:
-        if not rest:
-            stages.append(check(environment, KERNELS))
-        if not rest and not options.other_mpi:
-            stages += [check(environment, "ruff", "check", "."), check(environment, "mypy")]
-        if rest:
-            shares = [serial_places or ["tests"]] if serial_places or not places else []
-        else:
-            shares = shared(serial_files(touching_mpi=options.other_mpi), N_SHARES)
-        for number, files in enumerate(shares, start=1):
-            share = f", {number} of {len(shares)}" if len(shares) > 1 else ""
-            arguments = [*files, "--ignore=tests/mpi", *others]
-            stages.append(serial(environment, arguments, options.limit, share, may_be_empty=bool(rest)))
+    checks, of_mpi, of_one = list[Stage](), list[Stage](), list[Stage]()
+    if not options.mpi_only and not rest:
+        checks = [check(environment, KERNELS)]
+        if not options.other_mpi:
+            checks += [check(environment, "ruff", "check", "."), check(environment, "mypy")]
+        of_one = shares(environment, options)
+    elif not options.mpi_only and (serial_places or not places):
+        arguments = [*(serial_places or ["tests", "--ignore=tests/mpi"]), *others]
+        of_one = [serial(environment, "serial tests", arguments, options.limit, may_be_empty=True)]
     if not options.serial_only and mpi_places:
-        arguments = [*mpi_places, *others]
         sizes: tuple[int, ...] = options.ranks or (OTHER_RANKS if options.other_mpi else RANKS)
         usual: tuple[int, ...] = OTHER_USUAL if options.other_mpi else USUAL
-        if rest or options.ranks:
-            usual = sizes
-        variables = {SIZES: ",".join(map(str, usual))}
-        stages += [
-            parallel(environment, n, arguments, options.limit, variables, may_be_empty=bool(rest)) for n in sizes
-        ]
+        variables = {SIZES: ",".join(map(str, sizes if rest or options.ranks else usual))}
+        arguments = [*mpi_places, *others]
+        for n in sorted(sizes, reverse=True):  # the longest first, and the others fill the gaps
+            of_mpi.append(parallel(environment, n, arguments, options.limit, variables, may_be_empty=bool(rest)))
+    return checks + of_mpi + of_one
+
+
+def shares(environment: Environment, options: argparse.Namespace) -> list[Stage]:
+    """Return stages of all serial tests.  With --other-mpi: of those that start MPI, and aren't marked `one_mpi`."""
+    stages = []
+    if not options.other_mpi:
+        for number, files in enumerate(shared(files_of(*COMPUTING), N_SHARES), start=1):
+            name = f"serial tests, {number} of {N_SHARES}"
+            stages.append(serial(environment, name, files, options.limit))
+    chosen = ["-m", "not one_mpi"] if options.other_mpi else []
+    for number, files in enumerate(shared(files_of(WAITING), N_SHARES), start=1):
+        name = f"program tests, {number} of {N_SHARES}"
+        stages.append(serial(environment, name, [*files, *chosen], options.limit, n_cores=0.5))
     return stages
 
 
-def serial_files(*, touching_mpi: bool) -> list[Path]:
-    """Return the files of serial tests; `touching_mpi`: those that start programs, most of them with MPI."""
-    rooms = ROOMS[-1:] if touching_mpi else ROOMS
+def files_of(*rooms: str) -> list[Path]:
+    """Return the files with tests in some folders of tests/."""
     return sorted(file for room in rooms for file in (ROOT / "tests" / room).glob("test_*.py"))
 
 

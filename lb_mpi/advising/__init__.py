@@ -1,1 +1,1 @@
-"""What would help: a recorded run, played again on a virtual clock with other ways of balancing and other machines."""
+"""Advice: a recorded run, replayed on a virtual clock with other ways of balancing and other machines."""

@@ -1,4 +1,4 @@
-"""What advice is made of, whatever the driver.   (pure)
+"""The parts of advice that all drivers share.   (pure)
 
 Law.  A prediction comes from the recorded work and the objects that run on MPI.  The first line of each driver is what the
 model says of the recorded run itself, beside what was measured: the other lines are no better than that one.  What the
@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.record.events import Driver
-from lb_mpi.record.record import Rows
-from lb_mpi.record.store import Stored
+from lb_mpi.record.record import Rows, Stored
 from lb_mpi.report.run import USEFUL, Run
 
 Floats = NDArray[np.float64]
@@ -27,7 +26,7 @@ BUSY = 0.9  # ranks at work with less of a core than that are on a busy machine
 Progress = Callable[[str], object]
 
 
-class Line(NamedTuple):
+class Prediction(NamedTuple):
     """One way to run the program."""
 
     what: str
@@ -41,11 +40,11 @@ class Advice(NamedTuple):
     """All that is known of one driver's part of the run."""
 
     driver: str  # "map_rows", "search", "pool", "exchange", "profile"
-    lines: list[Line]  # the first is the run as it was
+    lines: list[Prediction]  # the first is the run as it was
     notes: list[str]  # how sure that is, in words
 
 
-class Change(NamedTuple):
+class OtherMachine(NamedTuple):
     """Another machine: the ranks that are left, and how fast each of them is relative to what it was."""
 
     what: str
@@ -72,8 +71,14 @@ def calls(ranks: Sequence[Stored], driver: Driver) -> list[Rows]:
     return tables if alike else [table[:0] for table in tables]
 
 
+def took_s(tables: Sequence[Rows]) -> float:
+    """Sum up the seconds of the calls: each from when its first rank began until the last one ended."""
+    ended, began = (np.stack([table[name] for table in tables]) for name in ("ended", "began"))
+    return float((ended.max(axis=0) - began.min(axis=0)).sum())
+
+
 def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
-    """How a driver was called, as the first rank that knows it has told."""
+    """Return the settings of a driver, from the first rank that has recorded them."""
     return next((dict(one.settings[driver]) for one in ranks if driver in one.settings), {})
 
 
@@ -123,7 +128,7 @@ def busy_notes(share: Floats) -> list[str]:
     ]
 
 
-def machines(ranks: Sequence[Stored], speeds: Floats) -> list[Change]:
+def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
     """Machines to think about: without the slowest host (of one host: rank), and with that one twice as fast."""
     hosts: dict[str, list[int]] = {}
     for rank, one in enumerate(ranks):
@@ -139,8 +144,8 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[Change]:
     left = [rank for rank in range(len(ranks)) if rank not in hosts[slowest]]
     faster = [2.0 if rank in hosts[slowest] else 1.0 for rank in range(len(ranks))]
     return [
-        Change(f"without {kind}{slowest}", left, [1.0] * len(left), f"start {len(left)} ranks, none there"),
-        Change(f"{kind}{slowest} twice as fast", list(range(len(ranks))), faster, "another machine"),
+        OtherMachine(f"without {kind}{slowest}", left, [1.0] * len(left), f"start {len(left)} ranks, none there"),
+        OtherMachine(f"{kind}{slowest} twice as fast", list(range(len(ranks))), faster, "another machine"),
     ]
 
 

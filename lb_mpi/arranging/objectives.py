@@ -22,9 +22,8 @@ from scipy import sparse
 from scipy.sparse.linalg import ArpackNoConvergence
 
 from lb_mpi.diffusion.setup import laplacian, paper_tau
-from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph import Floats, Graph, Ints, highest, lowest
 from lb_mpi.kernels import njit
-from lb_mpi.lanczos import highest, lowest
 
 # --- The modes of S^-1 A W A^T: all of them, or the few at both ends of the spectrum ----------------------------------
 #
@@ -91,7 +90,7 @@ RELATIVE = 1e-11  # where a bisection ends
 _NONE = -1  # in place of j: only one speed changes
 
 
-class Seen(NamedTuple):
+class LayoutModes(NamedTuple):
     """One layout as the equation sees it; plain arrays, for the compiled loop."""
 
     values: Floats  # (m,) of the modes
@@ -103,7 +102,7 @@ class Seen(NamedTuple):
     total: float  # of the speeds
 
 
-def see(modes: Modes, speeds: Floats, degrees: Floats) -> Seen:
+def see(modes: Modes, speeds: Floats, degrees: Floats) -> LayoutModes:
     """Add the poles of the missing modes."""
     total = float(speeds.sum())
     weights, poles = np.zeros(len(speeds)), np.ones(len(speeds))
@@ -112,16 +111,16 @@ def see(modes: Modes, speeds: Floats, degrees: Floats) -> Seen:
         weights = np.maximum(1.0 / speeds - 1.0 / total - squares.sum(axis=1), 1e-300)
         moments = degrees / speeds**2 - squares @ modes.values
         poles = np.clip(moments / weights, modes.values[modes.n_low - 1], modes.values[modes.n_low])
-    return Seen(modes.values, modes.vectors, weights, poles, speeds, degrees, total)
+    return LayoutModes(modes.values, modes.vectors, weights, poles, speeds, degrees, total)
 
 
-def ends_after_place(seen: Seen, vertices: Ints, speed: float) -> tuple[Floats, Floats]:
+def ends_after_place(seen: LayoutModes, vertices: Ints, speed: float) -> tuple[Floats, Floats]:
     """(n,) lambda_2 and (n,) lambda_P when one of the (n,) vertices gets the speed."""
     low, high = _ends(*seen, vertices, speed)
     return low, high
 
 
-def first_swap_below(seen: Seen, first: Ints, second: Ints, limit: float) -> int:
+def first_swap_below(seen: LayoutModes, first: Ints, second: Ints, limit: float) -> int:
     """The first k for which swapping the speeds at first[k] and second[k] makes lambda_P / lambda_2 < limit; n for none."""
     return int(_first_below(*seen, first, second, limit))
 

@@ -3,7 +3,7 @@
 The caller's loop, on MPI (`lb_mpi.mpi.rows.balancer`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
 
     round = course.begin(n, mark)
-    the loop of an actor (`lb_mpi.actor`)
+    the loop of an actor (`lb_mpi.virtual`)
       in it, with LEARNED: told = course.learn(learned, ...)   # goes to the root with the rest of a Report
     course.hear(verdict of the root)
     if verdict.decision.act:

@@ -33,6 +33,7 @@ REPORT = np.dtype(
     [
         ("failed", "?"),
         ("mark", "<u4"),
+        ("results", "<u4"),
         ("work", "<f8"),
         ("busy_s", "<f8"),
         ("ticks", "<f8"),
@@ -53,6 +54,7 @@ _VERDICT = [
     ("imbalance_after", "<f8"),
     ("rows", "<i8"),
     ("bytes", "<i8"),
+    ("compare", "?"),
 ]
 
 Records = NDArray[np.void]
@@ -63,6 +65,7 @@ class Report(NamedTuple):
 
     failed: bool  # the user's function or rows are no good on this rank
     mark: int  # of what the rows look like
+    results: int  # of what results look like; 0: this rank has none
     work: float  # of its rows at home, units of work; NaN: not known
     busy_s: float  # seconds that it was occupied with rows: computing, resting (emulated), copying, serving messages
     ticks: float  # it measured meanwhile
@@ -100,6 +103,7 @@ class Verdict(NamedTuple):
     imbalance_after: float  # as it was in this round
     rows: int  # lent, on all ranks
     bytes: int  # sent, on all ranks
+    compare: bool  # results look different on some ranks, or some have none
     worth: Floats  # (P,) of a tick of each rank, in units of work
     speeds: Floats  # (P,) units of work per second
     late: Floats  # (P,) work that each rank could have done before it came
@@ -114,7 +118,7 @@ class Verdict(NamedTuple):
     def record(self, room: int = 0) -> Records:
         """(1,) of the dtype that `verdict_dtype` gives; a plan of more than `room` transfers is left out."""
         answer = np.zeros(1, dtype=verdict_dtype(len(self.worth), room))
-        numbers = (self.imbalance_before, self.imbalance_after, self.rows, self.bytes)
+        numbers = (self.imbalance_before, self.imbalance_after, self.rows, self.bytes, self.compare)
         answer["verdict"] = [(self.problem, *self.decision, *numbers)]
         for name in ("worth", "speeds", "late"):
             answer[name] = getattr(self, name)
@@ -193,7 +197,7 @@ class Judge:
         if problem:
             self.forget()
             self._rounds = 0
-            return Verdict(problem, Decision(Reason.UNMEASURED), 0.0, 0.0, 0, 0, self.worth, self.speeds, self.late)
+            return Verdict(problem, Decision(Reason.UNMEASURED), 0.0, 0.0, 0, 0, False, self.worth, self.speeds, self.late)
         worth_before = self.worth
         self._learn(reports)
         done = np.maximum(reports["ticks"] * self.worth + reports["helped"], 0.0)  # as planned
@@ -202,11 +206,12 @@ class Judge:
         after = _imbalance(reports["busy_s"] * self.speeds + self.late, self.speeds)
         decision = self._decide(reports["work"], done, float(reports["spent_s"].max()))
         moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
+        compare = bool((reports["results"] != reports["results"][0]).any())
         plan = None
         if self.planner is not None and decision.act and decision.reason is not Reason.HOME:
             # A rank's work was told in units of before, most of it by what its own ticks were worth then.
             plan = self.planner(reports["work"] * (self.worth / worth_before) + self.late, self.speeds)
-        return Verdict(problem, decision, before, after, *moved, self.worth, self.speeds, self.late, plan)
+        return Verdict(problem, decision, before, after, *moved, compare, self.worth, self.speeds, self.late, plan)
 
     def _learn(self, reports: Records) -> None:
         self._worths.tell(reports["told"], reports["n_told"])

@@ -1,6 +1,6 @@
 """One rank of one round: which rows it lends, which it computes, and when the round is over for it.   (pure)
 
-A `Round` is an actor (`lb_mpi.actor`).  Its jobs are rows to compute.  When a rank is through it sends the root LEARNED,
+A `Round` is an actor (`lb_mpi.virtual`).  Its jobs are rows to compute.  When a rank is through it sends the root LEARNED,
 and when the root has that of all ranks it sends each OVER: on MPI a gather and a broadcast that nobody waits in.
 
 Rows are index sets, what travels with a message is opaque.  A rank computes what others wait for first: rows of others

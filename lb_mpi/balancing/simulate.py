@@ -233,7 +233,7 @@ class Cluster:
         handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.times.blocks[rank]))
         told = self.told[rank] = self.courses[rank].learn(learned, busy_s, ticks, handling_s)
         rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.row_bytes
-        return Report(False, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen).fields()
+        return Report(False, 0, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen).fields()
 
     def _rebalance(self, verdict: Verdict) -> float:
         """Another distribution for the calls to come; the seconds that finding it takes, beside what a call ends with."""

@@ -1,4 +1,5 @@
-"""One way to run every command: its arguments, its answer for machines or for people, its exit code."""
+"""One way to run every command: its arguments, its answer for machines or for people, its exit code; and what several
+commands accept: a graph, numbers that are drawn or listed."""
 
 from __future__ import annotations
 
@@ -9,30 +10,38 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from lb_mpi.checks import comma_list, number, show
 from lb_mpi.errors import Error
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lb_mpi.graph import Floats
+
 PROG = "python -m lb_mpi"
+GRAPH = (
+    "mesh:RxC, torus:RxC, hypercube:D, ring:N, complete:N; the neighbours of vertices 1, 2, ... with slashes between: "
+    "2/1,3/2; or a METIS .graph or Matrix Market file"
+)
 FAILED, MISTAKE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
 
-class Command(Protocol):
-    """A module of lb_mpi.commands."""
+class Command(NamedTuple):
+    """A command: its options, its answer, and the answer as lines for people."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options of this command."""
-
-    def run(self, options: argparse.Namespace) -> Any:
-        """Answer, ready for JSON; nothing where another rank speaks.  ValueError, OSError: a mistake of the user's."""
-
-    def summary(self, answer: Any) -> list[str]:
-        """The answer as lines for people."""
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], Any]  # ready for JSON; nothing where another rank speaks; ValueError, OSError
+    describe: Callable[[Any], list[str]]
 
 
-def dispatch(table: Mapping[str, Mapping[str, str]], arguments: Sequence[str]) -> int:
-    """Run the command that the arguments begin with; return the exit code.  The table: groups, names, a line of help."""
+def dispatch(table: Mapping[str, Mapping[str, str]], modules: Mapping[str, str], arguments: Sequence[str]) -> int:
+    """Run the command that the arguments begin with; return the exit code.
+
+    table : groups, names, a line of help; modules : those of `lb_mpi.commands` that have each of the names in COMMANDS.
+    """
     texts = {name: text for group in table.values() for name, text in group.items()}
     name = arguments[0] if arguments else ""
     asked, complaint = io.StringIO(), io.StringIO()  # argparse drops what it can't write
@@ -40,11 +49,11 @@ def dispatch(table: Mapping[str, Mapping[str, str]], arguments: Sequence[str]) -
         with contextlib.redirect_stdout(asked), contextlib.redirect_stderr(complaint):
             if name not in texts:
                 _choose(table, arguments)
-            command, options = _parse(name, texts[name], arguments[1:])
+            command, options = _parse(modules[name], name, texts[name], arguments[1:])
         answer = command.run(options)
         if not answer:
             return 0
-        text = json.dumps(answer) if options.json else "\n".join(command.summary(answer))
+        text = json.dumps(answer) if options.json else "\n".join(command.describe(answer))
     except SystemExit as leaving:  # argparse has spoken
         if not speaks():
             return int(leaving.code or 0)
@@ -67,22 +76,18 @@ def _choose(table: Mapping[str, Mapping[str, str]], arguments: Sequence[str]) ->
         "\n".join([f"{title}:", *(f"  {name:<{width}}  {text}" for name, text in group.items())])
         for title, group in table.items()
     ]
-    parser = argparse.ArgumentParser(
-        prog=PROG,
-        usage="%(prog)s COMMAND ... | --version",
+    parser = argparse.ArgumentParser(prog=PROG, usage="%(prog)s COMMAND ... | --version",
         description="Load balancing on unequal machines.",
         epilog="commands, each with --help:\n\n" + "\n\n".join(groups),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+        formatter_class=argparse.RawDescriptionHelpFormatter)
     if {"-h", "--help"} & set(arguments):
         parser.print_help()
         parser.exit()
     parser.error(f"COMMAND = {' '.join(arguments[:1])!r}: expected {', '.join(names)}")
 
 
-def _parse(name: str, text: str, arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
-    module: Any = importlib.import_module(f"lb_mpi.commands.{name}")
-    command: Command = module
+def _parse(module: str, name: str, text: str, arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
+    command: Command = importlib.import_module(f"lb_mpi.commands.{module}").COMMANDS[name]
     parser = argparse.ArgumentParser(prog=f"{PROG} {name}", description=f"{text[0].upper()}{text[1:]}.")
     command.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -114,3 +119,38 @@ def speaks() -> bool:
     """True on rank 0, as far as the launcher has told who that is: MPI isn't started yet."""
     names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
     return next((os.environ[name] for name in names if name in os.environ), "0") == "0"
+
+
+def mistake(error: object, prog: str) -> int:
+    """Say on rank 0 what is wrong with a call of `prog`; the exit code."""
+    if speaks():
+        print(f"{prog}: error: {error}", file=sys.stderr)
+    return MISTAKE
+
+
+def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
+    """(n,) numbers "uniform:LOW:HIGH", or those that are listed, as many as there are; ValueError, naming `name`."""
+    kind, *bounds = text.split(":")
+    if kind != "uniform":
+        import numpy as np
+
+        return np.array(comma_list(name, text))
+    if len(bounds) != 2:
+        raise ValueError(f"{name} = {show(text)}: expected uniform:LOW:HIGH, or numbers with commas between them")
+    low = number(name, comma_list(name, bounds[0], 1)[0], least=0.0)
+    high = number(name, comma_list(name, bounds[1], 1)[0], least=low)
+    return rng.uniform(low, high, n)
+
+
+def add_route(group: argparse._ActionsContainer) -> None:
+    """Add --route of a search."""
+    from lb_mpi.searching.guard import MOST_ON_RING
+
+    group.add_argument("--route", choices=("auto", "ring", "random"), default="auto",
+        help="where a rank without work asks: round the ring, as in the paper, or at random ranks; auto: the ring on up to "
+        f"{MOST_ON_RING} ranks (default: auto)")
+
+
+def route_of(options: argparse.Namespace) -> str | None:
+    """Return what --route says, as an argument of `lb_mpi.search`."""
+    return None if options.route == "auto" else str(options.route)

@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from lb_mpi import __version__
+from lb_mpi.commands.dispatch import Command
 from lb_mpi.machine import Machine
 
 LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
@@ -21,11 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("--measure", action="store_true", help="measure speeds, and latency and bandwidth of messages")
     parser.add_argument("-o", dest="output", metavar="FILE", help="write what was measured, to be read with --machine")
-    parser.add_argument(
-        "--speeds",
-        metavar="F,F,...",
-        help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank",
-    )
+    parser.add_argument("--speeds", metavar="F,F,...",
+        help="emulate unequal machines: a relative speed above 0 and at most 1 for each rank")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -41,7 +39,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return info.run(versions, options.measure, options.speeds, options.output)
 
 
-def summary(answer: dict[str, Any]) -> list[str]:
+def describe(answer: dict[str, Any]) -> list[str]:
     """The answer as lines for people."""
     lines = [", ".join(f"{name} {version}" for name, version in answer["versions"].items())]
     if answer["mpi"] is None:
@@ -90,7 +88,10 @@ def _versions() -> dict[str, str]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """As "ranks 0 to 3" or "ranks 0, 2"."""
+    """Write "ranks 0 to 3" or "ranks 0, 2"."""
     if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]} to {ranks[-1]}"
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+COMMANDS = {"info": Command(add_arguments, run, describe)}

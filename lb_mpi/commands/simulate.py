@@ -13,25 +13,29 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.simulate import Call, Rows
 from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
-from lb_mpi.commands.arguments import GRAPH, add_route, draw, route_of
+from lb_mpi.commands.dispatch import GRAPH, Command, add_route, draw, route_of
 from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling import simulate as pools
 from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
-from lb_mpi.record.record import Record
-from lb_mpi.record.store import virtual_files
+from lb_mpi.record.record import Record, virtual_files
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
 from lb_mpi.virtual import Network, check_span
 
+TEXTS = {
+    "search": "an unbalanced tree search, message by message",
+    "rows": "calls of Balancer.map_rows, with and without balancing",
+    "tasks": "maps of a pool, beside a fixed distribution and a counter",
+}
 KNOWN = ("nothing", "speeds", "costs", "both")
 SHOWN = 20  # lines of a table, to people
 PROGRESS_S = 2.0  # between two lines of progress
@@ -41,9 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add a parser for each subject."""
     subjects = parser.add_subparsers(dest="subject", required=True, metavar="SUBJECT", title="subjects")
     for name, subject in SUBJECTS.items():
-        text = f"{subject.text[0].upper()}{subject.text[1:]}."
-        of = subjects.add_parser(name, help=subject.text, description=text)
-        subject.add_arguments(of)
+        text = TEXTS[name]
+        subject.add_arguments(subjects.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}."))
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -51,9 +54,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return {"subject": options.subject, **SUBJECTS[options.subject].run(options)}
 
 
-def summary(answer: dict[str, Any]) -> list[str]:
+def describe(answer: dict[str, Any]) -> list[str]:
     """The answer in lines for people."""
-    return SUBJECTS[answer["subject"]].summary(answer)
+    return SUBJECTS[answer["subject"]].describe(answer)
 
 
 # --- what all subjects share ------------------------------------------------------------------------------------------
@@ -71,19 +74,11 @@ def pair(text: str) -> tuple[float, float]:
 
 
 def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: float = 5e-6, between: str = "") -> None:
-    parser.add_argument(
-        "--speeds",
-        default=speeds,
+    parser.add_argument("--speeds", default=speeds,
         help="of the ranks, relative to each other: uniform:LOW:HIGH, or numbers, 1,2,..., which are taken in turns when "
-        "there are fewer of them than ranks (%(default)s)",
-    )
-    parser.add_argument(
-        "--latency",
-        type=pair,
-        default=(latency_s, latency_s),
-        metavar="S[,S]",
-        help=f"seconds that a message{between} takes; two: log-uniform between them ({latency_s:g})",
-    )
+        "there are fewer of them than ranks (%(default)s)")
+    parser.add_argument("--latency", type=pair, default=(latency_s, latency_s), metavar="S[,S]",
+        help=f"seconds that a message{between} takes; two: log-uniform between them ({latency_s:g})")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn (%(default)s)")
     parser.add_argument("--record", metavar="FOLDER", help="keep a record there, for python -m lb_mpi report FOLDER")
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
@@ -121,13 +116,8 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks (%(default)s)")
     parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds a node takes (%(default)s)")
     parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link (%(default)s)")
-    parser.add_argument(
-        "--threshold",
-        type=float,
-        default=4.0,
-        metavar="J",
-        help="a rank with no more nodes in hand than this gives none away (%(default)s)",
-    )
+    parser.add_argument("--threshold", type=float, default=4.0, metavar="J",
+        help="a rank with no more nodes in hand than this gives none away (%(default)s)")
     add_route(parser)
     _common(parser)
 
@@ -181,7 +171,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _tell_search(answer: dict[str, Any]) -> list[str]:
+def _describe_search(answer: dict[str, Any]) -> list[str]:
     return [
         f"{answer['nodes']:,} nodes on {answer['ranks']} virtual ranks in {answer['virtual_seconds']:.6f} virtual seconds",
         f"efficiency {answer['efficiency']:.3f}; work was moved {answer['balances']} times, with {answer['drafts']} drafts "
@@ -197,12 +187,8 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--graph", default="mesh:4x4", help=f"which ranks are neighbours: {GRAPH} (%(default)s)")
     parser.add_argument("--calls", type=int, default=20, help="of map_rows, one after the other (%(default)s)")
     parser.add_argument("--rows", type=int, default=50, metavar="N", help="on each rank (%(default)s)")
-    parser.add_argument(
-        "--costs",
-        choices=rounds.ROWS,
-        default="lognormal",
-        help="of the rows: all the same; drawn, a few are heavy; or a warm region that moves over the ranks (%(default)s)",
-    )
+    parser.add_argument("--costs", choices=rounds.ROWS, default="lognormal",
+        help="of the rows: all the same; drawn, a few are heavy; or a warm region that moves over the ranks (%(default)s)")
     parser.add_argument(
         "--spread", type=float, default=1.0, help="of the costs: of their logarithm; how warm it gets (%(default)s)"
     )
@@ -217,12 +203,8 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--noise", type=float, default=0.0, help="by which times vary, as a standard deviation: 0.05 (%(default)s)"
     )
-    parser.add_argument(
-        "--scheme",
-        choices=(AUTO, *SCHEMES),
-        default=AUTO,
-        help="how it is found out who gives what to whom; auto: what suits the number of ranks and the graph (%(default)s)",
-    )
+    parser.add_argument("--scheme", choices=(AUTO, *SCHEMES), default=AUTO,
+        help="how it is found out who gives what to whom; auto: what suits the number of ranks and the graph (%(default)s)")
     parser.add_argument("--tolerance", type=float, default=0.05, help="imbalance that is good enough (%(default)s)")
     _common(parser, speeds="uniform:1:4")
 
@@ -280,7 +262,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _tell_rows(answer: dict[str, Any]) -> list[str]:
+def _describe_rows(answer: dict[str, Any]) -> list[str]:
     calls, total = answer["calls"], answer["total"]
     lines = [" call     bound s   time / bound  without balancing   rows moved      MB moved  what was done"]
     lines += [
@@ -314,39 +296,22 @@ def _progress(n_calls: int) -> Callable[[int, Call], None]:
 
 
 def _add_tasks(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hosts",
-        default="16",
-        metavar="N,N,...",
-        help="how many ranks there are on each host (%(default)s: all on one)",
-    )
+    parser.add_argument("--hosts", default="16", metavar="N,N,...",
+        help="how many ranks there are on each host (%(default)s: all on one)")
     parser.add_argument("--tasks", type=int, default=25, metavar="N", help="in each map, for each rank (%(default)s)")
     parser.add_argument(
         "--maps", type=int, default=1, metavar="N", help="of pool.map, one after the other (%(default)s)"
     )
-    parser.add_argument(
-        "--costs",
-        choices=pools.TASKS,
-        default="lognormal",
-        help="of the tasks: all the same; drawn, a few are heavy (%(default)s)",
-    )
+    parser.add_argument("--costs", choices=pools.TASKS, default="lognormal",
+        help="of the tasks: all the same; drawn, a few are heavy (%(default)s)")
     parser.add_argument(
         "--spread", type=float, default=1.0, help="of drawn costs: standard deviation of their logarithm (%(default)s)"
     )
     parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1 (%(default)s)")
-    parser.add_argument(
-        "--known",
-        choices=KNOWN,
-        default="nothing",
-        help="what the pool is told; speeds that it isn't told it measures from map to map (%(default)s)",
-    )
-    parser.add_argument(
-        "--within",
-        type=pair,
-        default=(2e-6, 2e-6),
-        metavar="S[,S]",
-        help="seconds that a message takes on one host; two: log-uniform between them (2e-6)",
-    )
+    parser.add_argument("--known", choices=KNOWN, default="nothing",
+        help="what the pool is told; speeds that it isn't told it measures from map to map (%(default)s)")
+    parser.add_argument("--within", type=pair, default=(2e-6, 2e-6), metavar="S[,S]",
+        help="seconds that a message takes on one host; two: log-uniform between them (2e-6)")
     _common(parser, latency_s=50e-6, between=" between hosts")
 
 
@@ -400,7 +365,7 @@ def _ratio(seconds: float, bound_s: float) -> float:
     return seconds / bound_s if bound_s else 1.0
 
 
-def _tell_tasks(answer: dict[str, Any]) -> list[str]:
+def _describe_tasks(answer: dict[str, Any]) -> list[str]:
     maps, total = answer["maps"], answer["total"]
     lines = ["  map     bound s   time / bound   as dealt  counter     steals   messages"]
     lines += [
@@ -427,17 +392,9 @@ def _tell_tasks(answer: dict[str, Any]) -> list[str]:
     ]
 
 
-class Subject(NamedTuple):
-    """What can be simulated."""
-
-    text: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], dict[str, Any]]
-    summary: Callable[[dict[str, Any]], list[str]]
-
-
 SUBJECTS = {
-    "search": Subject("an unbalanced tree search, message by message", _add_search, _search, _tell_search),
-    "rows": Subject("calls of Balancer.map_rows, with and without balancing", _add_rows, _rows, _tell_rows),
-    "tasks": Subject("maps of a pool, beside a fixed distribution and a counter", _add_tasks, _tasks, _tell_tasks),
+    "search": Command(_add_search, _search, _describe_search),
+    "rows": Command(_add_rows, _rows, _describe_rows),
+    "tasks": Command(_add_tasks, _tasks, _describe_tasks),
 }
+COMMANDS = {"simulate": Command(add_arguments, run, describe)}

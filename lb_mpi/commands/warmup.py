@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from lb_mpi.commands.dispatch import Command
+
 SMALL = "mesh:12x12"  # a graph that reaches all kernels
 NOTICED_S = 1.0
 
@@ -49,6 +51,9 @@ def run(_: argparse.Namespace) -> dict[str, Any]:
     return {"kernels": compile_all(kernels())}
 
 
-def summary(answer: dict[str, Any]) -> list[str]:
+def describe(answer: dict[str, Any]) -> list[str]:
     """Return the answer as a line for people."""
     return [f"all kernels are compiled ({sum(answer['kernels'].values()):.1f} s); later runs read them from the cache"]
+
+
+COMMANDS = {"warmup": Command(add_arguments, run, describe)}

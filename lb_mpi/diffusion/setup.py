@@ -20,8 +20,7 @@ from scipy.linalg import eigvalsh
 from scipy.sparse.linalg import ArpackNoConvergence
 
 from lb_mpi.checks import choice, show
-from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.lanczos import factorise, highest, lowest, lowest_plain
+from lb_mpi.graph import Floats, Graph, Ints, factorise, highest, lowest, lowest_plain
 from lb_mpi.metrics import check_loads, check_speeds
 
 # --- The conductances tau of a process graph, its Laplacian, and what the spectrum says -------------------------------

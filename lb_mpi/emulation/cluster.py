@@ -1,21 +1,370 @@
-"""./launch/cluster: the command line of the emulated cluster (see emulated.py), for root and for ordinary users."""
+"""./launch/cluster: an emulated cluster, hosts on one machine, for users without others.
+
+Each host is a network namespace with an address, a host name and (for what `run` starts) a speed; between them is a bridge,
+or a switch that delays every frame, in a separate namespace.  Nothing outside of these namespaces is touched.  All that
+belongs to a cluster bears its name, so that `down` finds it even if `up` was killed:
+
+    /run/netns/lbmpi-NAME-switch, /run/netns/lbmpi-NAME-h1 ...  and the processes in them
+    /run/lbmpi-NAME/hosts.txt                                   the host list
+    /run/lbmpi-NAME/enter, names                                runs a command on a host; the hosts' names and addresses
+    /run/lbmpi-NAME/bin/ssh                                     replaces ssh, or calls it (see network.py)
+
+The hosts share the machine's files and cores.
+
+For an ordinary user the cluster lies in a user namespace, where this user is root.  A process called keeper holds that
+namespace, and one of mounts with a separate /run.  What root would do on the machine is done there, by the same command.
+The keeper is found by its command line and its user, so nothing has to be noted.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
+import shlex
+import shutil
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
-from lb_mpi.emulation import openssh, unprivileged
-from lb_mpi.emulation.emulated import MOST_HOSTS, Cluster, check
+from lb_mpi.emulation.network import MTU, check_ssh, start_ssh
 from lb_mpi.emulation.slow import check_speed
 from lb_mpi.errors import ClusterError
-from lb_mpi.hosts import Host
-from lb_mpi.launching import limit
+from lb_mpi.hosts import Host, format_hosts, read_hosts
+from lb_mpi.launching import commands, limit
+
+NETNS, RUN = Path("/run/netns"), Path("/run")
+NETWORK = "10.77.0."
+MOST_HOSTS = 64
+ENTER = """#!/bin/sh
+# Run a command on a host of the emulated cluster {name}: enter HOST COMMAND...
+# It sees the hosts' names in /etc/hosts; no other process does.
+host=$1
+shift
+exec ip netns exec "{prefix}$host" unshare --uts sh -c '
+    mount --bind "$0/names" /etc/hosts && hostname "$1" && shift && exec "$@"' "{folder}" "$host" "$@"
+"""
+# What mpiexec would start with ssh gets no variables but these, as with ssh.
+STAND_IN = """#!/bin/sh
+# Stands for ssh in the emulated cluster {name}: ssh [options] HOST COMMAND...
+while :; do
+    case "$1" in
+    -o | -l | -p | -i | -F) shift 2 ;;
+    -*) shift ;;
+    *) break ;;
+    esac
+done
+host=${{1#*@}}
+shift
+case "$host" in
+*[!A-Za-z0-9]* | "") found= ;;
+*) found=/run/netns/{prefix}$host ;;
+esac
+if [ ! -e "$found" ]; then
+    echo "ssh: no host $host in the emulated cluster {name}" >&2
+    exit 255
+fi
+cd "$HOME" || exit 255
+exec env -i HOME="$HOME" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SHELL=/bin/sh \\
+    "{folder}/enter" "$host" sh -c "$*"
+"""
+
+
+class EmulatedCluster(NamedTuple):
+    """All that belongs to the cluster `name`, whether it exists or not."""
+
+    name: str
+
+    @property
+    def prefix(self) -> str:
+        """Of all its namespaces."""
+        return f"lbmpi-{self.name}-"
+
+    @property
+    def folder(self) -> Path:
+        """With its host list and its ssh."""
+        return RUN / f"lbmpi-{self.name}"
+
+    @property
+    def hosts(self) -> list[Host]:
+        """The requested hosts; ClusterError unless the cluster is up."""
+        try:
+            return read_hosts(self.folder / "hosts.txt")
+        except FileNotFoundError:
+            raise ClusterError(f"no cluster {self.name}: start one with `cluster up`") from None
+
+    def namespaces(self) -> list[str]:
+        """Those that are there."""
+        return [path.name for path in _ours(NETNS, self.prefix)]
+
+    def up(self, hosts: Sequence[Host], delay_s: float, *, ssh: bool = False) -> None:
+        """Make it; on any way out but success, nothing is left of it."""
+        if self.folder.exists() or self.namespaces():
+            raise ClusterError(f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name")
+        try:
+            self.folder.mkdir(mode=0o700)
+            self._make_network(self.addresses(hosts), delay_s)
+            self._write("enter", ENTER)
+            if ssh:
+                start_ssh(self.folder, self.addresses(hosts))
+            else:
+                self._write("bin/ssh", STAND_IN)
+            (self.folder / "hosts.txt").write_text(format_hosts(hosts))
+        except BaseException:
+            self.down()
+            raise
+
+    @staticmethod
+    def addresses(hosts: Sequence[Host]) -> dict[str, str]:
+        """By name."""
+        return {host.name: f"{NETWORK}{k}" for k, host in enumerate(hosts, start=1)}
+
+    def _write(self, script: str, text: str) -> None:
+        path = self.folder / script
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.format(name=self.name, prefix=self.prefix, folder=self.folder))
+        path.chmod(0o700)
+
+    def _make_network(self, addresses: dict[str, str], delay_s: float) -> None:
+        switch, namespaces = f"{self.prefix}switch", {f"{self.prefix}{name}": at for name, at in addresses.items()}
+        table = "".join(f"{at} {name}\n" for name, at in addresses.items())
+        (self.folder / "names").write_text("127.0.0.1 localhost\n" + table)
+        for namespace in (switch, *namespaces):
+            _ip("netns", "add", namespace)
+        if delay_s > 0:
+            self._start_delay(delay_s, switch, list(namespaces))
+        else:
+            _ip("-n", switch, "link", "add", "br0", "type", "bridge")
+            _ip("-n", switch, "link", "set", "br0", "up")
+        for k, (namespace, address) in enumerate(namespaces.items(), start=1):
+            if delay_s > 0:
+                _ip("-n", namespace, "link", "set", "eth0", "mtu", str(MTU))
+            else:
+                peer = ["type", "veth", "peer", "name", "eth0", "netns", namespace]
+                _ip("-n", switch, "link", "add", f"port{k}", *peer)
+                _ip("-n", switch, "link", "set", f"port{k}", "master", "br0", "up")
+            _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", namespace, "link", "set", "lo", "up")
+            _ip("-n", namespace, "link", "set", "eth0", "up")
+
+    def _start_delay(self, delay_s: float, home: str, namespaces: list[str]) -> None:
+        with (self.folder / "switch.log").open("w+") as log:
+            process = subprocess.Popen(
+                commands.argv(sys.executable, "switch", str(delay_s), home, *namespaces),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # it stays when this command has ended
+            )
+            assert process.stdout is not None
+            with process.stdout:
+                if process.stdout.readline() != b"ready\n":
+                    log.seek(0)
+                    process.kill()
+                    process.wait()
+                    raise ClusterError(f"the switch has failed: {log.read().strip()}")
+
+    def down(self) -> None:
+        """Remove all that belongs to it, and nothing else; nothing is there afterwards, as often as it is called."""
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        try:
+            started = time.monotonic()
+            while pids := self.processes():
+                passed_s = time.monotonic() - started
+                if passed_s > limit.GRACE_S + limit.LEFT_S:
+                    raise ClusterError("".join(map(limit.cannot_be_ended, pids)).strip())
+                number = signal.SIGKILL if passed_s > limit.GRACE_S else signal.SIGTERM
+                for pid in pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+                        os.kill(pid, number)
+                time.sleep(0.05)
+            for namespace in self.namespaces():
+                _ip("netns", "delete", namespace)
+            shutil.rmtree(self.folder, ignore_errors=True)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+    def processes(self) -> list[int]:
+        """All in its namespaces."""
+        found = [_ip("netns", "pids", namespace).split() for namespace in self.namespaces()]
+        return [int(pid) for pids in found for pid in pids if int(pid) != os.getpid()]
+
+    def status(self) -> list[dict[str, Any]]:
+        """Tell of each host what it is, and how many bytes its network device has carried."""
+        answer = []
+        addresses = self.addresses(self.hosts)
+        for host in self.hosts:
+            namespace = self.prefix + host.name
+            device = json.loads(_ip("-j", "-s", "-n", namespace, "link", "show", "dev", "eth0"))[0]
+            answer.append(
+                {
+                    "host": host.name,
+                    "address": addresses[host.name],
+                    "slots": host.slots,
+                    "speed": host.speed,
+                    "up": "UP" in device["flags"],
+                    "received_bytes": device["stats64"]["rx"]["bytes"],
+                    "sent_bytes": device["stats64"]["tx"]["bytes"],
+                    "processes": len(_ip("netns", "pids", namespace).split()),
+                }
+            )
+        return answer
+
+    def run(self, arguments: Sequence[str]) -> NoReturn:
+        """Become `launch/run` on the first host."""
+        enter, ssh = self.folder / "enter", self.folder / "bin"
+        start = commands.argv(sys.executable, "run", "--hosts", str(self.folder / "hosts.txt"), "--emulated", *arguments)
+        env = {**os.environ, "PATH": f"{ssh}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+        os.execve(enter, [str(enter), self.hosts[0].name, *start], env)
+
+
+def check() -> None:
+    """ClusterError, in plain words, unless what makes network namespaces is here."""
+    if sys.platform != "linux":
+        raise ClusterError(f"needs Linux: this is {sys.platform}")
+    tools = (("ip", "iproute2"), ("unshare", "util-linux"), ("mount", "mount"), ("hostname", "hostname"))
+    for tool, package in tools:
+        if shutil.which(tool) is None:
+            raise ClusterError(f"needs the command {tool}: install {package}")
+
+
+def _ip(*arguments: str) -> str:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise ClusterError(f"{shlex.join(['ip', *arguments])}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _ours(folder: Path, prefix: str) -> list[Path]:
+    pattern = re.compile(re.escape(prefix) + "(switch|h[0-9]+)")
+    return sorted(path for path in folder.glob(prefix + "*") if pattern.fullmatch(path.name))
+
+
+# --- for an ordinary user ----------------------------------------------------------------------------------------------
+
+
+
+_PROC = Path("/proc")
+# By setting of the kernel: the value with which ordinary users can't make user namespaces, and one with which they can.
+SETTINGS = {
+    "kernel.unprivileged_userns_clone": (0, 1),  # Debian
+    "kernel.apparmor_restrict_unprivileged_userns": (1, 0),  # Ubuntu
+    "user.max_user_namespaces": (0, 10000),
+}
+
+
+def act_as_user(name: str, command: str, arguments: Sequence[str]) -> int:
+    """Do launch/cluster with `arguments`, of which `command` is one, in the namespaces of the cluster `name`."""
+    keeper = find_keeper(name)
+    if command == "run" and keeper is not None:
+        argv = inside(keeper, arguments)
+        os.execvp(argv[0], argv)
+    if command == "up" and keeper is None:
+        keeper = start_keeper(name)
+        try:
+            code = _call(inside(keeper, arguments))
+        except BaseException:
+            end_keeper(keeper)
+            raise
+        if code:
+            end_keeper(keeper)
+        return code
+    if keeper is None:
+        if command == "down":
+            return 0
+        raise ClusterError(f"no cluster {name}: start one with `cluster up`")
+    code = _call(inside(keeper, arguments))
+    if command == "down" and code == 0:
+        end_keeper(keeper)
+    return code
+
+
+def inside(keeper: int, arguments: Sequence[str]) -> list[str]:
+    """Return a command line that runs launch/cluster with `arguments` in the keeper's namespaces, in this folder."""
+    enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--net", "--target", str(keeper)]
+    here = ["sh", "-c", 'cd "$0" && exec "$@"', os.getcwd()]  # mounts are others: the way there is gone again
+    return [*enter, *here, *commands.argv(sys.executable, "cluster", *arguments)]
+
+
+def _call(argv: Sequence[str]) -> int:
+    """Run `argv` to its end; what ends this process ends it, too, and in good order."""
+    with subprocess.Popen(argv) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+
+
+def find_keeper(name: str) -> int | None:
+    """Return the process number of the keeper of the cluster `name` of this user."""
+    wanted = [part.encode() for part in commands.argv(sys.executable, "keeper", name)[-3:]]
+    for path in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if path.stat().st_uid == os.geteuid() and (path / "cmdline").read_bytes().split(b"\0")[-4:-1] == wanted:
+                return int(path.name)
+    return None
+
+
+def start_keeper(name: str) -> int:
+    """Start the keeper and return its process number; ClusterError, with what is missing, when it can't be."""
+    own = commands.argv(sys.executable, "keeper", name)
+    process = subprocess.Popen(
+        ["unshare", "--user", "--map-root-user", "--mount", "--net", *own],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # it stays when this command has ended
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        if process.stdout.readline() == "ready\n":
+            return process.pid
+        said = process.stderr.read().strip()
+    process.wait()
+    raise ClusterError(f"needs root, or user namespaces, which are not allowed here: {missing(_PROC / 'sys') or said}")
+
+
+def missing(settings: Path) -> str:
+    """Say which kernel setting below /proc/sys forbids user namespaces, and how to allow them; empty if none does."""
+    for name, (forbids, allows) in SETTINGS.items():
+        with contextlib.suppress(OSError, ValueError):  # this kernel has no such setting
+            if int((settings / name.replace(".", "/")).read_text()) == forbids:
+                return f"{name} is {forbids}; to allow them: sudo sysctl -w {name}={allows}"
+    return ""
+
+
+def end_keeper(keeper: int) -> None:
+    """End the keeper, and with it its namespaces, in which nothing runs any more."""
+    deadline = time.monotonic() + limit.LEFT_S
+    while (_PROC / str(keeper) / "exe").exists() and time.monotonic() < deadline:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(keeper, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def keep(_arguments: Sequence[str], _prog: str) -> NoReturn:
+    """Be a keeper."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"], check=True)
+    print("ready", flush=True)
+    for number in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    while True:
+        signal.pause()
+
+
+# --- the command line --------------------------------------------------------------------------------------------------
+
 
 
 def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
@@ -30,12 +379,10 @@ def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
 
 def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
-    top = argparse.ArgumentParser(
-        prog=prog,
+    top = argparse.ArgumentParser(prog=prog,
         description="A cluster on one machine: hosts with names, addresses and speeds of their own, TCP between them.",
         epilog="example: %(prog)s up --hosts 3 --speeds 0.8,0.4,0.2; %(prog)s run -- python -m apps.uts; %(prog)s down",
-        allow_abbrev=False,
-    )
+        allow_abbrev=False)
     top.add_argument("--name", default="lab", help="of the cluster, if there are several (default: %(default)s)")
     parsers = top.add_subparsers(required=True, metavar="COMMAND", dest="command")
     up = parsers.add_parser("up", help="make it")
@@ -43,11 +390,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     up.add_argument("--slots", type=int, default=1, metavar="N", help="ranks on each host (default: %(default)s)")
     up.add_argument("--speeds", metavar="F,F,...", help="of the hosts, above 0 and at most 1 (default: 1)")
     up.add_argument("--delay-ms", type=float, default=0.0, metavar="MS", help="that each frame takes (default: 0)")
-    up.add_argument(
-        "--ssh",
-        action="store_true",
-        help="an OpenSSH server on each host, with keys made for it, in place of what stands for ssh",
-    )
+    up.add_argument("--ssh", action="store_true",
+        help="an OpenSSH server on each host, with keys made for it, in place of what stands for ssh")
     status = parsers.add_parser("status", help="tell of each host its address and what went over its network")
     status.add_argument("--json", action="store_true", help="print one JSON object")
     run = parsers.add_parser(
@@ -58,14 +402,14 @@ def parser(prog: str) -> argparse.ArgumentParser:
     return top
 
 
-def act(cluster: Cluster, options: argparse.Namespace, rest: Sequence[str]) -> None:
+def act(cluster: EmulatedCluster, options: argparse.Namespace, rest: Sequence[str]) -> None:
     """Do what the command line says; `rest` is for launch/run.  ValueError for numbers that won't do, or ClusterError."""
     if options.command == "up":
         if not 0 <= options.delay_ms <= 1000:
             raise ValueError(f"--delay-ms {options.delay_ms:g}: expected 0 to 1000")
         hosts = wanted_hosts(options.hosts, options.slots, options.speeds)
         if options.ssh:
-            openssh.check()
+            check_ssh()
         cluster.up(hosts, options.delay_ms / 1000, ssh=options.ssh)
         print(f"cluster {cluster.name}: {', '.join(host.name for host in hosts)} in {cluster.folder}/hosts.txt")
     elif options.command == "status":
@@ -88,8 +432,8 @@ def main(arguments: Sequence[str], prog: str) -> int:
                 raise ValueError(f"--name {options.name!r}: expected at most 20 lower-case letters and digits")
             check()
             if os.geteuid() != 0:
-                return unprivileged.act(options.name, options.command, given)
-            act(Cluster(options.name), options, given[mine:])
+                return act_as_user(options.name, options.command, given)
+            act(EmulatedCluster(options.name), options, given[mine:])
         except ValueError as error:
             print(f"{top.prog}: error: {error}", file=sys.stderr)
             return 2

@@ -20,10 +20,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from lb_mpi.emulate import THROTTLED, throttled
+from lb_mpi.emulate import THROTTLED, Stops, throttled
 from lb_mpi.launching.program import FORWARDED, Program, end_as
 from lb_mpi.launching.rank import NUMBER
-from lb_mpi.stops import Stops
 
 PERIOD_S = 5e-3  # of a slice to run and a slice to rest, where the speed allows it
 RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run
@@ -32,8 +31,8 @@ LOOK_S = 20e-3  # between two looks for signals
 CREDIT_S = 50e-3  # how much of the time held up by others is made good at once
 
 
-class Account:
-    """How long must a program of relative `speed` rest?  It owes 1 / speed seconds for a second of CPU time."""
+class RestAccount:
+    """The rest that a program of relative `speed` owes: 1 / speed seconds for a second of CPU time."""
 
     def __init__(self, speed: float) -> None:
         """Owe nothing."""
@@ -49,8 +48,8 @@ class Account:
         return self._owed_s
 
 
-class Watch:
-    """What a program has used of the time that has passed, from look to look."""
+class UsageWatch:
+    """The CPU time that a program has used since the last look, and the time that has passed."""
 
     def __init__(self, program: Program) -> None:
         """Begin now."""
@@ -77,7 +76,7 @@ class Watch:
 def hold_back(program: Program, speed: float, stops: Stops) -> None:
     """Stop and continue `program` until it has ended, and say so in `stops`; send on FORWARDED, which must be blocked."""
     run_s = min(max(PERIOD_S * speed, RUN_S[0]), RUN_S[1])
-    account, watch = Account(speed), Watch(program)
+    account, watch = RestAccount(speed), UsageWatch(program)
     stopped_s, n_stops = 0.0, 0
     while not program.ended():
         _wait(program, run_s)
@@ -176,15 +175,12 @@ def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
 
 def main(arguments: Sequence[str], prog: str) -> NoReturn:
     """./launch/throttle."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
+    parser = argparse.ArgumentParser(prog=prog,
         usage="mpiexec -n 4 %(prog)s --speeds 0.8,0.4,0.2,0.2 PROGRAM [ARGUMENTS]\n"
         "       %(prog)s --speed 0.4 PROGRAM [ARGUMENTS]",
         description="Run any program as if on a slower machine: stop and continue it in slices of milliseconds, so that "
         "it uses no more than the fraction SPEED of one core, its threads and children included. Needs Linux, and no "
-        "privileges. Signals are sent on; the exit code is the program's.",
-        allow_abbrev=False,
-    )
+        "privileges. Signals are sent on; the exit code is the program's.", allow_abbrev=False)
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--speeds", metavar="F,F,...", help="one for each rank, above 0 and at most 1")
     which.add_argument("--speed", metavar="F", help="for any rank")

@@ -10,20 +10,20 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-# The modules that have them.
-FOR_PEOPLE = {"run": "launching.start", "cluster": "emulation.cluster", "throttle": "emulation.slow"}
+# The functions that run them.
+FOR_PEOPLE = {"run": "launching.start.main", "cluster": "emulation.cluster.main", "throttle": "emulation.slow.main"}
 INTERNAL = {
-    "host": "launching.host",
-    "rank": "launching.rank",
-    "switch": "emulation.delay",
-    "keeper": "emulation.unprivileged",
+    "host": "launching.host.main",
+    "rank": "launching.rank.main",
+    "switch": "emulation.network.switch",
+    "keeper": "emulation.cluster.keep",
 }
 
 
 def main(name: str, arguments: Sequence[str], prog: str) -> int:
     """Run the command `name`, which calls itself `prog`; return its exit code."""
-    module = importlib.import_module(f"lb_mpi.{(FOR_PEOPLE | INTERNAL)[name]}")
-    code: int = module.main(arguments, prog)
+    module, _, function = (FOR_PEOPLE | INTERNAL)[name].rpartition(".")
+    code: int = getattr(importlib.import_module(f"lb_mpi.{module}"), function)(arguments, prog)
     return code
 
 

@@ -1,15 +1,56 @@
-"""What happens to a run, written beside its records while it runs."""
+"""What happens to a run, written beside its records, and shown by a process of its own that looks at them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from lb_mpi.files import create
-from lb_mpi.launching.followed import SHOWN
 from lb_mpi.record.launches import FILE, RESTART, START, Happened, folder_of, line
+
+SHOWN = "LB_MPI_SHOWN"  # is set for ranks of which launch/run shows how they go
+END_S = 3.0  # for the process to end by itself, and to leave the terminal as it was
+
+
+@contextlib.contextmanager
+def followed(folder: str, *, after_s: float = 0.0, terminal: str | None = None) -> Iterator[None]:
+    """Show how the run goes that is recorded in `folder`, while the block runs, from `after_s` seconds on.
+
+    It is shown on standard error, or on the `terminal` of this path.  The process that shows it stops at the end of its
+    standard input, which comes even if this process is killed.
+    """
+    argv = [sys.executable, "-m", "lb_mpi.report.live", folder]
+    package = str(Path(__file__).resolve().parents[2])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        with open(terminal, "wb") if terminal is not None else contextlib.nullcontext() as stderr:
+            process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr, env=env)
+        started.append(process)
+
+    timer = threading.Timer(after_s, start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.terminate()
+                process.wait()
 
 
 class Diary:

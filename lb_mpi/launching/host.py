@@ -1,12 +1,11 @@
 """The side of launch/run that is on each host: `python lb_mpi/launching host`, in the folder that the program is to run in.
 
     it hears    it says
-    MARK        (the first line: what the processes of the run bear)
+    MARK [WORD] (the first line: what the processes of the run bear, or have in their command lines: limit.py)
                 lb_mpi {...}         at the start: what the host has (lb_mpi.mpi.common.facts), or {"error": ...}
     ? K         lb_mpi state {...}   of each rank that has said something new, or is quiet
                 lb_mpi alive K
-    network HOST PORT TOKEN          (it connects there, too, and says alive K once more: network.py)
-    daemons WORD                     (it ends mpiexec's daemons, too: daemons.py)
+    network HOST PORT TOKEN          (it connects there, too, and says alive K once more: watch.py)
     save                             (it lets ranks save and end that can, see lb_mpi.signs)
     stack RANK  lb_mpi stack {...}   its Python stack; if it's stopped, it goes on for that
     look RANK   lb_mpi stack {...}   the same, but a rank that is stopped stays so, and has none
@@ -17,28 +16,166 @@ process of this user that bears MARK, and once a rank is there, only its own pro
 The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
 
 When its input ends, or nothing has come for LOST_S, the program is over, or its host is cut off from the others: whatever
-bears MARK on this host is ended, and so are mpiexec's daemons.
+bears MARK or has WORD on this host is ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import select
+import signal
 import socket
 import stat
 import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lb_mpi import signs
-from lb_mpi.launching import limit, network, rank
+from lb_mpi.launching import limit, rank
 from lb_mpi.launching.heard import Begin, End, Stack, State, read, told
-from lb_mpi.launching.ranks import Rank
+from lb_mpi.launching.program import children
+
+SHARE = 0.02  # of a core: who uses more is computing
+ASLEEP = 0.5  # of the time: who sleeps longer is waiting
+LOOK_S = 0.2  # between two looks, at least, for a share that says something
+STACK_S = 2.0  # for writing a stack
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Used(NamedTuple):
+    """A process and its descendants at a look."""
+
+    cpu_s: float
+    stopped: bool = False  # one of them is, by SIGSTOP
+    gone: bool = False  # there is none
+
+
+class Progress:
+    """For how long a rank has done nothing: neither a turn, nor more CPU time than `SHARE` of a core.
+
+    A rank that is nowhere where it must go on may wait for whatever it likes; but not stopped.  What is gone doesn't hang.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._since, self._turns, self._cpu_s = now, 0, 0.0
+
+    def quiet_s(self, now: float, seen: signs.Seen, used: Used) -> float:
+        """Seconds, at a look."""
+        computed = abs(used.cpu_s - self._cpu_s) > SHARE * (now - self._since)
+        if seen.turns != self._turns or computed or used.gone or not (seen.phase or used.stopped):
+            self._since, self._turns, self._cpu_s = now, seen.turns, used.cpu_s
+        return now - self._since
+
+
+class Waiting:
+    """For how long a rank has been in a call of lb_mpi, and asleep there, waiting for other ranks, for most of the time."""
+
+    def __init__(self, now: float) -> None:
+        self._since = self._looked = now
+        self._asleep_s = 0.0
+
+    def waits_s(self, now: float, seen: signs.Seen) -> float:
+        """Seconds, at a look."""
+        if (passed_s := now - self._looked) >= LOOK_S:
+            if not seen.phase or seen.asleep_s - self._asleep_s < ASLEEP * passed_s:
+                self._since = now
+            self._looked, self._asleep_s = now, seen.asleep_s
+        return now - self._since
+
+
+class Rank:
+    """A rank whose rank.py is the process `pid`, and whose page (see `lb_mpi.signs`) is `file`."""
+
+    def __init__(self, number: str, pid: int, file: int) -> None:
+        self.number, self._pid, self._file = number, pid, file
+        self._progress = Progress(time.monotonic())
+        self._anywhere = Progress(time.monotonic())
+        self._waiting = Waiting(time.monotonic())
+        self._host = socket.gethostname()
+
+    def look(self) -> State:
+        """How it does; what it has said stays known when it's gone."""
+        seen, used = self._seen(), _used(self._pid)
+        now = time.monotonic()
+        quiet_s = self._progress.quiet_s(now, seen, used)
+        idle_s = self._anywhere.quiet_s(now, seen._replace(phase="anywhere"), used)
+        waits_s = self._waiting.waits_s(now, seen)
+        return State(
+            self.number, self._host, round(quiet_s, 1), used.stopped, seen.phase, seen.n_saved, seen.saved,
+            bool(seen.saves_pid), seen.spoke, round(idle_s, 1), round(waits_s, 1), seen.at_end,
+        )  # fmt: skip
+
+    def save(self) -> None:
+        """Let it save and end, if it can."""
+        self._send(self._seen().saves_pid, signs.SAVE_SIGNAL)
+
+    def stack(self, *, wake: bool) -> str:
+        """Let it write its Python stack; empty when it doesn't come.  What is stopped goes on for that, if `wake`."""
+        pid = self._seen().stack_pid
+        if not wake and _used(self._pid).stopped:
+            return ""
+        before = os.fstat(self._file).st_size
+        self._send(pid, signs.STACK_SIGNAL, _kill_main_thread)
+        if wake:
+            self._send(pid, signal.SIGCONT)
+        deadline = time.monotonic() + STACK_S
+        size, last = before, -1
+        while pid and (size == before or size != last) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            size, last = os.fstat(self._file).st_size, size
+        return os.pread(self._file, size - before, before).decode(errors="replace")
+
+    def _seen(self) -> signs.Seen:
+        return signs.read(os.pread(self._file, signs.BYTES, 0))
+
+    def _send(self, pid: int, number: int, kill: Callable[[int, int], None] = os.kill) -> None:
+        """Send a signal, if `pid` is of this rank: what a page says is the program's to write."""
+        if pid in _tree(self._pid):
+            with contextlib.suppress(OSError):
+                kill(pid, number)
+
+
+def _kill_main_thread(pid: int, number: int) -> None:
+    """Send a signal to the main thread of `pid`.
+
+    One to the whole process is taken by any of its threads when it was stopped, one of the MPI library's for example; by the
+    time that has written the stacks, the main thread has gone on.
+    """
+    tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # glibc has it, since 2.30; os doesn't
+    if tgkill is None:
+        os.kill(pid, number)
+    else:
+        tgkill(pid, pid, number)
+
+
+def _tree(pid: int) -> list[int]:
+    """Return all descendants of `pid`."""
+    found, unseen = [], [pid]
+    while unseen:
+        with contextlib.suppress(OSError):
+            new = children(unseen.pop())
+            found += new
+            unseen += new
+    return found
+
+
+def _used(pid: int) -> Used:
+    """What the descendants of `pid` have used so far, to 10 ms."""
+    cpu_s, stopped, tree = 0.0, False, _tree(pid)
+    for one in tree:
+        with contextlib.suppress(OSError), open(f"/proc/{one}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+            stopped |= fields[0] in (b"T", b"t")
+            cpu_s += sum(map(int, fields[11:15])) * _TICK_S
+    return Used(cpu_s, stopped, not tree)
+
 
 LOST_S = 20.0
 CONNECT_S = 10.0
@@ -96,7 +233,6 @@ class Side:
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
-        self.word = ""  # of mpiexec's daemons
         self._network: socket.socket | None = None
         self._pids: set[int] = set()  # of the rank.py of all ranks that have been there
         self._ranks: dict[str, Rank] = {}
@@ -135,8 +271,6 @@ class Side:
             if word == "network":
                 # the name of the other host may take long to be found
                 threading.Thread(target=self._connect, args=about.split(), daemon=True).start()
-            elif word == "daemons":
-                self.word = about
             elif word == "save":
                 for one in self._ranks.values():
                     one.save()
@@ -154,7 +288,7 @@ class Side:
 
     def _connect(self, host: str, port: str, token: str) -> None:
         with contextlib.suppress(OSError):
-            self._network = network.connect(host, int(port), token, CONNECT_S)
+            self._network = connect(host, int(port), token, CONNECT_S)
 
     def _tell_state(self, one: Rank) -> None:
         state = one.look()
@@ -165,6 +299,14 @@ class Side:
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
             say(f"state {told(state)}")
+
+
+def connect(host: str, port: int, token: str, wait_s: float) -> socket.socket:
+    """Connect to launch/run on `host`; OSError when it can't be reached."""
+    line = socket.create_connection((host, port), wait_s)
+    line.sendall(f"{token}\n".encode())
+    line.setblocking(False)
+    return line
 
 
 def serve(side: Side, from_ranks: socket.socket) -> None:
@@ -185,7 +327,8 @@ def first_line() -> str:
 def main(_arguments: Sequence[str], _prog: str) -> int:
     """Answer, then end what is left."""
     with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
-        if not (mark := first_line()):
+        mark, _, word = first_line().partition(" ")
+        if not mark:
             return 0
         side = Side(mark)
         try:
@@ -197,5 +340,5 @@ def main(_arguments: Sequence[str], _prog: str) -> int:
         except BrokenPipeError:
             pass
         finally:
-            limit.end(mark, word=side.word)
+            limit.end(mark, word=word)
     return 0

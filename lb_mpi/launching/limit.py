@@ -3,6 +3,11 @@
 MPI can't be trusted with this: a hung rank hangs its mpiexec, and both MPICH and Open MPI start ranks in process groups
 or sessions of their own, where no signal to the command's group arrives.  So everything that a command starts inherits
 a mark in its environment, and what bears the mark is ended, whoever its parent is by then.
+
+ssh starts mpiexec's daemons on other hosts, without the mark, and they outlive an mpiexec that is killed, or cut off, while
+they start.  So the command lines of a run on several hosts have a word that no other run's have (start.py).
+
+An MPI that is killed can't remove its shared memory, which is megabytes a job, and Open MPI not its folders: `end` does.
 """
 
 from __future__ import annotations
@@ -11,18 +16,16 @@ import contextlib
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO
-
-from lb_mpi.launching import daemons
-from lb_mpi.launching.leftovers import remove_orphans, remove_sessions
 
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
 GRACE_S = 0.4  # between SIGTERM and SIGKILL: with Ctrl-C, all is over within a second
@@ -30,6 +33,8 @@ LEFT_S = 5.0  # what survives SIGKILL for so long hangs in the kernel, on a dead
 MARK = "LB_MPI_LAUNCH"
 _UNWINDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PROC = Path("/proc")
+_FOLDER = Path("/dev/shm")
+_NAMES = ("mpich_shm_", "vader_segment", "sm_segment", "osc_", "ucx_shm_")  # MPICH's, Open MPI's, UCX's
 
 
 def run(
@@ -96,7 +101,7 @@ def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "") -> None:
     """End what bears `mark`, or is in the session of `process`: SIGTERM, a moment, SIGKILL; then remove what it left.
 
-    `word`: so are mpiexec's daemons whose command line has it; "": none.
+    So is what has the `word` in its command line, and this user's; "": nothing.
     What is still there LEFT_S later can't be ended: stderr is told which process that is.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_UNWINDING})
@@ -104,7 +109,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str 
         leader = process.pid if process else -1
         started = time.monotonic()
         asked: set[int] = set()
-        while left := bearers(mark, leader) | daemons.running(word):
+        while left := bearers(mark, leader, word):
             passed_s = time.monotonic() - started
             if passed_s > GRACE_S + LEFT_S:
                 sys.stderr.write("".join(map(cannot_be_ended, sorted(left))))
@@ -136,13 +141,14 @@ def cannot_be_ended(pid: int) -> str:
     return f"left behind: process {pid} (state {state}) is still there {LEFT_S:g} s after SIGKILL: {command}\n"
 
 
-def bearers(mark: str, session: int = -1) -> set[int]:
-    """Return the processes that bear `mark`, or are in the session `session`."""
+def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
+    """Return the processes that bear `mark`, or are in the session `session`, or have `word` in their command line."""
     found = set()
     for path in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
             state, _, _, of = (path / "stat").read_text().rpartition(")")[2].split()[:4]
-            if state not in "ZX" and (int(of) == session or mark in _marks((path / "environ").read_bytes())):
+            named = word and path.stat().st_uid == os.geteuid() and word.encode() in (path / "cmdline").read_bytes()
+            if state not in "ZX" and (named or int(of) == session or mark in _marks((path / "environ").read_bytes())):
                 found.add(int(path.name))
     return found
 
@@ -214,3 +220,67 @@ def interruptible() -> Iterator[None]:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
+
+
+
+
+def remove_orphans() -> None:
+    """Remove the segments of this user that no process has open or mapped, whichever job they are of."""
+    for path in orphans():
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def remove_sessions(pids: Iterable[int]) -> None:
+    """Remove the folders of those processes, gone by now, that were Open MPI's mpiexec or daemons."""
+    for pid in pids:
+        folder = Path(tempfile.gettempdir()) / f"ompi.{pid}"
+        if _is_ours(folder):
+            shutil.rmtree(folder, ignore_errors=True)  # which follows no link
+
+
+def orphans() -> set[Path]:
+    """Return them.
+
+    A rank that is starting has its segment open until it has mapped it.  So the list is made first, then it is seen
+    who has them open, and then who has them mapped: one that is in use is found at one of the two.
+    """
+    unused = {path for path in _listed() if _is_ours(path)}
+    for pid in _pids() if unused else ():
+        unused -= _opened(pid)
+    for pid in _pids() if unused else ():
+        unused -= mapped(pid)
+    return unused
+
+
+def _listed() -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [_FOLDER / name for name in os.listdir(_FOLDER) if name.startswith(_NAMES)]
+    return []
+
+
+def _is_ours(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_uid == os.geteuid()
+    return False
+
+
+def _pids() -> Iterable[Path]:
+    return _PROC.glob("[0-9]*")
+
+
+def _opened(process: Path) -> set[Path]:
+    found = set()
+    with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
+        for file in (process / "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile
+                found.add(Path(os.readlink(file)))
+    return found
+
+
+def mapped(process: Path) -> set[Path]:
+    """Return the shared memory that /proc/PID has mapped."""
+    with contextlib.suppress(OSError):
+        lines = (process / "maps").read_text(errors="replace").splitlines()
+        return {Path(line.split(None, 5)[5]) for line in lines if str(_FOLDER) in line}
+    return set()

@@ -6,7 +6,7 @@ The law
 - Who came first is the cause: mpiexec ends the other ranks.  But where a rank dies, others may fail of it before its
   death is told: within `SETTLE_S`, a death counts before a failure.
 - Without a save since the start, starting again would be the same once more; but not where a restart hangs before the
-  program has said anything (starting.py), or loses a host: that is not its doing, and all that was saved is still there.
+  program has said anything (hangs.py), or loses a host: that is not its doing, and all that was saved is still there.
 - What people have ended stays ended.
 - Where no rank has told how it ended, the code of mpiexec does: a signal (Open MPI: 128 and more, MPICH: 9), that it has
   saved and stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to tell), or a failure.

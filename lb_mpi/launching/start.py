@@ -10,26 +10,260 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
-from lb_mpi.launching.diary import Diary
-from lb_mpi.launching.followed import followed
-from lb_mpi.launching.mpiexec import THREADS, Mpiexec, command, fill, identify
-from lb_mpi.launching.restarting import Outcome, decide, place
-from lb_mpi.launching.starting import Start
-from lb_mpi.launching.supervise import Patience, say, supervise
-from lb_mpi.launching.watch import Watch, is_here, launcher
-from lb_mpi.record.launches import END, RESTART
+from lb_mpi.launching.diary import Diary, followed
+from lb_mpi.launching.hangs import Awaited, Hang, Start
+from lb_mpi.launching.heard import End, State
+from lb_mpi.launching.restarting import How, Outcome, decide, how, place
+from lb_mpi.launching.watch import LOOK_S, Watch, is_here, launcher
+from lb_mpi.record.launches import DEATH, END, RESTART
+from lb_mpi.signs import SAVE_SIGNAL, SAVED
+
+ASK_S = 20.0
+# Open MPI takes only these variables to other hosts; MPICH takes all.
+EXPORTED = re.compile(r"PATH|LD_LIBRARY_PATH|PYTHON\w+|VIRTUAL_ENV|\w+_NUM_THREADS|UCX_\w+|FI_\w+|NUMBA_\w+|LB_MPI_\w+")
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+class Mpiexec(NamedTuple):
+    """A program that starts ranks."""
+
+    path: str
+    library: str  # "MPICH 5.0.2" or "Open MPI 5.0.8"
+
+    @property
+    def is_open_mpi(self) -> bool:
+        """Whether its options are Open MPI's (5 or newer), or MPICH's."""
+        return self.library.startswith("Open MPI")
+
+
+def identify(path: str) -> Mpiexec:
+    """Ask `path` what it is; ValueError unless it is MPICH's (Hydra), or Open MPI's."""
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ASK_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"{path}: {error}") from None
+    if found := re.search(r"\(Open MPI\) ([\w.]+)", done.stdout):
+        if int(found[1].split(".")[0]) < 5:
+            raise ValueError(f"{path} is Open MPI's {found[1]}: expected version 5 or newer")
+        return Mpiexec(path, f"Open MPI {found[1]}")
+    if found := re.match(r"HYDRA build details:\s+Version:\s+([\w.]+)", done.stdout):
+        return Mpiexec(path, f"MPICH {found[1]}")
+    said = (done.stdout + done.stderr).strip().partition("\n")[0]
+    raise ValueError(f"{path} --version says {said!r}: expected MPICH's mpiexec (Hydra), or Open MPI's")
+
+
+def fill(hosts: Sequence[Host], n: int | None) -> list[int]:
+    """(n,) the host of each rank: slot by slot; n left out: all slots.  ValueError for more ranks than slots."""
+    slots = [index for index, host in enumerate(hosts) for _ in range(host.slots)]
+    if n is not None and not 1 <= n <= len(slots):
+        raise ValueError(f"-n {n}: expected 1 to {len(slots)}, the slots of these hosts")
+    return slots[:n]
+
+
+def command(
+    mpi: Mpiexec,
+    hosts: Sequence[Host],
+    ranks: Sequence[int],
+    launcher: str | None,
+    variables: Mapping[str, str],
+    link: Path | None = None,
+) -> list[str]:
+    """Return the beginning of a command line that starts rank k on hosts[ranks[k]]; the program is to follow.
+
+    `launcher` stands for ssh.  `link` leads to it, or to ssh, from a folder whose name is the word of this run: so the
+    daemons have the word in their command lines, too.  MPICH passes the path of its launcher on to them, and Open MPI
+    all parameters, known or not.  ValueError for a host that can't be named to mpiexec.
+    """
+    counts = Counter(ranks)
+    used = sorted(counts)
+    for index in used:
+        if ":" in hosts[index].name:
+            raise ValueError(f"host {hosts[index].name}: mpiexec takes no IPv6 address: expected a name")
+    listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
+    in_order = list(ranks) == sorted(ranks)
+    if mpi.is_open_mpi:
+        # In a job of Slurm's it would start its daemons with srun, which waits for ever when a node of the job has died.
+        argv = [mpi.path, "--prtemca", "plm", "^slurm", *(["--prtemca", "plm_ssh_agent", launcher] if launcher else [])]
+        argv += ["--prtemca", "lb_mpi_run", link.parent.name] if link else []
+        if in_order:
+            argv += ["--host", listed, "--map-by", "slot"]
+        else:
+            argv += ["--host", ",".join(hosts[index].name for index in ranks), "--map-by", "seq"]
+        argv += [part for name in sorted(variables) if EXPORTED.fullmatch(name) for part in ("-x", name)]
+    else:
+        launcher = str(link) if link else launcher
+        argv = [mpi.path, "-launcher", "ssh", *(["-launcher-exec", launcher] if launcher else []), "-hosts", listed]
+        if not in_order:
+            argv += ["-rankmap", ",".join(str(used.index(index)) for index in ranks)]
+    return [*argv, "-n", str(len(ranks))]
+
+
+DEATH_S = 10.0  # so long mpiexec may need to end the others when a rank has died
+STACK_S = 5.0
+NEWEST_S = 0.4  # for what ranks have said last: after Ctrl-C all is over within a second
+MOST_STACKS = 4  # that are shown
+
+
+class Patience(NamedTuple):
+    """How long to wait before a run is ended."""
+
+    hang_s: float  # for a rank that hangs; 0: for ever
+    grace_s: float  # for a program that saves after Ctrl-C or SIGTERM
+
+
+def say(*lines: object) -> None:
+    """Tell people."""
+    for line in lines:
+        print(f"run: {line}", file=sys.stderr, flush=True)
+
+
+def supervise(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    mark: str,
+    watch: Watch,
+    patience: Patience,
+    diary: Diary,
+    start: Start,
+) -> Outcome:
+    """Run mpiexec until it ends, or a host is gone, or a rank hangs, in its `start` or later; say what has died.
+
+    Ctrl-C and its kin end the run: SystemExit or KeyboardInterrupt, unless the program has saved by then.  SIGUSR1 only asks
+    for that: a program that can't save goes on.
+    """
+    process = None
+    try:
+        with limit.held() as came:
+            process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+            run = _Run(process, watch, patience, diary, start, came)
+            while run.goes_on():
+                time.sleep(LOOK_S)
+            outcome = run.outcome()
+            if how(outcome) in (How.STOPPED, How.DONE):  # it has saved, or come to its end meanwhile
+                came.clear()
+        return outcome
+    finally:
+        limit.end(mark, process)
+
+
+class _Run:
+    """What is known of a run; `came` are the signals that people have sent."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        watch: Watch,
+        patience: Patience,
+        diary: Diary,
+        start: Start,
+        came: list[int],
+    ) -> None:
+        self._process, self._watch, self._patience, self._diary = process, watch, patience, diary
+        self._start, self._came = start, came
+        self._began = time.monotonic()
+        self._ends: list[tuple[float, End]] = []
+        self._gone: list[str] = []
+        self._hung: list[State] | list[Hang] = []
+        self._awaited = Awaited(start.n_ranks, patience.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
+        self._asked: tuple[float, int] | None = None  # when the program was told to save, after so many signals
+
+    def goes_on(self) -> bool:
+        """Look: is it to be waited for?"""
+        self._gone = self._watch.lost()
+        self._hear()
+        now = time.monotonic() - self._began
+        if self._process.poll() is not None or self._gone:
+            return False
+        if self._came and not self._goes_on_to_save(now):
+            return False
+        if any(end.code <= 0 and now > at_s + DEATH_S for at_s, end in self._ends):
+            return False
+        states = self._watch.states()
+        stuck = self._start.stuck(now, states)
+        self._hung = [state for state in states if 0 < self._patience.hang_s <= state.quiet_s] or stuck
+        self._hung = self._hung or self._awaited.stuck(now, states)
+        return not self._hung
+
+    def outcome(self) -> Outcome:
+        """How it has ended, after all hosts have told what they know."""
+        code = self._process.poll()
+        if code is not None:
+            self._gone = self._watch.silent()  # Open MPI's mpiexec may end with 0 when a host has died
+        else:
+            self._watch.hear(NEWEST_S)  # what the ranks have said since they were asked last: a save, perhaps
+        self._hear()
+        seconds = time.monotonic() - self._began
+        say(*self._gone)
+        say(*self._hung)
+        for words in self._gone:
+            self._diary.tell(DEATH, words)
+        for state in self._hung:
+            self._diary.tell(DEATH, str(state), state.rank)
+        for state in self._hung[:MOST_STACKS]:
+            stack = self._watch.stack(state.rank, STACK_S, wake=True).rstrip().splitlines()
+            say(f"Python stack of rank {state.rank}:" if stack else f"rank {state.rank} gives no Python stack", *stack)
+        if code and not self._came:
+            say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
+        states = self._watch.states()
+        return Outcome(
+            code=1 if code is None else code if code >= 0 else 128 - code,
+            ends=self._ends,
+            gone=self._watch.gone if self._gone else (),
+            hung=bool(self._hung),
+            lost_nothing=self._start.lost_nothing,
+            first_word_s=self._start.first_word_s,
+            n_saved=sum(state.n_saved for state in states),
+            saved=max((state.saved for state in states), default=0),
+            seconds=seconds,
+        )
+
+    def _hear(self) -> None:
+        """Take in how ranks have ended; say who was killed, and which failed first."""
+        now = time.monotonic() - self._began
+        for end in self._watch.ends():
+            if end.code < 0 or (end.code != SAVED and not any(one.code >= 0 for _, one in self._ends)):
+                say(end)
+                self._diary.tell(DEATH, str(end), end.rank)
+            self._ends.append((now, end))
+
+    def _goes_on_to_save(self, now: float) -> bool:
+        """After a signal of people's: let the program save, if it can, and wait for that; a second signal ends it."""
+        if self._asked is None:
+            self._watch.hear(NEWEST_S)
+            if not any(state.saves for state in self._watch.states()):
+                if set(self._came) != {SAVE_SIGNAL}:
+                    return False
+                say(f"{SAVE_SIGNAL.name}: the program goes on, since it can't save at a signal (lb_mpi.asked_to_stop)")
+                self._came.clear()
+                return True
+            say(
+                f"the program has {self._patience.grace_s:g} s to save and stop; a second signal ends it at once"
+            )
+            self._watch.tell("save")
+            self._asked = now, len(self._came)
+        asked_s, n_came = self._asked
+        if now > asked_s + self._patience.grace_s:
+            say(f"the program has not stopped within {self._patience.grace_s:g} s")
+            return False
+        return len(self._came) == n_came
+
 
 _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
 
@@ -179,32 +413,37 @@ class Job(NamedTuple):
         mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.diary.variables()}, emulated=self.emulated))
         python = interpreter(self.program)
         names = [self.hosts[index].name for index in (range(len(self.hosts)) if again else sorted(set(self.ranks)))]
-        if any(not is_here(name) for name in names):
-            find(launcher(self.launcher)[0])
+        linked = contextlib.nullcontext() if all(map(is_here, names)) else link_to(find(launcher(self.launcher)[0]))
         self.argv(self.ranks, python, env)  # a host that can't be named is told before any is asked
-        with Watch(names, launcher(self.launcher), python, mark, may_restart=may_restart, reached=self.reached) as watch:
+        with contextlib.ExitStack() as stack:
+            link = stack.enter_context(linked)
+            word = link.parent.name if link else ""
+            watch = Watch(
+                names, launcher(self.launcher), python, mark, word, may_restart=may_restart, reached=self.reached
+            )
+            stack.enter_context(watch)
             ranks = self.placed(watch, python, gone, again=again)
             if not ranks:
                 return 1
             counts = Counter(self.hosts[index].name for index in ranks)
             watch.keep(counts)
             say(", ".join(f"{name} ({count} rank{'s' * (count > 1)})" for name, count in counts.items()))
-            argv = [*self.argv(ranks, python, env), *self.program]
             if not again:
                 facts = watch.here.facts.items()
                 say(", ".join(f"{what} {has}" for what, has in facts if what not in ("host", "sources")))
             if not self.program:
                 return 0
             if not again:
-                say(shlex.join(argv))
+                say(shlex.join([*self.argv(ranks, python, env), *self.program]))
             self.diary.begin(f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {', '.join(counts)}")
             names = [self.hosts[index].name for index in ranks]
             begun = Start(names, self.patience.hang_s, before.first_word_s if before else None)
+            argv = [*self.argv(ranks, python, env, link), *self.program]
             return supervise(argv, env, mark, watch, self.patience, self.diary, begun)
 
-    def argv(self, ranks: Sequence[int], python: str, env: Mapping[str, str]) -> list[str]:
+    def argv(self, ranks: Sequence[int], python: str, env: Mapping[str, str], link: Path | None = None) -> list[str]:
         """Return the command line up to the program."""
-        argv = command(self.mpi, self.hosts, ranks, self.launcher, env)
+        argv = command(self.mpi, self.hosts, ranks, self.launcher, env, link)
         return argv + before(self.mpi, python, [self.hosts[index] for index in ranks] if self.emulated else [])
 
     def placed(self, watch: Watch, python: str, gone: Collection[str], *, again: bool) -> list[int]:
@@ -274,6 +513,20 @@ def repeat(job: Job) -> int:
             return decision.code
         n_restarts, before = n_restarts + 1, outcome
     return outcome
+
+
+@contextlib.contextmanager
+def link_to(ssh: str) -> Iterator[Path]:
+    """Link to `ssh`, under its own name, in a new folder that is removed at the end of the block.
+
+    Only mpiexec on this host follows the link.  MPICH does not quote its path where it passes it on to a shell.
+    """
+    place = tempfile.gettempdir()
+    place = place if place == shlex.quote(place) else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=place, ignore_cleanup_errors=True) as folder:
+        link = Path(folder, os.path.basename(ssh))
+        link.symlink_to(ssh)
+        yield link
 
 
 def n_cores() -> int:

@@ -1,6 +1,11 @@
 """One connection to each host, from before a program starts until it has ended: is the host there, what has it, is it alive?
 
 On the other side is host.py, started by ssh, or by what stands for it.
+
+That may go another way than MPI: ssh over a network for administration, or what stands for ssh.  So each host.py
+connects to a port of launch/run, too, under the name of its host, as the daemons of both MPIs do with mpiexec, and answers
+all questions there once more.  A host that has never come this way, behind a firewall for example, is not judged by it.
+Anybody may connect, but a peer that doesn't begin with the token that a host was given over ssh is ignored.
 """
 
 from __future__ import annotations
@@ -8,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import resource
+import secrets
 import selectors
 import shlex
 import socket
@@ -17,15 +24,153 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-from lb_mpi.launching import refusals
 from lb_mpi.launching.commands import argv
 from lb_mpi.launching.heard import End, Stack, State, parse, printable, read
-from lb_mpi.launching.network import Network
+
+# The first that is found is right: a changed key ends with the same line as one that isn't known.
+_ADVICE = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "Its key is not the one that is known here. If you know why, `ssh-keygen -R {host}`, then `ssh {host}` by hand",
+    ),
+    (
+        r"Host key verification failed",
+        "Its key is not known here: `ssh {host}` once by hand, and accept the key",
+    ),
+    (
+        r"Permission denied",
+        "It lets no key of yours in: `ssh-copy-id {host}`; a key with a passphrase needs ssh-agent",
+    ),
+    (
+        r"Could not resolve hostname",
+        "It has no address: correct the host list, or add the name to DNS or /etc/hosts",
+    ),
+    (r"Connection refused", "It is on, but no ssh server listens there"),
+    (
+        r"timed out|No route to host|Network is unreachable|Connection (?:closed|reset)",
+        "See whether it is on, and in reach: `ssh {host}`",
+    ),
+    (
+        r"\bcd: ",
+        "The folder {folder} must be there under the same path: on a shared file system, or as a copy",
+    ),
+    (
+        r"not found|No such file or directory|can't find '__main__'",
+        "Python and lb_mpi must be there under the same path as here: on a shared file system, or installed alike",
+    ),
+)
+
+
+def advice(said: Iterable[str], host: str, folder: str) -> str:
+    """Return a sentence, without its full stop, for what was `said` (lines) instead of an answer; empty if nothing is known.
+
+    `folder` is the one that the program is to run in.
+    """
+    text = "\n".join(said)
+    for pattern, words in _ADVICE:
+        if re.search(pattern, text):
+            return words.format(host=host, folder=folder)
+    return ""
+
+
+MOST_BYTES = 4096  # of a line that is not complete
+MOST_UNKNOWN = 64  # connections that have not said who they are
+
+
+class _Peer:
+    """Who has connected."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.socket = line
+        self.name = ""  # of the host; "": it has not said so
+        self.text = b""
+
+
+class Network:
+    """The port, and what hosts have answered there.  It is opened when the first host is invited."""
+
+    def __init__(self) -> None:
+        self._server: socket.socket | None = None
+        self._ready = selectors.DefaultSelector()
+        self._tokens: dict[str, str] = {}  # host names by them
+        self._unknown: list[_Peer] = []
+        self._peers: list[_Peer] = []
+        self.answered: dict[str, int] = {}  # by host, once it has come: the number of the last question
+        self.silent_s: dict[str, float] = {}  # for so long it has not answered; the caller counts
+
+    def invite(self, name: str) -> str:
+        """Return the line by which the host.py of the host `name` learns where to connect."""
+        if self._server is None:
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both else socket.AF_INET
+            self._server = socket.create_server(("", 0), family=family, dualstack_ipv6=both)
+            self._server.setblocking(False)
+            self._ready.register(self._server, selectors.EVENT_READ)
+        token = secrets.token_hex(16)
+        self._tokens[token] = name
+        return f"network {socket.gethostname()} {self._server.getsockname()[1]} {token}"
+
+    def listen(self) -> None:
+        """Take in what has been said."""
+        for key, _ in self._ready.select(0.0):
+            if key.data is not None:
+                self._hear(key.data)
+            elif self._server is not None:
+                with contextlib.suppress(OSError):
+                    self._accept(self._server.accept()[0])
+
+    def close(self) -> None:
+        """Listen no longer."""
+        for one in (*self._unknown, *self._peers):
+            one.socket.close()
+        if self._server is not None:
+            self._server.close()
+        self._ready.close()
+
+    def _accept(self, line: socket.socket) -> None:
+        line.setblocking(False)
+        peer = _Peer(line)
+        self._ready.register(line, selectors.EVENT_READ, peer)
+        self._unknown.append(peer)
+        if len(self._unknown) > MOST_UNKNOWN:
+            self._drop(self._unknown[0])
+
+    def _hear(self, peer: _Peer) -> None:
+        if peer not in (*self._unknown, *self._peers):  # dropped a moment ago
+            return
+        said = b""
+        with contextlib.suppress(OSError):
+            said = peer.socket.recv(MOST_BYTES)
+        *lines, peer.text = (peer.text + said).split(b"\n")
+        try:
+            if not said or len(peer.text) > MOST_BYTES:
+                raise ValueError("expected more lines")
+            for line in lines:
+                self._take(peer, line.decode())
+        except ValueError:  # it has hung up, or isn't a host of this run
+            self._drop(peer)
+
+    def _take(self, peer: _Peer, line: str) -> None:
+        if peer.name:
+            self.answered[peer.name], self.silent_s[peer.name] = int(line), 0.0
+        elif name := self._tokens.pop(line, ""):
+            peer.name = name
+            self._unknown.remove(peer)
+            self._peers.append(peer)
+            self.answered[name], self.silent_s[name] = 0, 0.0
+        else:
+            raise ValueError(f"{line}: expected a token")
+
+    def _drop(self, peer: _Peer) -> None:
+        self._ready.unregister(peer.socket)
+        peer.socket.close()
+        (self._peers if peer.name else self._unknown).remove(peer)
+
 
 REACH_S = 20.0  # for all hosts, at the same time
 SIGN_S = 12.0  # without a sign of life another host is given up
 SOON_S = 5.0  # the same where that costs little, since the run goes on without it from what it has saved
-DOUBT_S = 1.0  # for a host that was given up, when all others have answered
+DOUBT_S = 3.0  # for a host that was given up, when all others have answered; a busy one takes two to start its Python
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
 MOST_LINES = 40  # of what a host says before it answers: banners, warnings
@@ -36,7 +181,7 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 class Connection:
     """To one host.  Its whole traffic goes through one socket, since of file descriptors there are few for many hosts."""
 
-    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str) -> None:
+    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str, word: str) -> None:
         """Begin to connect."""
         self.name = name
         self.facts: dict[str, str] = {}
@@ -58,7 +203,7 @@ class Connection:
                 start_new_session=True,  # Ctrl-C is for this program, which then ends the others in good order
             )
         self._socket.setblocking(False)
-        self.tell(mark)
+        self.tell(f"{mark} {word}")
 
     def fileno(self) -> int:
         """What can be read from when the host has said something, or is gone."""
@@ -120,7 +265,7 @@ class Connection:
 
     def advice(self) -> str:
         """What to do when it has ended without an answer, as a sentence that goes on; empty if nothing is known."""
-        words = refusals.advice(self._said, self.name, os.getcwd())
+        words = advice(self._said, self.name, os.getcwd())
         return f". {words}" if words else ""
 
     def hang_up(self) -> None:
@@ -148,6 +293,7 @@ class Watch:
         launcher: Sequence[str],
         python: str,
         mark: str,
+        word: str = "",
         *,
         may_restart: bool = False,
         reached: set[str] | None = None,
@@ -164,11 +310,11 @@ class Watch:
         _allow_files(2 * len(names) + 100)
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
         self._network = Network()
-        self.here = Connection(socket.gethostname(), launcher, python, mark)
+        self.here = Connection(socket.gethostname(), launcher, python, mark, word)
         self.hosts: list[Connection] = []
         try:
             for name in names:
-                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark))
+                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark, word))
         except BaseException:
             self.close()
             raise
@@ -254,11 +400,6 @@ class Watch:
     def _sign_s(self) -> float:
         """For so long another host may be silent.  This machine isn't gone as long as its host.py is there: it's busy."""
         return SOON_S if self._may_restart and any(state.n_saved for state in self.states()) else SIGN_S
-
-    @property
-    def is_far(self) -> bool:
-        """Whether there are other hosts than this machine."""
-        return any(one is not self.here for one in self.hosts)
 
     @property
     def gone(self) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Which tasks go to which node: coarsen, bisect, restore and refine; pure."""
+"""Partitions of graphs: coarsen, bisect, restore and refine; pure."""

@@ -1,4 +1,4 @@
-"""How numba compiles the kernels that make no arrays: without counting references to those that they are given.
+"""Compile kernels that make no arrays with numba, without counting references to their arguments.
 
 A kernel takes named tuples of arrays.  numba counts a reference whenever one of these arrays is looked at, in the inner
 loops, too, and that takes as long as the work itself.  Who makes no array, and keeps none, needs no count.

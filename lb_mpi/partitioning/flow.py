@@ -8,6 +8,8 @@ Pareto-optimization", 2018; Heuer, Sanders & Schlag, "Network flow-based refinem
 partitioning", 2019).  That ends when both are within their bounds, or the cut is no lighter than before.
 """
 
+# NamedTuples of arrays travel as arguments of the compiled functions.
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -26,7 +28,7 @@ SOURCE, SINK = 1, 2  # sides: of terminals, and of what is on their side of the 
 OUTSIDE, FAR = -2, -1  # depths: not in the corridor; not reached (yet)
 
 
-class Network(NamedTuple):
+class FlowNetwork(NamedTuple):
     """A flow in a corridor of a graph, and room to work in; made once for all corridors.
 
     Between two uses depth is OUTSIDE, side and reach are 0 everywhere.
@@ -45,11 +47,11 @@ class Network(NamedTuple):
 
 
 @njit(cache=True)
-def make_network(graph: Csr) -> Network:
+def make_network(graph: Csr) -> FlowNetwork:
     """Return the network of a graph, without any corridor."""
     n, n_arcs = len(graph.vertex_weights), len(graph.indices)
     heaviest = graph.weights.max() if n_arcs else 0.0
-    return Network(
+    return FlowNetwork(
         reverse_arcs(graph.indptr, graph.indices),
         np.empty(n_arcs),
         np.full(n, OUTSIDE),
@@ -87,7 +89,7 @@ def reverse_arcs(indptr: Ints, indices: Ints) -> Ints:
 
 
 @borrowing
-def push_flow(graph: Csr, net: Network, corridor: Ints) -> float:
+def push_flow(graph: Csr, net: FlowNetwork, corridor: Ints) -> float:
     """Push a maximum flow through the corridor from its sources to its sinks: how much more has passed."""
     pushed = 0.0
     while find_depths(graph, net, corridor):
@@ -98,7 +100,7 @@ def push_flow(graph: Csr, net: Network, corridor: Ints) -> float:
 
 
 @borrowing
-def find_depths(graph: Csr, net: Network, corridor: Ints) -> bool:
+def find_depths(graph: Csr, net: FlowNetwork, corridor: Ints) -> bool:
     """Find the depths of all vertices up to those of the nearest sources; True if there is a way from one."""
     indptr, indices, depth = graph.indptr, graph.indices, net.depth
     head, end = 0, 0
@@ -128,7 +130,7 @@ def find_depths(graph: Csr, net: Network, corridor: Ints) -> bool:
 
 
 @inlined
-def push_from(graph: Csr, net: Network, start: int) -> float:
+def push_from(graph: Csr, net: FlowNetwork, start: int) -> float:
     """Push from this source whatever gets to a sink by a shortest way: how much that is."""
     indptr, indices, arc, path = graph.indptr, graph.indices, net.arc, net.path
     pushed = 0.0
@@ -158,7 +160,7 @@ def push_from(graph: Csr, net: Network, start: int) -> float:
 
 
 @inlined
-def push_along(net: Network, length: int) -> tuple[float, int]:
+def push_along(net: FlowNetwork, length: int) -> tuple[float, int]:
     """Push along the first arcs of the path: how much, and how many arcs still have room."""
     least = np.inf
     for e in net.path[:length]:
@@ -191,7 +193,7 @@ class Corridor(NamedTuple):
 
 
 class Front(NamedTuple):
-    """How far the two sides reach in a corridor; row 0 is that of the sources, 1 that of the sinks."""
+    """The reach of the two sides in a corridor; row 0 is that of the sources, 1 that of the sinks."""
 
     weight: Floats  # (2,) of what they reach
     beside: Ints  # (2, room) vertices beside that, and some that it has reached since
@@ -259,7 +261,7 @@ def find_pairs(graph: Csr, part: Ints, active: Flags) -> tuple[Ints, Ints, Ints]
 
 
 @njit(cache=True)
-def improve_pair(graph: Csr, parts: Parts, net: Network, a: int, b: int, seeds: Ints, layers: int) -> float:
+def improve_pair(graph: Csr, parts: Parts, net: FlowNetwork, a: int, b: int, seeds: Ints, layers: int) -> float:
     """Make the cut between parts a and b lighter; seeds: vertices at this cut.  How much lighter it has become."""
     corridor = lay_corridor(graph, parts, net, a, b, seeds, layers)
     gain = 0.0
@@ -275,7 +277,7 @@ def improve_pair(graph: Csr, parts: Parts, net: Network, a: int, b: int, seeds: 
 
 
 @njit(cache=True)
-def lay_corridor(graph: Csr, parts: Parts, net: Network, a: int, b: int, seeds: Ints, layers: int) -> Corridor:
+def lay_corridor(graph: Csr, parts: Parts, net: FlowNetwork, a: int, b: int, seeds: Ints, layers: int) -> Corridor:
     """Lay a corridor along the cut, with terminals where it touches the rest of a and b."""
     n_a, weight_a = lay_side(graph, parts, net, a, b, seeds, layers, 0)
     end, weight_b = lay_side(graph, parts, net, b, a, seeds, layers, n_a)
@@ -304,7 +306,7 @@ def lay_corridor(graph: Csr, parts: Parts, net: Network, a: int, b: int, seeds: 
 
 @borrowing
 def lay_side(
-    graph: Csr, parts: Parts, net: Network, own: int, other: int, seeds: Ints, layers: int, end: int
+    graph: Csr, parts: Parts, net: FlowNetwork, own: int, other: int, seeds: Ints, layers: int, end: int
 ) -> tuple[int, float]:
     """Queue part `own`'s side of the corridor, breadth first from the cut to part `other`: its end, and its weight."""
     slack = (parts.bounds[own] + parts.bounds[other] - parts.weights[own] - parts.weights[other]) / 2
@@ -344,7 +346,7 @@ def touches(graph: Csr, parts: Parts, v: int, other: int) -> bool:
 
 
 @njit(cache=True)
-def find_cut(graph: Csr, parts: Parts, net: Network, corridor: Corridor) -> int:
+def find_cut(graph: Csr, parts: Parts, net: FlowNetwork, corridor: Corridor) -> int:
     """Find a cut within the bounds that is no heavier than the present one.
 
     SOURCE: it is around what the sources reach; SINK: around what reaches the sinks; 0: there is none.
@@ -379,7 +381,7 @@ def find_cut(graph: Csr, parts: Parts, net: Network, corridor: Corridor) -> int:
 
 
 @borrowing
-def start_anew(net: Network, front: Front, vertices: Ints, mark: int) -> int:
+def start_anew(net: FlowNetwork, front: Front, vertices: Ints, mark: int) -> int:
     """Forget what side `mark` reaches, and queue its terminals: how many."""
     front.weight[mark - 1] = 0.0
     front.size[mark - 1] = 0
@@ -394,7 +396,7 @@ def start_anew(net: Network, front: Front, vertices: Ints, mark: int) -> int:
 
 
 @borrowing
-def spread(graph: Csr, net: Network, front: Front, mark: int, end: int) -> None:
+def spread(graph: Csr, net: FlowNetwork, front: Front, mark: int, end: int) -> None:
     """Set reach to `mark` wherever flow from queue[:end] (SOURCE), or to these (SINK), can get; bring `front` up to date."""
     side, reach, queue = net.side, net.reach, net.queue
     beside, count = front.beside[mark - 1], front.size[mark - 1]
@@ -435,7 +437,7 @@ def side_that_fits(parts: Parts, corridor: Corridor, front: Front) -> int:
 
 
 @borrowing
-def pierce(net: Network, front: Front, mark: int, wanted: int, pierced: Ints) -> tuple[int, bool]:
+def pierce(net: FlowNetwork, front: Front, mark: int, wanted: int, pierced: Ints) -> tuple[int, bool]:
     """Make up to `wanted` vertices beside side `mark` terminals of it: how many, and if one joins both sides' reach.
 
     Those go first that the other side doesn't reach, since they let no more flow through; of these, those farthest on
@@ -465,7 +467,7 @@ def pierce(net: Network, front: Front, mark: int, wanted: int, pierced: Ints) ->
 
 
 @borrowing
-def adopt(graph: Csr, parts: Parts, net: Network, corridor: Corridor, chosen: int) -> float:
+def adopt(graph: Csr, parts: Parts, net: FlowNetwork, corridor: Corridor, chosen: int) -> float:
     """Move the vertices to the sides of the cut that was found, if that is lighter, or as light and better balanced.
 
     Returns how much lighter it is.  Changes net.side: 1 for what goes to a, 0 for what goes to b.

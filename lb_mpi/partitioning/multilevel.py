@@ -18,9 +18,8 @@ from scipy.linalg import LinAlgError, eigh
 from scipy.sparse.csgraph import breadth_first_order, shortest_path
 from scipy.sparse.linalg import ArpackError
 
-from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph import Floats, Graph, Ints, lowest
 from lb_mpi.kernels import njit
-from lb_mpi.lanczos import lowest
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through, restore
 from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, inlined, make_heap, next_random, pop, put, random_state
 from lb_mpi.partitioning.flow import refine_by_flow
@@ -291,7 +290,7 @@ SMALL = 150  # vertices: bisected many times, not coarsened further
 
 
 class Starts(NamedTuple):
-    """How hard a bisection is tried."""
+    """The effort of a bisection."""
 
     tries: int  # bisections grown from random vertices
     spectral: int  # spectral bisections, too, in so many uppermost levels of the recursion
@@ -372,7 +371,7 @@ def side_of(graph: Csr, part: Ints, side: int) -> tuple[Csr, Ints]:
 
 
 class Effort(NamedTuple):
-    """How much is tried."""
+    """The effort of a partition."""
 
     coarsest: int  # vertices for each part in the coarsest graph
     first: int  # partitions of the coarsest graph, of which the best is restored

@@ -12,6 +12,8 @@ point is taken back.  Many searches that start from few vertices each find more 
 Schulz, "Engineering multilevel graph partitioning algorithms", ESA 2011, "multi-try FM").  A vertex moves once in a round.
 """
 
+# NamedTuples of arrays travel as arguments of the compiled functions.
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -174,7 +176,7 @@ ROUNDING = 1.0 + 1e-12  # of bounds: sums of weights are not exact
 
 
 class Bounds(NamedTuple):
-    """What the parts may weigh, and what they should."""
+    """The weights that parts may have, and those that they should have."""
 
     upper: Floats  # (k,) the largest weights
     targets: Floats  # (k,) fractions that add up to 1; those asked for, but for parts that a heavy vertex fills
@@ -277,8 +279,8 @@ LATEST = 1e-7  # of the heaviest edge: of equal gains the one that was found las
 SMALLEST = 1e-12  # of the largest gain so far: less is a rounding error
 
 
-class Round(NamedTuple):
-    """What the searches of one round have in common."""
+class SearchRound(NamedTuple):
+    """The state that the searches of one round share."""
 
     heap: Heap  # the vertices taken up, by gain and `bonus`; DONE: has moved in this round
     gain: Floats  # (n,) what the best move of a vertex in the heap gains
@@ -288,16 +290,16 @@ class Round(NamedTuple):
 
 
 @njit(cache=True)
-def begin_round(graph: Csr) -> Round:
+def begin_round(graph: Csr) -> SearchRound:
     """Return an empty round."""
     n = len(graph.vertex_weights)
     step = LATEST * graph.weights.max() if len(graph.weights) else 0.0
     bonus = np.array([0.0, step])
-    return Round(make_heap(n), np.zeros(n), bonus, np.empty(n, np.int64), np.empty(n, np.int64))
+    return SearchRound(make_heap(n), np.zeros(n), bonus, np.empty(n, np.int64), np.empty(n, np.int64))
 
 
 @inlined
-def take_up(graph: Csr, connections: Connections, this: Round, v: int) -> None:
+def take_up(graph: Csr, connections: Connections, this: SearchRound, v: int) -> None:
     """Put v into the heap, or bring its key up to date; out of it, if v is connected to its own part only."""
     if this.heap.place[v] == DONE:
         return
@@ -336,7 +338,7 @@ def is_hopeless(steps: int, total: float, squares: float, patience: float) -> bo
 
 @borrowing
 def search(
-    graph: Csr, parts: Parts, connections: Connections, this: Round, kept: int, patience: float
+    graph: Csr, parts: Parts, connections: Connections, this: SearchRound, kept: int, patience: float
 ) -> tuple[float, int]:
     """Search from the vertices in the heap, and go back to the best point: the gain, and how many stay moved in all.
 

@@ -7,6 +7,8 @@ of their hosts, so that others become neighbours; shares that make up for the se
 result is never above what it was for the partition given, nor for all work on the fastest rank.
 """
 
+# NamedTuples of arrays travel as arguments of the compiled functions.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -36,8 +38,8 @@ ENOUGH = 1e-4  # of the sum, which is 1 or a little more: a sweep that gains les
 LEAST = 1e-9  # of the sum: less is not worth a move
 
 
-class Costs(NamedTuple):
-    """What the ranks of a machine take: part j is on rank j."""
+class MachineCosts(NamedTuple):
+    """The seconds that the ranks of a machine need: part j is on rank j."""
 
     s_per_work: Floats  # (k,) seconds for vertex weight 1
     latency_s: Floats  # (k, k) for a message
@@ -45,13 +47,13 @@ class Costs(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What is brought down: the sum over parts of (seconds / longest)^(2^squarings)."""
+    """The quantity that is reduced: the sum over parts of (seconds / longest)^(2^squarings)."""
 
     longest: float
     squarings: int
 
 
-class Times(NamedTuple):
+class PartTimes(NamedTuple):
     """Seconds of all parts, kept up to date while vertices move."""
 
     seconds: Floats  # (k,) C_p + K_p
@@ -61,7 +63,7 @@ class Times(NamedTuple):
 
 
 @njit(cache=True)
-def find_times(graph: Csr, parts: Parts, costs: Costs) -> Times:
+def find_times(graph: Csr, parts: Parts, costs: MachineCosts) -> PartTimes:
     """Add up the seconds of all parts."""
     k = len(parts.weights)
     traffic = np.zeros((k, k))
@@ -73,11 +75,11 @@ def find_times(graph: Csr, parts: Parts, costs: Costs) -> Times:
         for q in range(k):
             if p != q and traffic[p, q] > 0.0:
                 seconds[p] += costs.latency_s[p, q] + costs.s_per_byte[p, q] * traffic[p, q]
-    return Times(seconds, traffic, NOTHING * graph.weights.sum(), np.zeros(k))
+    return PartTimes(seconds, traffic, NOTHING * graph.weights.sum(), np.zeros(k))
 
 
 @inlined
-def exchange(costs: Costs, times: Times, p: int, q: int, more: float, keep: bool) -> None:
+def exchange(costs: MachineCosts, times: PartTimes, p: int, q: int, more: float, keep: bool) -> None:
     """Add to the changes of p and q what `more` traffic between them means; `keep` it."""
     before, after = times.traffic[p, q], times.traffic[p, q] + more
     messages = (1.0 if after > times.nothing else 0.0) - (1.0 if before > times.nothing else 0.0)
@@ -96,8 +98,8 @@ def power(x: float, squarings: int) -> float:
 
 
 @inlined
-def settle(times: Times, p: int, scale: Scale, keep: bool) -> float:
-    """How the change of p's seconds changes the sum; it is kept, or forgotten."""
+def settle(times: PartTimes, p: int, scale: Scale, keep: bool) -> float:
+    """Return how a change of p's seconds changes the sum; it is kept, or forgotten."""
     before = times.seconds[p] / scale.longest
     after = max(0.0, times.seconds[p] + times.change[p]) / scale.longest
     if keep:
@@ -108,9 +110,10 @@ def settle(times: Times, p: int, scale: Scale, keep: bool) -> float:
 
 @borrowing
 def look(
-    graph: Csr, parts: Parts, others: Connections, costs: Costs, times: Times, v: int, to: int, scale: Scale, keep: bool
+    graph: Csr, parts: Parts, others: Connections, costs: MachineCosts, times: PartTimes, v: int, to: int, scale: Scale,
+    keep: bool,
 ) -> float:
-    """How a move of v to part `to`, one that it is connected to, changes the sum; `keep` the seconds and the traffic."""
+    """Return how a move of v to part `to`, connected to v, changes the sum; `keep` the seconds and the traffic."""
     source, work = parts.of[v], graph.vertex_weights[v]
     begin, end = graph.indptr[v], graph.indptr[v] + others.n_others[v]
     times.change[source] -= work * costs.s_per_work[source]
@@ -131,7 +134,7 @@ def look(
 
 @borrowing
 def sweep(
-    graph: Csr, parts: Parts, others: Connections, costs: Costs, times: Times, order: Ints, scale: Scale
+    graph: Csr, parts: Parts, others: Connections, costs: MachineCosts, times: PartTimes, order: Ints, scale: Scale
 ) -> float:
     """Move each vertex of the boundary, in `order`, to where it lowers the sum most, if anywhere; return by how much."""
     gained = 0.0
@@ -149,7 +152,7 @@ def sweep(
 
 
 @njit(cache=True)
-def refine_time(graph: Csr, part: Ints, costs: Costs, rounds: int, state: State) -> None:
+def refine_time(graph: Csr, part: Ints, costs: MachineCosts, rounds: int, state: State) -> None:
     """Move vertices of part (n,), in place, in up to `rounds` sweeps over the boundary for each of the powers."""
     k = len(costs.s_per_work)
     parts = find_parts(graph, part, np.zeros(k))
@@ -167,7 +170,7 @@ def refine_time(graph: Csr, part: Ints, costs: Costs, rounds: int, state: State)
 
 
 @njit(cache=True)
-def seconds_of(graph: Csr, part: Ints, costs: Costs) -> Floats:
+def seconds_of(graph: Csr, part: Ints, costs: MachineCosts) -> Floats:
     """(k,) C_p + K_p of part (n,)."""
     return find_times(graph, find_parts(graph, part, np.zeros(len(costs.s_per_work))), costs).seconds
 
@@ -197,7 +200,7 @@ def shorten(
     arguments give the same partition.
     """
     speeds = machine.speeds if unit_s is None else machine.speeds / (machine.speeds.max() * unit_s)
-    costs = Costs(1.0 / speeds, machine.latency_s.copy(), machine.s_per_byte.copy())
+    costs = MachineCosts(1.0 / speeds, machine.latency_s.copy(), machine.s_per_byte.copy())
     fine, state = csr(graph), random_state(seed)
 
     def objective(part: Ints) -> float:
@@ -211,7 +214,7 @@ def shorten(
 
 
 def _candidates(
-    graph: Graph, fine: Csr, parts: Ints, machine: Machine, costs: Costs, starts: int, state: State
+    graph: Graph, fine: Csr, parts: Ints, machine: Machine, costs: MachineCosts, starts: int, state: State
 ) -> Iterator[Ints]:
     """Partitions (n,) that might be better."""
     yield np.full(graph.n, machine.speeds.argmax(), dtype=np.int64)
@@ -233,7 +236,7 @@ def _candidates(
             shares = _corrected(fine, part, costs)
 
 
-def _corrected(fine: Csr, part: Ints, costs: Costs) -> Floats:
+def _corrected(fine: Csr, part: Ints, costs: MachineCosts) -> Floats:
     """(k,) shares with which all parts would take equally long, if each talked for as long as it does in `part`."""
     speeds, k = 1.0 / costs.s_per_work, len(costs.s_per_work)
     work = np.bincount(part, fine.vertex_weights, minlength=k)
@@ -248,7 +251,7 @@ def _corrected(fine: Csr, part: Ints, costs: Costs) -> Floats:
     return speeds
 
 
-def _cycles(fine: Csr, part: Ints, costs: Costs, state: State) -> Ints:
+def _cycles(fine: Csr, part: Ints, costs: MachineCosts, state: State) -> Ints:
     """Refine by time, on all levels, until that brings no more than a thousandth."""
     k = len(costs.s_per_work)
     coarsest = max(COARSEST * k, FEWEST)

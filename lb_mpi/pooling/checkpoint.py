@@ -1,6 +1,6 @@
 """The checkpoint of a map, as bytes: what a pool that died has done is not done again.   (pure)
 
-A checkpoint is a header and records, each of them a frame (`lb_mpi.frames`); it only grows at its end.
+A checkpoint is a header and records, each of them a frame (`lb_mpi.files`); it only grows at its end.
 
     header: 8 bytes of magic with the version, before the frame of (digest, n)
     record: (task numbers, their results)
@@ -38,7 +38,7 @@ import numpy as np
 from numpy.lib.recfunctions import repack_fields
 
 from lb_mpi.checks import show
-from lb_mpi.frames import frame, read_frame
+from lb_mpi.files import frame, read_frame
 
 MAGIC, VERSION = b"lb_mpi", 2
 _START = struct.Struct("<6sH")  # magic, version

@@ -58,7 +58,7 @@ _NEVER = np.iinfo(np.int64).min
 # --- the calls of one rank --------------------------------------------------------------------------------------------
 
 
-class Place:
+class CallSite:
     """One call in the program's text, and all that has been spent in it."""
 
     __slots__ = ("call", "calls", "file", "function", "line", "n_bytes", "ns", "waits")
@@ -108,7 +108,7 @@ class Calls:
     """All calls of one rank."""
 
     def __init__(self, most_calls: int = MOST_CALLS) -> None:
-        self.places: list[Place] = []
+        self.places: list[CallSite] = []
         self.streams: dict[tuple[int, ...], Stream] = {}
         self.in_mpi_ns = 0
         self.n_lost = 0  # collective calls beyond `most_calls`: who was waited for is not known
@@ -120,7 +120,7 @@ class Calls:
         key = file, line, call
         if key not in self._numbers:
             self._numbers[key] = len(self.places)
-            self.places.append(Place(file, line, function, call))
+            self.places.append(CallSite(file, line, function, call))
         return self._numbers[key]
 
     def add(self, number: int, entered: int, left: int, n_bytes: int = 0, whom: int = NOBODY) -> None:
@@ -180,8 +180,8 @@ class CpuShare:
         self.due = now + self.EVERY_NS
 
 
-class Clock(NamedTuple):
-    """How one rank's clock stands to rank 0's: looked at when the run began and when it ended, a straight line between."""
+class ClockModel(NamedTuple):
+    """One rank's clock against rank 0's: compared when the run began and when it ended, a straight line between."""
 
     begin_ns: int = 0  # this rank's clock at the first look
     end_ns: int = 1  # and at the last
@@ -209,7 +209,7 @@ def offset(sent: Sequence[int], answered: Sequence[int], returned: Sequence[int]
 
 
 def lateness(members: Sequence[int], calls: Ints, needs: Sequence[Sequence[Sequence[int]]]) -> tuple[Ints, Ints]:
-    """How long each of P ranks waited in each of K collective calls, in nanoseconds, and for whom: two (P, K) arrays.
+    """Compute how long each of P ranks waited in each of K collective calls, in ns, and for whom: two (P, K) arrays.
 
     A rank waits from when it entered until the last of those whom it needs was there, or until it left, if that was before.
     It needs all ranks where none can leave before all have arrived (TOGETHER; barrier, allreduce); among NEIGHBOURS, these;
@@ -524,7 +524,7 @@ def _name(line: Line) -> str:
 
 
 def _whom(waited_s: Mapping[int, float], whole: float) -> str:
-    """As "rank 2 41 %, rank 1 3 %"; waits of less than half a percent are left out."""
+    """Write "rank 2 41 %, rank 1 3 %"; waits of less than half a percent are left out."""
     most = sorted(waited_s.items(), key=lambda item: -item[1])
     named = [f"{_rank(rank)} {_part(seconds, whole)}" for rank, seconds in most if seconds >= 0.005 * whole > 0]
     return ", ".join(named[:MOST_NAMES]) + (", .." if len(named) > MOST_NAMES else "")

@@ -1,4 +1,4 @@
-"""What is recorded of a run: phases of a rank, calls of a driver, work that moved between ranks, and saves.   (pure)
+"""The events that are recorded: phases of a rank, calls of a driver, work that moved between ranks, saves.   (pure)
 
 Times are seconds of the rank's own `perf_counter`; ranks are those of MPI's COMM_WORLD.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Phase(IntEnum):
-    """What a rank does.  It is in one phase at each time."""
+    """The occupation of a rank.  It is in one phase at each time."""
 
     OWN = 0  # computes its own work: rows at home, tasks that it was dealt, what it has of a tree
     FOREIGN = 1  # computes for others: rows lent to it, tasks that it has stolen
@@ -25,7 +25,7 @@ class Phase(IntEnum):
 
 
 class Driver(IntEnum):
-    """What a step is a call of."""
+    """The driver that a step is a call of."""
 
     SEARCH = 0  # lb_mpi.search
     ROWS = 1  # Balancer.map_rows
@@ -35,7 +35,7 @@ class Driver(IntEnum):
 
 
 class Way(IntEnum):
-    """How work moves between ranks."""
+    """The ways in which work moves between ranks."""
 
     DRAFT = 0  # asked for; the rank that asked records what came of it
     LOAN = 1  # rows lent, and their results back; the lender records it
@@ -44,13 +44,13 @@ class Way(IntEnum):
 
 
 class Event(IntEnum):
-    """What happens to a whole rank at some time."""
+    """An event of a whole rank at some time."""
 
     SAVE = 0  # its part of a save was written
 
 
 class Step(NamedTuple):
-    """What a rank did in one call of a driver; or in several calls in a row, added up by `merged`."""
+    """The work of a rank in one call of a driver; or in several calls in a row, added up by `merged`."""
 
     driver: int  # of Driver
     began: float  # seconds
@@ -120,7 +120,7 @@ class Mark(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """How the clock of a rank stood to that of another one."""
+    """The clock of a rank against that of another one."""
 
     at: float  # seconds, on this rank's clock
     reference: int  # the other rank
@@ -129,7 +129,7 @@ class Clock(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a program has come that proceeds by steps of its own; times are the rank's own."""
+    """The progress of a program that counts its steps; times are the rank's own."""
 
     began: float = 0.0  # when it had done its first one
     first: int = 0  # steps that were done by then, as by an earlier run

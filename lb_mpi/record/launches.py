@@ -1,4 +1,4 @@
-"""What launch/run writes about a recorded run: starts, deaths, restarts, the end; lines of JSON in a file.   (pure)
+"""The notes of launch/run about a recorded run: starts, deaths, restarts, the end; lines of JSON in a file.   (pure)
 
 A rank that is killed can't record its own death, and a run that is started again begins with new records.  So launch/run
 writes FILE beside the records of the first start; those of restart k are in a folder `restart-K` within.  Only the standard

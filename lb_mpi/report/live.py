@@ -32,8 +32,8 @@ SILENT_S = 60.0  # after which a run that writes nothing is considered dead
 MOST_LINES = 30  # of a table
 
 
-class Look(NamedTuple):
-    """What the records of the P ranks of a run say at one time, in the order of `Run.ranks`."""
+class Snapshot(NamedTuple):
+    """The records of the P ranks of a run at one time, summed up, in the order of `Run.ranks`."""
 
     names: list[str]  # (P,) what each rank is shown as: its host, or the rank itself where there is one host
     until_s: Floats  # (P,) to which each record goes, since the run began
@@ -45,7 +45,7 @@ class Look(NamedTuple):
     steps: Progress  # of the program, on the rank that is the farthest behind; of = 0: none reported
 
 
-class Line(NamedTuple):
+class RankLine(NamedTuple):
     """A host or a rank as it is shown."""
 
     name: str
@@ -60,19 +60,19 @@ class View(NamedTuple):
     """A run as it is shown."""
 
     seconds: float  # since it began
-    lines: list[Line]
-    total: Line
+    lines: list[RankLine]
+    total: RankLine
     unit: str
     step: int  # of the program, which are done
     of: int  # 0: none reported
     left_s: float  # NaN: can't be known
 
 
-def look(run: Run) -> Look:
+def look(run: Run) -> Snapshot:
     """Sum up the records as they are."""
     by_rank = len(run.hosts) == 1
     of = sum(one.of for one in run.ranks)
-    return Look(
+    return Snapshot(
         names=[f"rank {one.about.rank}" if by_rank else one.about.host for one in run.ranks],
         until_s=np.array([one.until + offset for one, offset in zip(run.ranks, run.offsets_s, strict=True)]),
         useful_s=run.totals[:, list(USEFUL)].sum(axis=1),
@@ -85,7 +85,7 @@ def look(run: Run) -> Look:
 
 
 def _unit(run: Run) -> str:
-    """What is counted: that of the call under way, or of the last one; "units" before there is any."""
+    """Name the unit of the call under way, or of the last one; "units" before there is any."""
     if any(one.of for one in run.ranks):
         return DRIVERS[Driver.TASKS][1]
     drivers = [int(one.steps["driver"][-1]) for one in run.ranks if len(one.steps)]
@@ -95,7 +95,7 @@ def _unit(run: Run) -> str:
     return next((unit for name, unit, _ in DRIVERS.values() if name in called), "units")
 
 
-def view(before: Look | None, now: Look) -> View:
+def view(before: Snapshot | None, now: Snapshot) -> View:
     """Compare two looks; with one only, or after ranks have come, everything since the begin counts as lately."""
     if before is None or before.names != now.names or (now.done < before.done).any():
         zeros = np.zeros(len(now.names))
@@ -111,13 +111,13 @@ def view(before: Look | None, now: Look) -> View:
     return View(float(now.until_s.max()), lines, total, now.unit, steps.done, steps.of, left_s)
 
 
-def _line(name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool_]], before: Look, now: Look) -> Line:
+def _line(name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool_]], before: Snapshot, now: Snapshot) -> RankLine:
     spans = (now.until_s - before.until_s)[mine]
     known = spans > 0.0
     per_s = ((now.done - before.done)[mine][known] / spans[known]).sum() if known.any() else 0.0
     useful = (now.useful_s - before.useful_s)[mine][known].sum()
     busy = float(useful / spans[known].sum()) if known.any() and now.useful_s.any() else float("nan")
-    return Line(name, int(mine.sum()), float(now.done[mine].sum()), float(per_s), busy, int(now.balances[mine].sum()))
+    return RankLine(name, int(mine.sum()), float(now.done[mine].sum()), float(per_s), busy, int(now.balances[mine].sum()))
 
 
 def _balances(flows: Rows) -> float:
@@ -160,7 +160,7 @@ def follow(read: Callable[[], Run], wait: Callable[[float], bool] | None = None)
     `wait` : waits that many seconds between two looks, and returns whether to stop; None: nothing stops it.
     """
     console = Console(stderr=True)
-    before: Look | None = None
+    before: Snapshot | None = None
     shown = changed = time.monotonic()
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:

@@ -1,24 +1,31 @@
-"""The page of a run: one HTML file with everything in it, which needs no network.   (pure)
+"""The page of a run: one HTML file with everything in it, which needs no network; and its figures.   (pure)
 
-Figures are shown by page.js on a canvas, which zooms; the page's numbers are those of `run`.
+Rasters are PNGs with 16 colours, half a byte a pixel, so that a thousand ranks fit into a page; everything else is SVG.  The
+encoder of PNGs has ten lines, since no package that lb_mpi needs has one.  The page shows rasters by page.js, on a canvas
+that zooms, with axes; as files, all figures are SVG with axes and key (`svg_files`).  The page's numbers are those of `run`.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import math
+import struct
 import time
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from importlib import resources
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
+import networkx as nx
 import numpy as np
+from numpy.typing import NDArray
 
+from lb_mpi.graph import Floats, Ints, mesh
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.launches import DEATH
-from lb_mpi.report import figures
-from lb_mpi.report.figures import COLOURS, MOST_ROWS, RANK_COLOURS, Picture
 from lb_mpi.report.run import (
     DRIVERS,
     NAMES,
@@ -35,8 +42,423 @@ from lb_mpi.report.run import (
     matrix,
     owners,
     steps,
+    timeline,
 )
 from lb_mpi.table import Table
+
+# Of Okabe and Ito, told apart by the colour-blind; computing is blue, what costs is warm.
+COLOURS = {
+    Phase.OWN: "#0072b2",
+    Phase.FOREIGN: "#56b4e9",
+    Phase.PROTOCOL: "#d55e00",
+    Phase.PACKING: "#cc79a7",
+    Phase.WAITING: "#f0e442",
+    Phase.RESTING: "#7f9fb0",
+    Phase.OUTSIDE: "#c8c8c8",
+}
+# Ranks on a map: of Okabe and Ito, then lighter and darker ones of other hues.
+RANK_COLOURS = [
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442",
+    "#7b3294", "#a6dba0", "#8c510a", "#35978f", "#b2abd2", "#666666", "#fdae61",
+]  # fmt: skip
+NOTHING = len(Phase)  # the index of what isn't known: transparent
+COLUMNS, HALVINGS = 1000, 3  # of the strip: half as many, until the picture is small enough
+MOST_BYTES = 150_000  # of a picture
+MOST_ROWS, ROW_PIXELS = 1024, 20
+LEVELS = 15  # of a matrix, beside nothing
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 280, 56, 12, 32, 40  # of a curve, and its margins
+POINTS = 900  # of a curve of costs
+FLOWS_WIDTH, FLOWS_MARGIN, MOST_ON_A_RING, MOST_ON_A_GRAPH = 420, 30, 16, 64  # of a graph of flows; ranks
+
+Edges = NDArray[np.int32]
+Places = list[tuple[float, float]]
+
+
+# --- rasters ---------------------------------------------------------------------------------------------------------
+
+
+class Picture(NamedTuple):
+    """A raster, and what it shows."""
+
+    png: bytes
+    width: int  # pixels
+    height: int  # pixels
+    each: int = 1  # ranks in a row of pixels; 1 where a rank has one row or more
+
+    @property
+    def url(self) -> str:
+        """The picture itself, to be embedded."""
+        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+
+
+def strip(parts: Floats) -> Picture:
+    """Draw each rank's time, a `timeline`, from left to right; the height of each phase is its share of that time."""
+    for halving in range(HALVINGS + 1):
+        if halving:
+            parts = 0.5 * (parts[:, 0::2] + parts[:, 1::2])
+        pixels, each = strip_pixels(parts)
+        picture = Picture(encode(pixels, [*COLOURS.values()]), pixels.shape[1], len(pixels), each)
+        if len(picture.png) <= MOST_BYTES:
+            break
+    return picture
+
+
+def strip_pixels(parts: Floats) -> tuple[NDArray[np.uint8], int]:
+    """Turn a timeline into indices of colours, (rows, columns), and say how many ranks are in a row of them."""
+    each = -(-len(parts) // MOST_ROWS)
+    if each > 1:
+        parts = np.add.reduceat(parts, np.arange(0, len(parts), each)) / each
+    n_ranks, n_columns, n_phases = parts.shape
+    if n_ranks > MOST_ROWS // 4:  # a row of pixels for each: the longest phase
+        pixels = parts.argmax(axis=2).astype(np.uint8)
+        pixels[parts.sum(axis=2) < 0.5] = NOTHING
+        return pixels, each
+    rows = max(3, min(ROW_PIXELS, MOST_ROWS // n_ranks))
+    levels = (np.arange(rows) + 0.5) / rows
+    sums = np.cumsum(parts, axis=2)
+    stacked = (sums[:, None, :, :] < levels[None, :, None, None]).sum(axis=3).astype(np.uint8)
+    stacked[stacked >= n_phases] = NOTHING
+    if rows >= 8:
+        stacked[:, -1] = NOTHING  # a line between ranks
+    return stacked.reshape(n_ranks * rows, n_columns), each
+
+
+def square(values: Floats) -> Picture:
+    """Draw a matrix (n, n) of numbers >= 0: the darker, the more; of a large one, sums of neighbours."""
+    values, each = binned(values)
+    most = float(values.max(initial=0.0))
+    pixels = np.ceil(LEVELS * np.sqrt(values / most)).astype(np.uint8) if most else np.zeros(values.shape, np.uint8)
+    return Picture(encode((LEVELS - pixels).astype(np.uint8), _ramp()), values.shape[1], values.shape[0], each)
+
+
+def binned(values: Floats) -> tuple[Floats, int]:
+    """Return a matrix of at most 256 rows, and how many rows and columns have been added up to one."""
+    each = -(-len(values) // 256)
+    if each > 1:
+        edges = np.arange(0, len(values), each)
+        values = np.add.reduceat(np.add.reduceat(values, edges, axis=0), edges, axis=1)
+    return values, each
+
+
+def map_of(owned: Ints, most_pixels: int = 512) -> Picture:
+    """Draw (h, w) ranks, -1 for none, each in its colour of RANK_COLOURS; they repeat where there are more ranks."""
+    height, width = owned.shape
+    each = max(1, most_pixels // max(height, width))
+    pixels = np.where(owned < 0, len(RANK_COLOURS), owned % len(RANK_COLOURS)).astype(np.uint8)
+    large = pixels.repeat(each, axis=0).repeat(each, axis=1)
+    return Picture(encode(large, RANK_COLOURS), large.shape[1], large.shape[0])
+
+
+def _ramp() -> list[str]:
+    """Colours of a matrix, from the most to the least."""
+    stops = np.array([[68, 1, 84], [33, 145, 140], [253, 231, 37]])
+    at = np.linspace(0.0, 2.0, LEVELS)
+    return ["#" + "".join(f"{int(np.interp(x, [0, 1, 2], part)):02x}" for part in stops.T) for x in at]
+
+
+def encode(pixels: NDArray[np.uint8], colours: list[str]) -> bytes:
+    """A PNG of (rows, columns) indices of at most 15 colours; the index behind the last one is transparent."""
+    height, width = pixels.shape
+    padded = np.pad(pixels, ((0, 0), (0, width % 2)))
+    packed = padded[:, 0::2] << 4 | padded[:, 1::2]
+    lines = np.hstack([np.zeros((height, 1), np.uint8), packed])  # each begins with the number of its filter: none
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", width, height, 4, 3, 0, 0, 0),
+        b"PLTE": b"".join(bytes.fromhex(colour[1:]) for colour in [*colours, "#000000"]),
+        b"tRNS": b"\xff" * len(colours) + b"\x00",
+        b"IDAT": zlib.compress(lines.tobytes(), 9),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks.items()
+    )
+
+
+# --- curves ----------------------------------------------------------------------------------------------------------
+
+
+def imbalance(run: Run) -> str:
+    """Draw the imbalance of each call of map_rows, with all rows at home and as it was; "" when there was none."""
+    table = steps(run)[0]
+    table = table[table["driver"] == Driver.ROWS]
+    before, after = table["before"].astype(float), table["after"].astype(float)
+    known = np.concatenate([before, after])
+    known = known[np.isfinite(known)]
+    if not len(known):
+        return ""
+    calls = np.cumsum(table["n"]) - table["n"] + 1
+    most, last = _ceiling(float(known.max())), int(calls[-1])
+
+    def x(call: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (call - 1) / max(1, last - 1)
+
+    parts, y = _levels(most, 4, HEIGHT, lambda value: f"{value:.{0 if most >= 0.08 else 1}%}")
+    for call in sorted({round(1 + (last - 1) * k / 5) for k in range(6)}):
+        parts.append(_text(x(call), HEIGHT - BOTTOM + 18, f"{call:,}"))
+    parts.append(_text((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_rows"))
+    for name, values in (("home", before), ("now", after)):
+        points = [(x(call), y(value)) for call, value in zip(calls, values, strict=True) if math.isfinite(value)]
+        parts.append(_line(name, points))
+    reasons = run.ranks[0].reasons
+    for call, value, acted, reason in zip(calls, before, table["acted"], table["reason"], strict=True):
+        if acted:
+            words = escape(reasons[reason]) if 0 <= reason < len(reasons) else "changed"
+            at = f"{x(call):.1f} {y(value if math.isfinite(value) else 0.0) - 4:.1f}"
+            parts.append(f'<path class="act" d="M{at}l5 -9h-10z"><title>call {call}: {words}</title></path>')
+    key = [
+        ("imbalance with all rows at home", "var(--soft)"),
+        ("as it was", "var(--now)"),
+        ("distribution changed for the following calls", "var(--act)"),
+    ]
+    return _svg(WIDTH, HEIGHT, [_legend(key, LEFT), *parts], "imbalance of each call")
+
+
+def costs(run: Run) -> str:
+    """Draw what the rows cost, rank by rank, relative to their mean; "" when that isn't known of all ranks."""
+    known = sorted(((one.about.rank, one.costs) for one in run.ranks), key=lambda pair: pair[0])
+    if not all(len(mine) and mine.sum() > 0.0 for _, mine in known):
+        return ""
+    many = max(1, POINTS // len(known))
+    shown = [
+        np.interp(np.linspace(0, len(mine) - 1, min(many, len(mine))), np.arange(len(mine)), mine) for _, mine in known
+    ]
+    values = np.concatenate(shown)
+    values /= values.mean()
+    height = HEIGHT - 60
+    parts, y = _levels(_ceiling(float(values.max())), 2, height, lambda value: f"{value:g}")
+    places = LEFT + (WIDTH - LEFT - RIGHT) * np.arange(len(values) + 1) / len(values)
+    parts.append(_line("now", list(zip(np.repeat(places, 2)[1:-1], map(y, np.repeat(values, 2)), strict=True))))
+    begins = np.cumsum([0, *map(len, shown)])
+    for (rank, _), begin in list(zip(known, begins, strict=False))[:: -(-len(known) // 16)]:
+        at = places[begin]
+        parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{height - BOTTOM + 6}"/>')
+        parts.append(_text(at + 3, height - BOTTOM + 18, str(rank), "start"))
+    parts.append(_text((WIDTH + LEFT) / 2, height - 4, "rows, by the rank that owns them"))
+    return _svg(WIDTH, height, parts, "costs of rows")
+
+
+def _levels(most: float, n: int, height: int, words: Callable[[float], str]) -> tuple[list[str], Callable[[float], float]]:
+    """Lines across a curve at n + 1 levels from 0 to `most`; and where a value lies."""
+
+    def y(value: float) -> float:
+        return height - BOTTOM - (height - TOP - BOTTOM) * value / most
+
+    parts = []
+    for k in range(n + 1):
+        at = y(most * k / n)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        parts.append(_text(LEFT - 6, at + 4, words(most * k / n), "end"))
+    return parts, y
+
+
+def _ceiling(value: float) -> float:
+    """The next number 1, 2, 4 or 8 times a power of ten."""
+    if value <= 0.0:
+        return 0.01
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * k for k in (1, 2, 4, 8, 10) if power * k >= value * 0.999)
+
+
+def _svg(width: float, height: float, parts: Iterable[str], label: str) -> str:
+    """Put together a drawing; `label` is for readers who can't see it."""
+    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+
+
+def _text(x: float, y: float, words: str, anchor: str = "middle", kind: str = "") -> str:
+    marked = f' class="{kind}"' if kind else ""
+    return f'<text{marked} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _line(kind: str, points: Places) -> str:
+    return f'<polyline class="{kind}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>'
+
+
+def _legend(entries: Iterable[tuple[str, str]], x: float) -> str:
+    """A line of (words, colour) at the top of a drawing."""
+    parts = []
+    for words, colour in entries:
+        parts.append(f'<rect x="{x:.0f}" y="4" width="12" height="12" style="fill:{colour}"/>')
+        parts.append(_text(x + 17, 14, words, "start"))
+        x += 34 + 6.4 * len(words)
+    return "".join(parts)
+
+
+# --- graphs of flows -------------------------------------------------------------------------------------------------
+
+
+def flows(moved: Floats, unit: str, edges: Edges) -> str:
+    """Draw how much each rank gave to each other as arrows; "" for many ranks, or when nothing has moved.
+
+    moved : (P, P) from the row's rank to the column's; edges : (E, 2) of the process graph, grey lines; none: a ring.
+    """
+    size = len(moved)
+    on_graph = set(edges.ravel().tolist()) == set(range(size))
+    if not 2 <= size <= (MOST_ON_A_GRAPH if on_graph else MOST_ON_A_RING) or not moved.any():
+        return ""
+    places, height = _fit(layout(size, edges) if on_graph else _ring(size))
+    radius = 15.0 if size <= 16 else 11.0
+    parts = [
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="13" markerHeight="13" '
+        'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z"/></marker></defs>'
+    ]
+    for one, other in edges.tolist() if on_graph else []:
+        (x1, y1), (x2, y2) = places[one], places[other]
+        parts.append(f'<line class="grid" x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}"/>')
+    most = float(moved.max())
+    for giver, receiver in np.argwhere((moved > 0) & ~np.eye(size, dtype=bool)).tolist():
+        amount = float(moved[giver, receiver])
+        words = f"{giver} to {receiver}: {amount:,.0f} {unit}"
+        parts.append(_arrow(places[giver], places[receiver], radius, amount / most, words))
+    for rank, (x, y) in enumerate(places):
+        parts.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="{radius:g}"/>{_text(x, y + 4, str(rank), kind="rank")}')
+    return _svg(FLOWS_WIDTH, height, parts, f"{unit} between ranks")
+
+
+def layout(size: int, edges: Edges) -> Places:
+    """Places of the ranks of a process graph, in any unit: meshes and tori as they are, others by Kamada and Kawai.
+
+    T. Kamada, S. Kawai, An algorithm for drawing general undirected graphs, Information Processing Letters 31, 1989.
+    """
+    mine = {(min(edge), max(edge)) for edge in edges.tolist()}
+    for rows in range(math.isqrt(size), 0, -1):
+        for periodic in (False, True):
+            if size % rows or (periodic and rows == 1):  # a ring is drawn as one
+                continue
+            tails, heads = mesh(rows, size // rows, periodic=periodic).edges()
+            if mine == {(min(edge), max(edge)) for edge in zip(tails.tolist(), heads.tolist(), strict=True)}:
+                return [(float(rank % (size // rows)), float(rank // (size // rows))) for rank in range(size)]
+    graph = nx.Graph(list(mine))
+    if not nx.is_connected(graph):
+        return _ring(size)
+    found = nx.kamada_kawai_layout(graph)
+    return [(float(found[rank][0]), float(found[rank][1])) for rank in range(size)]
+
+
+def _ring(size: int) -> Places:
+    angles = 2 * np.pi * np.arange(size) / size - np.pi / 2
+    return [(math.cos(angle), math.sin(angle)) for angle in angles]
+
+
+def _fit(places: Places) -> tuple[Places, int]:
+    """Fit places into the width; and the height that they need."""
+    array = np.array(places)
+    array -= array.min(axis=0)
+    spans = np.maximum(array.max(axis=0), 1e-9)
+    scale = (FLOWS_WIDTH - 2 * FLOWS_MARGIN) / float(spans.max())
+    height = round(float(spans[1]) * scale) + 2 * FLOWS_MARGIN
+    if height < FLOWS_WIDTH // 3:  # room for bent arrows
+        array[:, 1] += (FLOWS_WIDTH // 3 - height) / 2 / scale
+        height = FLOWS_WIDTH // 3
+    array[:, 0] += (float(spans.max()) - spans[0]) / 2
+    return [(FLOWS_MARGIN + scale * x, FLOWS_MARGIN + scale * y) for x, y in array.tolist()], height
+
+
+def _arrow(begin: tuple[float, float], end: tuple[float, float], radius: float, part: float, words: str) -> str:
+    """A bent arrow, so that those there and back don't lie on each other."""
+    dx, dy = end[0] - begin[0], end[1] - begin[1]
+    length = math.hypot(dx, dy)
+    ux, uy = dx / length, dy / length
+    x1, y1 = begin[0] + (radius + 2) * ux, begin[1] + (radius + 2) * uy
+    x2, y2 = end[0] - (radius + 4) * ux, end[1] - (radius + 4) * uy
+    cx, cy = (x1 + x2) / 2 - 0.16 * length * uy, (y1 + y2) / 2 + 0.16 * length * ux
+    return (
+        f'<path class="flow" marker-end="url(#tip)" stroke-width="{1 + 5 * part:.1f}" '
+        f'd="M{x1:.0f} {y1:.0f}Q{cx:.0f} {cy:.0f} {x2:.0f} {y2:.0f}"><title>{escape(words)}</title></path>'
+    )
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def svg_files(run: Run) -> Iterator[tuple[str, str]]:
+    """(name, SVG) of each figure that there is something to show in."""
+    made = {"strip": strips([("", run, 0.0, run.seconds)]), "imbalance": imbalance(run), "costs": costs(run)}
+    owned = owners(run)
+    if (owned >= 0).any():
+        picture, few = map_of(owned), run.size <= len(RANK_COLOURS)
+        key = [(f"rank {rank}", RANK_COLOURS[rank]) for rank in range(run.size)] if few else []
+        width = max(picture.width, 70 * len(key))
+        made["map"] = _svg(width, picture.height + 26, [_legend(key, 0), _image(picture, 0, 26)], "the rank of each place")
+    for way in Way:
+        moved, name = matrix(run, way), way.name.lower() + "s"
+        if moved.any():
+            made[name] = _matrix(moved, WAYS[way])
+            made[f"{name}_graph"] = flows(moved, UNITS[way], edges_of(run, way))
+    for name, svg in made.items():
+        if svg:
+            yield f"{name}.svg", standalone(svg)
+
+
+def edges_of(run: Run, way: Way) -> Edges:
+    """(E, 2) edges on which work of this kind moves: those of the process graph for rows, none for others."""
+    edges = np.concatenate([one.edges for one in run.ranks])  # the graph is known to one rank
+    return edges if way in (Way.LOAN, Way.GIFT) else edges[:0]
+
+
+def strips(shown: Sequence[tuple[str, Run, float, float]], names: dict[Phase, str] = NAMES) -> str:
+    """Draw strips below each other on one axis of time: (title, run, its first second, its last second)."""
+    longest = max(end - begin for _, _, begin, end in shown) or 1.0
+    totals = np.sum([run.totals.sum(axis=0) for _, run, _, _ in shown], axis=0)
+    parts = [_legend([(names[one], COLOURS[one]) for one in Phase if totals[one] > 0.005 * totals.sum()], LEFT)]
+    y, scale = 24.0, (WIDTH - LEFT - RIGHT) / longest
+    for title, run, begin, end in shown:
+        y += 22 if title else 6
+        parts.append(_text(LEFT, y - 6, title, "start", "rank"))
+        height = min(24 * len(run.ranks), 480)
+        picture = strip(timeline(run, COLUMNS, begin, end))
+        parts.append(_image(picture, LEFT, y, scale * (end - begin), height))
+        for k, one in enumerate(run.ranks if len(run.ranks) <= 40 else []):
+            parts.append(_text(LEFT - 6, y + height * (k + 0.5) / len(run.ranks) + 4, f"rank {one.about.rank}", "end"))
+        y += height
+    step = _ceiling(longest / 8)
+    for k in range(int(longest / step * 1.0001) + 1):
+        x = LEFT + scale * step * k
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{y + 5:.1f}"/>')
+        parts.append(_text(x, y + 18, f"{k * step:.6g}"))
+    parts.append(_text((WIDTH + LEFT) / 2, y + 34, "seconds"))
+    return _svg(WIDTH, y + 40, parts, "what each rank did when")
+
+
+def _matrix(moved: Floats, words: str) -> str:
+    picture, side, left = square(moved), 400, 60
+    size = len(moved)
+    parts = [_image(picture, left, 24, side, side)]
+    parts.append(_text(left + side / 2, 14, f"{words}; up to {binned(moved)[0].max():,.0f}"))
+    for rank in range(0, size, max(1, -(-size // 16))):
+        at = side * (rank + 0.5) / size
+        parts += [_text(left - 6, 28 + at, str(rank), "end"), _text(left + at, side + 40, str(rank))]
+    parts.append(_text(left + side / 2, side + 58, "to rank"))
+    parts.append(f'<g transform="translate(14 {24 + side / 2:g}) rotate(-90)">{_text(0, 0, "from rank")}</g>')
+    return _svg(left + side + 10, side + 64, parts, words)
+
+
+def _image(picture: Picture, x: float, y: float, width: float = 0.0, height: float = 0.0) -> str:
+    return (
+        f'<image x="{x:g}" y="{y:g}" width="{width or picture.width:.1f}" height="{height or picture.height:.1f}" '
+        f'preserveAspectRatio="none" style="image-rendering:pixelated" href="{picture.url}"/>'
+    )
+
+
+def standalone(svg: str) -> str:
+    """Make a file of a drawing, with its share of the page's style."""
+    width, height = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0].split()
+    lines = style().splitlines()
+    css = "".join([lines[0], *(line for line in lines if line.startswith("svg"))])
+    head, _, drawn = svg.removeprefix("<svg").partition(">")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"{head}><style>{css}</style>'
+        f'<rect width="100%" height="100%" fill="#fff"/>{drawn}\n'
+    )
+
+
+def style() -> str:
+    """Read the style sheet of the page."""
+    return resources.files("lb_mpi.report").joinpath("page.css").read_text()
+
+
+# --- the page ----------------------------------------------------------------------------------------------------------
+
 
 MOST_LINES = 200  # of a table
 MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
@@ -50,7 +472,7 @@ def page(run: Run) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{title}</title><style>{figures.style()}</style></head>"
+        f"<title>{title}</title><style>{style()}</style></head>"
         f"<body>{''.join(parts)}<script>{script}</script></body></html>\n"
     )
 
@@ -103,7 +525,7 @@ def _strips(run: Run) -> str:
     for number, one in enumerate(starts):
         if run.earlier:
             parts.append(f"<h3>Start {number + 1}: {one.size:,} ranks, {seconds(one.seconds)}</h3>")
-        parts.append(_strip(one))
+        parts.append(_strip_of(one))
     lines = [
         [str(number + 1), seconds(max(0.0, it.began_s)), seconds(it.ended_s - it.began_s) if it.what == SAVE else "",
          it.what, str(it.rank) if it.rank >= 0 else "", it.words]
@@ -116,8 +538,8 @@ def _strips(run: Run) -> str:
     return "".join(parts)
 
 
-def _strip(run: Run) -> str:
-    picture = figures.strip(run)
+def _strip_of(run: Run) -> str:
+    picture = strip(timeline(run, COLUMNS))
     each = picture.each
     shown = run.ranks[::each]
     firsts = [
@@ -151,14 +573,14 @@ def _calls(run: Run) -> str:
     if not steps(run).size:
         return ""
     parts = ["<h2>Calls, and what was decided</h2>"]
-    if chart := figures.imbalance(run):
+    if chart := imbalance(run):
         parts.append(
             f'<figure class="chart">{chart}</figure>'
             '<p class="soft">Imbalance: time of the slowest rank / time at perfect balance, minus 1.</p>'
         )
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "at home", "as it was", "decision"]
     parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).html("reason"))
-    if chart := figures.costs(run):
+    if chart := costs(run):
         parts.append(
             f'<figure class="chart">{chart}</figure>'
             '<p class="soft">Most recently measured cost of each row, relative to the mean.</p>'
@@ -197,12 +619,12 @@ def _moves(run: Run) -> str:
         moved = matrix(run, way)
         if not moved.any():
             continue
-        picture = figures.square(moved)
+        picture = square(moved)
         data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": UNITS[way]}
         if len(moved) <= MOST_VALUES:
             data["values"] = moved.astype(int).tolist()
-        chart = figures.flows(moved, UNITS[way], figures.edges_of(run, way))
-        top = figures.binned(moved)[0].max()
+        chart = flows(moved, UNITS[way], edges_of(run, way))
+        top = binned(moved)[0].max()
         caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, white: none."
         if picture.each > 1:
             caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
@@ -235,7 +657,7 @@ def _map(run: Run) -> str:
         parts = [float((owned == rank).sum() / (owned >= 0).sum()) for rank in ranks]
         names = [f"rank {rank}: {percent(part)}" for rank, part in zip(ranks, parts, strict=True)]
         legend, more = _key(zip(names, [RANK_COLOURS[rank] for rank in ranks], strict=True)), ""
-    picture = figures.map_of(owned)
+    picture = map_of(owned)
     return (
         f'<h2>The part of each rank</h2>{legend}<figure class="map">'
         f'<img alt="{words}" width="{picture.width}" height="{picture.height}" src="{picture.url}">'

@@ -8,23 +8,23 @@ longest time that a rank spent in lb_mpi, and u_r the useful time of rank r, the
     load balance             mean u / max u
     communication efficiency max u / T
 
-They count seconds, however fast a rank is.  The lower bound counts speeds as well: work / sum of the ranks' speeds.
+They count seconds, however fast a rank is.  The lower bound counts speeds as well: work / sum of the ranks' speeds.  A run
+can also be written as a trace for Perfetto.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.record.events import Driver, Event, Phase, Way
 from lb_mpi.record.launches import END, FILE, Happened, folder_of, parse
-from lb_mpi.record.record import N_PHASES, Rows, coarser
-from lb_mpi.record.store import About, Stored, read
+from lb_mpi.record.record import N_PHASES, About, Rows, Stored, coarser, read
 
 USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # a rank that emulates a slow one would compute while it rests
 SAVE = "save"
@@ -66,7 +66,7 @@ class Happening(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What is known of a run, or of one start of it."""
+    """The records of a run, or of one start of it."""
 
     ranks: list[Stored]  # ordered by host, and by rank on each host
     size: int  # ranks that the run had
@@ -163,7 +163,7 @@ def _saves(kept: list[Stored], offsets_s: list[float]) -> list[Happening]:
 
 
 def _launches(launches: Sequence[Happened], start: int, about: About, offset_s: float) -> list[Happening]:
-    """What launch/run has reported of this start, on its clock; nothing if that was another run than the recorded one."""
+    """Select the notes of launch/run about this start, on its clock; none if they are about another run."""
     if not belongs(launches, about):
         return []
     begin_wall_s = about.wall_s - (about.clock_s + offset_s)
@@ -313,8 +313,8 @@ def matrix(run: Run, way: Way) -> Floats:
     return moved
 
 
-class Drafts(NamedTuple):
-    """What came of all drafts."""
+class DraftCounts(NamedTuple):
+    """The outcome of all drafts."""
 
     n: int  # drafts
     unanswered: int  # for which no rank volunteered
@@ -324,7 +324,7 @@ class Drafts(NamedTuple):
     bytes: float  # that came
 
 
-def drafts(run: Run) -> Drafts | None:
+def drafts(run: Run) -> DraftCounts | None:
     """Sum up all drafts; None when there was none."""
     flows = np.concatenate([one.flows for one in run.ranks])
     flows = flows[flows["way"] == Way.DRAFT]
@@ -334,7 +334,7 @@ def drafts(run: Run) -> Drafts | None:
     moves = np.concatenate([one.moves for one in run.ranks])
     brought = moves[(moves["way"] == Way.DRAFT) & (moves["amount"] > 0.0)]
     median = float(np.median(brought["ended"] - brought["began"])) if len(brought) else float("nan")
-    return Drafts(int(n), int(unanswered), int(n - unanswered - work), int(work), median, float(flows["bytes"].sum()))
+    return DraftCounts(int(n), int(unanswered), int(n - unanswered - work), int(work), median, float(flows["bytes"].sum()))
 
 
 def owners(run: Run) -> Ints:
@@ -355,3 +355,97 @@ def layout_of(run: Run) -> str:
     """In words, how vertices without coordinates were laid out; "" for a domain that has some."""
     words = (one.settings.get("map", {}).get("layout", "") for one in run.ranks)
     return next((str(one) for one in words if one), "")
+
+
+# --- the trace ---------------------------------------------------------------------------------------------------------
+# Perfetto's own format, for https://ui.perfetto.dev: one track per rank, grouped by host; slices are the phases, an arrow is
+# work that moved.  A record has bins of time: a slice is the longest phase of its bins.  Of arrows a record keeps some, and
+# two times of each: a draft begins when it was sent and ends when the work arrived, a loan begins when the rows were lent
+# and ends when their results were back.
+
+
+SEQUENCE = 1  # of packets: all are written by one
+ARROWS = {
+    Way.DRAFT: ("drafted by rank {}", "a part of rank {}'s work"),
+    Way.LOAN: ("{n:.0f} rows lent to rank {}", "{n:.0f} rows back to rank {}"),
+    Way.STEAL: ("{n:.0f} tasks stolen by rank {}", "{n:.0f} tasks of rank {}"),
+    Way.GIFT: ("{n:.0f} rows given to rank {}", "{n:.0f} rows of rank {}"),
+}  # at the begin of an arrow, on the giver, and at its end, on the receiver; the other rank, and how many
+
+
+def trace(run: Run) -> bytes:
+    """Write the trace; ValueError without the package."""
+    try:
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
+        from perfetto.trace_builder.proto_builder import TraceProtoBuilder
+    except ImportError as error:
+        raise ValueError(f"--perfetto needs the package perfetto (pip install 'lb_mpi[perfetto]'): {error}") from None
+    builder = TraceProtoBuilder()
+    tracks = _describe(builder, run)
+    events = sorted(_events(run, tracks, TrackEvent), key=lambda event: event[0])
+    for at, track, kind, name, flow in events:
+        packet = builder.add_packet()
+        packet.timestamp = max(0, round(1e9 * at))
+        packet.trusted_packet_sequence_id = SEQUENCE
+        packet.track_event.type = kind
+        packet.track_event.track_uuid = track
+        if name:
+            packet.track_event.name = name
+        if flow:
+            packet.track_event.flow_ids.append(flow)
+    return bytes(builder.serialize())
+
+
+def slices(one: Stored) -> Iterator[tuple[int, float, float]]:
+    """(phase, begin, end) of bins in a row with the same longest phase; times are those of the rank's own clock."""
+    if not len(one.seconds):
+        return
+    most = one.seconds.argmax(axis=1)
+    firsts = np.flatnonzero(np.diff(most, prepend=-1))
+    ends = np.append(firsts[1:], len(most)) * one.width_s
+    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
+        began = one.about.clock_s + first * one.width_s
+        yield int(most[first]), began, max(began, min(one.about.clock_s + end, one.until))
+
+
+def _describe(builder: Any, run: Run) -> dict[int, int]:
+    """Write a track for each host and, within it, for each of its ranks; the track of each rank."""
+    for k, host in enumerate(run.hosts):
+        packet = builder.add_packet()
+        packet.track_descriptor.uuid = 1 + k
+        packet.track_descriptor.process.pid = 1 + k
+        packet.track_descriptor.process.process_name = host
+    tracks = {}
+    for k, one in enumerate(run.ranks):
+        tracks[one.about.rank] = 1 + len(run.hosts) + k
+        packet = builder.add_packet()
+        packet.track_descriptor.uuid = tracks[one.about.rank]
+        packet.track_descriptor.parent_uuid = 1 + run.hosts.index(one.about.host)
+        packet.track_descriptor.name = f"rank {one.about.rank}"
+        packet.track_descriptor.sibling_order_rank = k
+    return tracks
+
+
+_Event = tuple[float, int, int, str, int]  # seconds, track, type, name, flow (0: none)
+
+
+def _events(run: Run, tracks: dict[int, int], kinds: Any) -> Iterator[_Event]:
+    flow = 0
+    for one, offset_s in zip(run.ranks, run.offsets_s, strict=True):
+        track = tracks[one.about.rank]
+        for phase, began, ended in slices(one):
+            yield began + offset_s, track, kinds.TYPE_SLICE_BEGIN, NAMES[Phase(phase)], 0
+            yield ended + offset_s, track, kinds.TYPE_SLICE_END, "", 0
+        for move in one.moves:
+            other = int(move["other"])
+            if other in tracks and move["amount"] > 0.0 and np.isfinite(move["ended"]):
+                flow += 1
+                ends = (one.about.rank, other) if move["way"] in (Way.LOAN, Way.GIFT) else (other, one.about.rank)
+                times = move["began"] + offset_s, move["ended"] + offset_s
+                names = ARROWS[Way(int(move["way"]))]
+                for at, rank, name, peer in zip(times, ends, names, ends[::-1], strict=True):
+                    yield at, tracks[rank], kinds.TYPE_INSTANT, name.format(peer, n=move["amount"]), flow
+    first = next(iter(tracks.values()))
+    for it in run.happened:
+        at = it.ended_s if it.what == SAVE else it.began_s
+        yield at, tracks.get(it.rank, first), kinds.TYPE_INSTANT, f"{it.what}: {it.words}", 0

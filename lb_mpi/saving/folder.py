@@ -19,24 +19,147 @@ The law, which tests hold against a disk that dies at any operation and forgets 
 
 Against what a disk does later, the manifest is a frame with its CRC, and has length and CRC of each part.  It is
 MessagePack, behind a frame of magic and the version of the format: nothing is unpickled.
+
+`Disk` has the few operations of a save, so that tests can have a disk that dies at any of them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from types import TracebackType
+from typing import IO, Any, NamedTuple, TypeVar
 
 import msgpack
 
 from lb_mpi.checks import integer, show
 from lb_mpi.errors import SaveError
-from lb_mpi.frames import frame, read_frame
-from lb_mpi.saving.disk import Disk
+from lb_mpi.files import frame, read_frame
+
+CHUNK_BYTES = 1 << 20  # read at once
+
+
+class File:
+    """A file that is being written; what is not synced may be lost, or be there in part."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[bytes] = open(path, "xb")  # noqa: SIM115  (closed at the end of the `with` block)
+        self._path = path
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write at the end."""
+        with _naming(self._path):
+            self._file.write(data)
+
+    def sync(self) -> None:
+        """Force to the disk what was written."""
+        with _naming(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _naming(self._path):
+            self._file.close()
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in an OSError: one that is raised while a file is open doesn't say which."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+class Disk:
+    """The real disk.  OSError from all, naming the path."""
+
+    def make_dir(self, path: Path) -> None:
+        """Make a directory and those above it, on the disk when this returns; nothing if it is there."""
+        if not path.is_dir():
+            self.make_dir(path.parent)
+            path.mkdir(exist_ok=True)
+            self.sync_dir(path.parent)
+
+    def names(self, path: Path, *, own: bool = False) -> list[str]:
+        """List what lies in a directory, sorted; nothing if there is none, or a file of that name.
+
+        `own`: it's one that `make_dir` has made.  A link in its place isn't: others have put it there, to be emptied.
+        """
+        if own and path.is_symlink():
+            return []
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def create(self, path: Path) -> File:
+        """Open a new file for writing; FileExistsError if there is one."""
+        return File(path)
+
+    def chunks(self, path: Path) -> Iterator[bytes]:
+        """Read a file, piece by piece."""
+        with open(path, "rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename at once, in place of what is there."""
+        os.replace(old, new)
+
+    def sync_dir(self, path: Path) -> None:
+        """Force to the disk which names the directory has."""
+        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with _naming(path):
+                os.fsync(opened)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system that can't: there, names are written at once
+                raise
+        finally:
+            os.close(opened)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def lock(self, path: Path) -> int:
+        """Lock a file, which is made if there is none; BlockingIOError if another process has it, OSError for a link.
+
+        It is locked until what is returned is given to `unlock`, or the process ends.
+        """
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def unlock(self, locked: int) -> None:
+        """Let others lock the file."""
+        os.close(locked)
+
+
+# --- folder -----------------------------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -49,7 +172,7 @@ _SAVE = re.compile(r"save-([0-9]{8,16})")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
-class Part(NamedTuple):
+class PartFile(NamedTuple):
     """A file of a save, as it was written."""
 
     name: str
@@ -62,11 +185,11 @@ class Saved(NamedTuple):
 
     number: int  # of the step
     meta: dict[str, Any]  # what the caller has given
-    parts: dict[str, Part]  # by name
+    parts: dict[str, PartFile]  # by name
 
 
 class Saves(NamedTuple):
-    """What lies in a folder."""
+    """The saves in a folder."""
 
     whole: list[Saved]  # with a manifest that can be trusted; the newest first
     damaged: list[str]  # the others that have a manifest, in words
@@ -107,7 +230,7 @@ class Folder:
         self._distrusted.discard(number)
         self._disk.make_dir(self._place(number))
 
-    def write(self, number: int, name: str, chunks: Iterable[bytes | memoryview]) -> Part:
+    def write(self, number: int, name: str, chunks: Iterable[bytes | memoryview]) -> PartFile:
         """Write a part: on the disk when this returns."""
         if not _PART.fullmatch(name) or name in (MANIFEST, DRAFT):
             raise ValueError(f"part = {show(name)}: expected letters, digits, and any of _.-")
@@ -117,9 +240,9 @@ class Folder:
                 file.write(chunk)
                 n_bytes, crc = n_bytes + memoryview(chunk).nbytes, zlib.crc32(chunk, crc)
             file.sync()
-        return Part(name, n_bytes, crc)
+        return PartFile(name, n_bytes, crc)
 
-    def commit(self, number: int, meta: Mapping[str, Any], parts: Sequence[Part]) -> None:
+    def commit(self, number: int, meta: Mapping[str, Any], parts: Sequence[PartFile]) -> None:
         """Make it a save, of all these parts; then remove what is not among the last two.
 
         `meta` is of None, bool, int, float, str, bytes, and of lists and dicts of such.
@@ -212,7 +335,7 @@ class Folder:
             raise ValueError(f"{path} is of a save of {kind}: expected one of {self.kind} (choose another folder)")
         if found != number:
             raise SaveError(f"{path}: belongs to save {found}")
-        return Saved(number, meta, {name: Part(name, n_bytes, crc) for name, n_bytes, crc in parts})
+        return Saved(number, meta, {name: PartFile(name, n_bytes, crc) for name, n_bytes, crc in parts})
 
     def _trusted(self) -> list[Saved]:
         return [saved for saved in self.saves().whole if saved.number not in self._distrusted]

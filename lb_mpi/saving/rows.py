@@ -5,7 +5,21 @@
           arrays   for each name the bytes of a .npy file without rows: dtype, and shape of a row
           options  what the caller has given
 
-A reader takes rows begin..end-1 of all, whoever has written them: their number of ranks may be another.
+A reader reads rows begin..end-1 of all, whichever ranks wrote them: their number may be another.
+
+At the end, generators move rows from the ranks that hold them to blocks in global order, and back.   (pure)
+
+Rank r's block is the rows bounds[r]..bounds[r+1]-1.  Each rank runs one of the generators below.  It gives the exchanges
+that are to be made, is sent the rows that have come, and returns its arrays.
+
+The law
+-------
+- All ranks make the same exchanges in the same order, and what one sends to another is as much as that one expects.
+- So counts go first: one row for each rank.  Where rows are wanted, their numbers go next, and then each array in turn.
+- In an exchange rows stand by rank, those for (from) rank 0 first, and among those of one rank in the order of the numbers.
+- Blocks: row k is at place k - bounds[r] of block r, and each place is filled once.  Where it isn't, the block's rank
+  raises ValueError before any array is sent, with the first such row.
+- Back: rank r has the rows of its index in that order, though several ranks may want the same ones.
 """
 
 from __future__ import annotations
@@ -13,15 +27,16 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.checks import show
-from lb_mpi.saving.folder import Folder, Part, Saved
+from lb_mpi.graph import Ints
+from lb_mpi.saving.folder import Folder, PartFile, Saved
 
 KIND = "rows"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
@@ -92,7 +107,7 @@ def n_rows(saved: Saved) -> int:
     return sum(saved.meta["rows"])
 
 
-def write_rows(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[Part]:
+def write_rows(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[PartFile]:
     """Write this rank's parts."""
     return [folder.write(step, _file(name, rank), npy(array)) for name, array in arrays.items()]
 
@@ -131,3 +146,71 @@ def _read(folder: Folder, saved: Saved, name: str, begin: int, end: int) -> NDAr
 
 def _file(name: str, rank: int) -> str:
     return f"{name}-{rank:04d}.npy"
+
+
+# --- reorder ----------------------------------------------------------------------------------------------------------
+
+
+class Exchange(NamedTuple):
+    """The rows that a rank sends, and the number that it receives."""
+
+    rows: NDArray[Any]  # (sum of sent, ...) those for rank 0 first
+    sent: Ints  # (size,) rows for each rank
+    came: Ints  # (size,) rows from each rank
+
+
+Exchanges = Generator[Exchange, NDArray[Any], Arrays]
+
+
+def starts(counts: Ints) -> Ints:
+    """Return where the rows for (from) each rank begin, (size,)."""
+    return np.cumsum(counts) - counts
+
+
+def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges:
+    """Return the rows of this rank's block, from wherever they are.
+
+    `index`: (n,) the global number of each row that this rank has, within bounds; arrays are (n, ...).  ValueError, on
+    one rank at least, unless each row of all is there once.
+    """
+    order, sent = _by_owner(index, bounds)
+    came = yield _counts(sent)
+    numbers = yield Exchange(index[order], sent, came)
+    n = int(bounds[rank + 1] - bounds[rank])
+    places = numbers - bounds[rank]
+    times = np.bincount(places, minlength=n)
+    if len(wrong := np.flatnonzero(times != 1)):
+        number, times_there = int(wrong[0] + bounds[rank]), int(times[wrong[0]])
+        raise ValueError(f"index: row {number} is there {times_there} times on all ranks together: expected once")
+    blocks = {}
+    for name, array in arrays.items():
+        block = np.empty((n, *array.shape[1:]), array.dtype)
+        block[places] = yield Exchange(array[order], sent, came)
+        blocks[name] = block
+    return blocks
+
+
+def from_blocks(rank: int, index: Ints, bounds: Ints, blocks: Arrays) -> Exchanges:
+    """Return the rows `index` (n,), within bounds, from the blocks that all ranks have."""
+    order, wanted = _by_owner(index, bounds)
+    asked = yield _counts(wanted)
+    numbers = yield Exchange(index[order], wanted, asked)
+    places = numbers - bounds[rank]
+    arrays = {}
+    for name, block in blocks.items():
+        array = np.empty((len(index), *block.shape[1:]), block.dtype)
+        array[order] = yield Exchange(block[places], asked, wanted)
+        arrays[name] = array
+    return arrays
+
+
+def _by_owner(index: Ints, bounds: Ints) -> tuple[Ints, Ints]:
+    """An order of the rows in which each rank's stand together, and how many it has."""
+    owner = np.searchsorted(bounds, index, side="right") - 1
+    return np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(bounds) - 1)
+
+
+def _counts(counts: Ints) -> Exchange:
+    """Tell each rank its count."""
+    once = np.ones_like(counts)
+    return Exchange(counts, once, once)

@@ -112,7 +112,7 @@ def check_bound(bound: object) -> Bound | None:
 
 
 class Sharing:
-    """What one rank sends the others of its `bound`, and receives of theirs: the table above."""
+    """The exchange of `bound` between one rank and the others: the table above."""
 
     def __init__(self, rank: int, size: int, bound: Bound) -> None:
         self.rank, self.bound = rank, bound
@@ -128,7 +128,7 @@ class Sharing:
         self.bound._take(value)
 
     def send(self) -> list[Send]:
-        """What the neighbours are to receive, once a turn, when all that had arrived is served."""
+        """Return the messages to the neighbours, once a turn, when all that had arrived is served."""
         best = self.bound.best
         behind = [rank for rank, value in self.known.items() if self.bound._is_better(best, value)]
         self.known.update(dict.fromkeys(behind, best))

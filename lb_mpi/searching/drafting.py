@@ -45,7 +45,7 @@ PATIENCE = 4
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """The kinds of messages."""
 
     DRAFTING = 1
     REJECT = 2
@@ -181,12 +181,12 @@ class Drafting:
 
     @property
     def route(self) -> Literal["ring"]:
-        """How drafts travel."""
+        """The route of drafts."""
         return "ring"
 
     @property
     def wake_at(self) -> float:
-        """When there is something to do even if no message arrives (inf: never)."""
+        """The time of the next action even if no message arrives (inf: never)."""
         return self.not_before if self.state is State.IDLE and self.may_draft else math.inf
 
     @property

@@ -24,7 +24,7 @@ METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
 
 
 class Options(NamedTuple):
-    """What can be set about a search; times in seconds, loads in the unit of `problem.load()`."""
+    """The settings of a search; times in seconds, loads in the unit of `problem.load()`."""
 
     threshold: float = 0.125  # J of the paper: only a load above it is split
     pause_s: tuple[float, float] = (1e-4, 1e-2)  # shortest and longest pause before drafting again

@@ -55,8 +55,8 @@ _RECEIPT = struct.Struct("<iqqd")
 _N_BYTES = struct.Struct("<q")
 
 
-class State(IntEnum):
-    """How far a rank has come with a save."""
+class SaveState(IntEnum):
+    """The progress of a rank with a save."""
 
     RUNNING = 0
     COUNTING = 1
@@ -85,7 +85,7 @@ class Cut:
         self.rank, self.every_s = rank, every_s
         self.below = [other for other in neighbours(rank, size) if other > rank]
         self.above = next((other for other in neighbours(rank, size) if other < rank), None)
-        self.state = State.RUNNING
+        self.state = SaveState.RUNNING
         self.number = 0  # of the save at hand, or of the last one
         self.under_way = 0  # WORK messages that this rank has sent less those that have come to it
         self.at = every_s  # when the next save is to begin, at rank 0
@@ -97,22 +97,22 @@ class Cut:
     @property
     def paused(self) -> bool:
         """This rank has to keep still."""
-        return self.state is not State.RUNNING
+        return self.state is not SaveState.RUNNING
 
     @property
     def to_write(self) -> bool:
         """The driver is to write this rank's state."""
-        return self.state is State.WRITING and self.rank in self._awaited
+        return self.state is SaveState.WRITING and self.rank in self._awaited
 
     @property
     def to_open(self) -> bool:
         """All keep still, and the driver (of rank 0) is to make room for what they will write."""
-        return self.state is State.OPENING
+        return self.state is SaveState.OPENING
 
     @property
     def to_commit(self) -> bool:
         """All is written, and the driver (of rank 0) is to commit it, unless a rank couldn't."""
-        return self.state is State.COMMITTING
+        return self.state is SaveState.COMMITTING
 
     def begin(self) -> list[Send]:
         """Begin a save, at rank 0; nothing happens when one is at hand."""
@@ -129,30 +129,30 @@ class Cut:
             self._from_below(message)
             return []
         if source == self.above:
-            if kind is Kind.PAUSE and self.state is State.RUNNING and number > self.number:
+            if kind is Kind.PAUSE and self.state is SaveState.RUNNING and number > self.number:
                 return self._pause(number)
-            if number == self.number and kind is Kind.WRITE and self.state is State.COUNTING:
+            if number == self.number and kind is Kind.WRITE and self.state is SaveState.COUNTING:
                 return self._write()
-            if number == self.number and kind is Kind.GO and self.state in (State.COUNTING, State.WRITTEN):
+            if number == self.number and kind is Kind.GO and self.state in (SaveState.COUNTING, SaveState.WRITTEN):
                 return self._go()
         raise self._impossible(message)
 
     def settle(self) -> list[Send]:
         """All that had arrived is served: report what is new."""
-        if self.state is State.COUNTING and len(self._counted) == len(self.below):
+        if self.state is SaveState.COUNTING and len(self._counted) == len(self.below):
             total = self.under_way + sum(self._counted.values())
             if self.above is None:
-                self.state = State.OPENING if total == 0 else State.COUNTING
+                self.state = SaveState.OPENING if total == 0 else SaveState.COUNTING
                 return []
             if total != self._sent:
                 self._sent = total
                 return [(self.above, Message(Kind.COUNT, self.rank, self.number, total))]
-        if self.state is State.WRITING and not self._awaited:
+        if self.state is SaveState.WRITING and not self._awaited:
             if self.above is not None:
-                self.state = State.WRITTEN
+                self.state = SaveState.WRITTEN
                 well, receipts = int(self.receipts is not None), self.receipts or b""
                 return [(self.above, Message(Kind.WRITTEN, self.rank, self.number, well, payload=receipts))]
-            self.state = State.COMMITTING
+            self.state = SaveState.COMMITTING
         return []
 
     def opened(self, well: bool, now: float) -> list[Send]:
@@ -169,25 +169,25 @@ class Cut:
         return self._go()
 
     def _pause(self, number: int) -> list[Send]:
-        self.state, self.number = State.COUNTING, number
+        self.state, self.number = SaveState.COUNTING, number
         self._counted, self._sent = {}, None
         return self._to_below(Kind.PAUSE)
 
     def _write(self) -> list[Send]:
-        self.state, self.receipts, self._awaited = State.WRITING, b"", {self.rank, *self.below}
+        self.state, self.receipts, self._awaited = SaveState.WRITING, b"", {self.rank, *self.below}
         return self._to_below(Kind.WRITE)
 
     def _go(self) -> list[Send]:
-        self.state = State.RUNNING
+        self.state = SaveState.RUNNING
         return self._to_below(Kind.GO)
 
     def _to_below(self, kind: Kind) -> list[Send]:
         return [(rank, Message(kind, self.rank, self.number)) for rank in self.below]
 
     def _from_below(self, message: Message) -> None:
-        if self.state is State.COUNTING and message.kind is Kind.COUNT:
+        if self.state is SaveState.COUNTING and message.kind is Kind.COUNT:
             self._counted[message.source] = message.pid
-        elif self.state is State.WRITING and message.source in self._awaited and message.kind is Kind.WRITTEN:
+        elif self.state is SaveState.WRITING and message.source in self._awaited and message.kind is Kind.WRITTEN:
             self._add(message.source, message.payload if message.pid else None)
         else:
             raise self._impossible(message)
@@ -219,7 +219,7 @@ def unpack_parts(packed: bytes) -> list[bytes]:
 
 
 class Receipt(NamedTuple):
-    """What one rank has written for a save."""
+    """The file that one rank has written for a save."""
 
     rank: int
     n_bytes: int
@@ -228,7 +228,7 @@ class Receipt(NamedTuple):
 
 
 class Store(Protocol):
-    """Where a search is saved; the driver's.  It never raises, but warns the user."""
+    """The place that a search is saved to; the driver's.  It never raises, but warns the user."""
 
     def open(self, number: int) -> bool:
         """Make room for the save `number`, on rank 0, before any rank writes; False when it can't be."""
@@ -272,8 +272,8 @@ class Commit(NamedTuple):
         store.commit(self.number, self.receipts)
 
 
-class Saved(NamedTuple):
-    """What a search goes on from."""
+class SavedSearch(NamedTuple):
+    """The states that a search goes on from."""
 
     states: Sequence[bytes]  # of all ranks that were there when it was saved
     mine: Sequence[int]  # which of them this rank takes in hand
@@ -281,13 +281,13 @@ class Saved(NamedTuple):
     best: float | None  # of the bound that is shared; None: not known
 
 
-def share(written: Sequence[bytes], rank: int, size: int) -> Saved:
-    """What rank `rank` of `size` goes on from, of all that was written."""
+def share(written: Sequence[bytes], rank: int, size: int) -> SavedSearch:
+    """Select the states that rank `rank` of `size` goes on from, of all that were written."""
     parts, mine = [unpack_parts(each) for each in written], range(rank, len(written), size)
-    return Saved([each[0] for each in parts], mine, [part for index in mine for part in parts[index][1:]], None)
+    return SavedSearch([each[0] for each in parts], mine, [part for index in mine for part in parts[index][1:]], None)
 
 
-class Saves:
+class SearchSaves:
     """The saves of one rank's search, every `every_s` seconds (inf: only when `stop` is called)."""
 
     def __init__(self, rank: int, size: int, every_s: float) -> None:

@@ -1,6 +1,6 @@
 """One rank of a search: its problem, drafting, termination, the bound that is shared, saves, turn by turn.   (pure)
 
-A `Searcher` is an actor (`lb_mpi.actor`).  Its jobs are
+A `Searcher` is an actor (`lb_mpi.virtual`).  Its jobs are
 
     Work()                      a quantum of `problem.work`; the result: the units that were done
     Open, Write, Commit         of a search that is saved: job.run(store)
@@ -39,7 +39,7 @@ from lb_mpi.searching.bound import Bound, Sharing
 from lb_mpi.searching.drafting import MOVES, NOBODY, Drafting, Kind, Message, Pause, Send, Terms
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.problem import Problem, outgoing
-from lb_mpi.searching.saves import KINDS, Commit, Open, Saved, Saves, Write, pack_parts
+from lb_mpi.searching.saves import KINDS, Commit, Open, SavedSearch, SearchSaves, Write, pack_parts
 from lb_mpi.searching.termination import Scholten, Termination, Token
 from lb_mpi.searching.walking import Walking, children, parent
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class Reason(IntEnum):
-    """Why a search is over."""
+    """The reason for which a search is over."""
 
     EXHAUSTED = 0
     FOUND = 1
@@ -66,7 +66,7 @@ Job = Work | Open | Write | Commit
 
 
 class Report(NamedTuple):
-    """What a rank says of itself while it works."""
+    """The report of a rank on itself while it works."""
 
     units: int  # units of work done so far
     load: float  # problem.load()
@@ -125,7 +125,7 @@ class Searcher:
     def __init__(
         self,
         rank: int, ring: Sequence[int], problem: Problem, options: Options, bound: Bound | None = None,
-        saved: Saved | None = None,
+        saved: SavedSearch | None = None,
     ) -> None:  # fmt: skip
         rng = random.Random(options.seed * 1_000_003 + rank)
         self.size, self.problem, self.options = len(ring), problem, options
@@ -138,11 +138,11 @@ class Searcher:
             self.drafting = Drafting(rank, successor, problem, Terms(options.threshold, pauses[0], once))
             self.termination = Termination(initiator=rank == ROOT, alone=self.size == 1, pause=pauses[1])
         else:
-            terms = walking.Terms(options.threshold, rng.randrange, once=once)
+            terms = walking.WalkTerms(options.threshold, rng.randrange, once=once)
             self.drafting = Walking(rank, self.size, problem, terms)
             self.termination = Scholten(rank, self.size)
         self.sharing = None if bound is None else Sharing(rank, self.size, bound)
-        self.saves = None if options.save_every_s is None else Saves(rank, self.size, options.save_every_s)
+        self.saves = None if options.save_every_s is None else SearchSaves(rank, self.size, options.save_every_s)
         self.units = 0  # of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first that the problem has raised here
@@ -177,7 +177,7 @@ class Searcher:
 
     @property
     def job(self) -> Job | None:
-        """What a save needs; else a quantum, if there was work in hand after the last turn."""
+        """The job of a save; else a quantum, if there was work in hand after the last turn."""
         if self.over:
             return None
         if self.saves is not None and self.saves.job is not None:
@@ -191,7 +191,7 @@ class Searcher:
 
     @property
     def wake_at(self) -> float:
-        """When a rank without a job has something to do even if no message arrives (inf: never)."""
+        """The time of the next action of a rank without a job even if no message arrives (inf: never)."""
         if self.over or self._finished:
             return math.inf
         if self.error is not None:
@@ -254,7 +254,7 @@ class Searcher:
         walked = self.drafting.kept if isinstance(self.drafting, Walking) else []
         return pack_parts([state, *self.saves.kept, *walked])
 
-    def _resume(self, saved: Saved) -> None:
+    def _resume(self, saved: SavedSearch) -> None:
         assert self.saves is not None
         self.problem.resume(saved.states, saved.mine)  # type: ignore[attr-defined]
         self.saves.kept += saved.kept
@@ -294,7 +294,7 @@ class Searcher:
         return sends
 
     def _owned(self) -> list[Send]:
-        """What belongs to other ranks; SearchError for a rank that there isn't."""
+        """Select what belongs to other ranks; SearchError for a rank that does not exist."""
         sends = outgoing(self.problem)
         for to, _ in sends:
             if not 0 <= to < self.size or to == self.rank:
@@ -303,7 +303,7 @@ class Searcher:
         return [(to, Message(Kind.OWNED, self.rank, pid=self.rank, payload=payload)) for to, payload in sends]
 
     def _conclude(self, active: bool, now: float) -> list[Send]:
-        """What the termination has to send at the end of a turn."""
+        """Return the messages of the termination at the end of a turn."""
         if self.termination.route == "random":
             return self.termination.settle(active)
         token = self.termination.settle(active, now)
@@ -370,7 +370,7 @@ class Searcher:
 
 
 class DraftRecord:
-    """What comes of the drafts of `rank`; `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
+    """The outcome of the drafts of `rank`; `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
 
     A draft has one Move: from when it was sent until it was answered, with the volunteer and what has come (1 part, or
     nothing: no rank volunteered, or the volunteer had nothing left).

@@ -31,7 +31,7 @@ TREE_BYTES = 120_000  # a fresh UnbalancedTreeSearch
 
 
 class SimulatedSearch(NamedTuple):
-    """What a simulated search did."""
+    """The result of a simulated search."""
 
     value: Any  # the merged result of all ranks
     reason: Reason
@@ -46,7 +46,7 @@ class SimulatedSearch(NamedTuple):
 
 
 class Slot:
-    """What the simulation keeps of one rank."""
+    """The data that the simulation keeps of one rank."""
 
     def __init__(self, speed: float, unit_s: float, quantum_s: float, drafts: DraftRecord | None) -> None:
         self.speed, self.drafts = speed, drafts
@@ -107,7 +107,7 @@ class Simulation(Virtual[Message, Job]):
 
     @property
     def over_at(self) -> float:
-        """When the last rank knew that it is over."""
+        """The time at which the last rank knew that the search is over."""
         return max(self.ended_s)
 
     def begin(self, rank: int, job: Job) -> float:

@@ -1,4 +1,4 @@
-"""When is everybody done?  Safra's token on the ring, and Dijkstra and Scholten's tree on a random route.   (pure)
+"""Termination detection: Safra's token on the ring, and Dijkstra and Scholten's tree on a random route.   (pure)
 
 Sources: Dijkstra, "Shmuel Safra's version of termination detection" (EWD998, 1987); Dijkstra, Scholten, "Termination
 detection for diffusing computations" (Information Processing Letters 11, 1980).
@@ -91,7 +91,7 @@ class Termination:
 
     @property
     def wake_at(self) -> float:
-        """When there is something to do even if no message arrives (inf: never)."""
+        """The time of the next action even if no message arrives (inf: never)."""
         return self.not_before if self.token is not None else math.inf
 
     def sent(self) -> None:
@@ -146,7 +146,7 @@ class Scholten:
 
     @property
     def wake_at(self) -> float:
-        """When there is something to do even if no message arrives: never."""
+        """The time of the next action even if no message arrives: never."""
         return math.inf
 
     def sent(self) -> None:

@@ -149,7 +149,7 @@ class Drafts:
 # --- the rank ---------------------------------------------------------------------------------------------------------
 
 
-class Terms(NamedTuple):
+class WalkTerms(NamedTuple):
     """On which terms a rank drafts, and gives."""
 
     threshold: float  # J, in the unit of `problem.load()`
@@ -161,7 +161,7 @@ class Terms(NamedTuple):
 class Walking:
     """The drafting protocol of one of `size` ranks; the work of its `problem` is moved."""
 
-    def __init__(self, rank: int, size: int, problem: Problem, terms: Terms) -> None:
+    def __init__(self, rank: int, size: int, problem: Problem, terms: WalkTerms) -> None:
         self.rank, self.size, self.problem, self.terms = rank, size, problem, terms
         self.state = State.ASLEEP
         self.seq = 0  # walks that this rank has started
@@ -175,12 +175,12 @@ class Walking:
 
     @property
     def route(self) -> Literal["random"]:
-        """How drafts travel."""
+        """The route of drafts."""
         return "random"
 
     @property
     def wake_at(self) -> float:
-        """When there is something to do even if no message arrives: never."""
+        """The time of the next action even if no message arrives: never."""
         return math.inf
 
     def start(self) -> None:

@@ -20,7 +20,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 EVEN = [1.0] * SIZE  # so that nothing is measured
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 
 
 def refused(action: Callable[[], object]) -> list[str]:
@@ -66,6 +66,7 @@ def check(plan: HaloPlan, graph: Graph, parts: Ints | None = None) -> None:
 
 
 @pytest.mark.parametrize("root", sorted({0, LAST}))
+@pytest.mark.every_size
 def test_given_parts(root: int) -> None:
     graphs = [mesh(6, 7), weighted(40, 1), mesh(1, 1), parse("complete:9"), Graph.from_edges(5, [], [])]
     for seed, graph in enumerate(graphs):
@@ -84,6 +85,7 @@ def test_given_parts(root: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.every_size
 def test_methods(method: str) -> None:
     for graph in (mesh(12, 20), weighted(60, 2), parse("ring:3"), mesh(1, 1)):
         with lb_mpi.distribute(COMM, on_root(graph), method=method, speeds=on_root(EVEN), seed=5) as plan:
@@ -143,6 +145,7 @@ def test_costs_of_messages_count_only_with_a_unit() -> None:
     assert allocation_of(Graph.from_edges(4, [], [], None, [0.0] * 4), 1, [1.0], None, 1.0).counts.tolist() == [4]
 
 
+@pytest.mark.every_size
 def test_a_machine_counts_on_its_own_hosts() -> None:
     hosts = tuple(COMM.allgather(MPI.Get_processor_name()))
     none = np.zeros((SIZE, SIZE))
@@ -193,6 +196,7 @@ def shape_of_one(n: int) -> np.ndarray:
     return np.zeros(n, dtype=[("id", "i8"), ("on", "?"), ("at", "f4", (2,))])
 
 
+@pytest.mark.every_size
 def test_any_dtype_and_shape() -> None:
     graph = weighted(50, 3)
     with lb_mpi.distribute(COMM, on_root(graph), method="random", seed=1) as plan:
@@ -241,6 +245,7 @@ def test_large_messages() -> None:
         np.testing.assert_array_equal(plan.exchange(values)[:, -1], [RANK, *plan.ghosts])
 
 
+@pytest.mark.every_size
 def test_traffic_of_the_caller_is_not_disturbed() -> None:
     request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
     with lb_mpi.distribute(COMM, on_root(mesh(5, 5)), method="random") as plan:

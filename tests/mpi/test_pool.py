@@ -26,7 +26,7 @@ from tests.misbehaviour import RAISES, NotForPickling
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 
 
 def square(x: Any) -> Any:
@@ -78,6 +78,7 @@ ITEMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.every_size
 def test_each_task_once_in_order(pool: lb_mpi.Pool, name: str) -> None:
     items = list(ITEMS[name]) if name == "generator" else ITEMS[name]
     if name == "generator":
@@ -169,6 +170,7 @@ def test_the_function_travels_once() -> None:
         assert float(pool.map(function, [1.0])[0].sum()) == 300_001.0  # type: ignore[index]
 
 
+@pytest.mark.every_size
 def test_submitted_tasks() -> None:
     with lb_mpi.Pool(COMM, root=0) as pool:
         if pool is None:
@@ -198,6 +200,7 @@ def test_submitted_tasks() -> None:
 
 @pytest.mark.parametrize("name", RAISES)
 @pytest.mark.parametrize("at", ["first", "last", "all"])
+@pytest.mark.every_size
 def test_a_task_that_raises_is_told_to_all_and_then_it_is_as_new(pool: lb_mpi.Pool, name: str, at: str) -> None:
     guilty: list[int] = []
 
@@ -288,6 +291,7 @@ def test_more_maps_than_a_word_has_numbers_for(pool: lb_mpi.Pool) -> None:
         assert pool.map(square, [k]) == ([k * k] if RANK == 0 else None)
 
 
+@pytest.mark.every_size
 def test_who_leaves_a_loop_early_drops_the_rest(pool: lb_mpi.Pool) -> None:
     for _ in pool.imap_unordered(square, 100_000):
         break
@@ -301,6 +305,7 @@ def test_who_leaves_a_loop_early_drops_the_rest(pool: lb_mpi.Pool) -> None:
         assert not list(pool.imap_unordered(square, 10))
 
 
+@pytest.mark.every_size
 def test_ranks_that_wait_serve() -> None:
     pool = lb_mpi.Pool(COMM, root=0)
     if not pool.is_root:
@@ -441,6 +446,7 @@ def test_futures_after_the_end_of_their_pool() -> None:
 
 
 @pytest.mark.parametrize("n_hosts", [2, 3])
+@pytest.mark.every_size
 def test_between_hosts(n_hosts: int) -> None:
     """Ranks as if on several hosts: tasks that all start on one of them are asked for."""
     host = MPI.Intracomm(COMM.Split(RANK % n_hosts))
@@ -544,6 +550,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.every_size
 def test_a_script_that_rank_0_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(COMM.bcast(str(tmp_path))) / "script.py"
     if RANK == 0:
@@ -600,6 +607,7 @@ next(unfinished)
 """
 
 
+@pytest.mark.every_size
 def test_two_pools_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(COMM.bcast(str(tmp_path))) / "script.py"
     if RANK == 0:

@@ -20,7 +20,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.profile import script as profile_script
 from lb_mpi.mpi.profile.profiled import install
-from lb_mpi.mpi.profile.script import Ended, Look, open_program, run_program, split_collectives
+from lb_mpi.mpi.profile.script import ClockComparison, Ended, open_program, run_program, split_collectives
 from lb_mpi.mpi.profile.timed import Recorder, n_bytes
 from lb_mpi.profiling.profile import Line, Profile, lines_of, profile_from, read_profile
 
@@ -321,7 +321,7 @@ def test_who_was_waited_for(recorder: Recorder) -> None:
         ]
         MPI.Request.Waitall(requests)
     recorder.stop()
-    split_collectives(COMM, recorder.calls, Look(COMM).end())
+    split_collectives(COMM, recorder.calls, ClockComparison(COMM).end())
     found = lines(recorder)
     for call in (*ways, "Waitall"):
         if late != RANK and not (call == "Gather" and RANK > 0):
@@ -337,7 +337,7 @@ def test_clocks_of_different_hosts_are_set_side_by_side(monkeypatch: pytest.Monk
     shift = 10**12 * RANK  # as if each rank had been started at another time
     monkeypatch.setattr(profile_script, "_clock_of_this_machine", lambda: f"host {RANK}")
     monkeypatch.setattr(profile_script, "_now", lambda: time.perf_counter_ns() + shift)
-    clock = Look(COMM).end()
+    clock = ClockComparison(COMM).end()
     now = np.array([time.perf_counter_ns() + shift])
     common = int(clock.common(now)[0])
     assert abs(common - (int(now[0]) - shift)) <= clock.error_ns + 1_000_000

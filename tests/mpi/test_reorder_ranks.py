@@ -16,7 +16,7 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 SPEEDS = np.random.default_rng(7).uniform(1, 10, SIZE)
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 
 
 def refused(action: Callable[[], object]) -> list[str]:
@@ -28,6 +28,7 @@ def refused(action: Callable[[], object]) -> list[str]:
 
 @pytest.mark.parametrize("objective", ["uniform", "paper"])
 @pytest.mark.parametrize("method", ["paper", "fill", "swap"])
+@pytest.mark.every_size
 def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
     graph = mesh(*most_square_mesh(SIZE))
     placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS, objective=objective, method=method, seed=3)
@@ -40,6 +41,7 @@ def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
         placed.Free()
 
 
+@pytest.mark.every_size
 def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
     graph = mesh(1, SIZE)
     placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS.tolist())
@@ -58,6 +60,7 @@ def test_equal_speeds_leave_the_order() -> None:
     placed.Free()
 
 
+@pytest.mark.every_size
 def test_traffic_of_the_caller_is_not_disturbed() -> None:
     request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
     placed = lb_mpi.reorder_ranks(COMM, f"mesh:1x{SIZE}", SPEEDS)

@@ -22,7 +22,7 @@ from lb_mpi.saving.folder import Folder
 COMM = MPI.COMM_WORLD
 N = 23
 KINDS = ("<f8", ">i4", "f4", "?", "M8[ms]", "U5", "S3", "c16", [("id", "i8"), ("at", "f4", (2,))], "U0")
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 not_on_many = pytest.mark.skipif(COMM.size > 4, reason="many ranks show nothing new")
 
 
@@ -64,6 +64,7 @@ def raises_alike(kind: type[Exception], match: str) -> contextlib.AbstractContex
 
 
 @pytest.mark.parametrize("size", sorted({1, COMM.size // 2 or 1, max(COMM.size - 1, 1), COMM.size}))
+@pytest.mark.every_size
 def test_rows_come_back_on_any_number_of_ranks(folder: Path, size: int) -> None:
     rows = {"heat": whole("<f8", (2, 3)), "label": whole("U5"), "none": whole("f4", (0,))}
     with first_ranks(size) as comm:
@@ -90,6 +91,7 @@ def test_rows_come_back_on_any_number_of_ranks(folder: Path, size: int) -> None:
         np.testing.assert_array_equal(np.concatenate(together), array)
 
 
+@pytest.mark.every_size
 def test_all_kinds_of_rows_in_any_order(folder: Path) -> None:
     order = np.random.default_rng(5).permutation(N)
     mine = np.split(order, [2] * (COMM.size - 1))[COMM.rank]  # some ranks have none
@@ -112,6 +114,7 @@ def test_no_rows_at_all(folder: Path) -> None:
     assert (arrays["heat"].shape, arrays["heat"].dtype) == ((0, 4), np.float32)
 
 
+@pytest.mark.every_size
 def test_two_are_kept_and_one_runs_on_from_the_last(folder: Path) -> None:
     for _ in range(3):
         step, arrays = lb_mpi.load(COMM, folder) or (0, {"heat": np.zeros(4)})
@@ -143,6 +146,7 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["torn", "flipped", "lost", "manifest"])
+@pytest.mark.every_size
 def test_a_damaged_save_is_passed_over_and_then_all_are(folder: Path, how: str) -> None:
     parts = saved_twice(folder)
     if COMM.rank == 0:
@@ -303,6 +307,7 @@ def test_arguments_that_differ_are_errors_on_all(folder: Path, says: str, wrong:
         lb_mpi.save(COMM, given.pop("folder"), given.pop("step"), **given)
 
 
+@pytest.mark.every_size
 def test_an_index_has_each_row_once(folder: Path) -> None:
     n = 3 * COMM.size
     right = 3 * COMM.rank + np.arange(3)
@@ -337,6 +342,7 @@ def test_counts_fit(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.every_size
 def test_a_signal_is_heard_by_all_in_the_same_step(number: signal.Signals) -> None:
     heard = []
     with lb_mpi.asked_to_stop(COMM) as asked:

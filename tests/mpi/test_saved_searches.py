@@ -18,7 +18,7 @@ from lb_mpi.saving.folder import Folder
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,6 +41,7 @@ def count(comm: MPI.Intracomm, saves: Path, **options: object) -> object:
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])
+@pytest.mark.every_size
 def test_fewer_ranks_go_on_from_what_all_have_saved(saves: Path, route: str) -> None:
     assert count(COMM, saves, route=route) == PUBLISHED["T1"]
     if COMM.rank == 0:
@@ -56,6 +57,7 @@ def test_fewer_ranks_go_on_from_what_all_have_saved(saves: Path, route: str) -> 
     COMM.barrier()
 
 
+@pytest.mark.every_size
 def test_a_signal_saves_and_stops_and_the_next_call_goes_on(saves: Path) -> None:
     turns = 0
 
@@ -105,6 +107,7 @@ def test_what_cannot_be_saved_or_resumed_is_refused_on_all_ranks(saves: Path) ->
         lb_mpi.search(COMM, UnbalancedTreeSearch(TREES["T3"]), save=saves)
 
 
+@pytest.mark.every_size
 def test_damage_is_told_and_the_save_before_is_read(saves: Path) -> None:
     count(COMM, saves)
     COMM.barrier()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from lb_mpi.emulation import emulated, openssh
+from lb_mpi.emulation.cluster import NETNS, RUN, check
+from lb_mpi.emulation.network import check_ssh
 from lb_mpi.errors import ClusterError
 from tests.process.lab import ROOT
 
@@ -22,7 +23,7 @@ NAME = f"t{os.getpid()}"
 def missing() -> str:
     """Why root can have no emulated cluster here."""
     try:
-        emulated.check()
+        check()
     except ClusterError as error:
         return str(error)
     if os.geteuid() != 0:
@@ -34,7 +35,7 @@ def missing() -> str:
 def missing_ssh() -> str:
     """Why its hosts can have no OpenSSH server here."""
     try:
-        openssh.check()
+        check_ssh()
     except ClusterError as error:
         return str(error)
     return missing()
@@ -60,7 +61,7 @@ def status(name: str = NAME) -> dict[str, Any]:
 
 
 def leftovers(name: str = NAME) -> list[Path]:
-    return [path for folder in (emulated.NETNS, emulated.RUN) for path in folder.glob(f"lbmpi-{name}*")]
+    return [path for folder in (NETNS, RUN) for path in folder.glob(f"lbmpi-{name}*")]
 
 
 def kill_host(host: str, name: str = NAME) -> None:

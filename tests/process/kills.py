@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.campaign import ranks
-from lb_mpi.launching import leftovers, limit
+from lb_mpi.launching import limit
 from tools.environment import ROOT, Environment
 
 N_RANKS = 4
@@ -58,7 +58,7 @@ def kill_one(environment: Environment, chance: random.Random) -> Run:
                     raise RuntimeError(f"{' '.join(program)} has not started")
                 time.sleep(0.02)
             time.sleep(after_s)
-            used = {path for pid in limit.bearers(mark) for path in leftovers.mapped(Path(f"/proc/{pid}"))}
+            used = {path for pid in limit.bearers(mark) for path in limit.mapped(Path(f"/proc/{pid}"))}
             os.kill(found[victim], signal.SIGKILL)
             try:
                 faults += ["exit code 0"] * (process.wait(LIMIT_S) == 0)

@@ -11,9 +11,11 @@ import pytest
 
 import lb_mpi
 from lb_mpi.__main__ import COMMANDS, main
-from lb_mpi.commands import allocate
+from lb_mpi.commands import graphs
 from lb_mpi.commands.simulate import SUBJECTS
 from lb_mpi.errors import Error
+
+pytestmark = pytest.mark.one_mpi
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
@@ -125,7 +127,7 @@ def test_what_has_failed_is_one_line_and_a_bug_keeps_its_traceback(
     def fail(options: argparse.Namespace) -> NoReturn:
         raise error
 
-    monkeypatch.setattr(allocate, "run", fail)
+    monkeypatch.setitem(graphs.COMMANDS, "allocate", graphs.COMMANDS["allocate"]._replace(run=fail))
     line = ["allocate", "--tasks", "1", "--time", "1"]
     for error, code in ((Error("rank 1 is gone"), 1), (ValueError("x = 1"), 2), (OSError(2, "gone", "f"), 2)):
         assert main(line) == code

@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.emulation import openssh
-from lb_mpi.emulation.emulated import Cluster
+from lb_mpi.emulation.cluster import EmulatedCluster
+from lb_mpi.emulation.network import PORT, check_ssh
 from lb_mpi.errors import ClusterError
 from tests.process.emulation import ROOT, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, needs_sshd, status
 from tests.process.lab import until
 
 NAME = f"s{os.getpid()}"
 OTHER = f"v{os.getpid()}"  # made and removed within a test
-FOLDER = Cluster(NAME).folder / "ssh"
+FOLDER = EmulatedCluster(NAME).folder / "ssh"
 SECONDS = 30.0  # within which a refusal is told, on a busy machine; ssh itself gives up after 10
 
 
 def test_without_a_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda tool, path: None if tool == "sshd" else f"/bin/{tool}")
     with pytest.raises(ClusterError, match="needs the command sshd: install openssh-server"):
-        openssh.check()
+        check_ssh()
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_host_key_that_is_not_known(servers: None) -> None:
 
 
 def test_a_host_key_that_has_changed(servers: None, tmp_path: Path) -> None:
-    changed = f"[h2]:{openssh.PORT} {give_another_key(tmp_path)}"
+    changed = f"[h2]:{PORT} {give_another_key(tmp_path)}"
     (FOLDER / "known_hosts").write_text(without("h2") + changed)
     said = refusal()
     assert "host h2: Host key verification failed." in said
@@ -202,7 +202,7 @@ def test_nothing_is_left_of_a_start_that_is_killed() -> None:
     before = others()
     command = [str(ROOT / "launch" / "cluster"), "--name", OTHER, "up", "--hosts", "3", "--ssh"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
-        until((Cluster(OTHER).folder / "ssh" / "h2" / "log").exists)
+        until((EmulatedCluster(OTHER).folder / "ssh" / "h2" / "log").exists)
         process.kill()
     assert cluster("down", name=OTHER).returncode == 0
     assert leftovers(OTHER) == []

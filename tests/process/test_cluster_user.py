@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.emulation import unprivileged
+from lb_mpi.emulation.cluster import missing as missing_setting
 from tests.process.emulation import HERE, NAME, ROOT, needs_mpiexec
 
 # Root tries it as one who has no rights beyond its own files: user 1000 in a user namespace is that.
@@ -19,7 +19,7 @@ def missing() -> str:
     """Why an ordinary user can have no emulated cluster here."""
     if sys.platform != "linux":
         return "needs Linux"
-    if said := unprivileged.missing(Path("/proc/sys")):
+    if said := missing_setting(Path("/proc/sys")):
         return said
     made = ["unshare", "--user", "--map-root-user", "--mount", "--net", "mount", "-t", "tmpfs", "tmpfs", "/run"]
     done = subprocess.run([*ORDINARY, *made], capture_output=True, text=True)
@@ -49,7 +49,7 @@ def as_a_user(script: str, *before: str) -> subprocess.CompletedProcess[str]:
 def test_which_setting_forbids_it(tmp_path: Path, setting: str, value: str, says: str) -> None:
     (tmp_path / setting).parent.mkdir()
     (tmp_path / setting).write_text(f"{value}\n")
-    found = unprivileged.missing(tmp_path)
+    found = missing_setting(tmp_path)
     assert says in found
     assert bool(says) == bool(found)
 

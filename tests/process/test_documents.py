@@ -13,6 +13,8 @@ import pytest
 from tools.documents import LANGUAGES, PAGES, ROOT, Block, blocks, same
 from tools.environment import here
 
+pytestmark = pytest.mark.one_mpi
+
 LIMIT_S = 200.0  # of a command, on a busy machine
 LONG = bool(os.environ.get("LB_MPI_LONG_DOCUMENTS"))
 CLONE = re.compile(r"\./launch/|-m (apps|benchmarks)\b")  # what only the clone has

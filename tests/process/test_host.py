@@ -16,6 +16,8 @@ from lb_mpi.launching import commands, limit, rank
 from lb_mpi.launching.heard import End, State, printable, read, told
 from tests.process.started import started
 
+pytestmark = pytest.mark.one_mpi
+
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
 DEATH = End("0", "here", -9)

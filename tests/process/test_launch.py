@@ -16,6 +16,8 @@ from tools import counts, progress, schedule, stages, testing
 from tools.counts import Counts, count
 from tools.environment import FOLDERS, ROOT, SetupError, wanted
 
+pytestmark = pytest.mark.one_mpi
+
 HERE = {"PATH": os.defpath, "HOME": "/"}
 
 # A parent that hangs, with a child of its own session that ignores SIGTERM, and a grandchild that has lost its parent.
@@ -145,7 +147,7 @@ def test_a_hang_an_empty_run_and_a_bad_exit_code_are_failures(tmp_path: Path) ->
 
 
 def stage(
-    name: str, counts: Counts, problem: str = "", script: str = "", n_cores: int = 1, silence_s: float = 60.0
+    name: str, counts: Counts, problem: str = "", script: str = "", n_cores: float = 1.0, silence_s: float = 60.0
 ) -> stages.Stage:
     """One that runs `script`, and comes to that unless it has hung."""
 
@@ -229,26 +231,25 @@ def test_pytest_notes_its_progress(tmp_path: Path) -> None:
     assert (found.done, found.of, found.current) == (1, 2, "test_two.py::test_b")
 
 
-def test_each_serial_file_is_in_one_share_and_those_that_touch_mpi_are_known() -> None:
-    files = testing.serial_files(touching_mpi=False)
+def test_each_file_is_in_one_share() -> None:
+    files = testing.files_of("unit", "protocol")
     dealt = [name for share in testing.shared(files, 4) for name in share]
     assert sorted(dealt) == sorted(str(file.relative_to(ROOT)) for file in files)
-    touching = {file.name for file in testing.serial_files(touching_mpi=True)}
-    assert touching >= {"test_run.py", "test_cluster.py", "test_documents.py"}
-    assert not touching & {"test_graph.py", "test_protocol.py", "test_partition.py"}
 
 
-SHARES = [f"serial tests, {k} of 4" for k in (1, 2, 3, 4)]
+SERIAL = [f"serial tests, {k} of 3" for k in (1, 2, 3)]
+PROGRAMS = [f"program tests, {k} of 3" for k in (1, 2, 3)]
+CHECKS = ["apps.kernels", "ruff", "mypy"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["--ranks", "2,4"], ["apps.kernels", "ruff", "mypy", *SHARES, "mpi tests, 2 ranks", "mpi tests, 4 ranks"]),
-        (["--other-mpi", "--ranks=2"], ["apps.kernels", *SHARES, "mpi tests, 2 ranks"]),
-        (["--serial-only"], ["apps.kernels", "ruff", "mypy", *SHARES]),
+        (["--ranks", "2,4"], [*CHECKS, "mpi tests, 4 ranks", "mpi tests, 2 ranks", *SERIAL, *PROGRAMS]),
+        (["--other-mpi", "--ranks=2"], ["apps.kernels", "mpi tests, 2 ranks", *PROGRAMS]),
+        (["--serial-only"], [*CHECKS, *SERIAL, *PROGRAMS]),
         (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
-        (["-k", "some", "--ranks=1"], ["serial tests", "mpi tests, 1 rank"]),
+        (["-k", "some", "--ranks=1"], ["mpi tests, 1 rank", "serial tests"]),
         (["tests/unit/test_graph.py", "-x"], ["serial tests"]),
         (["tests/mpi/test_search.py::test_it", "--ranks=3"], ["mpi tests, 3 ranks"]),
     ],

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.launching import leftovers, limit
+from lb_mpi.launching import limit
 from tests.process.started import started
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")
+pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")]
 
 
 def test_what_cannot_be_ended_is_told_and_not_waited_for(
@@ -82,13 +82,13 @@ def segment() -> Iterator[Path]:
 
 def test_segments_in_use_stay_and_others_go(segment: Path) -> None:
     with segment.open("r+b") as file:
-        leftovers.remove_orphans()
+        limit.remove_orphans()
         assert segment.exists()  # somebody has it open
         mapped = mmap.mmap(file.fileno(), 4096)
-    leftovers.remove_orphans()
+    limit.remove_orphans()
     assert segment.exists()  # somebody has it mapped
     mapped.close()
-    leftovers.remove_orphans()
+    limit.remove_orphans()
     assert not segment.exists()
 
 

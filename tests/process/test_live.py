@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.launching.diary import Diary
-from lb_mpi.launching.followed import SHOWN, followed
+from lb_mpi.launching.diary import SHOWN, Diary, followed
 from lb_mpi.record.events import Driver, Move, Phase, Step, Way
-from lb_mpi.record.record import Record
-from lb_mpi.record.store import About, header, place, snapshot
+from lb_mpi.record.record import About, Record, header, place, snapshot
 from lb_mpi.report import live
 from lb_mpi.report.live import look, view, words
 from lb_mpi.report.run import Run, assemble

@@ -1,16 +1,19 @@
 """The network between the hosts of a run: who has the token of a host speaks for it, and nobody else is listened to."""
 
-import os
+import secrets
 import socket
+import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from lb_mpi.launching import daemons, limit
-from lb_mpi.launching.network import MOST_BYTES, MOST_UNKNOWN, Network, connect
+from lb_mpi.launching import limit
+from lb_mpi.launching.host import connect
+from lb_mpi.launching.watch import MOST_BYTES, MOST_UNKNOWN, Network
 from tests.process.lab import until
 from tests.process.started import started
+
+pytestmark = pytest.mark.one_mpi
 
 
 @pytest.fixture
@@ -85,29 +88,18 @@ def test_strangers_who_say_nothing_do_not_keep_a_host_out(network: Network) -> N
         one.close()
 
 
-def test_daemons_are_told_by_the_word_of_their_mpiexec(tmp_path: Path) -> None:
-    command = {
-        "hydra_pmi_proxy": ["--control-port", "h1:39463", "--rmk", "user"],
-        "prted": ["--prtemca", "ess_base_nspace", f"prterun-h1-{os.getpid()}@0"],
-        "other": ["--control-port", "h1:39463"],
-    }
-    pids, words = {}, {}
-    for name in command:
-        (tmp_path / name).write_text("#!/bin/sh\necho here\nread nothing\n")
-        (tmp_path / name).chmod(0o755)
+def test_what_has_the_word_of_a_run_in_its_command_line_is_ended() -> None:
+    word = f"lb_mpi-{secrets.token_hex(4)}"
+    waits = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
     with (
-        started([tmp_path / "hydra_pmi_proxy", *command["hydra_pmi_proxy"]], stdin=-1) as hydra,
-        started([tmp_path / "prted", *command["prted"]], stdin=-1) as prted,
-        started([tmp_path / "other", *command["other"]], stdin=-1) as other,
+        started([*waits, "--launcher-exec", f"/tmp/{word}/ssh"]) as ours,
+        started([*waits, "--launcher-exec", f"/tmp/{word[:-1]}/ssh"]) as other,
     ):
-        for name, process in (("hydra_pmi_proxy", hydra), ("prted", prted), ("other", other)):
+        for process in (ours, other):
             assert process.stdout is not None
             assert process.stdout.readline() == "here\n"
-            pids[name], words[name] = process.pid, daemons.word([os.getpid(), process.pid])
-        assert words == {"hydra_pmi_proxy": "h1:39463", "prted": f"prterun-h1-{os.getpid()}@", "other": "h1:39463"}
-        assert daemons.running(words["hydra_pmi_proxy"]) == {pids["hydra_pmi_proxy"]}
-        assert daemons.running(words["prted"]) == {pids["prted"]}
-        assert daemons.running("") == set()
-        limit.end("no mark", word=words["prted"])
-        assert prted.wait(20) != 0
-        assert hydra.poll() is None
+        assert limit.bearers("no mark", word=word) == {ours.pid}
+        assert limit.bearers("no mark") == set()
+        limit.end("no mark", word=word)
+        assert ours.wait(20) != 0
+        assert other.poll() is None

@@ -14,8 +14,8 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.launching import limit, start, watch
+from lb_mpi.launching.host import SHARE, Progress, Used
 from lb_mpi.launching.program import children
-from lb_mpi.launching.ranks import SHARE, Progress, Used
 from lb_mpi.record import launches
 from tests.process.lab import ROOT, Lab, gone, mpi_library, script, until
 from tests.process.started import started

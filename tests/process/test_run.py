@@ -20,7 +20,7 @@ from lb_mpi.graph import parse
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, start, watch
 from lb_mpi.launching.heard import State
-from lb_mpi.launching.mpiexec import Mpiexec, command, fill, identify
+from lb_mpi.launching.start import Mpiexec, command, fill, identify
 from tests.process import kills
 from tests.process.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
 from tools.environment import here
@@ -49,6 +49,9 @@ def test_options_of_mpich() -> None:
     permuted = command(MPICH, HOSTS, [2, 0, 2, 0], "/my/ssh", {})
     assert permuted[:7] == ["/bin/mpiexec", "-launcher", "ssh", "-launcher-exec", "/my/ssh", "-hosts", "fast:2,slow:2"]
     assert permuted[7:] == ["-rankmap", "1,0,1,0", "-n", "4"]
+    link = Path("/tmp/lb_mpi-word/ssh")  # its path is in the command lines of the daemons
+    for launcher in (None, "/my/ssh"):
+        assert command(MPICH, HOSTS, [0], launcher, {}, link)[3:5] == ["-launcher-exec", str(link)]
 
 
 def test_options_of_open_mpi() -> None:
@@ -60,6 +63,8 @@ def test_options_of_open_mpi() -> None:
     ssh += ["--prtemca", "plm_ssh_agent", "/my/ssh"]
     permuted = ["/bin/mpiexec", *ssh, "--host", "slow,fast,slow,fast", "--map-by", "seq", "-n", "4"]
     assert command(OPEN_MPI, HOSTS, [2, 0, 2, 0], "/my/ssh", {}) == permuted
+    permuted[7:7] = ["--prtemca", "lb_mpi_run", "lb_mpi-word"]
+    assert command(OPEN_MPI, HOSTS, [2, 0, 2, 0], "/my/ssh", {}, Path("/tmp/lb_mpi-word/ssh")) == permuted
 
 
 @pytest.mark.parametrize("mpi", [MPICH, OPEN_MPI])
@@ -390,11 +395,28 @@ def test_nothing_is_left_of_a_real_run_in_which_a_rank_is_killed() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_however_it_is_ended(lab: Lab, number: signal.Signals) -> None:
+def test_nothing_is_left_however_it_is_ended(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     with busy(lab) as (process, ranks):
+        (folder,) = scratch.glob("lb_mpi-*")  # of the link to what stands for ssh
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "ssh").resolve() == Path(lab.launcher).resolve()
         process.send_signal(number)
         _, err = process.communicate(timeout=30)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert "Traceback" not in err
     hosts = [int(path.read_text()) for path in lab.pids.iterdir()]
     until(lambda: all(map(gone, [*ranks, *hosts])))
+    assert folder.exists() == (number == signal.SIGKILL)
+
+
+def test_a_link_to_ssh_is_where_a_shell_needs_no_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "my files"))
+    with start.link_to("/usr/bin/ssh") as link:
+        assert str(link) == shlex.quote(str(link))
+        assert os.readlink(link) == "/usr/bin/ssh"
+    assert not link.parent.exists()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lb_mpi.launching import limit, start, starting
+from lb_mpi.launching import hangs, limit, start
 from lb_mpi.launching.heard import State
 from tests.process.lab import ROOT, script
 from tests.protocol.test_protocol import changed_module
@@ -83,21 +83,21 @@ def check_all(module: Any) -> list[str]:
 
 
 def test_all_small_courses_keep_the_law() -> None:
-    said = check_all(starting)
+    said = check_all(hangs)
     assert len(said) == len(LIVES) ** 2 * 9
     kinds = [f"{rank} {phase}" for rank in "01" for phase in ("its start", "its start, before its program")]
     assert set(said) == {"", *kinds}
 
 
 def test_ranks_without_known_numbers_may_do_what_they_like() -> None:
-    one = starting.Start(HOSTS, LIMIT_S, 1.0)
+    one = hangs.Start(HOSTS, LIMIT_S, 1.0)
     assert one.stuck(500.0, [State("?", "a", idle_s=400.0)]) == []
     assert one.stuck(900.0, [State("?", "a", idle_s=800.0)]) == []
     assert one.stuck(990.0, [State("7", "a"), State("0", "a", idle_s=800.0)]) == []
 
 
 def test_how_it_is_said() -> None:
-    one = starting.Start(HOSTS, LIMIT_S, 1.0)
+    one = hangs.Start(HOSTS, LIMIT_S, 1.0)
     (missing,) = one.stuck(41.0, [State("0", "a")]) or one.stuck(90.0, [State("0", "a")])
     assert str(missing) == (
         "rank 1 on host b hangs: neither computing nor answering for 49 s, in its start, before its program"
@@ -141,7 +141,7 @@ MUTANTS = [
 
 
 def mutant(before: str, after: str) -> types.ModuleType:
-    return changed_module(starting, before, after)
+    return changed_module(hangs, before, after)
 
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
@@ -172,7 +172,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
     """launch/run of tests/programs/late.py, in this process; no process of it is left."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(starting, "START_S", 4.0)
+    monkeypatch.setattr(hangs, "START_S", 4.0)
     mark, env = limit.marked({**here().variables(), "PYTHONPATH": str(ROOT)})
     for name, value in env.items():
         monkeypatch.setenv(name, value)

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from lb_mpi.emulation.slow import CREDIT_S, Account, Watch, own_speed
+from lb_mpi.emulate import VARIABLE, Stops
+from lb_mpi.emulation.slow import CREDIT_S, RestAccount, UsageWatch, own_speed
 from lb_mpi.launching import rank
 from lb_mpi.launching.program import Activity
-from lb_mpi.stops import VARIABLE, Stops
 from tests.process.started import started
 
 ROOT = Path(__file__).resolve().parents[2]
 THROTTLE = str(ROOT / "launch" / "throttle")
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launch/throttle needs Linux")
+pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(sys.platform != "linux", reason="launch/throttle needs Linux")]
 
 
 # --- the account -----------------------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="launch/throttle
 @pytest.mark.parametrize("speed", [0.05, 0.2, 0.4, 0.8])
 @pytest.mark.parametrize("late_s", [0.0, 0.7e-3, 9e-3])
 def test_cpu_time_by_wall_time_is_the_speed_however_late_it_wakes(speed: float, late_s: float) -> None:
-    account, wall_s, cpu_s, passed_s = Account(speed), 0.0, 0.0, 0.0
+    account, wall_s, cpu_s, passed_s = RestAccount(speed), 0.0, 0.0, 0.0
     while wall_s < 10.0:
         cpu_s += 2e-3
         wall_s += 2e-3
@@ -43,7 +43,7 @@ def test_cpu_time_by_wall_time_is_the_speed_however_late_it_wakes(speed: float, 
 
 
 def test_what_others_took_is_rest_and_is_made_good_within_bounds() -> None:
-    account = Account(0.5)
+    account = RestAccount(0.5)
     assert account.rest(0.0, 20e-3) == pytest.approx(-20e-3)
     assert account.rest(10e-3, 10e-3) == pytest.approx(-10e-3)
     assert account.rest(0.0, 100.0) == -CREDIT_S
@@ -57,7 +57,7 @@ class Fake:
         self.now = self.used = 0.0
         self.is_now = Activity(True, 0, 0.0)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        self.watch = Watch(self)  # type: ignore[arg-type]
+        self.watch = UsageWatch(self)  # type: ignore[arg-type]
 
     def cpu_s(self) -> float:
         return self.used

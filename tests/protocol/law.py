@@ -105,7 +105,7 @@ def check_cut(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:
     for searcher in searchers:
         assert not (searcher.paused and isinstance(searcher.job, Work)), f"rank {searcher.rank} works while it is paused"
     root = searchers[0].saves.cut
-    if root.state in (saves.State.OPENING, saves.State.WRITING, saves.State.COMMITTING):
+    if root.state in (saves.SaveState.OPENING, saves.SaveState.WRITING, saves.SaveState.COMMITTING):
         assert not under_way, "states are taken while WORK is under way"
         for searcher in searchers:
             assert searcher.paused, f"rank {searcher.rank} goes on while states are taken"

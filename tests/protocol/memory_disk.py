@@ -58,7 +58,7 @@ class _File:
 
 
 class MemoryDisk:
-    """See `lb_mpi.saving.disk.Disk`; it dies before operation number `dies_at`."""
+    """See `lb_mpi.saving.folder.Disk`; it dies before operation number `dies_at`."""
 
     def __init__(self, dies_at: float = float("inf")) -> None:
         self.root = _Directory()

@@ -105,13 +105,13 @@ CUT_MUTANTS = [
     (saves, "            total = self.under_way + sum(self._counted.values())\n", "            total = self.under_way\n"),
     (saves, "            total = self.under_way + sum(self._counted.values())\n", "            total = sum(self._counted.values())\n"),
     (saves, "            if total != self._sent:\n", "            if self._sent is None:\n"),
-    (saves, "self.state = State.OPENING if total == 0 else State.COUNTING", "self.state = State.OPENING"),
-    (saves, "State.OPENING if total == 0 else", "State.OPENING if total <= 1 else"),
+    (saves, "self.state = SaveState.OPENING if total == 0 else SaveState.COUNTING", "self.state = SaveState.OPENING"),
+    (saves, "SaveState.OPENING if total == 0 else", "SaveState.OPENING if total <= 1 else"),
     (saves, " and len(self._counted) == len(self.below):", " and len(self._counted) >= len(self.below) - 1:"),
     (saves, "        self._counted, self._sent = {}, None\n", "        self._sent = None\n"),
     (saves, "        self._counted, self._sent = {}, None\n", "        self._counted = {}\n"),
-    (saves, "        if self.state is State.WRITING and not self._awaited:", "        if self.state is State.WRITING and not self.to_write:"),
-    (saves, "State.WRITING, b\"\", {self.rank, *self.below}", "State.WRITING, b\"\", {*self.below}"),
+    (saves, "        if self.state is SaveState.WRITING and not self._awaited:", "        if self.state is SaveState.WRITING and not self.to_write:"),
+    (saves, "SaveState.WRITING, b\"\", {self.rank, *self.below}", "SaveState.WRITING, b\"\", {*self.below}"),
     (saves, "None if receipts is None or self.receipts is None else", "b'' if receipts is None or self.receipts is None else"),
     (saves, "else self.receipts + receipts", "else receipts"),
     (saves, "        return self._to_below(Kind.GO)\n", "        return []\n"),
@@ -119,7 +119,7 @@ CUT_MUTANTS = [
     (saves, "return self._write() if well else self.ended(now)", "return self._write()"),
     (saves, "(number, self.paused) < (self.number, True)", "False"),
     (saves, "        self.at = now + self.every_s\n", "        pass\n"),
-    (saves, "                self.state = State.WRITTEN\n", "                self.state = State.RUNNING\n"),
+    (saves, "                self.state = SaveState.WRITTEN\n", "                self.state = SaveState.RUNNING\n"),
 ]  # fmt: skip
 
 SCHOLTEN_MUTANTS = [

@@ -136,16 +136,17 @@ def reports(*rows: Report) -> Records:
 
 def test_lending_that_does_not_pay_is_given_up() -> None:
     judge = Judge(2, Trigger())
-    plain = reports(*(Report(False, 1, 1.0, busy, 1.0, 0.0, 0, 0) for busy in (1.0, 0.5)))
+    plain = reports(*(Report(False, 1, 0, 1.0, busy, 1.0, 0.0, 0, 0) for busy in (1.0, 0.5)))
     assert judge.hear(plain).decision.reason is not Reason.HOME
     judge.changed(lending=True)
-    dear = reports(*(Report(False, 1, 1.0, 0.75, 1.0, 2.0, 0, 0) for _ in range(2)))
+    dear = reports(*(Report(False, 1, 0, 1.0, 0.75, 1.0, 2.0, 0, 0) for _ in range(2)))
     judge.hear(dear)
     assert judge.hear(dear).decision.reason is Reason.HOME
 
 
 def test_failed_ranks_and_rows_that_differ() -> None:
-    good, failed, other = (Report(bad, mark, 1.0, 1.0, 1.0, 0.0, 0, 0) for bad, mark in ((False, 5), (True, 5), (False, 6)))
+    answers = ((False, 5), (True, 5), (False, 6))
+    good, failed, other = (Report(bad, mark, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0) for bad, mark in answers)
     for others, problem in ((good, Problem.NONE), (failed, Problem.FAILED), (other, Problem.DIFFER)):
         assert Judge(2, Trigger()).hear(reports(good, others)).problem is problem
 
@@ -153,14 +154,14 @@ def test_failed_ranks_and_rows_that_differ() -> None:
 def test_rounding_below_zero_is_no_work() -> None:
     judge = Judge(2, Trigger())
     for _ in range(3):
-        verdict = judge.hear(reports(*(Report(False, 1, 1.0, 1.0, 1e-3, 0.0, 0, 0, helped=h) for h in (0.0, -1.1e-3))))
+        verdict = judge.hear(reports(*(Report(False, 1, 0, 1.0, 1.0, 1e-3, 0.0, 0, 0, helped=h) for h in (0.0, -1.1e-3))))
     assert verdict.problem is Problem.NONE
     assert verdict.speeds.min() > 0.0
 
 
 def test_a_verdict_travels_as_it_is() -> None:
     verdict = Verdict(
-        Problem.NONE, Decision(Reason.GAIN, 0.25), math.nan, 0.5, 10**12, 3, np.arange(3.0), np.ones(3), np.zeros(3)
+        Problem.NONE, Decision(Reason.GAIN, 0.25), math.nan, 0.5, 10**12, 3, True, np.arange(3.0), np.ones(3), np.zeros(3)
     )
     read = verdict_of(verdict.record())
     assert repr(read) == repr(verdict)

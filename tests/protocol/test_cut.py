@@ -295,7 +295,7 @@ def mutant_of(module: types.ModuleType, before: str, after: str) -> tuple[type, 
         return changed.Searcher, saves.Cut
     host = types.ModuleType("host")
     exec(compile(inspect.getsource(searcher), "host", "exec"), vars(host))
-    vars(host).update({name: getattr(searcher, name) for name in names}, Saves=changed.Saves)
+    vars(host).update({name: getattr(searcher, name) for name in names}, SearchSaves=changed.SearchSaves)
     return host.Searcher, changed.Cut
 
 

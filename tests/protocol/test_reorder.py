@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lb_mpi.graph import Ints
-from lb_mpi.saving import reorder
+from lb_mpi.saving import rows as reorder
 from lb_mpi.saving.rows import Arrays
 from tests.protocol.test_protocol import changed_module
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.errors import SaveError
-from lb_mpi.frames import frame
+from lb_mpi.files import frame
 from lb_mpi.saving import folder as real
 from lb_mpi.saving.folder import Folder
 from tests.protocol.memory_disk import Died, MemoryDisk

@@ -6,9 +6,9 @@ import random
 import pytest
 
 import lb_mpi
-from lb_mpi.problems.tree import TreeSearch
 from lb_mpi.searching import simulate
 from lb_mpi.searching.guard import Options, check_problem
+from lb_mpi.searching.problem import TreeSearch
 
 
 def queens(n):

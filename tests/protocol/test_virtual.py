@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lb_mpi.actor import Actor
 from lb_mpi.balancing.round import Kind as RoundKind
 from lb_mpi.balancing.round import Message as RoundMessage
 from lb_mpi.balancing.round import Round
@@ -18,7 +17,7 @@ from lb_mpi.pooling.worker import End, Worker
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason, Searcher
-from lb_mpi.virtual import Network, Raised, Virtual
+from lb_mpi.virtual import Actor, Network, Raised, Virtual
 from tests.pile import Pile
 
 

@@ -8,7 +8,7 @@ from lb_mpi.errors import SearchError
 from lb_mpi.searching import drafting, searcher, simulate, table, walking
 from lb_mpi.searching.drafting import PATIENCE, Drafting, Kind, Message, ProtocolError, State
 from lb_mpi.searching.guard import Options
-from lb_mpi.searching.walking import REACH, Draft, Terms, Walking
+from lb_mpi.searching.walking import REACH, Draft, Walking, WalkTerms
 from tests.pile import Heap, Pile, Post, unpack
 from tests.protocol.explore_search import explore, explore_walks, first_walks, first_world
 from tests.protocol.law import check_law, under_way
@@ -22,7 +22,7 @@ def make(
     items: int = 0, *, threshold: float = 1.0, rank: int = ME, once: bool = False, pile: type[Pile] = Heap
 ) -> Walking:
     heap = pile(100)
-    walk = Walking(rank, SIZE, heap, Terms(threshold, lambda n: n - 1, once=once))
+    walk = Walking(rank, SIZE, heap, WalkTerms(threshold, lambda n: n - 1, once=once))
     if items:
         heap.items = list(range(items))
         walk.start()

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
-from lb_mpi.advising import exchange, profiled, rows, search, tasks
+from lb_mpi.advising import replay
 from lb_mpi.advising.advice import Advice, core_share
+from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks, alone
 from lb_mpi.balancing.simulate import Cluster, Rows, row_costs, simulate
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
@@ -18,8 +19,7 @@ from lb_mpi.pooling.simulate import Pool, task_costs
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.profiling.profile import Line, Profile, RankProfile, write_profile
 from lb_mpi.record.events import Driver, Phase, Step
-from lb_mpi.record.record import Record
-from lb_mpi.record.store import VERSION, place, virtual_files
+from lb_mpi.record.record import VERSION, Record, place, virtual_files
 from lb_mpi.report.run import Run, assemble
 from lb_mpi.searching import simulate as searching
 from lb_mpi.searching.guard import Options
@@ -55,7 +55,7 @@ def cluster_run(scheme: str, calls: int, recorded: Rows | None = None, seed: int
 def test_rows_take_what_was_predicted(calls: int) -> None:
     recorded = Rows(4)
     cluster_run("fos", calls, recorded)
-    advice = rows.advise(run_of(recorded.records, recorded.now), quiet)
+    advice = advise_rows(run_of(recorded.records, recorded.now), quiet)
     assert advice is not None
     first = advice.lines[0]
     assert (first.what, first.measured_s) == ("as recorded: fos", pytest.approx(recorded.now, rel=1e-3))
@@ -95,19 +95,19 @@ def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came() -> None:
     whole = late_run([0.0, 0.0])
     first, second = whole.ranks
     killed = second._replace(steps=second.steps[:-1], ended=False)
-    advice = rows.advise(whole._replace(ranks=[first, killed]), quiet)
+    advice = advise_rows(whole._replace(ranks=[first, killed]), quiet)
     assert advice is not None
     assert advice.lines[0].measured_s == pytest.approx(9 * 0.2, rel=0.01)
 
 
 def test_what_ranks_do_outside_counts() -> None:
-    with_it = rows.advise(late_run([0.3, 0.1]), quiet)
+    with_it = advise_rows(late_run([0.3, 0.1]), quiet)
     assert with_it is not None
     level, taken = with_it.lines[0].predicted_s, with_it.lines[0].measured_s
     assert taken == pytest.approx(10 * 0.4, rel=0.01)
     assert predicted(with_it, "no balancing") == pytest.approx(10 * 0.4 + taken - level, rel=0.01)
     assert 10 * (0.2 + 0.2 + 0.4) / 1.5 * 0.6 < level < 10 * 0.4  # rows go to the rank that comes early
-    without = rows.advise(late_run([0.0, 0.0]), quiet)
+    without = advise_rows(late_run([0.0, 0.0]), quiet)
     assert without is not None
     extra_s = without.lines[0].measured_s - without.lines[0].predicted_s
     assert predicted(without, "no balancing") == pytest.approx(10 * 0.2 + extra_s, rel=0.01)
@@ -119,7 +119,7 @@ def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
     records = [Record(0.0) for _ in SPEEDS]
     pool = Pool([4], SPEEDS, records=records)
     took_s = pool.map(costs, costs_known=with_costs).seconds
-    advice = tasks.advise(run_of(records, took_s), quiet)
+    advice = advise_tasks(run_of(records, took_s), quiet)
     other = Pool([4], SPEEDS).map(costs, costs_known=not with_costs)
     assert advice is not None
     assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.03)
@@ -135,7 +135,7 @@ def test_maps_before_the_last_count_by_their_work() -> None:
     records = [Record(0.0) for _ in SPEEDS]
     pool = Pool([4], SPEEDS, records=records)
     took_s = sum(pool.map(np.full(n, 2e-3)).seconds for n in (400, 200))
-    advice = tasks.advise(run_of(records, took_s), quiet)
+    advice = advise_tasks(run_of(records, took_s), quiet)
     assert advice is not None
     assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.1)
 
@@ -151,7 +151,7 @@ def searched(balance: bool, records: Sequence[Record] | None = None) -> float:
 def test_searches_take_what_was_predicted(balance: bool) -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(balance, records)
-    advice = search.advise(run_of(records, took_s), quiet)
+    advice = advise_search(run_of(records, took_s), quiet)
     other_s = searched(not balance)
     assert advice is not None
     first, second, perfect, *machines = advice.lines
@@ -165,24 +165,24 @@ def test_searches_take_what_was_predicted(balance: bool) -> None:
 
 def test_the_spread_without_balancing_is_that_of_other_deals() -> None:
     shares, speeds = np.array([8.0, 4.0, 2.0, 1.0]), np.array([4.0, 2.0, 1.0, 1.0])
-    assert search.alone(shares, speeds) == (2.0, 2.0)  # at best as it was; at worst 4 units on a rank of speed 1
-    assert search.alone(shares[::-1], speeds) == pytest.approx((8.0, 4.0))  # rank 0 keeps its part
-    assert search.alone(shares[:1], speeds[:1]) == (2.0, 0.0)
+    assert alone(shares, speeds) == (2.0, 2.0)  # at best as it was; at worst 4 units on a rank of speed 1
+    assert alone(shares[::-1], speeds) == pytest.approx((8.0, 4.0))  # rank 0 keeps its part
+    assert alone(shares[:1], speeds[:1]) == (2.0, 0.0)
 
 
 def test_a_model_that_follows_no_parts_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(True, records)
-    monkeypatch.setattr(search, "_shares", lambda run, ranks, units: units)  # each rank keeps what it did in the end
-    advice = search.advise(run_of(records, took_s), quiet)
+    monkeypatch.setattr(replay, "_shares", lambda run, ranks, units: units)  # each rank keeps what it did in the end
+    advice = advise_search(run_of(records, took_s), quiet)
     assert predicted(advice, "no balancing") < 0.85 * searched(False)
 
 
 def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = Pool([4], SPEEDS, records=records).map(np.full(200, 5e-3)).seconds
-    monkeypatch.setattr(tasks, "core_share", lambda ranks, tables, quiet: 1.0 / SPEEDS)
-    advice = tasks.advise(run_of(records, took_s), quiet)
+    monkeypatch.setattr(replay, "core_share", lambda ranks, tables, quiet: 1.0 / SPEEDS)
+    advice = advise_tasks(run_of(records, took_s), quiet)
     assert advice is not None
     assert advice.lines[0].predicted_s < 0.5 * took_s
 
@@ -191,7 +191,7 @@ def test_first_parts_cannot_be_followed_when_drafts_are_missing() -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(True, records)
     records[2].moves.n -= 1
-    advice = search.advise(run_of(records, took_s), quiet)
+    advice = advise_search(run_of(records, took_s), quiet)
     assert advice is not None
     assert math.isnan(predicted(advice, "no balancing"))
     assert any("first parts can't be followed" in note for note in advice.notes)
@@ -213,8 +213,8 @@ def exchanged(weights: Sequence[float], cores: Sequence[float] = (1.0, 1.0, 1.0,
 
 
 def test_a_distribution_takes_what_was_predicted() -> None:
-    block = exchange.advise(exchanged([0.25] * 4), quiet)
-    static = exchange.advise(exchanged([0.5, 0.25, 0.125, 0.125]), quiet)
+    block = advise_exchange(exchanged([0.25] * 4), quiet)
+    static = advise_exchange(exchanged([0.5, 0.25, 0.125, 0.125]), quiet)
     assert predicted(block, "as recorded") == pytest.approx(4 * 0.25 / 0.2)
     assert predicted(static, "equal blocks") == pytest.approx(4 * 0.25 / 0.2)
     assert predicted(block, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015)
@@ -224,15 +224,15 @@ def test_a_distribution_takes_what_was_predicted() -> None:
 def test_a_busy_machine_does_not_show_in_what_a_quiet_one_would_take() -> None:
     """Rank 0 lost half of its core in the record, in equal blocks, where it waits most of the time."""
     run = exchanged([0.25] * 4, [0.5, 1.0, 1.0, 1.0])
-    still = exchange.advise(run, quiet, quiet=True)
+    still = advise_exchange(run, quiet, quiet=True)
     assert predicted(still, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015, rel=1e-3)
-    busy = exchange.advise(run, quiet)
+    busy = advise_exchange(run, quiet)
     assert predicted(busy, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.2 * 1.015, rel=1e-3)
     assert busy is not None
     assert any("had a core for only 50% of the time" in note for note in busy.notes)
     run = exchanged([0.5, 0.25, 0.125, 0.125], [0.5, 1.0, 1.0, 1.0])
-    assert predicted(exchange.advise(run, quiet), "as recorded") == pytest.approx(4 * 0.5 / 0.4, rel=1e-3)
-    still = exchange.advise(run, quiet, quiet=True)
+    assert predicted(advise_exchange(run, quiet), "as recorded") == pytest.approx(4 * 0.5 / 0.4, rel=1e-3)
+    still = advise_exchange(run, quiet, quiet=True)
     assert predicted(still, "as recorded") == pytest.approx(4 * 1.0 / 1.6, rel=1e-3)
 
 
@@ -247,16 +247,16 @@ def profile(useful_s: Sequence[float], calls: int = 20) -> Profile:
 
 
 def test_a_program_without_lb_mpi() -> None:
-    advice = profiled.advise(profile([4.0, 2.0, 1.0, 1.0]), quiet)
+    advice = advise_profile(profile([4.0, 2.0, 1.0, 1.0]), quiet)
     assert predicted(advice, "as profiled") == 4.5
     assert predicted(advice, "perfectly balanced, no rank waits") == pytest.approx(2.5)
     realistic = predicted(advice, "balanced as lb_mpi does it")
     assert 2.5 < realistic < 3.2
     assert any("speeds are assumed to be equal" in note for note in advice.notes)
-    once = profiled.advise(profile([4.0, 2.0, 1.0, 1.0], calls=1), quiet)  # nothing can be learned from a call before
+    once = advise_profile(profile([4.0, 2.0, 1.0, 1.0], calls=1), quiet)  # nothing can be learned from a call before
     assert predicted(once, "balanced as lb_mpi does it") > realistic
     with pytest.raises(ValueError, match="the profile of one rank"):
-        profiled.advise(profile([1.0]), quiet)
+        advise_profile(profile([1.0]), quiet)
 
 
 def test_a_busy_machine_is_noticed() -> None:
@@ -268,9 +268,9 @@ def test_a_busy_machine_is_noticed() -> None:
     assert core_share(run.ranks[:1], [run.ranks[0].steps]) == pytest.approx([0.25], rel=1e-3)
     record = Record(0.0)
     record.step(Step(Driver.TASKS, 0.0, 4.0, 0.0, 0.0))
-    assert tasks.advise(run_of([Record(0.0)], 4.0), quiet) is None
+    assert advise_tasks(run_of([Record(0.0)], 4.0), quiet) is None
     with pytest.raises(ValueError, match="no tasks that took time"):
-        tasks.advise(run_of([record], 4.0), quiet)
+        advise_tasks(run_of([record], 4.0), quiet)
 
 
 def pool_files() -> list[tuple[str, bytes]]:

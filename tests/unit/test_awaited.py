@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from lb_mpi import signs
-from lb_mpi.launching.awaited import Awaited, Hang, blocked
+from lb_mpi.launching.hangs import Awaited, Hang, blocked
 from lb_mpi.launching.heard import State
-from lb_mpi.launching.ranks import ASLEEP, Waiting
+from lb_mpi.launching.host import ASLEEP, Waiting
 
 HANG_S = 8.0
 MAP = "a map"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb_mpi.frames import frame, read_frame
+from lb_mpi.files import frame, read_frame
 
 
 @given(st.lists(st.binary(max_size=20), max_size=4), st.binary(max_size=9))

@@ -15,7 +15,7 @@ from lb_mpi.partitioning.coarsen import csr
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import mapping_cost, partition_metrics
 from lb_mpi.partitioning.refine import find_connections, find_parts, move
-from lb_mpi.partitioning.shorten import Costs, Scale, find_times, look, refine_time, seconds_of, shorten
+from lb_mpi.partitioning.shorten import MachineCosts, Scale, find_times, look, refine_time, seconds_of, shorten
 
 
 @st.composite
@@ -38,8 +38,8 @@ def machine(k: int, seed: int) -> Machine:
     return Machine(tuple(f"h{j // 2}" for j in range(k)), rng.uniform(0.5, 4.0, k), latency_s, s_per_byte)
 
 
-def costs_of(some: Machine) -> Costs:
-    return Costs(1.0 / some.speeds, some.latency_s.copy(), some.s_per_byte.copy())
+def costs_of(some: Machine) -> MachineCosts:
+    return MachineCosts(1.0 / some.speeds, some.latency_s.copy(), some.s_per_byte.copy())
 
 
 def three_hosts() -> Machine:

@@ -16,7 +16,7 @@ from lb_mpi.profiling.profile import (
     SOMEBODY,
     TOGETHER,
     Calls,
-    Clock,
+    ClockModel,
     CpuShare,
     Line,
     Profile,
@@ -94,9 +94,9 @@ def test_waits_as_told_call_by_call(seed: int) -> None:
 def test_the_quickest_message_tells_the_offset() -> None:
     sent, returned = [0, 100, 200], [50, 110, 260]
     assert offset(sent, [1025, 1107, 1220], returned) == (1002, 5)
-    clock = Clock(begin_ns=0, end_ns=1000, begin_offset_ns=100, end_offset_ns=200)
+    clock = ClockModel(begin_ns=0, end_ns=1000, begin_offset_ns=100, end_offset_ns=200)
     assert clock.common(np.array([0, 500, 1000])).tolist() == [100, 650, 1200]
-    assert Clock().common(np.array([7])).tolist() == [7]
+    assert ClockModel().common(np.array([7])).tolist() == [7]
 
 
 def test_calls_of_a_place_add_up() -> None:

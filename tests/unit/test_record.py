@@ -9,8 +9,26 @@ from hypothesis import strategies as st
 
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.record.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way, merged
-from lb_mpi.record.record import BINS, COSTS, EDGES, MAP, MARKS, MOVES, OFF, REASONS, STEPS, TASKS, Record
-from lb_mpi.record.store import HEADER_BYTES, About, header, place, read, slot_bytes, snapshot
+from lb_mpi.record.record import (
+    BINS,
+    COSTS,
+    EDGES,
+    HEADER_BYTES,
+    MAP,
+    MARKS,
+    MOVES,
+    OFF,
+    REASONS,
+    STEPS,
+    TASKS,
+    About,
+    Record,
+    header,
+    place,
+    read,
+    slot_bytes,
+    snapshot,
+)
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.searcher import DraftRecord
 

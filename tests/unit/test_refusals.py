@@ -2,7 +2,7 @@
 
 import pytest
 
-from lb_mpi.launching.refusals import advice
+from lb_mpi.launching.watch import advice
 
 CHANGED = ["@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @", "Host key verification failed."]
 

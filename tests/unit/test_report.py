@@ -12,27 +12,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from apps.maps import SPECTRAL, parts, placed, places, shares, size, spectral
 from lb_mpi.__main__ import main
 from lb_mpi.graph import Graph
 from lb_mpi.graph import parse as parse_graph
 from lb_mpi.record.events import Clock, Driver, Event, Mark, Move, Phase, Step, Way
 from lb_mpi.record.launches import DEATH, END, FILE, RESTART, START, Happened, folder_of, line, parse
-from lb_mpi.record.maps import SPECTRAL, parts, placed, places, shares, size, spectral
-from lb_mpi.record.record import MAP, Record
-from lb_mpi.record.store import VERSION, About, header, place, snapshot
-from lb_mpi.report.figures import (
+from lb_mpi.record.record import MAP, VERSION, About, Record, header, place, snapshot
+from lb_mpi.report.page import (
     COLOURS,
+    COLUMNS,
     NOTHING,
     RANK_COLOURS,
     encode,
     flows,
     layout,
     map_of,
+    page,
     square,
     strip,
     strip_pixels,
 )
-from lb_mpi.report.page import page
 from lb_mpi.report.run import SKEW_S, assemble, drafts, headline, matrix, owners, steps, timeline
 
 MOST_BYTES = 500_000
@@ -291,7 +291,7 @@ def test_a_page_of_a_thousand_ranks_is_small() -> None:
         for rank in range(1024)
     ]
     run = assemble(files)
-    assert strip(run).height == 1024
+    assert strip(timeline(run, COLUMNS)).height == 1024
     assert len(page(run).encode()) <= MOST_BYTES
 
 

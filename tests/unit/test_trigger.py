@@ -142,7 +142,7 @@ def told(size: int, seen: list[tuple[int, Observation]]) -> np.ndarray:
     reports = np.empty(size, dtype=REPORT)
     for rank in range(size):
         mine = tuple(one for own, one in seen if own == rank)
-        reports[rank] = Report(False, 0, 1.0, 1.0, 1.0, 0.0, 0, 0, told=mine).fields()
+        reports[rank] = Report(False, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0, told=mine).fields()
     return reports
 
 

@@ -8,7 +8,7 @@ from functools import reduce
 import numpy as np
 import pytest
 
-from lb_mpi.problems import uts_kernel as kernel
+from lb_mpi.problems import uts as kernel
 from lb_mpi.problems.uts import (
     NODE_BYTES,
     PUBLISHED,

@@ -1,1 +1,1 @@
-"""What all doors carry their protocols with: one carrier, one transport, one presence, one failure."""
+"""The parts that all drivers on MPI share: one carrier, one transport, one presence, one failure."""

@@ -5,7 +5,7 @@
     with call("lb_mpi.f") as interrupts:
         carrier.carry(Round(...), interrupts)
 
-It is the loop of `lb_mpi.actor`, with what only real ranks need beside it: to answer ranks that ask who is awaited, to
+It is the loop of `lb_mpi.virtual`, with what only real ranks need beside it: to answer ranks that ask who is awaited, to
 notice that another rank has failed, to hold Ctrl-C back, and to be as slow as an emulated rank is.
 """
 
@@ -27,7 +27,7 @@ LONGEST_NAP_S = 0.5e-3
 
 
 class Spent(IntEnum):
-    """What a rank did between two turns."""
+    """The work of a rank between two turns."""
 
     WAITING = 0
     WORKING = 1  # on a job, and all that belongs to it
@@ -44,7 +44,7 @@ class Part:
 
     @property
     def wake_at(self) -> float:
-        """When the next turn is due although no message arrives, as time.perf_counter(); inf: never."""
+        """The time at which the next turn is due although no message arrives, of time.perf_counter(); inf: never."""
         return math.inf
 
     def turn(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""What all ranks do together: open a communicator, agree that none has failed, exchange objects, share memory, stop.
+"""Collective operations: open a communicator, agree that none has failed, exchange objects, share memory, stop.
 
 Every call that all ranks make takes the user's communicator to `opened` (or `duplicate`) and works on what it gets; checks
 its arguments within `agree`, so that all ranks raise when one does; and compares those that must be equal with `agree_on`.
@@ -212,7 +212,7 @@ def _check_room(n_bytes: int) -> None:
 
 
 class Signals:
-    """What came on this rank; made by `noted`."""
+    """The signals that came on this rank; made by `noted`."""
 
     def __init__(self) -> None:
         self.came: signal.Signals | None = None  # the first one

@@ -1,4 +1,4 @@
-"""How an exception travels between ranks, and what each rank prints of it.
+"""Exceptions that travel between ranks, and the words that each rank prints of them.
 
 It travels as plain text, and the kind of error that the others raise.  Making that never raises, whatever the exception
 does.  The rank that knows the cause of an error that all ranks raise prints the whole traceback, each other one line:
@@ -33,7 +33,7 @@ _TOGETHER = "_lb_mpi_raised_by_all_ranks_of"
 
 
 class Failure(NamedTuple):
-    """What one rank sends the others of an exception."""
+    """An exception as one rank sends it to the others."""
 
     kind: str  # of _KINDS
     text: str

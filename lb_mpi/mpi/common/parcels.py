@@ -70,7 +70,7 @@ class _Coming(NamedTuple):
 
 
 class Parcels:
-    """What one rank sends and receives on `comm` (not the user's: a duplicate)."""
+    """The messages that one rank sends and receives on `comm` (not the user's: a duplicate)."""
 
     def __init__(self, comm: MPI.Intracomm, tag: int = MPI.ANY_TAG) -> None:
         """Receive what bears this tag; who else receives on `comm` at the same time has another."""
@@ -155,5 +155,5 @@ def _as_units(buffer: Buffer) -> list[object]:
 
 
 def _is_complete(request: MPI.Request, buffer: Buffer | bytes) -> bool:
-    """Whether it has come, or left, after as many looks as it takes if nothing holds it up."""
+    """Return whether it has come, or left, after as many looks as it needs if nothing delays it."""
     return request.Test() or any(request.Test() for _ in range(min(len(buffer) // LOOK_BYTES, MOST_LOOKS)))

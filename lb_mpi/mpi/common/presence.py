@@ -57,7 +57,7 @@ _left: list[Presence] = []  # anchors whose user has freed the communicator
 
 
 class Tag(IntEnum):
-    """Who receives a message on a communicator of ours: one table, so that no two kinds of messages can be mixed up."""
+    """Tags on our communicators: one table, so that no two kinds of messages can be mixed up."""
 
     FAILURE = 0  # every wait: a rank can't go on
     QUESTION = 1  # every wait: what does this rank do?
@@ -90,7 +90,7 @@ class _Kind(IntEnum):
 
 
 class Answer(NamedTuple):
-    """What another rank does."""
+    """The state of another rank."""
 
     kind: int
     call: str
@@ -114,7 +114,7 @@ def hang_s() -> float:
 
 
 class _Here:
-    """What this process does."""
+    """The state of this process."""
 
     call = ""  # "": it is in none
     number = 0  # of the call

@@ -31,8 +31,7 @@ from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.facts import library
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.record.events import Clock, Event, Mark, Phase
-from lb_mpi.record.record import OFF, Record
-from lb_mpi.record.store import About, file_name, header, place, snapshot
+from lb_mpi.record.record import OFF, About, Record, file_name, header, place, snapshot
 
 VARIABLE = "LB_MPI_RECORD"
 WRITE_S = 1.0

@@ -1,4 +1,4 @@
-"""How a thread waits, when Ctrl-C may interrupt it, and what its time goes into; without MPI.
+"""The waiting of a thread: its naps, when Ctrl-C may interrupt it, and the use of its time; without MPI.
 
 More ranks than cores is normal, so a rank that waits sleeps, a little longer each time (`Nap`).
 
@@ -20,8 +20,9 @@ import time
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
-from lb_mpi import signs, stops
+from lb_mpi import signs
 from lb_mpi.balancing.estimate import own_time_s
+from lb_mpi.emulate import StoppedTime, read_stops
 
 try:
     from resource import RUSAGE_THREAD, getrusage
@@ -71,7 +72,7 @@ class Nap:
 
 
 class Interrupts:
-    """What came while it was held back."""
+    """The Ctrl-C that came while it was held back."""
 
     def __init__(self) -> None:
         self.pending = False
@@ -163,7 +164,7 @@ class Look(NamedTuple):
     cpu_s: float
     gave_up: int | None  # how often it has given up the core by itself; None: the system doesn't report it
     queued_s: float | None  # that it has waited for a core; None: likewise
-    stops: stops.Seen = stops.Seen()  # by launch/throttle
+    stops: StoppedTime = StoppedTime()  # by launch/throttle
 
 
 class Clocks:
@@ -194,12 +195,12 @@ class Clocks:
         within = self._within()
         return Look(time.perf_counter(), *within)
 
-    def _within(self) -> tuple[float, int | None, float | None, stops.Seen]:
+    def _within(self) -> tuple[float, int | None, float | None, StoppedTime]:
         queued_s = None
         if self._queue is not None:
             fields = os.pread(self._queue, 100, 0).split()  # nanoseconds on a core, nanoseconds in a queue, time slices
             queued_s = 1e-9 * int(fields[1])
-        return time.thread_time(), _gave_up(), queued_s, stops.read()
+        return time.thread_time(), _gave_up(), queued_s, read_stops()
 
     def end(self) -> None:
         """Look no more."""

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from lb_mpi.files import Load, find_script, folder_of
 from lb_mpi.mpi.common.collective import agree, duplicate
 from lb_mpi.mpi.pool.crew import Crew
 from lb_mpi.mpi.pool.served import run_alone
-from lb_mpi.script import Load, find_script, folder_of
 
 WORKER = "__worker__"  # what __name__ is on ranks that serve; by this name their objects of its classes travel, too
 

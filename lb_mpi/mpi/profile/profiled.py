@@ -18,7 +18,7 @@ from typing import Any
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.waiting import Nap
-from lb_mpi.mpi.profile.timed import Recorder, Timed, argument, n_bytes
+from lb_mpi.mpi.profile.timed import Recorder, TimedMethods, argument, n_bytes
 from lb_mpi.profiling.profile import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
 
 Way = Callable[[str, Any], Any]  # from a method's name and mpi4py's own to the timed one
@@ -81,12 +81,12 @@ class _Like(type):
 
 
 class Installed:
-    """What has been put in the place of mpi4py's own; `remove` puts that back."""
+    """The timed replacements of mpi4py's objects; `remove` restores those."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._timed_class: dict[type, type] = {}
-        self._timed = Timed(recorder, self._adopt)
+        self._timed = TimedMethods(recorder, self._adopt)
         self._plain: list[tuple[Any, str, Any]] = []
 
     def put(self, owner: Any, name: str, value: Any) -> None:
@@ -117,7 +117,7 @@ class Installed:
         MPI.pickle.__init__(_counting(self._recorder), None, MPI.pickle.PROTOCOL)  # type: ignore[misc]
 
     def _adopt(self, result: Any) -> Any:
-        """What a call has returned, as one of the timed classes; anything else as it is."""
+        """Return the result of a call as one of the timed classes; anything else unchanged."""
         kind = self._timed_class.get(type(result))
         if kind is not None:
             return kind(result)

@@ -24,6 +24,7 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.run import set_abort_status
 
+from lb_mpi.files import Load, find_script, folder_of
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
@@ -34,7 +35,7 @@ from lb_mpi.profiling import profile as profile_store
 from lb_mpi.profiling.profile import (
     NOBODY,
     Calls,
-    Clock,
+    ClockModel,
     Profile,
     RankProfile,
     Stream,
@@ -45,7 +46,6 @@ from lb_mpi.profiling.profile import (
     rank_json,
     until_the_end,
 )
-from lb_mpi.script import Load, find_script, folder_of
 
 PATIENCE_S = 5.0  # of a rank that leaves with an exit code, before it ends the others
 ROUNDS = 20  # messages there and back for each look at another host's clock
@@ -53,7 +53,7 @@ PIECE = 1 << 18  # collective calls of all ranks together that are split at once
 _now = time.perf_counter_ns
 
 
-class Program(NamedTuple):
+class ProfiledProgram(NamedTuple):
     """A program that all ranks have found."""
 
     own: MPI.Intracomm  # a duplicate of COMM_WORLD
@@ -64,7 +64,9 @@ class Program(NamedTuple):
     speeds: Floats
 
 
-def open_program(argv: Sequence[str], *, module: bool, output: str | None, speeds: Sequence[float] | None) -> Program:
+def open_program(
+    argv: Sequence[str], *, module: bool, output: str | None, speeds: Sequence[float] | None
+) -> ProfiledProgram:
     """Collective: find the program, argv[0]; ValueError, SyntaxError or OSError on all ranks when an argument is wrong."""
     own = duplicate(MPI.COMM_WORLD)
     folder = None if output is None else Path(output)
@@ -77,23 +79,23 @@ def open_program(argv: Sequence[str], *, module: bool, output: str | None, speed
 
     load, checked = agree(own, check)
     agree_on(own, speeds=tuple(checked))
-    return Program(own, load, argv, folder_of(argv[0], module=module), folder, checked)
+    return ProfiledProgram(own, load, argv, folder_of(argv[0], module=module), folder, checked)
 
 
 class Ended(NamedTuple):
-    """How the program has ended on this rank."""
+    """The end of the program on this rank."""
 
     profile: Profile | None  # on rank 0, when all ranks have come to the end
     error: BaseException | None  # what it has raised, SystemExit too
 
 
-def run_program(program: Program) -> Ended:
+def run_program(program: ProfiledProgram) -> Ended:
     """Collective: run the program as `__main__` on every rank.
 
     Where it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; where it exits with a code, only
     if the others don't come to their end within 5 s.
     """
-    run = _Run(program)
+    run = _ProfiledRun(program)
     error: BaseException | None = None
     sys.argv, sys.path[0] = [*program.argv], program.folder
     main = sys.modules["__main__"] = ModuleType("__main__")
@@ -120,13 +122,13 @@ def _of_the_program(trace: TracebackType | None) -> TracebackType | None:
     return trace.tb_next if trace is not None else None
 
 
-class _Run:
+class _ProfiledRun:
     """The profile of one run on this rank."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProfiledProgram) -> None:
         self.profile: Profile | None = None
         self._program = program
-        self._look = Look(program.own)
+        self._look = ClockComparison(program.own)
         self._recorder = Recorder(MPI.COMM_WORLD)
         self._installed: Installed = install(self._recorder)
         self._installed.put(MPI, "Init", lambda: None)  # MPI is there already
@@ -216,7 +218,7 @@ def _all_come(comm: MPI.Intracomm, patience_s: float) -> bool:
 
 
 def _notes(found: Sequence[dict[str, Any]]) -> list[str]:
-    """What was not seen."""
+    """Name the calls that the profile does not cover."""
     unseen = sorted({what for rank in found for what in rank["unseen"]})
     notes = [f"not seen, and counted as useful: {', '.join(unseen)}"] if unseen else []
     asked = {"Test", "test", "Testall", "testall", "Testany", "testany", "Testsome", "testsome"}
@@ -236,7 +238,7 @@ def _notes(found: Sequence[dict[str, Any]]) -> list[str]:
 # --- the end: clocks, collectives, all profiles on rank 0 -------------------------------------------------------------
 
 
-class Look:
+class ClockComparison:
     """The first look at rank 0's clock, when the program begins; `end` is the other one.  Both are collective."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -247,11 +249,11 @@ class Look:
         self._others = [rank for rank in range(comm.size) if kernels[rank] != kernels[0]]  # whose clock isn't rank 0's
         self._begin = _now(), *self._look()
 
-    def end(self) -> Clock:
-        """How this rank's clock stood to rank 0's during the run."""
+    def end(self) -> ClockModel:
+        """Compare this rank's clock with rank 0's during the run."""
         begin, begin_offset, begin_error = self._begin
         end_offset, end_error = self._look()
-        return Clock(begin, _now(), begin_offset, end_offset, max(begin_error, end_error))
+        return ClockModel(begin, _now(), begin_offset, end_offset, max(begin_error, end_error))
 
     def _look(self) -> tuple[int, int]:
         comm = self._comm
@@ -282,7 +284,7 @@ def _clock_of_this_machine() -> str:
         return MPI.Get_processor_name()
 
 
-def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: Clock) -> None:
+def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel) -> None:
     """Collective: find for each place in `calls` which ranks its collectives have waited for."""
     streams = {_digest(stream.members): stream for stream in calls.streams.values() if len(stream)}
     for digest, n in _agreed(comm, streams):
@@ -312,7 +314,7 @@ def _agreed(comm: MPI.Intracomm, streams: dict[int, Stream]) -> list[tuple[int, 
     return [(digest, n) for digest, n in table.tolist()]
 
 
-def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: Clock) -> tuple[Ints, Ints]:
+def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tuple[Ints, Ints]:
     """This rank's waits in the first n calls of a stream, and for whom: two (n,) arrays."""
     members, leader = stream.members, stream.members[0]
     kept = stream.kept

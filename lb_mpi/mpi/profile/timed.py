@@ -40,7 +40,7 @@ Method = Callable[..., Any]
 
 
 class Known(NamedTuple):
-    """What is known of a communicator."""
+    """The facts that are known of a communicator."""
 
     peers: tuple[int, ...]  # whom its ranks, to which one sends, are in the program; NOBODY: of another program
     stream: Stream | None  # of its collectives; None: nobody to be waited for
@@ -48,7 +48,7 @@ class Known(NamedTuple):
 
 
 class Lines:
-    """Where in the program a call has come from."""
+    """The lines of the program that calls come from."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -137,7 +137,7 @@ class Recorder:
         return now - self.began, now - self.began - self.calls.in_mpi_ns, self._cpu.outside_ns
 
     def known(self, comm: MPI.Comm) -> Known:
-        """What is known of a communicator."""
+        """The facts that are known of a communicator."""
         found: Known | None = getattr(comm, "_known", None)
         if found is None:
             found = self._look_at(comm)
@@ -197,7 +197,7 @@ def _of_several(spec: Sequence[Any]) -> int:
 
 
 class Posted:
-    """What a request stands for."""
+    """The operation behind a request."""
 
     __slots__ = ("anybody", "index", "kind", "n_bytes", "stream", "whom")
 
@@ -220,7 +220,7 @@ class Posted:
 _NOTHING = Posted()
 
 
-class Call:
+class TimedCall:
     """One call that is being timed; a way's `begin` fills it in."""
 
     __slots__ = ("came", "entered", "left", "n_bytes", "number", "whom")
@@ -233,10 +233,10 @@ class Call:
         self.left: Callable[[int], object] | None = None  # is called with the time when the call has ended
 
 
-Begin = Callable[[Call, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+Begin = Callable[[TimedCall, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-class Timed:
+class TimedMethods:
     """Makes timed methods; `adopt` makes the communicators, requests and messages that they return timed ones, too."""
 
     def __init__(self, recorder: Recorder, adopt: Callable[[Any], Any]) -> None:
@@ -251,7 +251,7 @@ class Timed:
         def method(*args: Any, **kwargs: Any) -> Any:
             if recorder.elsewhere():
                 return adopt(plain(*args, **kwargs))
-            call = Call(recorder.lines.place(name, places), recorder.enter())
+            call = TimedCall(recorder.lines.place(name, places), recorder.enter())
             try:
                 args, kwargs = begin(call, args, kwargs)
                 result = adopt(plain(*args, **kwargs))
@@ -268,7 +268,7 @@ class Timed:
     def call(self, name: str, plain: Method, whom: int = NOBODY) -> Method:
         """A call that waits for nobody, such as a question; or, by `whom`, for somebody."""
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             call.whom = whom
             return args, kwargs
 
@@ -278,7 +278,7 @@ class Timed:
         """A blocking send: the wait is for the destination."""
         buffers = name[0].isupper()
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             call.whom = self.recorder.peer(args[0], argument(args, kwargs, 2, "dest"))
             call.n_bytes = n_bytes(argument(args, kwargs, 1, "buf")) if buffers else 0
             return args, kwargs
@@ -292,7 +292,7 @@ class Timed:
         """
         recorder, buffers = self.recorder, sends and name[0].isupper()
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             comm, asked = args[0], None
             rank = argument(args, kwargs, source + 1, "source", MPI.ANY_SOURCE)
             if rank == MPI.PROC_NULL and sends:
@@ -318,7 +318,7 @@ class Timed:
         persistent, (position, word) = name.endswith("_init"), peer
         sent = ("sendbuf" if word == "source" else "buf") if sends and name[0].isupper() else ""
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             rank = argument(args, kwargs, position + 1, word, MPI.ANY_SOURCE)
             anybody = args[0] if rank == MPI.ANY_SOURCE else None
             posted = Posted(self.recorder.peer(args[0], rank), anybody=anybody)
@@ -333,7 +333,7 @@ class Timed:
         """A blocking collective; which rank it has waited for is found out at the end of the run."""
         recorder = self.recorder
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             _, stream, neighbours = recorder.known(args[0])
             call.n_bytes = size(*args, **kwargs)
             if stream is not None:
@@ -347,7 +347,7 @@ class Timed:
         """A collective that returns a request; the wait is that of the request."""
         recorder, persistent = self.recorder, name.endswith("_init")
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             _, stream, neighbours = recorder.known(args[0])
             posted = Posted(stream=stream, kind=neighbours if kind == NEIGHBOURS else kind)
             which = posted if persistent else call
@@ -367,7 +367,7 @@ class Timed:
     def wait(self, name: str, plain: Method) -> Method:
         """The wait for one request."""
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             posted, asked = _posted(args[0]), None
             if posted.anybody is not None:
                 args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
@@ -380,7 +380,7 @@ class Timed:
     def wait_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
         """The wait for all of some requests, which is one for the last of them."""
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             self._waits(call, *_last(self.recorder, args[0]))
             return args, kwargs
 
@@ -390,7 +390,7 @@ class Timed:
         """The wait for one of some requests, or for at least one of them."""
         one = name.lower() == "waitany"
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             requests, asked = args[0], None
             if one and any(_posted(request).anybody is not None for request in requests):
                 args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
@@ -409,7 +409,7 @@ class Timed:
     def restart(self, name: str, plain: Method) -> Method:
         """The start of a persistent request."""
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             self._starts(call, args[:1])
             return args, kwargs
 
@@ -418,7 +418,7 @@ class Timed:
     def restart_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
         """The start of several persistent requests."""
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             self._starts(call, args[0])
             return args, kwargs
 
@@ -427,7 +427,7 @@ class Timed:
     def receive_message(self, name: str, plain: Method) -> Method:
         """The receive of a message that a probe has matched: its way here is a wait for its sender."""
 
-        def begin(call: Call, args: Any, kwargs: Any) -> Any:
+        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             call.whom = _posted(args[0]).whom
             return args, kwargs
 
@@ -437,7 +437,7 @@ class Timed:
         """A question about several requests, which waits for nobody."""
         return _of_class(self.call(name, plain))
 
-    def _waits(self, call: Call, posted: Posted, asked: MPI.Status | None) -> None:
+    def _waits(self, call: TimedCall, posted: Posted, asked: MPI.Status | None) -> None:
         """The call waits, or has waited, for what was posted."""
         call.whom = posted.whom
         if asked is not None and posted.anybody is not None:
@@ -447,7 +447,7 @@ class Timed:
             index, posted.index = posted.index, -1
             call.left = lambda left: stream.waited(index, call.entered, left, call.number)
 
-    def _starts(self, call: Call, requests: Sequence[Any]) -> None:
+    def _starts(self, call: TimedCall, requests: Sequence[Any]) -> None:
         """Persistent requests are started by this call."""
         every = [_posted(request) for request in requests]
         call.n_bytes = sum(posted.n_bytes for posted in every)
@@ -483,7 +483,7 @@ def _posted(request: Any) -> Posted:
     return getattr(request, "_posted", None) or _NOTHING
 
 
-def _join(recorder: Recorder, posted: Posted, call: Call) -> None:
+def _join(recorder: Recorder, posted: Posted, call: TimedCall) -> None:
     """A collective that was begun takes its place in its stream."""
     if posted.stream is not None:
         at = call.entered

@@ -21,6 +21,7 @@ from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import AUTO, prepare
 from lb_mpi.emulate import Varying
+from lb_mpi.errors import BalanceError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.carrier import Carrier
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_together, wait
@@ -31,7 +32,7 @@ from lb_mpi.mpi.rows.diffuse import Flows
 from lb_mpi.mpi.rows.lending import Lending, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import Owners, check_costs
 from lb_mpi.mpi.rows.process_graph import METHODS, fingerprint, process_graph
-from lb_mpi.mpi.rows.rows import Pack, Rows, Unpack
+from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Unpack, with_arguments
 from lb_mpi.record.events import Phase
 
 
@@ -181,15 +182,20 @@ class Balancer:
         pack: Pack | None = None,
         unpack: Unpack | None = None,
         block_rows: int | None = None,
+        **options: Any,
     ) -> Any:
         """Apply `function` to this rank's rows, in blocks: the results, in their order, as if it had been called here.
 
         `rows` is a numpy array, or a tuple or list of arrays with the same first dimension n; `more` are further arrays of
-        n rows, which are only read.  The function is called as function(block of rows, *blocks of more) with some of the
-        rows, of this or another rank, and returns as many, of the same dtypes and shapes (a tuple or list for a tuple or
-        list).  It gets copies, in C or Fortran order as the arrays are, and may change them; the caller's rows are never
-        written to, and the results are new arrays.  It must be the same function on all ranks, and so must dtypes and shapes
-        of one row; the number of rows may be any, 0 too.
+        n rows, which are only read, and scalars.  The function is called as function(block of rows, *more, **options) with
+        some of the rows, of this or another rank, and the same rows of the arrays in `more`; scalars and keyword arguments
+        are passed on as they are.  It returns as many rows: an array, or a tuple or list of arrays, of any dtypes and shapes
+        of one row, which must be the same in all calls and on all ranks.  A rank without rows gets empty arrays of those
+        dtypes and shapes (those of `rows` when no rank has rows: then the function isn't called).
+
+        The function gets copies, in C or Fortran order as the arrays are, and may change them; the caller's rows are never
+        written to, and the results are new arrays.  Function, scalars and keyword arguments must be the same on all ranks,
+        and so must dtypes and shapes of one row; the number of rows may be any, 0 too.
 
         The results are bit for bit those of function(rows), if what the function does with a row depends neither on the
         other rows in the block nor on how many they are.  That is so for loops over rows, operations by element, and sums
@@ -212,6 +218,7 @@ class Balancer:
         try:
             check_function("function", function)
             mine = _rows(rows, more, pack, unpack, block_rows)
+            function = with_arguments(function, more, options)
         except Exception as caught:
             failed = of_argument(caught)
         if mine is not None and not course.knows(mine.spec.mark):
@@ -245,7 +252,7 @@ class Balancer:
             n_rows = mine.n if mine is not None else 0, self._watch.rows
             computing_s = self._watch.computing_s
             self._loans.mapped(began, ended, self.history[-1], course, n_rows, computing_s, told.took)
-        return lending.value
+        return lending.results.value if lending.results is not None else None
 
     def migrate(
         self, rows: Any, costs: ArrayLike | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
@@ -316,9 +323,10 @@ class Balancer:
         if not learned.failed:
             told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
         mark, n_bytes = mine.spec.mark if mine is not None else 0, lending.bytes_moved
+        results = lending.results.mark if lending.results is not None else 0
         report = Report(
-            learned.failed, mark, told.work, measured.occupied_s, measured.ticks, lending.spent_s, learned.rows_lent,
-            n_bytes, told.helped, began_s, told.seen,
+            learned.failed, mark, results, told.work, measured.occupied_s, measured.ticks, lending.spent_s,
+            learned.rows_lent, n_bytes, told.helped, began_s, told.seen,
         )  # fmt: skip
         hearing.tell(report)
         return told
@@ -351,6 +359,19 @@ class Balancer:
                 predicted_gain_s=verdict.decision.gain_s,
             )
         )
+        if verdict.compare and lending.results is not None:
+            self._agree_on_results(lending.results)
+
+    def _agree_on_results(self, results: Results) -> None:
+        """Collective: results look alike on all ranks, also on those that have none; otherwise BalanceError on all."""
+        everyone = [(rank, spec) for rank, spec in enumerate(allgather(self._presence.comm, results.spec)) if spec]
+        first, expected = everyone[0]
+        for rank, spec in everyone:
+            if spec.mark != expected.mark:
+                words = f"function returned {spec.words} on rank {rank}: expected {expected.words}, as on rank {first}"
+                raise self._presence.together(BalanceError(words))
+        if results.spec is None:
+            results.look_like(expected)
 
     def _raise(self, failed: Failed | None, words: str | None) -> NoReturn:
         """Collective: raise what a rank has failed with on all ranks; or that their rows, in `words`, differ."""

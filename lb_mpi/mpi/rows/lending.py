@@ -27,7 +27,6 @@ from lb_mpi.mpi.rows.rows import (
     HEADER_BYTES,
     Results,
     Rows,
-    check_result,
     columns_of,
     concatenate,
     empty_parcel,
@@ -228,18 +227,12 @@ class Lending(Part):
     ) -> None:
         self._round, self._function, self._rows, self._watch = round, function, rows, stopwatch
         self._wire, self._rank = wire, rank
-        self._results = Results(rows) if rows is not None else None
+        self.results = Results(rows) if rows is not None else None
         self._loans, self._tell, self._heard = loans, tell, heard
         self._answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
         self._learned: list[Message] = []  # to be told behind it
         self.failed = failed
         self.spent_s = 0.0  # for packing, sending, and putting together
-
-    @property
-    def value(self) -> Any:
-        """The answer, when there was no error anywhere."""
-        assert self._results is not None
-        return self._results.value
 
     @property
     def learned(self) -> Learned:
@@ -319,10 +312,9 @@ class Lending(Part):
         loan = self._round.away.get(source)
         if loan is not None and message.kind is Kind.DONE:
             self._loans.back(source, time.perf_counter(), buffer.nbytes)
-        if message.kind is Kind.DONE and loan is not None and self._rows is not None and self._results is not None:
+        if message.kind is Kind.DONE and loan is not None and self._rows is not None and self.results is not None:
             try:
-                block = columns_of(buffer, self._rows.spec, self._rows.unpack, home=True)
-                self._results.put(self._rows.of_units(loan.rows), block)
+                self.results.receive(self._rows.of_units(loan.rows), buffer)
             except BaseException as caught:  # of the user's unpack
                 self._post(self._fail(caught, f"unpacking results of rank {source}"))
         return source, message
@@ -373,14 +365,16 @@ class Lending(Part):
         result, ticks = self._call(block, interrupts)
         computed = time.perf_counter()
         self._loans.record.enter(Phase.PACKING, computed)
-        parcel = parcel_of(result, self._rows.spec, self._rows.pack, ticks)
+        assert self.results is not None
+        assert self.results.spec is not None
+        parcel = parcel_of(result, self.results.spec, self._rows.pack, ticks)
         sends = self._round.done(job, Computed((computed - began) / self._watch.slow.speed, ticks, parcel))
         self.spent_s += time.perf_counter() - computed
         return sends
 
     def _compute_home(self, job: Job, interrupts: Interrupts) -> list[Send]:
         assert self._rows is not None
-        assert self._results is not None
+        assert self.results is not None
         began = time.perf_counter()
         self._loans.record.enter(Phase.PACKING, began)
         index = self._rows.of_units(job.rows)
@@ -390,7 +384,7 @@ class Lending(Part):
         result, ticks = self._call(block, interrupts)
         computed = time.perf_counter()
         self._loans.record.enter(Phase.PACKING, computed)
-        self._results.put(index, result)
+        self.results.put(index, result)
         sends = self._round.done(job, Computed((computed - copied) / self._watch.slow.speed, ticks))
         self._round.learned.handling_s = self._round.learned.handling_s or self._watch.handling_s
         self.spent_s += copied - began + time.perf_counter() - computed
@@ -399,14 +393,16 @@ class Lending(Part):
     def _call(self, block: tuple[Any, ...], interrupts: Interrupts) -> tuple[tuple[Any, ...], float]:
         """Call the user's function; its result as columns, and the ticks it took."""
         assert self._rows is not None
+        assert self.results is not None
         spec, results, total = self._rows.spec, [], 0.0
         self._watch.block(len(block[0]))
         for part in in_blocks(block, spec.block_rows):
             with interrupts.allowed():
                 result, ticks = self._watch.call(self._function, (in_form(spec, part), *part[spec.n_home :]))
-            results.append(check_result(result, part, spec))
+            results.append(self.results.check(result, len(part[0])))
             total += ticks
-        return results[0] if len(results) == 1 else tuple(concatenate(spec, results)), total
+        assert self.results.spec is not None
+        return results[0] if len(results) == 1 else tuple(concatenate(self.results.spec, results)), total
 
     def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
         if self.failed is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,10 +85,11 @@ class Rows:
                 raise TypeError(f"{name} = {show(value)}: expected a function")
         self.pack, self.unpack = pack, unpack
         self.fortran = 0
+        arrays = [(k, one) for k, one in enumerate(more) if not _is_scalar(one)]
         if pack is not None:
             if not isinstance(rows, list):
                 raise TypeError(f"rows of type {type(rows).__name__}: expected a list of objects, since pack is given")
-            if more:
+            if arrays:
                 raise TypeError("more arrays: expected none beside objects (make them part of the objects)")
             self.columns: list[Any] = [rows]
             self.spec = Spec("objects", (), (), 1, block_rows)
@@ -97,11 +98,11 @@ class Rows:
         proper = list(rows) if isinstance(rows, list | tuple) else [rows]
         if not proper:
             raise TypeError("rows without arrays: expected at least one")
-        if len(proper) + len(more) > MOST_COLUMNS:
-            raise TypeError(f"rows and more: {len(proper) + len(more)} arrays: expected at most {MOST_COLUMNS}")
+        if len(proper) + len(arrays) > MOST_COLUMNS:
+            raise TypeError(f"rows and more: {len(proper) + len(arrays)} arrays: expected at most {MOST_COLUMNS}")
         form = "tuple" if isinstance(rows, tuple) else "list" if isinstance(rows, list) else "array"
         self.columns = [_check(column, f"rows[{k}]" if form != "array" else "rows") for k, column in enumerate(proper)]
-        self.columns += [_check(column, f"more[{k}]") for k, column in enumerate(more)]
+        self.columns += [_check(column, f"more[{k}]") for k, column in arrays]
         self.n = len(self.columns[0])
         for k, column in enumerate(self.columns):
             if len(column) != self.n:
@@ -156,7 +157,9 @@ class Rows:
 
 def _check(column: Any, name: str) -> NDArray[Any]:
     if not _is_plain(column):
-        objects = "; for a list of objects pass pack=, unpack=" if "[" in name else ""
+        objects = "; for a list of objects pass pack=, unpack=" if name.startswith("rows[") else ""
+        if name.startswith("more"):
+            objects = " or a scalar (pass other values as keyword arguments)"
         raise TypeError(f"{name} of type {type(column).__name__}: expected a numpy array (of no subclass){objects}")
     if column.ndim < 1:
         raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
@@ -189,25 +192,23 @@ def head(buffer: Buffer) -> Head:
     return Head(*_HEADER.unpack_from(buffer.data))
 
 
-def columns_of(buffer: Buffer, spec: Spec, unpack: Unpack | None, *, home: bool = False) -> tuple[Any, ...]:
-    """The rows in a parcel, as `Rows.block` gives them (views of the buffer); `home`: of the rows proper only."""
+def columns_of(buffer: Buffer, spec: Spec, unpack: Unpack | None) -> tuple[Any, ...]:
+    """The rows in a parcel, as `Rows.block` gives them (views of the buffer)."""
     about = head(buffer)
     if unpack is not None:
         lengths = np.ndarray(about.n, dtype=np.int64, buffer=buffer.data, offset=HEADER_BYTES)
         ends = (HEADER_BYTES + 8 * about.n + np.cumsum(lengths)).tolist()
         begins = [end - length for end, length in zip(ends, lengths.tolist(), strict=True)]
         return ([unpack(buffer[begin:end].tobytes()) for begin, end in zip(begins, ends, strict=True)],)
-    last = spec.n_home if home else None
-    return tuple(_views(buffer, spec.dtypes[:last], spec.shapes[:last], about))
+    return tuple(_views(buffer, spec.dtypes, spec.shapes, about))
 
 
 def parcel_of(block: tuple[Any, ...], spec: Spec, pack: Pack | None, ticks: float) -> Buffer:
-    """A parcel of results: the rows proper only."""
+    """A parcel of results."""
     header = Head(len(block[0]), Kind.DONE, spec.mark, ticks)
     if pack is not None:
         return _pack_objects([pack(item) for item in block[0]], header)
-    last = spec.n_home
-    buffer, views = _allocate(spec.dtypes[:last], spec.shapes[:last], header)
+    buffer, views = _allocate(spec.dtypes, spec.shapes, header)
     for column, view in zip(block, views, strict=True):
         view[...] = column
     return buffer
@@ -223,24 +224,6 @@ def in_blocks(block: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
         yield tuple(np.array(part) if isinstance(part, np.ndarray) else part for part in parts)
 
 
-def check_result(result: Any, block: tuple[Any, ...], spec: Spec) -> tuple[Any, ...]:
-    """What the user's function returned, as columns; ValueError or TypeError, saying what was expected, if it's no such."""
-    n = len(block[0])
-    if spec.form == "objects":
-        if not isinstance(result, list) or len(result) != n:
-            raise ValueError(f"function returned {_describe(result)}: expected a list of {n} objects")
-        return (result,)
-    columns = (result,) if spec.form == "array" else result
-    if spec.form != "array" and not (isinstance(result, list | tuple) and len(result) == spec.n_home):
-        raise TypeError(f"function returned {_describe(result)}: expected a {spec.form} of {spec.n_home} arrays")
-    for column, dtype, shape in zip(columns, spec.dtypes, spec.shapes, strict=False):
-        if not (_is_plain(column) and column.dtype == dtype and column.shape == (n, *shape)):
-            expected = f"an array of {dtype} {(n, *shape)}, as the rows are"
-            kind = TypeError if isinstance(column, np.ndarray) and column.dtype != dtype else ValueError
-            raise kind(f"function returned {_describe(column)}: expected {expected}")
-    return tuple(columns)
-
-
 def _describe(result: Any) -> str:
     if isinstance(result, np.ndarray):
         kind = "an array" if _is_plain(result) else f"a {type(result).__name__}"
@@ -251,32 +234,105 @@ def _describe(result: Any) -> str:
 
 
 class Results:
-    """The answer, filled in as the parts come: new arrays, rows in their order at home."""
+    """The answer, filled in as the parts come: new arrays, rows in their order at home.
+
+    What results look like is known from the first part that this rank computes.  Parts of other ranks that come before wait
+    for it, and those that look different are left out: then the ranks find out when they compare what they have.
+    """
 
     def __init__(self, rows: Rows) -> None:
-        self._spec = rows.spec
-        if rows.spec.form == "objects":
-            self._columns: list[Any] = [[None] * rows.n]
-        else:
-            self._columns = [
-                np.empty(column.shape, column.dtype, "F" if rows.fortran >> k & 1 else "C")
-                for k, column in enumerate(rows.columns[: rows.spec.n_home])
-            ]
+        self._rows = rows
+        self.spec: Spec | None = None  # None: not known yet
+        self._columns: list[Any] = []
+        self._early: list[tuple[Rowset, Buffer]] = []
+        if rows.pack is not None:
+            self.look_like(rows.spec)
+
+    @property
+    def mark(self) -> int:
+        """Of what the results look like; 0: there is none yet."""
+        if self.spec is not None:
+            return self.spec.mark
+        return head(self._early[0][1]).mark if self._early else 0
+
+    def look_like(self, spec: Spec) -> None:
+        """Make room for results of this kind, in the memory order of the caller's columns."""
+        n, self.spec = self._rows.n, spec
+        if spec.form == "objects":
+            self._columns = [[None] * n]
+            return
+        fortran = self._rows.fortran & ((1 << self._rows.spec.n_home) - 1)
+        self._columns = [
+            np.empty((n, *shape), dtype, "F" if fortran >> k & 1 else "C")
+            for k, (dtype, shape) in enumerate(zip(spec.dtypes, spec.shapes, strict=True))
+        ]
+        early, self._early = self._early, []
+        for index, buffer in early:
+            self.receive(index, buffer)
+
+    def check(self, result: Any, n: int) -> tuple[Any, ...]:
+        """What the user's function returned for n rows, as columns; ValueError or TypeError for what is no such result."""
+        if self._rows.pack is not None:
+            if not isinstance(result, list) or len(result) != n:
+                raise ValueError(f"function returned {_describe(result)}: expected a list of {n} objects")
+            return (result,)
+        columns = tuple(result) if isinstance(result, list | tuple) else (result,)
+        if not columns or not all(map(_is_plain, columns)):
+            raise TypeError(f"function returned {_describe(result)}: expected an array, or a tuple or list of arrays")
+        for column in columns:
+            if column.ndim < 1 or len(column) != n:
+                raise ValueError(f"function returned {_describe(column)}: expected {n} rows, as many as it was given")
+            if column.dtype.hasobject:
+                raise TypeError(f"function returned {_describe(column)}: expected no Python objects")
+        form = type(result).__name__ if isinstance(result, list | tuple) else "array"
+        spec = Spec(form, tuple(c.dtype for c in columns), tuple(c.shape[1:] for c in columns), len(columns))
+        if self.spec is None:
+            self.look_like(spec)
+        elif spec != self.spec:
+            raise TypeError(f"function returned {spec.words}: expected {self.spec.words}, as for the rows before")
+        return columns
 
     def put(self, index: Rowset, block: tuple[Any, ...]) -> None:
         """Some rows have been computed."""
-        if self._spec.form == "objects":
-            places = range(len(self._columns[0]))[index] if isinstance(index, slice) else index.tolist()
+        if self._rows.pack is not None:
+            places = range(self._rows.n)[index] if isinstance(index, slice) else index.tolist()
             for place, item in zip(places, block[0], strict=True):
                 self._columns[0][place] = item
             return
         for column, part in zip(self._columns, block, strict=True):
             column[index] = part
 
+    def receive(self, index: Rowset, buffer: Buffer) -> None:
+        """Some rows have been computed by another rank."""
+        if self.spec is None:
+            self._early.append((index, buffer))
+        elif head(buffer).mark == self.spec.mark:
+            self.put(index, columns_of(buffer, self.spec, self._rows.unpack))
+
     @property
     def value(self) -> Any:
-        """In the form of the user's rows."""
-        return in_form(self._spec, self._columns)
+        """In the form in which the function returned them; in that of the rows when no rank has any."""
+        if self.spec is None:
+            form, dtypes, shapes, n, _ = self._rows.spec
+            self.look_like(Spec(form, dtypes[:n], shapes[:n], n))
+        assert self.spec is not None
+        return in_form(self.spec, self._columns)
+
+
+def with_arguments(function: Callable[..., Any], more: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Pass scalars among `more`, and keyword arguments, to each call of `function`, beside the arrays that are cut."""
+    if not options and not any(map(_is_scalar, more)):
+        return function
+
+    def call(block: Any, *blocks: Any) -> Any:
+        arrays = iter(blocks)
+        return function(block, *(one if _is_scalar(one) else next(arrays) for one in more), **options)
+
+    return call
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, int | float | complex | str | bytes | np.generic | None)
 
 
 def in_form(spec: Spec, columns: Sequence[Any]) -> Any:

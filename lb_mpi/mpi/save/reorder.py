@@ -1,4 +1,4 @@
-"""Rows go from the ranks that hold them to blocks in global order, and back (what is exchanged: `saving.reorder`)."""
+"""Rows go from the ranks that hold them to blocks in global order, and back (what is exchanged: `saving.rows`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.collective import agree, wait
 from lb_mpi.mpi.common.waiting import SHORTEST_S
-from lb_mpi.saving import reorder
-from lb_mpi.saving.reorder import Exchange, Exchanges
-from lb_mpi.saving.rows import Arrays
+from lb_mpi.saving import rows as saving
+from lb_mpi.saving.rows import Arrays, Exchange, Exchanges
 
 
 def to_blocks(comm: MPI.Intracomm, index: Ints, bounds: Ints, arrays: Arrays) -> Arrays:
@@ -23,12 +22,12 @@ def to_blocks(comm: MPI.Intracomm, index: Ints, bounds: Ints, arrays: Arrays) ->
     `index`: (n,) the global number of each row that this rank has, within bounds.  ValueError on all ranks unless each row
     of all is there once.
     """
-    return _carry(comm, reorder.to_blocks(comm.rank, index, bounds, arrays))
+    return _carry(comm, saving.to_blocks(comm.rank, index, bounds, arrays))
 
 
 def from_blocks(comm: MPI.Intracomm, index: Ints, bounds: Ints, blocks: Arrays) -> Arrays:
     """Collective: the rows `index` (n,), which may be wanted by several ranks, from the blocks that all have."""
-    return _carry(comm, reorder.from_blocks(comm.rank, index, bounds, blocks))
+    return _carry(comm, saving.from_blocks(comm.rank, index, bounds, blocks))
 
 
 def _carry(comm: MPI.Intracomm, exchanges: Exchanges) -> Arrays:
@@ -57,7 +56,7 @@ def _exchange(comm: MPI.Intracomm, todo: Exchange) -> NDArray[Any]:
     row = MPI.BYTE.Create_contiguous(row_bytes).Commit()
     try:
         pairs = ((rows, todo.sent), (arrived, todo.came))
-        out, into = ([_bytes(array), (n, reorder.starts(n)), row] for array, n in pairs)
+        out, into = ([_bytes(array), (n, saving.starts(n)), row] for array, n in pairs)
         # All ranks are here, they have just agreed: what is awaited is the copying, and MPICH copies a piece at a look.
         # With naps of half a millisecond 4 MB took 0.4 s.
         wait(comm, comm.Ialltoallv(out, into), (rows, arrived), longest_s=SHORTEST_S)

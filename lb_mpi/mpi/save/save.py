@@ -30,7 +30,7 @@ from lb_mpi.mpi.common.presence import presence_of
 from lb_mpi.mpi.common.recorder import mark_save, recorder
 from lb_mpi.mpi.save.reorder import from_blocks, to_blocks
 from lb_mpi.saving import rows
-from lb_mpi.saving.folder import MOST, Folder, Part, Saved
+from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved
 from lb_mpi.saving.rows import Arrays
 
 _folders: dict[str, Folder] = {}  # on rank 0, by path: locked until the process ends; it knows which saves are damaged
@@ -139,7 +139,7 @@ def _begin(folder: Folder, given: _Given, step: int) -> None:
     folder.begin(step)
 
 
-def _write_parts(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[Part]:
+def _write_parts(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[PartFile]:
     try:
         return rows.write_rows(folder, step, rank, arrays)
     except FileNotFoundError as error:

@@ -21,20 +21,19 @@ from lb_mpi.errors import SaveError, Stopped
 from lb_mpi.mpi.common.collective import Signals, agree, allgather, bcast, noted
 from lb_mpi.mpi.common.presence import presence_of
 from lb_mpi.mpi.common.recorder import mark_save
-from lb_mpi.saving.folder import Folder, Part, Saves
-from lb_mpi.saving.folder import Saved as OnDisk
+from lb_mpi.saving.folder import Folder, PartFile, Saved, Saves
 from lb_mpi.searching.bound import Bound
 from lb_mpi.searching.drafting import Send
-from lb_mpi.searching.saves import Commit, Open, Receipt, Saved, Write, unpack_parts
+from lb_mpi.searching.saves import Commit, Open, Receipt, SavedSearch, Write, unpack_parts
 from lb_mpi.searching.searcher import ROOT, Searcher
 
 KIND = "search"
 
 
 class States(Sequence[bytes]):
-    """What all ranks had saved, read when it is looked at, but for those that were `kept`."""
+    """The states that all ranks had saved, each read when it is needed, except for those that were `kept`."""
 
-    def __init__(self, folder: Folder, saved: OnDisk, kept: dict[int, bytes]) -> None:
+    def __init__(self, folder: Folder, saved: Saved, kept: dict[int, bytes]) -> None:
         self._folder, self._saved, self._kept = folder, saved, kept
 
     def __len__(self) -> int:
@@ -53,15 +52,15 @@ class States(Sequence[bytes]):
 
 
 class Found(NamedTuple):
-    """What there was to go on from."""
+    """The save to go on from."""
 
     number: int  # of the save; 0: there is none, and the search starts
-    saved: Saved | None
+    saved: SavedSearch | None
     folder: Folder
 
 
 class SearchStore:
-    """Where one rank of a search is saved: the numbers of its saves follow `base`."""
+    """The folder that one rank of a search is saved in: the numbers of its saves follow `base`."""
 
     def __init__(self, found: Found, comm: MPI.Intracomm, meta: dict[str, Any], best: Callable[[float, float], float]):
         self.folder, self.base, self.number = found.folder, found.number, found.number
@@ -83,7 +82,7 @@ class SearchStore:
         """Write the manifest; with a warning when that can't be.  None: there is nothing to commit."""
         if receipts is None:
             return
-        parts = [Part(name(each.rank), each.n_bytes, each.crc) for each in receipts]
+        parts = [PartFile(name(each.rank), each.n_bytes, each.crc) for each in receipts]
         best = receipts[0].best
         for each in receipts[1:]:
             best = self._best(best, each.best)
@@ -103,7 +102,7 @@ class SearchStore:
 
 
 class Saving:
-    """What a search's driver does for its saves; made by `saved`."""
+    """The saves of a search, for its driver; made by `saved`."""
 
     def __init__(self, found: Found, store: SearchStore, signals: Signals) -> None:
         self.found, self._store, self._signals = found, store, signals
@@ -206,7 +205,7 @@ def _folder(path: object) -> Folder:
     return Folder(place.absolute(), KIND)
 
 
-def _read(comm: MPI.Intracomm, folder: Folder, saved: OnDisk, meta: dict[str, Any]) -> Found:
+def _read(comm: MPI.Intracomm, folder: Folder, saved: Saved, meta: dict[str, Any]) -> Found:
     """Collective: SaveError on all ranks when one finds its share damaged."""
     mine = range(comm.rank, len(saved.parts), comm.size)
     damage = ""
@@ -229,4 +228,4 @@ def _read(comm: MPI.Intracomm, folder: Folder, saved: OnDisk, meta: dict[str, An
             raise presence_of(comm).together(SaveError(text))
     states = States(folder, saved, {rank: parts[0] for rank, parts in mines.items()})
     kept = [part for parts in mines.values() for part in parts[1:]]
-    return Found(saved.number, Saved(states, mine, kept, saved.meta["best"]), folder)
+    return Found(saved.number, SavedSearch(states, mine, kept, saved.meta["best"]), folder)

@@ -235,7 +235,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
 
 @dataclass(frozen=True)
 class RankStats:
-    """What one rank did in a search: its `Step` in the words of a search."""
+    """The work of one rank in a search: its `Step` in the words of a search."""
 
     units: int  # units of work done
     balances: int  # parts of work received from others
@@ -250,7 +250,7 @@ class RankStats:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found, the same on all ranks."""
+    """The result of a search, the same on all ranks."""
 
     value: Any  # the ranks' results, merged in rank order
     found: bool  # ended by an answer (False: all work was done)

@@ -1,4 +1,4 @@
-"""OpenSSH on an emulated cluster: a server on each host, and a client that knows their keys.
+"""The network of an emulated cluster: OpenSSH between its hosts, and a switch on which every frame arrives later.
 
 All keys are made for the cluster, and all files lie below its folder.  ~/.ssh and /etc/ssh are neither read nor written.
 
@@ -9,17 +9,27 @@ All keys are made for the cluster, and all files lie below its folder.  ~/.ssh a
 
 A server lets in the user who has made the cluster, by key only.  On a login it does what any sshd does: the user's shell
 with the variables of a login, in the home folder.
+
+`python lb_mpi/launching switch DELAY_S HOME NAMESPACE ...` puts a device eth0 (TAP) into each network namespace, says
+"ready", and carries frames between them until it is ended, itself in the namespace HOME; when it ends, the devices are
+gone.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
 import pwd
+import select
 import shutil
+import struct
 import subprocess
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 from lb_mpi.errors import ClusterError
 
@@ -57,14 +67,14 @@ mount --no-canonicalize --bind /proc/self/fd/3 "$1" && exec 3<&- && shift && exe
 """
 
 
-def check() -> None:
+def check_ssh() -> None:
     """ClusterError unless OpenSSH's server and client are here."""
     for tool, package in (("sshd", "openssh-server"), ("ssh", "openssh-client"), ("ssh-keygen", "openssh-client")):
         if _which(tool) is None:
             raise ClusterError(f"--ssh needs the command {tool}: install {package} (Debian's name)")
 
 
-def start(folder: Path, addresses: Mapping[str, str]) -> None:
+def start_ssh(folder: Path, addresses: Mapping[str, str]) -> None:
     """Make keys and files below the cluster's `folder`, start a server on each host, and log in to each; or ClusterError."""
     own, user = folder / "ssh", login_user()
     own.mkdir()
@@ -92,13 +102,13 @@ def start(folder: Path, addresses: Mapping[str, str]) -> None:
 
 
 def login_user() -> pwd.struct_passwd:
-    """Who has made the cluster: root, or the user that is called root in this user namespace."""
+    """Return the user who made the cluster: root, or the user that is called root in this user namespace."""
     outside, count = map(int, Path("/proc/self/uid_map").read_text().split()[1:3])
     return pwd.getpwuid(outside if count == 1 else os.geteuid())
 
 
 def _before(folder: Path, user: pwd.struct_passwd) -> list[str]:
-    """What stands before sshd.  As root it changes to other users; where there is but one, it must not be root."""
+    """Return the command before sshd.  As root sshd changes to other users; where there is only one, it must not be root."""
     if user.pw_uid == os.geteuid():
         return ["sh", "-c", OWN_RUN, "sh", str(folder)]
     return ["unshare", "--user", f"--map-user={user.pw_uid}", f"--map-group={user.pw_gid}"]
@@ -127,3 +137,92 @@ def _wait(login: list[str], log: Path) -> None:
             told = log.read_text().strip() if log.exists() else "nothing"
             raise ClusterError(f"can't log in: {done.stderr.strip()}; the server has told: {told}")
         time.sleep(0.1)
+
+
+# --- the switch --------------------------------------------------------------------------------------------------------
+
+
+MTU = 9000  # fewer frames for the same bytes
+_TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
+_CLONE_NEWNET = 0x40000000
+_MOST_FRAMES = 64  # read from a port before others have their turn
+
+
+class DelayedFrame(NamedTuple):
+    """A frame under way."""
+
+    due: float
+    source: int
+    data: bytes
+
+
+class Switch:
+    """A switch that holds each frame back for a while; ports are numbers from 0, times are on any clock."""
+
+    def __init__(self, n_ports: int, delay_s: float) -> None:
+        """Know no address yet."""
+        self._n_ports = n_ports
+        self._delay_s = delay_s
+        self._port_of: dict[bytes, int] = {}  # by Ethernet address
+        self._under_way: deque[DelayedFrame] = deque()
+
+    def take(self, now: float, port: int, data: bytes) -> None:
+        """A frame has come in."""
+        self._port_of[data[6:12]] = port
+        self._under_way.append(DelayedFrame(now + self._delay_s, port, data))
+
+    def due(self, now: float) -> float | None:
+        """Return the seconds until the next frame goes out, None when none is under way."""
+        return max(self._under_way[0].due - now, 0.0) if self._under_way else None
+
+    def give(self, now: float) -> list[tuple[int, bytes]]:
+        """Return the frames that go out now, with their ports; to all others when the address is not known, or a group's."""
+        out = []
+        while self._under_way and self._under_way[0].due <= now:
+            _, source, data = self._under_way.popleft()
+            port = None if data[0] & 1 else self._port_of.get(data[:6])
+            ports = range(self._n_ports) if port is None else (port,)
+            out += [(port, data) for port in ports if port != source]
+        return out
+
+
+def open_tap(namespace: str) -> int:
+    """Make eth0 in `namespace`; return what its frames are read from and written to."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}") as place:
+        if libc.setns(place.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)
+    device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"eth0", _IFF_TAP | _IFF_NO_PI))
+    return device
+
+
+def carry(devices: list[int], delay_s: float) -> NoReturn:
+    """Carry frames until the process is ended."""
+    switch = Switch(len(devices), delay_s)
+    port_of = {device: port for port, device in enumerate(devices)}
+    while True:
+        ready, _, _ = select.select(devices, [], [], switch.due(time.monotonic()))
+        for device in ready:
+            for _ in range(_MOST_FRAMES):
+                try:
+                    data = os.read(device, MTU + 18)
+                except OSError:  # no more, or the device is down
+                    break
+                switch.take(time.monotonic(), port_of[device], data)
+        for port, data in switch.give(time.monotonic()):
+            try:
+                os.write(devices[port], data)
+            except OSError:  # a host that is down loses its frames
+                continue
+
+
+def switch(arguments: Sequence[str], _prog: str) -> NoReturn:
+    """Run the switch; its process stays in the namespace HOME."""
+    delay_s, home, *namespaces = arguments
+    devices = [open_tap(namespace) for namespace in namespaces]
+    with open(f"/run/netns/{home}") as place:
+        ctypes.CDLL(None).setns(place.fileno(), _CLONE_NEWNET)
+    print("ready", flush=True)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+    carry(devices, float(delay_s))

@@ -1,4 +1,5 @@
-"""The command `profile`: any mpi4py program, with each rank's time split into computing and waiting, and for which rank."""
+"""The commands that run a program of the user's: `pool`, a script that rank 0 runs alone, while all other ranks work on the
+tasks of its lb_mpi.Pool(); `profile`, any mpi4py program, with each rank's time split into computing and waiting."""
 
 from __future__ import annotations
 
@@ -10,12 +11,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lb_mpi.checks import comma_list
-from lb_mpi.commands.dispatch import FAILED, MISTAKE, speaks
+from lb_mpi.commands.dispatch import FAILED, mistake, speaks
 from lb_mpi.errors import Error
 from lb_mpi.profiling.profile import Profile, read_profile, table, write_profile
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
+def run_pool(arguments: Sequence[str], prog: str) -> int:
+    """Run the script; what it raises, SystemExit too, ends rank 0 as it would end python."""
+    parser = argparse.ArgumentParser(prog=prog, usage=f"mpiexec -n 4 {prog} [-m] SCRIPT [ARGUMENTS ...]",
+        description="Run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool().",
+        epilog="What the script does by itself belongs behind `if __name__ == '__main__':`, since ranks that are sent a "
+        "function of the script run the script, too, but not that.")
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as with python -m")
+    parser.add_argument("script", metavar="SCRIPT", help="a file of Python")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="are the script's sys.argv[1:]")
+    options = parser.parse_args(arguments)
+    try:
+        from lb_mpi.mpi.pool import script as pool_script
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
+        return mistake(f"no MPI: {error}", prog)
+    try:
+        script = pool_script.open_script(options.script, module=options.module)
+    except (ValueError, OSError, SyntaxError, Error) as error:
+        return mistake(error, prog)
+    pool_script.run_script(script, [options.script, *options.arguments])
+    return 0
+
+
+def run_profile(arguments: Sequence[str], prog: str) -> int:
     """Run the program; what it raises, SystemExit too, ends this rank as it would end python."""
     options = _parse(arguments, prog)
     try:
@@ -23,21 +46,25 @@ def main(arguments: Sequence[str], prog: str) -> int:
             return _say(read_profile(Path(options.show)), options.json, sys.stdout)
         from lb_mpi.mpi.profile import script as profile_script
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
-        return _complain(f"no MPI: {error}", prog)
+        return mistake(f"no MPI: {error}", prog)
     except (ValueError, OSError) as error:
-        return _complain(str(error), prog)
+        return mistake(error, prog)
     try:
         speeds = None if options.speeds is None else comma_list("--speeds", options.speeds)
         argv = [options.program, *options.arguments]
         program = profile_script.open_program(argv, module=options.module, output=options.output, speeds=speeds)
     except (ValueError, OSError, SyntaxError, Error) as error:
-        return _complain(str(error), prog)
+        return mistake(error, prog)
     profile, raised = profile_script.run_program(program)
     code = 0
     if profile is not None:
         code = _say(profile, options.json, sys.stderr)
         if options.output is not None:
-            code = _write(Path(options.output), profile, prog) or code
+            try:
+                write_profile(Path(options.output), profile)
+            except OSError as error:
+                print(f"{prog}: error: {error}", file=sys.stderr)
+                code = FAILED
     if isinstance(raised, SystemExit):
         raise raised
     if raised is not None:
@@ -47,15 +74,13 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=prog,
+    parser = argparse.ArgumentParser(prog=prog,
         usage=f"mpiexec -n 4 {prog} [-o FOLDER] [--speeds F,F,...] [--json] [-m] PROGRAM [ARGUMENTS ...]\n"
         f"       {prog} --show FOLDER [--json]",
         description="Run a program that uses mpi4py, and report where each rank's time went: computing, or waiting, and for "
         "which rank. The table goes to standard error; the program's own output is unchanged.",
         epilog="Not measured are one-sided communication, file access, and what other languages do with a communicator; the "
-        "table says so where a program uses the first two.",
-    )
+        "table says so where a program uses the first two.")
     parser.add_argument(
         "-o", dest="output", metavar="FOLDER", help="write the profile to FOLDER; each rank updates its file while it runs"
     )
@@ -87,19 +112,3 @@ def _say(profile: Profile, as_json: bool, where: object) -> int:
     except OSError:
         return FAILED
     return 0
-
-
-def _write(folder: Path, profile: Profile, prog: str) -> int:
-    try:
-        write_profile(folder, profile)
-    except OSError as error:
-        print(f"{prog}: error: {error}", file=sys.stderr)
-        return FAILED
-    return 0
-
-
-def _complain(text: str, prog: str) -> int:
-    """Say on rank 0 what is wrong; the exit code."""
-    if speaks():
-        print(f"{prog}: error: {text}", file=sys.stderr)
-    return MISTAKE

@@ -4,7 +4,7 @@
 after MPI_Finalize, which waits for the other ranks, while those wait for this one.  A process that is killed, on the other
 hand, ends the job, and launch/run names it.
 
-Only the standard library is needed, and nothing of lb_mpi: launching/site/sitecustomize.py loads this file by its path.
+Only the standard library is needed, and nothing of lb_mpi: site/sitecustomize.py loads this file by its path.
 """
 
 from __future__ import annotations

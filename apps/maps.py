@@ -11,8 +11,7 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components, laplacian
 
-from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.lanczos import lowest
+from lb_mpi.graph import Floats, Graph, Ints, lowest
 from lb_mpi.record.record import MAP
 
 MOST_VERTICES = 20_000  # of a graph that is laid out

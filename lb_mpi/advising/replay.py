@@ -1,0 +1,634 @@
+"""Replay a recorded run on a virtual clock: with other ways of balancing, and on other machines.   (pure)
+
+Each driver has a function `advise_...(run, progress, quiet=)`: None where the run has no calls of it, ValueError for a
+record that holds too little; `quiet` predicts for a quiet machine, though what ranks do outside of lb_mpi stays as it was.
+Replaying uses the objects that run on MPI.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lb_mpi.advising.advice import (
+    Advice,
+    Floats,
+    OtherMachine,
+    Prediction,
+    Progress,
+    Worked,
+    beyond,
+    busy_notes,
+    calls,
+    core_share,
+    machines,
+    model_note,
+    over_seeds,
+    ranked,
+    settings,
+    took_s,
+)
+from lb_mpi.arranging.arrange import arrange
+from lb_mpi.balancing.simulate import Cluster
+from lb_mpi.diffusion.setup import SCHEMES
+from lb_mpi.graph import Graph, mesh, most_square_mesh
+from lb_mpi.graph_files import as_graph
+from lb_mpi.pooling.deal import deal
+from lb_mpi.pooling.simulate import Pool, counter_s
+from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
+from lb_mpi.profiling.profile import Profile
+from lb_mpi.record.events import Driver, Way
+from lb_mpi.record.record import Rows, Stored
+from lb_mpi.report.run import Run
+from lb_mpi.searching.guard import Options
+from lb_mpi.searching.simulate import search
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+# From the record come, for each call and rank, the seconds that the rank needs for its own rows (`home_s`), and those that
+# it spends outside before it comes (`outside_s`); the ranks' speeds; and how costs are spread over the rows.
+
+NOISE = 0.05  # of a block's time, as a standard deviation of its logarithm
+ROWS = 48  # of a rank on the virtual clock, at most
+FIRST, CALLS = 8, 24  # calls at the beginning are played one by one, of all others some that stand for the rest
+MOST_RANKS = 256  # for arrangements, whose search takes long, and for searches, where each rank has a tree
+
+
+class RecordedRows(NamedTuple):
+    """The rows of a run: K calls, or groups of calls, of P ranks."""
+
+    home_s: Floats  # (K, P) that a rank's own rows take it, in one call
+    outside_s: Floats  # (K, P) before the call
+    n: Floats  # (K,) calls that each stands for
+    speeds: Floats  # (P,) relative to their mean
+    shapes: list[Floats]  # of each rank: costs of its rows, adding up to 1
+    seconds: float  # of all calls, with what is outside before each
+    graph: Graph
+    how: dict[str, Any]  # scheme, tolerance, when, every
+
+
+def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
+    """Advise on the rows of a run; None where there were none.  ValueError for a record that doesn't hold enough.
+
+    `quiet` : as on a quiet machine; what ranks do outside is taken as it was.
+    """
+    recorded = _recorded_rows(ranked(run))
+    if recorded is None:
+        return None
+    progress("map_rows: as recorded")
+    model_s, spread_s = over_seeds(lambda seed: _play_rows(recorded, seed))
+    extra_s = beyond(recorded.seconds, model_s, quiet=quiet)
+    scheme = str(recorded.how["scheme"])
+
+    def line(what: str, change: str, **other: Any) -> Prediction:
+        progress(f"map_rows: {what}")
+        predicted_s, spread_s = over_seeds(lambda seed: _play_rows(recorded, seed, **other) + extra_s)
+        return Prediction(what, predicted_s, spread_s, change=change)
+
+    lines = [Prediction(f"as recorded: {scheme}", model_s, spread_s, recorded.seconds)]
+    alone_s = float((recorded.n * (recorded.outside_s + recorded.home_s).max(axis=1)).sum())
+    lines.append(Prediction("no balancing", alone_s + extra_s, 0.0, change="rows = function(rows), without a Balancer"))
+    for other in SCHEMES:
+        if other != scheme:
+            lines.append(line(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other}))
+    once_s = _moved_once_s(recorded) + extra_s
+    lines.append(Prediction("moved once, by speed", once_s, 0.0, change="rows = balancer.migrate(rows), once"))
+    size = recorded.graph.n
+    for name in _names(size):
+        graph = as_graph(name)
+        if not all(np.array_equal(getattr(graph, one), getattr(recorded.graph, one)) for one in ("indptr", "indices")):
+            lines.append(line(f"{scheme} on {name}", f'lb_mpi.Balancer(comm, graph="{name}")', graph=graph))
+    if 2 < size <= MOST_RANKS and len(set(np.round(recorded.speeds, 2))) > 1:
+        order = arrange(recorded.graph, recorded.speeds).positions
+        if (order != np.arange(size)).any():
+            lines.append(line("ranks arranged by speed", "comm = lb_mpi.reorder_ranks(comm, graph, speeds)", order=order))
+    for change in machines(ranked(run), recorded.speeds):
+        lines.append(line(change.what, change.words, other_machine=change))
+    notes = [
+        model_note(model_s, recorded.seconds, extra_s, quiet=quiet),
+        "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call",
+    ]
+    return Advice("map_rows", lines, notes)
+
+
+def _play_rows(
+    recorded: RecordedRows,
+    seed: int,
+    *,
+    how: dict[str, Any] | None = None,
+    graph: Graph | None = None,
+    order: Any = None,
+    other_machine: OtherMachine | None = None,
+) -> float:
+    """Seconds of all calls on the virtual clock."""
+    speeds, outside = recorded.speeds, recorded.outside_s
+    graph = graph or recorded.graph
+    deal: Callable[[list[Floats]], list[Floats]] = list
+    if order is not None:  # node order[v] sits at vertex v, whose rows stay
+        speeds, outside = speeds[order], outside * (speeds / speeds[order])
+    if other_machine is not None:
+        kept, factors = other_machine.ranks, np.array(other_machine.factors)
+        outside = outside[:, kept] / factors * (len(speeds) / len(kept))
+        speeds = speeds[kept] * factors
+        if len(kept) < recorded.graph.n:
+            graph = mesh(*most_square_mesh(len(kept)))
+
+            def deal(rows: list[Floats]) -> list[Floats]:  # the same rows, in their order, as many on each rank
+                return list(np.array_split(np.concatenate(rows), len(kept)))
+
+    settled = how or recorded.how
+    cluster = Cluster(
+        graph, speeds, scheme=settled["scheme"], tolerance=settled["tolerance"], when=settled["when"],
+        every=settled["every"], noise=NOISE, seed=seed,
+    )  # fmt: skip
+    work = recorded.home_s * recorded.speeds
+    seconds = [
+        cluster.call(deal([w * shape for w, shape in zip(mine, recorded.shapes, strict=True)]), late).seconds
+        for mine, late in zip(work, outside, strict=True)
+    ]
+    return float((recorded.n * seconds).sum())
+
+
+def _moved_once_s(recorded: RecordedRows) -> float:
+    """Seconds if rows were dealt once, in their order, so that the first call is level."""
+    work = recorded.home_s * recorded.speeds
+    rows = np.array(
+        [np.concatenate([w * shape for w, shape in zip(mine, recorded.shapes, strict=True)]) for mine in work]
+    )
+    target = np.cumsum(recorded.speeds) / recorded.speeds.sum()
+    owners = np.searchsorted(target, (np.cumsum(rows[0]) - 0.5 * rows[0]) / rows[0].sum())
+    loads = np.array([np.bincount(owners, mine, len(target)) for mine in rows])
+    return float((recorded.n * (recorded.outside_s + loads / recorded.speeds).max(axis=1)).sum())
+
+
+def _recorded_rows(ranks: list[Stored]) -> RecordedRows | None:
+    how = settings(ranks, "map_rows")
+    tables = calls(ranks, Driver.ROWS)
+    if not how or not len(tables[0]):
+        return None
+    counts = tables[0]["n"].astype(float)
+    home, outside = (np.array(some).T / counts[:, None] for some in zip(*map(_seconds, tables), strict=True))
+    known = np.isfinite(outside).all(axis=1)
+    outside[~known] = np.median(outside[known], axis=0) if known.any() else 0.0
+    home = np.where(np.isfinite(home), home, np.nanmedian(home, axis=0)) if np.isfinite(home).any() else home
+    if not np.isfinite(home).all():
+        raise ValueError("map_rows: rows were not timed in any recorded call: expected two calls or more")
+    speeds = np.array([float(np.median(table["speed"])) for table in tables])
+    seconds = _measured_s(tables, outside)
+    picked, stands = _some(counts)
+    neighbours = [one.settings["map_rows"]["neighbours"] for one in ranks]
+    tails = np.repeat(np.arange(len(ranks)), [len(mine) for mine in neighbours])
+    heads = np.array([rank for mine in neighbours for rank in mine], dtype=np.int64)
+    graph = Graph.from_edges(len(ranks), tails[tails < heads], heads[tails < heads])
+    shapes = [_shape(one.costs) for one in ranks]
+    return RecordedRows(home[picked], outside[picked], stands, speeds / speeds.mean(), shapes, seconds, graph, how)
+
+
+def _seconds(table: Rows) -> tuple[Floats, Floats]:
+    """Seconds that a rank needs for its own rows, and those that it spent outside before its calls; NaN: not known."""
+    before = table["began"] - np.append(np.nan, table["ended"][:-1])
+    return table["home_s"].astype(float), before + table["between_s"]
+
+
+def _measured_s(tables: list[Any], outside: Floats) -> float:
+    """Seconds of all calls, with what is outside; of the first, as much as of the second."""
+    took = [float(table["ended"][-1] - table["began"][0]) for table in tables]
+    return float((np.array(took) + outside[0]).max())
+
+
+def _some(counts: Floats) -> tuple[Any, Floats]:
+    """Pick the entries that are replayed, and count the calls that each of them stands for."""
+    if len(counts) <= FIRST + CALLS:
+        return np.arange(len(counts)), counts
+    groups = np.array_split(np.arange(FIRST, len(counts)), CALLS)
+    picked = [*range(FIRST), *(int(group[len(group) // 2]) for group in groups)]
+    return np.array(picked), np.array([*counts[:FIRST], *(counts[group].sum() for group in groups)])
+
+
+def _shape(costs: Floats) -> Floats:
+    """Costs of rows that add up to 1: at most ROWS, equal ones when nothing is known."""
+    if not len(costs) or not costs.sum() > 0.0:
+        return np.full(ROWS // 2, 2.0 / ROWS)
+    if len(costs) > ROWS:
+        edges = np.linspace(0, len(costs), ROWS + 1).astype(np.int64)
+        costs = np.add.reduceat(costs, edges[:-1])
+    return np.asarray(costs / costs.sum())
+
+
+def _names(size: int) -> list[str]:
+    names = [f"ring:{size}"] if size > 2 else []
+    rows, columns = most_square_mesh(size)
+    names += [f"torus:{rows}x{columns}"] if rows > 1 else []
+    names += [f"hypercube:{size.bit_length() - 1}"] if size > 2 and size & (size - 1) == 0 else []
+    return [*names, f"complete:{size}"] if size <= MOST_RANKS else names
+
+
+# --- a search ---------------------------------------------------------------------------------------------------------
+# The tree isn't recorded: which nodes hang on which would be as large as the search.  So two models replace it.
+# - With balancing: synthetic trees (`lb_mpi.problems.uts`) of three kinds, as much work as was recorded, on ranks of the
+#   recorded speeds.  The spread between the kinds says how much the shape matters.
+# - Without balancing: each rank keeps the first part that it was dealt.  A rank drafts when it has nothing left, so all that
+#   it has at a time comes from one part.  The record says when each part came from whom, and how long each rank worked
+#   between.  So the work of each first part, wherever it was done, adds up.  Another run deals other first parts: the spread
+#   is that between these parts on other ranks (not the first rank's, which keeps what no rank has asked for).
+
+QUANTUM_S, QUANTA = 50e-6, 4_000  # between two looks at messages; of a rank, at most
+DEALS = 100  # of first parts, by chance
+TREES = (
+    Tree("geometric", "fixed", depth=8, branching=4, seed=19),
+    Tree("binomial", branching=500, q=0.1245, m=8, seed=42),
+    Tree("geometric", "linear", depth=14, branching=4, seed=34),
+)
+
+
+class RecordedSearches(NamedTuple):
+    """The searches of a run."""
+
+    units: Floats  # (P,) that each rank did
+    core_share: Floats  # (P,) of a core that it had while at work
+    speeds: Floats  # (P,) units per second
+    how: dict[str, object]  # balance, threshold, pause_s, route
+    measured_s: float
+    shares: Floats | None  # (P,) units that hang on the first part of each rank; None: can't be told
+
+    @property
+    def balanced(self) -> bool:
+        """Work was moved when ranks ran dry."""
+        return bool(self.how.get("balance", True))
+
+
+def advise_search(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
+    """Advise on the searches of a run; None where there were none.  `quiet`: as on a quiet machine."""
+    ranks = ranked(run)
+    recorded = _recorded_search(run, ranks, quiet=quiet)
+    if recorded is None:
+        return None
+    alone_s, chance_s = (math.nan, math.nan) if recorded.shares is None else alone(recorded.shares, recorded.speeds)
+    played = len(ranks) <= MOST_RANKS
+    progress("search: balancing")
+    balanced_s, spread_s = over_trees(recorded, recorded.speeds) if played else (math.nan, math.nan)
+    bound_s = float(recorded.units.sum() / recorded.speeds.sum())
+    model_s = balanced_s if recorded.balanced else alone_s
+    extra_s = beyond(recorded.measured_s, model_s, quiet=quiet)
+    dealt_s = chance_s if recorded.balanced else math.nan
+    without = Prediction("no balancing", alone_s, dealt_s, change="lb_mpi.search(comm, problem, balance=False)")
+    with_it = Prediction("balancing", balanced_s, spread_s, change="lb_mpi.search(comm, problem)")
+    first, second = (with_it, without) if recorded.balanced else (without, with_it)
+    lines = [
+        first._replace(what=f"as recorded: {first.what}", measured_s=recorded.measured_s, change=""),
+        second._replace(predicted_s=second.predicted_s + extra_s),
+        Prediction("perfect: all ranks do nothing but work", bound_s, 0.0),
+    ]
+    for change in machines(ranks, recorded.speeds) if played else []:
+        progress(f"search: {change.what}")
+        predicted_s, spread_s = over_trees(recorded, recorded.speeds[change.ranks] * np.array(change.factors))
+        lines.append(Prediction(f"balancing, {change.what}", predicted_s + extra_s, spread_s, change=change.words))
+    notes = [
+        model_note(model_s, recorded.measured_s, extra_s, quiet=quiet),
+        *busy_notes(recorded.core_share),
+        "balancing: three kinds of trees stand in for the one that was searched; the spread is that between them",
+    ]
+    if recorded.shares is None:
+        notes.append(
+            "no balancing: first parts can't be followed through several searches, or more drafts than a record keeps"
+        )
+    elif recorded.balanced:
+        notes.append(
+            "no balancing: with the first parts that were dealt in this run; another run deals others, the spread is that "
+            "between deals of these"
+        )
+    if not played:
+        notes.append(f"more than {MOST_RANKS} ranks: balancing isn't replayed; it needs at least {bound_s:.3f} s")
+    return Advice("search", lines, notes)
+
+
+def alone(shares: Floats, speeds: Floats) -> tuple[float, float]:
+    """(seconds, greatest - least) when each rank does its share of units, and when all but rank 0 are dealt theirs anew."""
+    first, others = shares[:1], shares[1:]
+    rng = np.random.default_rng(0)
+    deals = [others] + [rng.permutation(others) for _ in range(DEALS)]
+    seconds = [float((np.concatenate([first, dealt]) / speeds).max()) for dealt in deals]
+    return seconds[0], max(seconds) - min(seconds)
+
+
+def over_trees(recorded: RecordedSearches, speeds: Floats) -> tuple[float, float]:
+    """(median, greatest - least) of the seconds of a balanced search on ranks of these speeds."""
+    return over_seeds(lambda kind: _play_search(recorded, speeds, kind))
+
+
+def _play_search(recorded: RecordedSearches, speeds: Floats, kind: int) -> float:
+    """Seconds on the virtual clock, with a tree of one kind."""
+    units, relative = float(recorded.units.sum()), speeds / speeds.max()
+    nodes = search([UnbalancedTreeSearch(TREES[kind])], unit_s=1.0, quantum_s=1e9).value.nodes
+    unit_s = units / nodes / float(speeds.max())
+    quantum_s = max(QUANTUM_S, units / float(speeds.sum()) / QUANTA)
+    pause = recorded.how.get("pause_s")
+    pause_s = (float(pause[0]), float(pause[1])) if isinstance(pause, list) and len(pause) == 2 else Options().pause_s
+    route = recorded.how.get("route")
+    options = Options(threshold=4.0, pause_s=pause_s, seed=kind, route=None if route is None else str(route))
+    problems = [UnbalancedTreeSearch(TREES[kind]) for _ in speeds]
+    found = search(problems, speeds=relative.tolist(), unit_s=unit_s, quantum_s=quantum_s, options=options, seed=kind)
+    return found.virtual_seconds
+
+
+def _recorded_search(run: Run, ranks: list[Stored], *, quiet: bool) -> RecordedSearches | None:
+    tables = calls(ranks, Driver.SEARCH)
+    if not len(tables[0]):
+        return None
+    units = np.array([float(table["units"].sum()) for table in tables])
+    useful = np.array([float(table["useful_s"].sum()) for table in tables])
+    own = np.array([float(np.median(table["speed"])) for table in tables])  # emulated
+    if not units.sum() > 0.0 or not useful.sum() > 0.0:
+        raise ValueError("search: no unit of work was done in the record: expected some")
+    typical = float(units.sum() / (useful * own).sum())
+    share = core_share(ranks, tables, quiet=quiet)
+    busy = (units > 0.0) & np.isfinite(share)
+    others = float(np.nanmean(share)) if busy.any() else 1.0
+    speeds = np.where(busy, units / np.where(busy, useful, 1.0) * share, own * typical * others)
+    how = settings(ranks, "search")
+    shares = _shares(run, ranks, units) if len(tables[0]) == 1 and int(tables[0]["n"][0]) == 1 else None
+    return RecordedSearches(units, share, speeds, how, took_s(tables), shares)
+
+
+def _shares(run: Run, ranks: list[Stored], units: Floats) -> Floats | None:
+    """(P,) units that hang on the first part of each rank; None when not all drafts are kept."""
+    if any(one.flows["n"].sum() > len(one.moves) for one in ranks):
+        return None
+    offsets = {one.about.rank: offset for one, offset in zip(run.ranks, run.offsets_s, strict=True)}
+    came = sorted(
+        (float(move["ended"]) + offsets[rank], rank, int(move["other"]))
+        for rank, one in enumerate(ranks)
+        for move in one.moves[(one.moves["way"] == Way.DRAFT) & (one.moves["amount"] > 0.0)]
+    )
+    if any(not 0 <= other < len(ranks) for _, _, other in came):
+        return None
+    done = [_Work(one, offsets[rank], float(units[rank])) for rank, one in enumerate(ranks)]
+    origin: list[int | None] = [0, *[None] * (len(ranks) - 1)]
+    since = [-math.inf] * len(ranks)
+    shares = np.zeros(len(ranks))
+    for at, rank, other in came:
+        shares[origin[rank] or 0] += done[rank].between(since[rank], at)
+        origin[rank] = rank if origin[rank] is None else origin[other] or 0
+        since[rank] = at
+    for rank, first in enumerate(origin):
+        shares[first or 0] += done[rank].between(since[rank], math.inf)
+    return shares
+
+
+class _Work:
+    """Units that a rank has done by a time, by the seconds in which it worked."""
+
+    def __init__(self, one: Stored, offset_s: float, units: float) -> None:
+        steps = one.steps[one.steps["driver"] == Driver.SEARCH]
+        self._worked, self._offset_s = Worked(one), offset_s
+        self._began, self._ended = float(steps["began"][0]), float(steps["ended"][0])
+        whole_s = self._worked.within(steps)
+        self._rate = units / whole_s if whole_s > 0.0 else 0.0
+
+    def between(self, begin: float, end: float) -> float:
+        """Units done between two times on the clock of all ranks."""
+        times = np.clip([begin - self._offset_s, end - self._offset_s], self._began, self._ended)
+        return self._rate * self._worked.between(*times.tolist())
+
+
+# --- tasks ------------------------------------------------------------------------------------------------------------
+# From the record come the tasks of the last map, chunk by chunk (a chunk lasts about half a millisecond, so that a task
+# which matters is one by itself), in the rank's own seconds, and the ranks' speeds.  Maps before the last count in
+# proportion to their work.
+
+
+class RecordedTasks(NamedTuple):
+    """The tasks of a run."""
+
+    costs: Floats  # (n,) seconds on a rank of speed 1, by position
+    speeds: Floats  # (P,) with the share of a core that each had
+    core_share: Floats  # (P,)
+    hosts: list[str]  # (P,)
+    believed: list[float]  # (P,) speeds that the pool had measured before the last map; empty: none
+    with_costs: bool  # the pool was told what tasks cost
+    share: float  # work of all maps / work of the last one
+    measured_s: float  # of all maps
+
+
+def advise_tasks(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
+    """Advise on the maps of a run; None where there were none.  ValueError for a record that doesn't hold enough.
+
+    `quiet` : as on a quiet machine.
+    """
+    ranks = ranked(run)
+    recorded = _recorded_tasks(ranks, quiet=quiet)
+    if recorded is None:
+        return None
+    here, other = recorded.with_costs, not recorded.with_costs
+    names = {False: "pool", True: "pool with costs"}
+    changes = {False: "pool.map(function, items)", True: "pool.map(function, items, costs=...)"}
+    progress("pool: as recorded")
+    model_s, model_spread_s = over_seeds(lambda seed: _play_tasks(recorded, here, seed))
+    extra_s = beyond(recorded.measured_s, model_s, quiet=quiet)
+
+    def line(what: str, change: str, seconds: Callable[[int], float]) -> Prediction:
+        progress(f"pool: {what}")
+        predicted_s, spread_s = over_seeds(lambda seed: seconds(seed) + extra_s)
+        return Prediction(what, predicted_s, spread_s, change=change)
+
+    bare = "for item in items[begin:end], without a pool"
+    equal, by_speed = np.ones(len(ranks)), recorded.speeds
+    counter = over_seeds(lambda seed: recorded.share * counter_s(_listed(recorded, seed), recorded.speeds))
+    lines = [
+        Prediction(f"as recorded: {names[here]}", model_s, model_spread_s, recorded.measured_s),
+        line(names[other], changes[other], lambda seed: _play_tasks(recorded, other, seed)),
+        line("a fixed share each, by number", bare, lambda seed: _fixed_s(recorded, equal, seed)),
+        line("a fixed share each, by speed", bare, lambda seed: _fixed_s(recorded, by_speed, seed)),
+        Prediction("a counter that all ranks ask, at no cost", *counter),
+    ]
+    for change in machines(ranks, recorded.speeds):
+        lines.append(line(change.what, change.words, partial(_play_tasks, recorded, here, change=change)))
+    return Advice("pool", lines, [model_note(model_s, recorded.measured_s, extra_s, quiet=quiet), *_notes(recorded)])
+
+
+def _notes(recorded: RecordedTasks) -> list[str]:
+    notes = [
+        *busy_notes(recorded.core_share),
+        "with costs: uses the measured costs; real predictions of costs are less good",
+    ]
+    if recorded.with_costs:
+        notes.append("without costs: the order of the items is not recorded, so they are shuffled")
+    if len(set(recorded.hosts)) > 1 and len(set(recorded.speeds.tolist())) == 1:
+        notes.append("a task is assumed to cost the same on every host: the record has no speeds of hosts")
+    return notes
+
+
+def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int, change: OtherMachine | None = None) -> float:
+    """Seconds of all maps on the virtual clock."""
+    kept = list(range(len(recorded.speeds))) if change is None else change.ranks
+    speeds = recorded.speeds[kept] * (1.0 if change is None else np.array(change.factors))
+    by_host: dict[str, list[int]] = {}
+    for place, rank in enumerate(kept):
+        by_host.setdefault(recorded.hosts[rank], []).append(place)
+    order = [place for places in by_host.values() for place in places]
+    pool = Pool([len(places) for places in by_host.values()], speeds[order], seed=seed)
+    if recorded.believed and change is None:
+        pool.learned.values = np.array(recorded.believed)[order]
+    return recorded.share * pool.map(_listed(recorded, seed), costs_known=costs_known).seconds
+
+
+def _fixed_s(recorded: RecordedTasks, shares: Floats, seed: int) -> float:
+    """Seconds if tasks were dealt by number, and nothing was stolen."""
+    costs = _listed(recorded, seed)
+    order, bounds = deal(np.arange(len(costs)), shares.tolist())
+    sums = np.concatenate([[0.0], np.cumsum(costs[order])])
+    return recorded.share * float((np.diff(sums[bounds]) / recorded.speeds).max())
+
+
+def _listed(recorded: RecordedTasks, seed: int) -> Floats:
+    """Costs in the order of the items, or in any if that isn't known."""
+    if not recorded.with_costs:
+        return recorded.costs
+    return np.random.default_rng(seed).permutation(recorded.costs)
+
+
+def _recorded_tasks(ranks: list[Stored], *, quiet: bool) -> RecordedTasks | None:
+    tables = calls(ranks, Driver.TASKS)
+    if not len(tables[0]):
+        return None
+    chunks = np.concatenate([one.tasks for one in ranks])
+    chunks = chunks[np.argsort(chunks["first"], kind="stable")]
+    n = chunks["n"].astype(np.int64)
+    costs = np.repeat(chunks["seconds"].astype(float) / np.maximum(n, 1), n)
+    if not len(costs) or not costs.sum() > 0.0:
+        raise ValueError("pool: the last recorded map has no tasks that took time: expected some")
+    work = sum(float((table["useful_s"] * table["speed"]).sum()) for table in tables)
+    core = core_share(ranks, tables, quiet=quiet)
+    own = np.array([float(np.median(table["speed"])) for table in tables])
+    speeds = own * np.where(np.isfinite(core), core, np.nanmean(core) if np.isfinite(core).any() else 1.0)
+    how = settings(ranks, "pool")
+    believed = how.get("speeds")
+    known = [float(speed) for speed in believed] if isinstance(believed, list) and len(believed) == len(ranks) else []
+    hosts = [one.about.host for one in ranks]
+    share = max(1.0, work / float(costs.sum()))
+    return RecordedTasks(costs, speeds, core, hosts, known, bool(how.get("costs")), share, took_s(tables))
+
+
+# --- a task graph, distributed ----------------------------------------------------------------------------------------
+# The graph isn't recorded, but how much of it each rank has, and how long each computed between exchanges.  So the ranks'
+# speeds follow, and the time that the slowest needs for any other share.
+
+IMBALANCE = 0.03  # that `distribute` allows, unless it is told otherwise: half of it is expected
+
+
+class RecordedExchanges(NamedTuple):
+    """The exchanges of a run."""
+
+    weights: Floats  # (P,) of the ranks' parts
+    speeds: Floats  # (P,) weight per second, in all exchanges together
+    core_share: Floats  # (P,) of a core that each had while at work
+    talk_s: float  # beyond the slowest rank
+    measured_s: float
+
+
+def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
+    """Advise on the distribution of a task graph; None where there was none.  `quiet`: as on a quiet machine."""
+    ranks = ranked(run)
+    recorded = _recorded_exchange(ranks, quiet=quiet)
+    if recorded is None:
+        return None
+    progress("exchange")
+    total, size = float(recorded.weights.sum()), len(ranks)
+    own_s = float((recorded.weights / recorded.speeds).max())
+    equal_s = float((total / size / recorded.speeds).max())
+    by_speed = 'lb_mpi.distribute(comm, graph, method="static")'
+    lines = [
+        Prediction("as recorded", own_s, 0.0, recorded.measured_s),
+        Prediction("dealt by speed (static)", *_by_speed(recorded, recorded.speeds), change=by_speed),
+        Prediction("equal blocks", equal_s + recorded.talk_s, 0.0, change='lb_mpi.distribute(comm, graph, method="block")'),
+    ]
+    for change in machines(ranks, recorded.speeds):
+        speeds = recorded.speeds[change.ranks] * np.array(change.factors)
+        lines.append(Prediction(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words))
+    notes = [
+        model_note(own_s, recorded.measured_s, recorded.talk_s, quiet=quiet),
+        *busy_notes(recorded.core_share),
+        "messages need the recorded time, whatever edges another distribution cuts",
+        f"dealt by speed: parts exceed their targets by half of the allowed {IMBALANCE:.0%}, give or take as much",
+        "equal blocks: vertices that weigh the same",
+    ]
+    return Advice("exchange", lines, notes)
+
+
+def _by_speed(recorded: RecordedExchanges, speeds: Floats) -> tuple[float, float]:
+    """(seconds, spread) when each of the ranks has as much as it can do."""
+    best_s = float(recorded.weights.sum() / speeds.sum())
+    return best_s * (1.0 + IMBALANCE / 2.0) + recorded.talk_s, IMBALANCE * best_s
+
+
+def _recorded_exchange(ranks: list[Stored], *, quiet: bool) -> RecordedExchanges | None:
+    tables = calls(ranks, Driver.EXCHANGE)
+    if not len(tables[0]) or not all("exchange" in one.settings for one in ranks):
+        return None
+    weights = np.array([float(one.settings["exchange"]["weight"]) for one in ranks])
+    useful = np.array([float(table["useful_s"].sum()) for table in tables])
+    busy = (weights > 0.0) & (useful > 0.0)
+    if not busy.any():
+        raise ValueError("exchange: no rank computed between exchanges in the record: expected one at least")
+    share = core_share(ranks, tables, quiet=quiet)
+    took = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the machine was
+    speeds = weights / took
+    speeds = np.where(busy, speeds, np.nanmean(speeds))
+    measured_s = took_s(tables)
+    return RecordedExchanges(weights, speeds, share, beyond(measured_s, float(np.nanmax(took)), quiet=quiet), measured_s)
+
+
+# --- a program without lb_mpi, from its profile -----------------------------------------------------------------------
+# Perfect: the same useful work by speed, and no rank waits (`Profile.balanced_s`).  Realistic: the useful work of each rank
+# as rows, in as many calls as the program waits in its busiest line; it has to be measured before it is balanced, and
+# messages need the recorded time.
+
+PROFILED_ROWS = 64  # of a rank on the virtual clock
+LEAST, MOST = 4, 50  # calls that are played; the rest goes on as the last half of them
+
+
+def advise_profile(profile: Profile, progress: Progress) -> Advice:
+    """Advise on a program of which only a profile is known; ValueError for one that isn't complete."""
+    if len(profile.ranks) < 2:
+        raise ValueError("the profile of one rank: expected two or more, to balance between")
+    if [rank.rank for rank in profile.ranks] != list(range(len(profile.ranks))):
+        raise ValueError("the profile of some ranks only: expected all of them")
+    progress("profile")
+    n = _calls(profile)
+    talk_s = float(np.mean([rank.communication_s for rank in profile.ranks]))
+    predicted_s, spread_s = over_seeds(lambda seed: _play_profile(profile, n, seed) + talk_s)
+    lines = [
+        Prediction("as profiled", profile.seconds, 0.0, profile.seconds),
+        Prediction("balanced as lb_mpi does it", predicted_s, spread_s, change="rows = balancer.map_rows(function, rows)"),
+        Prediction("perfectly balanced, no rank waits", profile.balanced_s, 0.0),
+    ]
+    notes = [
+        f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together",
+        f"{talk_s:.3f} s of messages remain; whatever else a rank does outside of MPI, as reading a file, counts as work",
+    ]
+    if len(set(profile.speeds)) == 1:
+        notes.append("all speeds are assumed to be equal: pass those of the ranks to profile --speeds")
+    if not all(rank.complete for rank in profile.ranks):
+        notes.append("the program did not end by itself: this covers what the ranks had reported by then")
+    return Advice("profile", lines, notes)
+
+
+def _calls(profile: Profile) -> int:
+    """Count how often a rank is at the line where the program waits most."""
+    lines = [line for line in profile.lines() if line.waiting_s > 0.0]
+    return max(1, round(lines[0].calls / len(profile.ranks))) if lines else 1
+
+
+def _play_profile(profile: Profile, n: int, seed: int) -> float:
+    """Seconds of useful work in n calls on the virtual clock."""
+    speeds = np.array(profile.speeds, dtype=np.float64)
+    work = np.array([rank.useful_s for rank in profile.ranks]) * speeds / n
+    costs = [np.full(PROFILED_ROWS, one / PROFILED_ROWS) for one in work]
+    cluster = Cluster(mesh(*most_square_mesh(len(work))), speeds, noise=NOISE, seed=seed)
+    played = [cluster.call(costs).seconds for _ in range(min(n, MOST))]
+    if n < LEAST:
+        return float(sum(played))
+    return float(sum(played) + (n - len(played)) * np.mean(played[len(played) // 2 :]))

@@ -1,0 +1,339 @@
+"""The commands on graphs: `partition` assigns the vertices to unequal parts, `allocate` counts the tasks of each of some
+unequal nodes, `arrange` decides which node sits where on a process graph, or puts a host list in that order."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lb_mpi import checks
+from lb_mpi.arranging import arrange as arranging
+from lb_mpi.arranging.objectives import compile_kernels
+from lb_mpi.checks import comma_list
+from lb_mpi.commands.dispatch import GRAPH, Command, draw
+from lb_mpi.distributing import allocation
+from lb_mpi.graph import Floats, Graph
+from lb_mpi.graph_files import as_graph, read_parts, write_parts
+from lb_mpi.hosts import Host, format_hosts, read_hosts
+from lb_mpi.machine import read_machine
+from lb_mpi.metrics import check_speeds
+from lb_mpi.partitioning.partition import AIMS, EFFORTS, METHODS, partition
+from lb_mpi.partitioning.quality import partition_metrics
+
+SHOWN = 20  # parts or nodes, to people
+_PATIENCE_S = 2.0  # before there is a progress bar
+Report = Callable[[str, float], None]
+
+
+def _some(values: Sequence[object], unit: str) -> str:
+    """List the first ones, and how many there are if those aren't all."""
+    return ", ".join(map(str, values[:SHOWN])) + (f", ... ({len(values)} {unit})" if len(values) > SHOWN else "")
+
+
+# --- partition --------------------------------------------------------------------------------------------------------
+
+
+def add_partition(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `partition`."""
+    add = parser.add_argument
+    add("graph", metavar="GRAPH", help=GRAPH)
+    add("-k", type=int, required=True, metavar="K", help="how many parts")
+    add("--targets", metavar="W,W,...",
+        help="what the parts should weigh, in any unit; left out: the speeds of the machine, or all the same")
+    add("--machine", metavar="FILE",
+        help="K ranks, as measured by `info --measure -o FILE`: say how long they compute and talk, one for each part")
+    add("--unit-s", type=float, metavar="S",
+        help="with --machine: seconds that work of vertex weight 1 takes on its fastest rank")
+    add("--parts", metavar="FILE.part", help="judge the partition in this file instead of making one")
+    add("--imbalance", type=float, default=0.03, metavar="X",
+        help="parts may exceed their targets by this: 0.03 is 3 %% (%(default)s)")
+    add("--effort", choices=EFFORTS, default="good", help="more takes longer, and cuts fewer edges (%(default)s)")
+    add("--seed", type=int, default=0, help="of the random numbers (%(default)s)")
+    add("--method", choices=METHODS, default="multilevel",
+        help="this library's, or recursive spectral bisection to compare with (%(default)s)")
+    add("--aim", choices=AIMS, default="cut",
+        help="cut: few edges between parts of their target weights; time: the last rank of the machine done first, whatever "
+        "its share, never later than by cut (%(default)s)")
+    add("--fiedler", action="store_true", help="the Fiedler value and vector of the whole graph, too")
+    add("-o", "--output", metavar="FILE.part", help="write the part of each vertex, one a line")
+
+
+def run_partition(options: argparse.Namespace) -> dict[str, Any]:
+    """Partition as the options say; ValueError for odd values and malformed files.
+
+    `cut` weight of edges between parts, `volume` vertices sent in an exchange, `imbalance` against the targets, `sizes`
+    vertices and `weights` per part, `connected` whether each part is in one piece, `disconnected` the parts that are not,
+    `seconds` of partitioning, `compiling_s` before that for kernels, much in the very first run.  With a machine, the
+    `cost`: `objective_s`, seconds until its last rank is done, of them `computing_s` and `communication_s` on each, and
+    `lower_bound_s`, which no partition can beat; when that is the aim, `cost_by_cut`, of the partition that it began with.
+    `fiedler`, if asked for: second smallest eigenvalue `value` of the graph's Laplacian, and its `vector` of length 1.
+    """
+    machine = None if options.machine is None else read_machine(options.machine)
+    targets = None if options.targets is None else comma_list("targets", options.targets)
+    aims: dict[str, Any] = {"targets": targets, "machine": machine, "unit_s": options.unit_s}
+    settings = {name: getattr(options, name) for name in ("imbalance", "effort", "seed", "method")} | aims
+    graph = as_graph(options.graph)
+    if options.fiedler:
+        from lb_mpi.partitioning.multilevel import fiedler  # late: it brings numba
+    began = time.perf_counter()
+    if options.parts is None:  # a small one first: the kernels are compiled, or read, and that is no partitioning
+        if sys.stderr.isatty():
+            print("loading the kernels (compiled the first time, for some seconds) ...", file=sys.stderr, flush=True)
+        partition("mesh:3x3", 2, method=options.method, effort=options.effort)
+    compiled = time.perf_counter()
+    if options.parts is None:
+        parts = partition(graph, options.k, aim=options.aim, **settings)
+    else:
+        parts = read_parts(options.parts, graph.n)
+    seconds = time.perf_counter() - compiled
+    figures = partition_metrics(graph, parts, options.k, **aims)
+    costs = {"cost": figures.cost}
+    if options.parts is None and options.aim == "time":
+        costs["cost_by_cut"] = partition_metrics(graph, partition(graph, options.k, **settings), options.k, **aims).cost
+    if options.output is not None:
+        write_parts(options.output, parts)
+    return {
+        "graph": options.graph,
+        "vertices": graph.n,
+        "edges": graph.n_edges,
+        "k": options.k,
+        "method": options.method if options.parts is None else options.parts,
+        "effort": options.effort,
+        "cut": figures.cut,
+        "volume": figures.volume,
+        "imbalance": figures.imbalance,
+        "sizes": figures.sizes.tolist(),
+        "weights": figures.weights.tolist(),
+        "connected": bool(figures.connected.all()),
+        "disconnected": np.flatnonzero(~figures.connected).tolist(),
+        "seconds": seconds,
+        "compiling_s": compiled - began,
+        **{name: _plain(vars(cost)) for name, cost in costs.items() if cost is not None},
+        **({"fiedler": _plain(fiedler(graph)._asdict())} if options.fiedler else {}),
+    }
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.asarray(value).tolist() for name, value in values.items()}
+
+
+def describe_partition(result: dict[str, Any]) -> list[str]:
+    """Sum up a partition."""
+    sizes, broken = result["sizes"], result["disconnected"]
+    pieces = f"{len(broken)} parts are in several pieces" if broken else "every part is in one piece"
+    lines = [
+        f"{result['graph']}: {result['vertices']} vertices, {result['edges']} edges",
+        f"cut {result['cut']:g}, volume {result['volume']}, imbalance {result['imbalance']:.2%}, {pieces}",
+        f"vertices per part: {_some(sizes, 'parts')}",
+        f"{result['method']} took {result['seconds']:.3g} s, after {result['compiling_s']:.3g} s for its compiled kernels",
+    ]
+    if "cost" in result:
+        seconds, bound = result["cost"]["objective_s"], result["cost"]["lower_bound_s"]
+        lines.insert(2, f"on this machine {seconds:.4g} s, of which {bound:.4g} s could not be avoided")
+    if "cost_by_cut" in result:
+        before = result["cost_by_cut"]["objective_s"]
+        saved = 1.0 - seconds / before if before else 0.0
+        lines[2] += f"; by cut alone {before:.4g} s, {saved:.1%} are saved"
+    if "fiedler" in result:
+        vector = result["fiedler"]["vector"]
+        shown = ", ".join(f"{entry:.4f}" for entry in vector[:SHOWN]) + (", ..." if len(vector) > SHOWN else "")
+        lines.append(f"Fiedler value {result['fiedler']['value']:.6g}, vector {shown}")
+    return lines
+
+
+# --- allocate ---------------------------------------------------------------------------------------------------------
+
+
+def add_allocate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `allocate`."""
+    add, several = parser.add_argument, "; one number: the same on all nodes (%(default)s)"
+    add("--tasks", type=int, required=True, metavar="N", help="the number of tasks")
+    add("--time", required=True, metavar="S,S,...", help="expected seconds of one task on each node")
+    add("--edge-probability", type=float, default=0.0, metavar="E",
+        help="chance that two tasks exchange data (%(default)s)")
+    add("--exchange", default="0", metavar="S,S,...", help="seconds of one exchange with a task elsewhere" + several)
+    add("--wait-probability", default="0", metavar="Q,Q,...", help="chance that such an exchange makes wait" + several)
+    add("--wait", default="0", metavar="S,S,...", help="seconds of such a wait" + several)
+    add("--cap", metavar="N,N,...", help="the most tasks that each node can hold; inf: no limit")
+    add("--method", choices=allocation.METHODS, default="exact",
+        help="exact: the best there is; paper: the method of Chen, Shi, Huang and Chen, to compare with (%(default)s)")
+
+
+def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
+    """Allocate as the options say; a dictionary that is ready for json.  ValueError for odd values.
+
+    `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time, `seconds` of computing.
+    """
+    times = comma_list("time", options.time)
+    each = {name: _same(comma_list(name, getattr(options, name))) for name in ("exchange", "wait_probability", "wait")}
+    cap = None if options.cap is None else _same(comma_list("cap", options.cap))
+    began = time.perf_counter()
+    result = allocation.allocate(
+        options.tasks, times, edge_probability=options.edge_probability, cap=cap, method=options.method, **each
+    )
+    return {
+        "counts": result.counts.tolist(),
+        "makespan": result.makespan,
+        "lower_bound": result.lower_bound,
+        "method": result.method,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _same(values: list[float]) -> list[float] | float:
+    return values[0] if len(values) == 1 else values
+
+
+def describe_allocation(result: dict[str, Any]) -> list[str]:
+    """Sum up an allocation."""
+    counts, makespan, bound = result["counts"], result["makespan"], result["lower_bound"]
+    above = f", {makespan / bound - 1:.2%} above the best, {bound:.6g} s" if makespan > bound else ", none is better"
+    return [f"tasks per node: {_some(counts, 'nodes')}", f"the last node is done after {makespan:.6g} s{above}"]
+
+
+# --- arrange ----------------------------------------------------------------------------------------------------------
+
+
+def add_arrange(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `arrange`."""
+    add = parser.add_argument
+    add("--graph", required=True, help=GRAPH)
+    nodes = parser.add_mutually_exclusive_group()
+    nodes.add_argument("--speeds", metavar="X,X,...",
+                       help="uniform:LOW:HIGH, one per vertex: 1,2,..., or a file with them (uniform:1:10)")
+    nodes.add_argument("--hosts", metavar="FILE", help="a host list; printed again in the order of the vertices")
+    add("--seed", type=int, default=0, help="of the drawn speeds and of anneal (%(default)s)")
+    add("--objective", choices=arranging.OBJECTIVES, default="uniform",
+        help="what the arrangement is to be good for: diffusion with the same flow per second of difference on all edges "
+        "(uniform), or with that of Jin and Wang, less where a slow node is (paper) (%(default)s)")
+    add("--method", choices=arranging.METHODS, default="swap",
+        help="exhaustive: try all (at most 9 vertices); paper: the greedy method of Jin and Wang; fill, swap, anneal: ever "
+        "better and slower (%(default)s)")
+    add("--tolerance", type=float, default=1e-6,
+        help="predict the steps until no rank is slower than the mean by more than this (%(default)s)")
+
+
+def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
+    """Arrange as the options say; a dictionary that is ready for json.  ValueError for odd values, OSError for files.
+
+    `positions[k]`, counted from 0, is the speed (or host of the list) that sits at vertex k; `p` is lambda_P / lambda_2 of
+    S^-1 A A^T and `lambda_2` that of the objective's matrix, both with their `_before`; `steps_predicted` of fos to the
+    tolerance; `seconds` of computing, without compiling; `note` says why nothing was gained, if so; `hosts` is the list in
+    its new order.
+    """
+    graph = as_graph(options.graph)
+    checks.seed(options.seed)
+    hosts: list[Host] = []
+    if options.hosts is None:
+        speeds = read_speeds(options.speeds or "uniform:1:10", graph.n, options.seed)
+    else:
+        hosts = read_hosts(options.hosts)
+        speeds = _speeds_of(hosts, graph, options.hosts)
+    compile_kernels()
+    begin = time.perf_counter()
+    with _progress() as report:
+        settings = {name: getattr(options, name) for name in ("objective", "method", "seed", "tolerance")}
+        found = arranging.arrange(graph, speeds, progress=report, **settings)
+    seconds = time.perf_counter() - begin
+    result = {
+        "graph": options.graph,
+        "ranks": graph.n,
+        "edges": graph.n_edges,
+        "objective": found.objective,
+        "method": found.method,
+        "seed": options.seed,
+        "p_before": found.p_before,
+        "p": found.p,
+        "lambda_2_before": found.spectrum_before.low,
+        "lambda_2": found.spectrum.low,
+        "positions": found.positions.tolist(),
+        "speeds": speeds[found.positions].tolist(),
+        "tolerance": found.tolerance,
+        "steps_before": found.steps_before,
+        "steps_predicted": found.steps_predicted,
+        "note": found.note,
+        "seconds": seconds,
+    }
+    if hosts:
+        result["hosts"] = format_hosts(hosts[k] for k in found.positions.tolist()).splitlines()
+    return result
+
+
+def describe_arrangement(result: dict[str, Any]) -> list[str]:
+    """Sum up an arrangement; a host list is one for mpiexec, too."""
+    comment = "# " if "hosts" in result else ""
+    lines = [
+        f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['method']} for the "
+        f"{result['objective']} tau in {result['seconds']:.3g} s",
+        f"p = lambda_P / lambda_2, to which the steps of diffusion are proportional: {result['p_before']:.2f} before, "
+        f"{result['p']:.2f} now; lambda_2 for this tau: "
+        f"{result['lambda_2_before']:.4g} before, {result['lambda_2']:.4g} now",
+        f"steps to an imbalance of {result['tolerance']:g}: {result['steps_before']} before, "
+        f"{result['steps_predicted']} now (predicted)",
+    ]
+    if result["note"]:
+        lines.append(result["note"])
+    if not comment:
+        lines.append("who sits at vertex 0, 1, ...: " + " ".join(map(str, result["positions"])))
+    hosts: list[str] = result.get("hosts", [])
+    return [comment + line for line in lines] + hosts
+
+
+def read_speeds(text: str, n: int, seed: int) -> Floats:
+    """(n,) speeds: drawn, listed, or from a file with numbers between blanks, commas or line ends."""
+    if text.startswith("uniform:") or not os.path.isfile(text):
+        return check_speeds(draw("speeds", text, n, np.random.default_rng(seed)), n)
+    try:
+        numbers = comma_list("speeds", ",".join(Path(text).read_text().replace(",", " ").split()))
+    except ValueError:  # UnicodeDecodeError is one, too
+        raise ValueError(f"{text}: expected nothing but numbers, the speeds") from None
+    return check_speeds(numbers, n, name=f"{text}: speeds")
+
+
+def _speeds_of(hosts: list[Host], graph: Graph, path: str) -> Floats:
+    if len(hosts) != graph.n:
+        ranks = sum(host.slots for host in hosts)
+        hint = ""
+        if ranks == graph.n:  # a list can't interleave the slots of its hosts
+            hint = "; a host list can't say where each of a host's ranks sits: use lb_mpi.reorder_ranks in the program"
+        raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph{hint}")
+    return np.array([host.slots * host.speed for host in hosts])
+
+
+@contextmanager
+def _progress() -> Iterator[Report | None]:
+    """A bar on stderr when it is a terminal, and not before two seconds are over."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task("", total=1.0)
+    due = time.monotonic() + _PATIENCE_S
+
+    def report(text: str, done: float) -> None:
+        if time.monotonic() >= due:
+            bar.start()
+            bar.update(task, description=text, completed=done)
+
+    try:
+        yield report
+    finally:
+        bar.stop()
+
+
+COMMANDS = {
+    "partition": Command(add_partition, run_partition, describe_partition),
+    "allocate": Command(add_allocate, run_allocate, describe_allocation),
+    "arrange": Command(add_arrange, run_arrange, describe_arrangement),
+}

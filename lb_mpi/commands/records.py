@@ -1,0 +1,201 @@
+"""The commands that read a record: `report`, the record of a run as one page, as figures, and as a trace for Perfetto; and
+`advise`, which replays a recorded run in other ways: what would help, and by how much."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from lb_mpi.advising.advice import Advice
+from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks
+from lb_mpi.commands.dispatch import Command
+from lb_mpi.files import write_whole
+from lb_mpi.profiling.profile import read_profile
+from lb_mpi.report.page import page, svg_files
+from lb_mpi.report.run import gather, headline
+from lb_mpi.table import Table
+
+# --- report ---------------------------------------------------------------------------------------------------------
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `report`."""
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="with the record: that of --record, or of LB_MPI_RECORD")
+    add("--follow", action="store_true", help="show how the run proceeds until it ends, then write the page")
+    add("-o", dest="output", default="report.html", metavar="FILE", help="the page (%(default)s)")
+    add("--perfetto", metavar="FILE", help="also write a trace for ui.perfetto.dev (needs the package perfetto)")
+    add("--svg", metavar="DIR", help="also write each figure as a file")
+
+
+def run_report(options: argparse.Namespace) -> dict[str, Any]:
+    """Write the page; ValueError when there is no record that can be read, OSError for files.
+
+    The headline's numbers, what is missing (`notes`), the `files` written, the page's `bytes`, and `cpu_seconds`.
+    """
+    began = time.process_time()
+    if options.follow:
+        from lb_mpi.report.live import follow
+
+        follow(lambda: gather(Path(options.folder)))
+    found = gather(Path(options.folder))
+    files: list[Path] = []
+    if options.svg is not None:
+        Path(options.svg).mkdir(parents=True, exist_ok=True)
+        for name, svg in svg_files(found):
+            files.append(Path(options.svg, name))
+            write_whole(files[-1], svg)
+    if options.perfetto is not None:
+        from lb_mpi.report.run import trace
+
+        write_whole(options.perfetto, trace(found))
+        files.append(Path(options.perfetto))
+    text = page(found)
+    write_whole(options.output, text)
+    return {
+        "ranks": found.size,
+        **headline(found)._asdict(),
+        "notes": found.notes,
+        "files": [options.output, *map(str, files)],
+        "bytes": len(text.encode()),
+        "cpu_seconds": time.process_time() - began,
+    }
+
+
+def describe_report(answer: dict[str, Any]) -> list[str]:
+    """Sum up a report."""
+    return [
+        f"{answer['ranks']:,} ranks, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
+        f"(lower bound) {answer['bound_s']:.3f} s: {answer['ratio']:.2f} times as long",
+        f"parallel efficiency {answer['parallel']:.1%} = load balance {answer['balance']:.1%} * communication "
+        f"{answer['communication']:.1%}",
+        answer["words"],
+        *(f"note: {note}" for note in answer["notes"]),
+        f"{', '.join(answer['files'])} ({answer['bytes'] / 1e3:,.0f} kB)",
+    ]
+
+
+# --- advise ----------------------------------------------------------------------------------------------------------
+
+
+PROGRESS_S = 1.0  # after which a terminal shows what is replayed
+DRIVERS = (advise_rows, advise_exchange, advise_tasks, advise_search)
+
+
+def add_advise(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `advise`."""
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="with a record (--record, LB_MPI_RECORD) or a profile (`profile -o`)")
+    add("--quiet-machine", action="store_true",
+        help="predict for an otherwise idle machine, where each rank has a core whenever it works")
+
+
+def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Replay a record in other ways, or a profile; ValueError when none can be read, or none with enough in it.
+
+    A list: `what`, `predicted_s`, `measured_s` (None: it was not run), the `spread_s` of what was predicted (None: not
+    known), the `change` to make, the `driver`; the first of each driver is the run as it was, with `notes`.
+    """
+    folder = Path(options.folder)
+    progress = _Progress()
+    try:
+        found = _advice(folder, progress, quiet=options.quiet_machine)
+    except ValueError as error:
+        raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
+    finally:
+        progress.clear()
+    return [
+        {
+            "driver": advice.driver,
+            "what": line.what,
+            "predicted_s": _known(line.predicted_s),
+            "measured_s": _known(line.measured_s),
+            "spread_s": _known(line.spread_s),
+            "change": line.change,
+            **({"notes": advice.notes} if line is advice.lines[0] else {}),
+        }
+        for advice in found
+        for line in advice.lines
+    ]
+
+
+def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
+    """Lay out advice as tables."""
+    lines: list[str] = []
+    for _, group in groupby(answer, key=lambda line: line["driver"]):
+        of_driver = list(group)
+        first = of_driver[0]
+        header = (first["driver"], "predicted", "spread", "measured", "to recorded", "change")
+        cells = [
+            (line["what"], _seconds(line["predicted_s"], "not known"), _spread(line), _seconds(line["measured_s"]),
+             _part(line["predicted_s"], first["measured_s"]), line["change"])
+            for line in of_driver
+        ]  # fmt: skip
+        lines += [""] * bool(lines) + [str(Table(header, cells, words=(0, 5)))]
+        lines += [f"note: {note}" for note in first["notes"]]
+    return lines
+
+
+def _advice(folder: Path, progress: _Progress, *, quiet: bool) -> list[Advice]:
+    names = sorted(folder.iterdir())
+    if any(path.suffix == ".lbrec" for path in names):
+        found = gather(folder)
+        given = (advise(found, progress, quiet=quiet) for advise in DRIVERS)
+        advice = [one for one in given if one is not None]
+        if not advice:
+            raise ValueError(
+                "nothing in it can be replayed: expected a search, map_rows, a map of a pool, or exchanges that ended on "
+                "all ranks"
+            )
+        advice[0].notes.extend(found.notes)
+        return advice
+    if any(path.name.startswith("profile.") for path in names):
+        return [advise_profile(read_profile(folder), progress)]
+    raise ValueError("no record in it: expected files rank*.lbrec, or the files of `profile -o`")
+
+
+def _known(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else seconds
+
+
+def _seconds(seconds: float | None, unknown: str = "") -> str:
+    return unknown if seconds is None else f"{seconds:.3f} s"
+
+
+def _part(seconds: float | None, whole: float | None) -> str:
+    return "" if seconds is None or not whole else f"{seconds / whole:.2f}x"
+
+
+def _spread(line: dict[str, Any]) -> str:
+    if line["predicted_s"] and line["spread_s"] is not None:
+        return f"{100.0 * line['spread_s'] / line['predicted_s']:.1f} %"
+    return "" if line["predicted_s"] is None or line["spread_s"] is not None else "one run"
+
+
+class _Progress:
+    """A line on a terminal that names the replay under way."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._shown = False
+
+    def __call__(self, what: str) -> None:
+        if sys.stderr.isatty() and time.monotonic() > self._began + PROGRESS_S:
+            self._shown = True
+            print(f"\rreplaying {what[:60]}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave an empty line."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+COMMANDS = {
+    "report": Command(add_report, run_report, describe_report),
+    "advise": Command(add_advise, run_advise, describe_advice),
+}

@@ -1,0 +1,175 @@
+"""Detect ranks that hang outside of lb_mpi: at their start, or while all other ranks wait for them.   (pure)
+
+A rank that stops computing in a call of lb_mpi, or is stopped, is judged by host.py.
+
+A start
+-------
+- A program owes nobody a sign.  One that never calls lb_mpi may be silent, and wait, for as long as it likes.
+- Before the program of a rank begins, rank.py reports that it is there.  If ranks are missing, the last one came
+  `limit_s` ago, and mpiexec still runs, the missing ranks hang.  Their programs have not begun.
+- A program is restarted only if it has saved, so it gave a sign in the start before.  If no rank has given one `limit_s`
+  after the time at which the first one did before, ranks that have not computed for `limit_s` hang.  Ranks that wait
+  for them in MPI_Init are not named: both MPIs use CPU time there.
+- After the first sign of any rank none of this applies.
+
+Not detected: a first start in which each rank is there and silent, and ranks that all spin in MPI_Init for ever.
+Neither can be told from a program that waits, or computes.
+
+A rank that all others wait for
+-------------------------------
+- A rank waits if it has been in calls of lb_mpi for long, and asleep there for most of the time.  A rank that serves a
+  pool is in no call: it may wait for as long as it likes.
+- While one rank computes, nobody hangs.  If all ranks are known and at least one waits, each of the others hangs if it has
+  come to the end of its program, or has not computed for `hang_s`, or is in a blocking call of MPI.
+- In a blocking call of MPI a rank uses CPU time as if it computed.  So for the second half of `hang_s` it is asked for its
+  Python stack repeatedly.  It is blocked if the stack is always the same, and its innermost line calls a blocking method:
+  all ranks that could send it something wait for it.
+
+Not detected: a rank that waits in MPI in another way, or on a line of code that can't be read here.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from lb_mpi.launching.heard import State
+
+START_S = 30.0  # a start is given so long at least: Python is read from a file server by all hosts at once
+
+
+class Start:
+    """What has been heard of a start of ranks on `hosts` (of each rank, its name).
+
+    `hang_s`: after so long a rank hangs (0: never).  `before_s`: so long after its begin something was said in the start
+    before; None when this is the first one.
+    """
+
+    def __init__(self, hosts: Sequence[str], hang_s: float, before_s: float | None = None) -> None:
+        self._hosts, self._before_s = hosts, before_s
+        self._limit_s = max(hang_s, START_S) if hang_s else float("inf")
+        self._n_came, self._came_s = 0, 0.0
+        self._word_s: float | None = None
+
+    @property
+    def n_ranks(self) -> int:
+        """How many ranks there should be."""
+        return len(self._hosts)
+
+    @property
+    def first_word_s(self) -> float | None:
+        """Seconds after which something was said, here or, when nothing was, in the start before."""
+        return self._before_s if self._word_s is None else self._word_s
+
+    @property
+    def lost_nothing(self) -> bool:
+        """It's a restart in which nothing was said: all that was saved is still all that was done."""
+        return self._before_s is not None and self._word_s is None
+
+    def stuck(self, now: float, states: Sequence[State]) -> list[State]:
+        """Return the ranks that hang, `now` seconds after the begin, when `states` are known; as they are to be told."""
+        if len(states) != self._n_came:
+            self._n_came, self._came_s = len(states), now
+        if self._word_s is None and any(state.spoke for state in states):
+            self._word_s = now
+        came = {state.rank for state in states}
+        numbers = [str(rank) for rank in range(len(self._hosts))]
+        if self._word_s is not None or not came <= set(numbers):  # an mpiexec that numbers its ranks in another way
+            return []
+        missing_s = now - self._came_s
+        if len(came) < len(numbers):
+            missing = [(rank, host) for rank, host in zip(numbers, self._hosts, strict=True) if rank not in came]
+            words = "its start, before its program"
+            return [State(*one, missing_s, phase=words) for one in missing if missing_s >= self._limit_s]
+        if self._before_s is None or now < self._before_s + self._limit_s:
+            return []
+        idle = [state for state in states if state.idle_s >= self._limit_s]
+        return [state._replace(quiet_s=state.idle_s, phase="its start") for state in idle]
+
+
+MOST_ASKED = 4  # ranks; when more of them compute, or seem to, none is asked
+N_LOOKS = 4  # at a stack
+# Methods of mpi4py that block, but for those whose names other libraries have for what computes.
+_BLOCKING = re.compile(
+    r"\.([SsBbRr]?send|[Rr]ecv|[Ss]endrecv\w*|[Mm]?[Pp]robe|[Ww]ait(all|any|some)?|[Bb]arrier|[Bb]cast"
+    r"|[Aa]llgatherv?|[Aa]lltoall[vw]?|[Aa]llreduce|Gatherv?|Scatterv?|Reduce\w*|Scan|Exscan)\("
+)
+_MAIN = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in .*\n(  .*\n)*', re.MULTILINE)
+
+
+class Hang(NamedTuple):
+    """A rank that hangs outside of lb_mpi."""
+
+    rank: str
+    host: str
+    how: str
+    seconds: float
+    call: str  # in which the others wait
+
+    def __str__(self) -> str:
+        """Say it."""
+        return (
+            f"rank {self.rank} on host {self.host} hangs: {self.how} for {self.seconds:.0f} s, "
+            f"while the other ranks wait in {self.call}"
+        )
+
+
+class Awaited:
+    """What is known of ranks for which all others wait.
+
+    `n_ranks` : of the run
+    `hang_s` : after so long a rank hangs (0: never)
+    `stack` : gives the Python stack of a rank; empty if it can't be had
+    """
+
+    def __init__(self, n_ranks: int, hang_s: float, stack: Callable[[str], str]) -> None:
+        self._n_ranks, self._hang_s, self._stack = n_ranks, hang_s, stack
+        self._blocked: dict[str, tuple[float, str]] = {}  # by rank: since when, and its stack
+        self._look_at = 0.0
+
+    def stuck(self, now: float, states: Sequence[State]) -> list[Hang]:
+        """Return the ranks that hang, `now`, when `states` are known."""
+        waiting = [state for state in states if state.waits_s >= self._hang_s / 2]
+        late = [state for state in states if state.waits_s < self._hang_s / 2]
+        if not self._hang_s or len(states) < self._n_ranks or not waiting or not late:
+            self._blocked.clear()
+            return []
+        self._look([state.rank for state in late if not self._rests(state, self._hang_s / 2)], now)
+        waited_s = min(state.waits_s for state in waiting)
+        hangs = [Hang(state.rank, state.host, self._how(state, now), waited_s, waiting[0].phase) for state in late]
+        return hangs if waited_s >= self._hang_s and all(hang.how for hang in hangs) else []
+
+    def _rests(self, state: State, seconds: float) -> bool:
+        return state.at_end or state.idle_s >= seconds
+
+    def _how(self, state: State, now: float) -> str:
+        """Say how it hangs; empty if it doesn't."""
+        if state.at_end:
+            return "at the end of its program"
+        if state.idle_s >= self._hang_s:
+            return "" if state.phase or state.stopped else "neither computing nor answering"
+        since = self._blocked[state.rank][0] if state.rank in self._blocked else now
+        return "in a blocking call of MPI" if now - since >= self._hang_s / 2 else ""
+
+    def _look(self, ranks: Sequence[str], now: float) -> None:
+        """Now and then, look at the stacks of these ranks."""
+        if not ranks or len(ranks) > MOST_ASKED:
+            self._blocked.clear()
+            return
+        if now < self._look_at:
+            return
+        self._look_at = now + self._hang_s / 2 / N_LOOKS
+        looked = {}
+        for rank in ranks:
+            if stack := blocked(self._stack(rank)):
+                since, before = self._blocked.get(rank, (now, stack))
+                looked[rank] = since if stack == before else now, stack
+        self._blocked = looked
+
+
+def blocked(stacks: str) -> str:
+    """Return the stack of the main thread, of those that faulthandler has written, if it is in a blocking call of mpi4py."""
+    main = _MAIN.search(stacks)
+    return main[0] if main and _BLOCKING.search(linecache.getline(main[1], int(main[2]))) else ""

@@ -1,0 +1,39 @@
+"""Names and openings in the library: a class name means one thing, a docstring begins with a verb or a noun."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+LIBRARY = Path(__file__).resolve().parents[2] / "lb_mpi"
+LATER = ("balancing", "diffusion", "distributing", "launching", "mpi/graph", "mpi/pool", "mpi/rows", "pooling")  # exempt
+OPENINGS = {"As", "How", "What", "When", "Where", "Whether", "Which", "Who", "Whoever", "Whom", "Whose", "Why"}
+
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def nodes() -> Iterator[tuple[str, ast.AST]]:
+    """All nodes of the library's modules, each with the path of its module, without the rooms in LATER."""
+    for path in sorted(LIBRARY.rglob("*.py")):
+        name = path.relative_to(LIBRARY).as_posix()
+        if not name.startswith(tuple(f"{room}/" for room in LATER)):
+            yield from ((name, node) for node in ast.walk(ast.parse(path.read_text())))
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, set[str]] = defaultdict(set)
+    for name, node in nodes():
+        if isinstance(node, ast.ClassDef):
+            places[node.name].add(name)
+    twice = [f"class {one}: in {', '.join(sorted(found))}" for one, found in places.items() if len(found) > 1]
+    assert not twice, "\n".join(["expected each class name in one module only:", *twice])
+
+
+def test_docstrings_open_with_a_verb_or_a_noun() -> None:
+    wrong = []
+    for name, node in nodes():
+        text = ast.get_docstring(node) if isinstance(node, Documented) else None
+        if text and text.split()[0].rstrip(",.:;") in OPENINGS:
+            line = getattr(node, "lineno", 1)
+            wrong.append(f"lb_mpi/{name}:{line}: {text.splitlines()[0]}")
+    assert not wrong, "\n".join([f"expected a verb or a noun, not one of {', '.join(sorted(OPENINGS))}:", *wrong])
