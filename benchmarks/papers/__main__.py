@@ -2,9 +2,9 @@
 
     python -m benchmarks.papers [--full] [--output out/papers] [--json] [--only drafting,diffusion] [--no-plots]
 
-writes papers.md, a page with a verdict for each printed number (same, better, error in print, not reproducible, with the
-reason), its plots (with the extra `plot`), and papers.json with all items.  Some minutes; --full draws as much as the papers
-did and more, and takes several times as long.  The exit code is 1 when a number differs without a reason.
+writes papers.md, section by section: a page with a verdict for each printed number (same, better, error in print, not
+reproducible, with the reason), its plots (with the extra `plot`), and papers.json with all items.  Minutes; --full
+draws as much as the papers did and more, and takes several times as long.  The exit code is 1 when a number differs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.measuring import command, pyplot
-from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition
-from benchmarks.papers.page import DIFFERS, VERDICTS, Run, write
+from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition, second
+from benchmarks.papers.page import DIFFERS, KINDS, VERDICTS, Run, Section, write
 
 SECTIONS = {
     "drafting": drafting.section,
@@ -25,6 +25,7 @@ SECTIONS = {
     "arrangement": arrangement.section,
     "allocation": allocation.section,
     "partition": partition.section,
+    "second": second.section,
 }
 
 
@@ -47,17 +48,24 @@ def main() -> int:
 
     args.output.mkdir(parents=True, exist_ok=True)
     run = Run(args.output, plt, args.full, say)
-    sections = [SECTIONS[name](run) for name in SECTIONS if name in names]
-    (args.output / "papers.md").write_text(write(sections, time.perf_counter() - began, args.full))
-    items = [{"section": one.title, **vars(item)} for one in sections for item in one.items]
-    (args.output / "papers.json").write_text(json.dumps(items, indent=1))
-    counts = Counter(item["verdict"] for item in items)
+    sections: list[Section] = []
+    items: list[dict[str, str]] = []
+    for name in SECTIONS:
+        if name in names:
+            sections.append(SECTIONS[name](run))
+            items += [{"section": sections[-1].title, **vars(item)} for item in sections[-1].items]
+            # After each section, so that a run that is ended leaves what it had.
+            (args.output / "papers.md").write_text(write(sections, time.perf_counter() - began, args.full))
+            (args.output / "papers.json").write_text(json.dumps(items, indent=1))
     say("done")
-    print(f"{len(items)} lines with a verdict: " + ", ".join(f"{counts[word]} {word}" for word in VERDICTS))
+    for kind in KINDS:
+        counts = Counter(item["verdict"] for item in items if item["kind"] == kind)
+        if counts:
+            print(f"{counts.total()} lines from {kind}: " + ", ".join(f"{counts[word]} {word}" for word in VERDICTS))
     print(f"page: {args.output}/papers.md")
     if args.json:
         print(json.dumps(items))
-    return 1 if counts[DIFFERS] else 0
+    return 1 if any(item["verdict"] == DIFFERS for item in items) else 0
 
 
 if __name__ == "__main__":

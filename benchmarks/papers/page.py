@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,11 @@ SAME, MISPRINT, BETTER, LOST, DIFFERS = "same", "error in print", "better", "not
 VERDICTS = (SAME, BETTER, MISPRINT, LOST, DIFFERS)
 MARKS = {SAME: "=", BETTER: "+", MISPRINT: "x", LOST: "?", DIFFERS: "!"}
 SLACK = 1e-9  # of rounding in binary
+
+
+# Whose number stands in the column of print.
+PRINT, ARITHMETIC, OURS = "print", "arithmetic of print", "ours"
+KINDS = (PRINT, ARITHMETIC, OURS)
 
 
 class Printed(NamedTuple):
@@ -66,13 +71,18 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the page: what, as printed, ours, and the verdict with its reason."""
+    """One line of the page: what, as printed, ours, the verdict with its reason, and whose number was compared.
+
+    kind   PRINT: ours beside a printed number; ARITHMETIC: a printed number beside what follows from others in print;
+           OURS: lb_mpi beside a second implementation, or another number of ours: nothing of it is printed
+    """
 
     name: str
     printed: str
     ours: str
     verdict: str
     why: str = ""
+    kind: str = PRINT
 
     @property
     def cell(self) -> str:
@@ -157,11 +167,12 @@ class Section:
     items: list[Item] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
 
-    def show(self, heading: str, items: Sequence[Item], *notes: str, folded: bool = False) -> None:
-        """Add a table of items, one a line, under a heading; `folded`: to be opened by a click."""
+    def show(self, heading: str, items: Sequence[Item], *notes: str, folded: bool = False, kind: str = "") -> None:
+        """Add a table of items, one a line, under a heading; `folded`: to be opened by a click; `kind`: that of all."""
+        items = [replace(one, kind=kind) for one in items] if kind else items
         self.items += items
-        table = ["| | printed | ours | verdict |", "|---|---|---|---|"]
-        table += [f"| {one.name} | {one.printed} | {one.ours} | {_verdict(one)} |" for one in items]
+        table = ["| | expected | from | ours | verdict |", "|---|---|---|---|---|"]
+        table += [f"| {one.name} | {one.printed} | {one.kind} | {one.ours} | {_verdict(one)} |" for one in items]
         if folded:
             self.lines += ["", "<details><summary>" + heading + "</summary>", "", *table, "", "</details>", "", *notes]
         else:
@@ -193,12 +204,19 @@ def write(sections: Sequence[Section], seconds: float, full: bool) -> str:
         + ", ".join(f"`{mark}` {word}" for word, mark in MARKS.items())
         + ".",
     ]
-    counts = [Counter(one.verdict for one in section.items) for section in sections]
-    rows = [
-        [f"[{section.title}](#{_anchor(section.title)})", *(count[word] or "" for word in VERDICTS), count.total()]
-        for section, count in zip(sections, counts, strict=True)
+    lines += [
+        "",
+        f"Each line says where the expected number is from: **{PRINT}**; **{ARITHMETIC}**, that is what follows from other "
+        f"printed numbers; **{OURS}**, that is a second implementation, on instances that were drawn here.",
     ]
-    lines += table(["", *VERDICTS, "in all"], rows)
+    rows = []
+    for section in sections:
+        for kind in KINDS:
+            count = Counter(one.verdict for one in section.items if one.kind == kind)
+            if count:
+                name = f"[{section.title}](#{_anchor(section.title)})"
+                rows.append([name, kind, *(count[word] or "" for word in VERDICTS), count.total()])
+    lines += table(["", "from", *VERDICTS, "in all"], rows)
     for section in sections:
         lines += ["", f"## {section.title}", "", section.source, *section.lines]
     return "\n".join([*_without_double_blanks(lines), ""])

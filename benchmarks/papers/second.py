@@ -1,0 +1,444 @@
+"""The papers' methods once more, literally and slowly, as the oracle for those of lb_mpi.
+
+Many instances that the papers drew are not printed, so their numbers can't be compared.  But the equations are printed:
+here they are implemented a second time, on dense arrays and plain lists, and lb_mpi must give the same numbers on drawn
+instances.  The first half of this file uses nothing of lb_mpi, so that a fault there can't hide itself; the second half has
+the lines of the page, each of which is "same" or "differs".  `tests/unit/test_papers_second.py` breaks lb_mpi in many ways,
+one at a time, and each is noticed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apps.maze_search import MazeSearch, random_maze
+from benchmarks import convergence
+from benchmarks.papers import allocation, lockstep
+from benchmarks.papers.page import OURS, Item, Run, Section, claim
+from lb_mpi import graph as graphs
+from lb_mpi.arranging import arrange as arranging
+from lb_mpi.diffusion import diffusion
+from lb_mpi.partitioning import multilevel, quality
+
+Floats = NDArray[np.float64]
+Edges = Sequence[tuple[int, int]]
+MOST = 2000  # steps of a scheme, which none needs
+NEAR = 1e-8  # relatively, numbers of two implementations are equal
+
+# --- Diffusion: Jin & Wang; sos of Muthukrishnan et al., chebyshev of Golub & Varga, cg of Hu & Blake -----------------
+
+
+class Levelled(NamedTuple):
+    """What a scheme did until the imbalance was within the tolerance."""
+
+    steps: int
+    flow: Floats  # (E,) from the first end of each edge to the second
+
+
+def incidence(n: int, edges: Edges) -> Floats:
+    """(n, E) A: +1 at the tail of an edge, -1 at its head."""
+    matrix = np.zeros((n, len(edges)))
+    for k, (tail, head) in enumerate(edges):
+        matrix[tail, k], matrix[head, k] = 1.0, -1.0
+    return matrix
+
+
+def conductances(edges: Edges, speeds: Floats, rule: str) -> Floats:
+    """(E,) tau of the paper, or 1 for "uniform"."""
+    if rule == "uniform":
+        return np.ones(len(edges))
+    degree = [sum(k in edge for edge in edges) for k in range(len(speeds))]
+    tau = [min(speeds[i], speeds[j]) * min(1 / (degree[i] + 1), 1 / (degree[j] + 1)) for i, j in edges]
+    return np.array(tau)
+
+
+def both_ends(edges: Edges, speeds: Floats, tau: Floats) -> tuple[float, float]:
+    """lambda_2 and lambda_P of S^-1 A W A^T, by the eigenvalues of the matrix as it is, which isn't symmetric."""
+    a = incidence(len(speeds), edges)
+    values = np.sort(np.linalg.eigvals(np.diag(1.0 / speeds) @ a @ np.diag(tau) @ a.T).real)
+    return float(values[1]), float(values[-1])
+
+
+def level(
+    edges: Edges, speeds: Floats, times: Floats, scheme: str, rule: str, tolerance: float, most: int = MOST
+) -> Levelled:
+    """Level the times by a scheme, step by step; the flow is that by which loads have really been moved."""
+    a, tau = incidence(len(speeds), edges), conductances(edges, speeds, rule)
+    mean = float(speeds @ times / speeds.sum())
+    if scheme == "direct":
+        weighted = a * np.sqrt(tau)
+        flow = np.sqrt(tau) * (np.linalg.pinv(weighted) @ (speeds * (times - mean)))
+        return Levelled(1, flow)
+    flows = _gradients(a, tau, speeds, times, mean) if scheme == "cg" else _flows(a, tau, speeds, times, scheme, rule)
+    moved, steps, now = np.zeros(len(edges)), 0, times
+    while (now.max() / mean - 1.0 > tolerance or now.min() < 0.0) and steps < most:
+        moved = moved + next(flows)
+        now = times - a @ moved / speeds
+        steps += 1
+    return Levelled(steps, moved)
+
+
+def _flows(a: Floats, tau: Floats, speeds: Floats, times: Floats, scheme: str, rule: str) -> Iterator[Floats]:
+    """What flows over the edges in each step of fos, sos and chebyshev."""
+    matrix = np.diag(1.0 / speeds) @ a @ np.diag(tau) @ a.T
+    values = np.sort(np.linalg.eigvals(matrix).real)
+    low, high = float(values[1]), float(values[-1])
+    scale = 1.0 if scheme == "fos" and rule == "paper" else 2.0 / (low + high)
+    gamma = (high - low) / (high + low)  # the second largest eigenvalue of the scaled M
+    now, last, k = times, np.zeros(len(tau)), 0
+    while True:
+        if scheme == "fos" or k == 0:
+            omega = 1.0
+        elif scheme == "sos":
+            omega = 2.0 / (1.0 + math.sqrt(1.0 - gamma**2))
+        else:  # omega of Chebyshev's polynomials: 2 T_k(1/gamma) / (gamma T_k+1(1/gamma))
+            angle = math.acosh(1.0 / gamma)
+            omega = 2.0 * math.cosh(k * angle) / (gamma * math.cosh((k + 1) * angle))
+        last = omega * scale * tau * (a.T @ now) + (omega - 1.0) * last
+        now = now - a @ last / speeds
+        k += 1
+        yield last
+
+
+def _gradients(a: Floats, tau: Floats, speeds: Floats, times: Floats, mean: float) -> Iterator[Floats]:
+    """What each step of conjugate gradients on A W A^T d = w - s lbar adds to the flow, as in a textbook."""
+    matrix = a @ np.diag(tau) @ a.T
+    residual = speeds * (times - mean)
+    direction = residual
+    while True:
+        alpha = (residual @ residual) / (direction @ matrix @ direction)
+        yield tau * (a.T @ (alpha * direction))
+        after = residual - alpha * matrix @ direction
+        direction = after + (after @ after) / (residual @ residual) * direction
+        residual = after
+
+
+# --- Arrangement: Jin & Wang 2003 -------------------------------------------------------------------------------------
+
+
+def ratio(edges: Edges, layout: Floats) -> float:
+    """p = lambda_P / lambda_2 of S^-1 A A^T."""
+    low, high = both_ends(edges, layout, np.ones(len(edges)))
+    return high / low
+
+
+def greedy(edges: Edges, speeds: Floats) -> float:
+    """p of the paper's greedy; of equally good positions the first."""
+    layout, free = np.full(len(speeds), speeds.min()), list(range(len(speeds)))
+    for speed in sorted(speeds.tolist(), reverse=True):
+        tried = []
+        for position in free:
+            candidate = layout.copy()
+            candidate[position] = speed
+            tried.append(ratio(edges, candidate))
+        choice = next(k for k, p in enumerate(tried) if p <= min(tried) * (1.0 + NEAR))
+        layout[free.pop(choice)] = speed
+    return ratio(edges, layout)
+
+
+def all_ratios(edges: Edges, speeds: Floats) -> list[float]:
+    """p of all arrangements, ascending."""
+    return sorted(ratio(edges, speeds[list(order)]) for order in permutations(range(len(speeds))))
+
+
+def swappable(edges: Edges, layout: Floats) -> bool:
+    """Tell if a swap of two nodes makes p smaller."""
+    here = ratio(edges, layout)
+    for i in range(len(layout)):
+        for j in range(i):
+            order = np.arange(len(layout))
+            order[[i, j]] = j, i
+            if ratio(edges, layout[order]) < here * (1.0 - NEAR):
+                return True
+    return False
+
+
+# --- Drafting: Xu, Zhang & Sun, the maze in lock step -----------------------------------------------------------------
+
+DIRECTIONS = ((0, 1), (-1, 1), (-1, 0), (-1, -1), (0, -1), (1, -1), (1, 0), (1, 1))
+
+
+class Explorer:
+    """One rank in a set of free cells: a path of [cell, directions that are left to it]."""
+
+    def __init__(self, free: set[tuple[int, int]]) -> None:  # noqa: D107
+        self.free = free
+        self.path: list[tuple[tuple[int, int], list[int]]] = []
+
+    def open(self, k: int) -> list[int]:
+        """The directions of a record that lead to free cells."""
+        (x, y), left = self.path[k]
+        return [one for one in left if (x + DIRECTIONS[one][0], y + DIRECTIONS[one][1]) in self.free]
+
+    def load(self) -> float:
+        """The paper's Q: top - level + n(level) / 8."""
+        levels = [k for k in range(len(self.path)) if self.open(k)]
+        return levels[-1] - levels[0] + len(self.open(levels[0])) / 8 if levels else 0.0
+
+    def unit(self) -> tuple[int, int]:
+        """Mark one cell."""
+        while not self.open(len(self.path) - 1):
+            self.path.pop()
+        (x, y), left = self.path[-1]
+        one = self.open(len(self.path) - 1)[0]
+        del left[: left.index(one) + 1]
+        cell = x + DIRECTIONS[one][0], y + DIRECTIONS[one][1]
+        self.free.remove(cell)
+        self.path.append((cell, list(range(8))))
+        return cell
+
+    def split(self) -> tuple[tuple[int, int], list[int]] | None:
+        """Half of the directions of the shallowest record with two or more, else the only one of the shallowest."""
+        levels = [k for k in range(len(self.path)) if self.open(k)]
+        wide = [k for k in levels if len(self.open(k)) >= 2]
+        if not wide and len(levels) < 2:
+            return None
+        level = wide[0] if wide else levels[0]
+        some = self.open(level)
+        given = some[-max(1, len(some) // 2) :]
+        cell, left = self.path[level]
+        part = left[left.index(given[0]) :]
+        del left[left.index(given[0]) :]
+        return cell, part
+
+
+def in_lock_step(cells: Any, size: int, threshold: float) -> tuple[int, int]:
+    """Steps until the exit is marked (or all is), and balances, on a ring of `size` ranks in Gray-code order."""
+    free = {(int(x), int(y)) for x, y in np.argwhere(np.asarray(cells) == 0)}
+    entry, way_out = min(free), max(free)
+    bits = (size - 1).bit_length()
+    gray = {0: [0], 1: [0, 1], 2: [0, 1, 3, 2], 3: [0, 1, 3, 2, 6, 7, 5, 4]}[bits]
+    ring = [rank for rank in gray if rank < size]
+    ranks = [Explorer(free) for _ in ring]
+    steps = balances = 0
+    while True:
+        loads = [one.load() for one in ranks]
+        if steps and not any(loads):
+            return steps, balances
+        steps += 1
+        for thief in range(size):
+            if steps == 1 or loads[thief]:
+                continue
+            place = ring.index(thief)
+            around = ring[place + 1 :] + ring[:place]
+            while around:
+                victim = max(around, key=lambda rank: loads[rank])  # of equal ones the first
+                if not loads[victim] > threshold:
+                    break
+                if (part := ranks[victim].split()) is not None:
+                    ranks[thief].path = [part]
+                    balances += 1
+                    loads = [one.load() if k in (thief, victim) else loads[k] for k, one in enumerate(ranks)]
+                    break
+                around.remove(victim)
+        marked = []
+        for rank in range(size):
+            if steps == 1 and rank == 0:
+                free.remove(entry)
+                ranks[0].path = [(entry, list(range(8)))]
+                marked.append(entry)
+            elif loads[rank] and ranks[rank].load():
+                marked.append(ranks[rank].unit())
+        if way_out in marked:
+            return steps, balances
+
+
+# --- Allocation: Chen, Shi, Huang & Chen ------------------------------------------------------------------------------
+
+
+def chen(tasks: int, time: Floats, talk: Floats, cap: Any) -> float:
+    """The makespan of the paper's five steps."""
+    limit = np.minimum(cap, tasks).astype(float)
+
+    def needed(i: int, x: float) -> float:
+        return float(x * (time[i] + talk[i] * (tasks - x)))
+
+    def root(i: int, y: float) -> float:
+        slope = time[i] + talk[i] * tasks
+        inside = slope**2 - 4.0 * talk[i] * y
+        return math.inf if inside < 0.0 else float(2.0 * y / (slope + math.sqrt(inside)))
+
+    nodes = range(len(time))
+    level_of = [needed(i, limit[i]) for i in nodes]
+
+    def share(i: int, y: float) -> float:  # G_i
+        return float(limit[i]) if y > level_of[i] else min(root(i, y), float(limit[i]))
+
+    def least(total: Callable[[float], float], wanted: float) -> float:
+        low, high = 0.0, 1.0 + max(float(limit[i] * (time[i] + talk[i] * tasks)) for i in nodes)
+        for _ in range(200):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if total(middle) >= wanted else (middle, high)
+        return high
+
+    top = least(lambda y: sum(share(i, y) for i in nodes), tasks)
+    jumping = [
+        i
+        for i in nodes
+        if talk[i] > 0.0
+        and limit[i] > (time[i] + talk[i] * tasks) / (2.0 * talk[i])
+        and abs(level_of[i] - top) <= 1e-12 * top
+    ]
+    if jumping:
+        one = jumping[0]
+        others = [i for i in nodes if i != one]
+        rest = least(lambda y: sum(min(root(i, y), float(limit[i])) for i in others), tasks - limit[one])
+        real = [float(limit[i]) if i == one else min(root(i, rest), float(limit[i])) for i in nodes]
+    else:
+        real = [share(i, top) for i in nodes]
+    counts = [math.floor(x * (1.0 - 1e-12) if x < h else x) for x, h in zip(real, limit, strict=True)]
+    while sum(counts) < tasks:
+        room = [i for i in nodes if counts[i] < limit[i]]
+        counts[min(room, key=lambda i: needed(i, counts[i] + 1))] += 1
+    return max(needed(i, counts[i]) for i in nodes)
+
+
+# --- The lines of the page: lb_mpi beside the above -------------------------------------------------------------------
+
+SCHEMES = (
+    ("fos", "paper"), ("fos", "scaled"), ("fos", "uniform"), ("sos", "paper"), ("chebyshev", "paper"), ("cg", "uniform"),
+    ("cg", "paper"), ("direct", "uniform"),
+)  # fmt: skip
+
+
+def _equal(one: float, other: float) -> bool:
+    return abs(one - other) <= NEAR * max(abs(one), abs(other), 1.0)
+
+
+def _agreed(name: str, found: Sequence[bool]) -> Item:
+    """The line of how many of the drawn instances agree: all must."""
+    return claim(name, f"{len(found)} of {len(found)}", f"{sum(found)} of {len(found)}", bool(found) and all(found))
+
+
+def diffusion_lines(meshes: Sequence[str], seeds: int) -> list[Item]:
+    """The steps to 5 % and 0.1 %, and the flow, of each scheme."""
+    items = []
+    for scheme, rule in SCHEMES:
+        steps, flows = [], []
+        for name in meshes:
+            for seed in range(seeds):
+                case = convergence.draw(name, seed)
+                edges = list(zip(*(ends.tolist() for ends in case.graph.edges()), strict=True))
+                for tolerance in (0.05, 0.001):
+                    want = level(edges, case.speeds, case.times, scheme, rule, tolerance)
+                    loads = case.speeds * case.times
+                    options: dict[str, Any] = {"scheme": scheme, "tau": rule, "tolerance": tolerance, "max_steps": MOST}
+                    ours = diffusion.balance(case.graph, loads, case.speeds, **options)
+                    steps.append(ours.steps == want.steps)
+                    same = ours.flow.shape == want.flow.shape
+                    flows.append(same and float(np.abs(ours.flow - want.flow).max()) <= 1e-7 * float(loads.mean()))
+        items.append(_agreed(f"steps of {scheme}, {rule} tau", steps))
+        items.append(_agreed(f"flow of {scheme}, {rule} tau", flows))
+    return items
+
+
+def arrangement_lines(some: Sequence[str], seeds: int) -> list[Item]:
+    """The greedy, the least p of all arrangements, p as it is reported, and that swaps end where none helps."""
+    found: dict[str, list[bool]] = {"greedy": [], "least": [], "reported": [], "swap": []}
+    for name in some:
+        graph = graphs.parse(name)
+        edges = list(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
+        for seed in range(seeds):
+            speeds = np.random.default_rng(seed).uniform(1.0, 10.0, graph.n)
+            paper, swap = (arranging.arrange(graph, speeds, method=method) for method in ("paper", "swap"))
+            found["greedy"].append(_equal(ratio(edges, speeds[paper.positions]), greedy(edges, speeds)))
+            found["reported"].append(_equal(paper.p, ratio(edges, speeds[paper.positions])))
+            found["swap"].append(not swappable(edges, speeds[swap.positions]))
+            if graph.n <= 6:
+                best = arranging.arrange(graph, speeds, method="exhaustive")
+                found["least"].append(_equal(ratio(edges, speeds[best.positions]), all_ratios(edges, speeds)[0]))
+    return [
+        _agreed("p of the greedy", found["greedy"]),
+        _agreed("least p of all arrangements", found["least"]),
+        _agreed("p as reported, by all eigenvalues", found["reported"]),
+        _agreed("no swap of two nodes makes p of `swap` smaller", found["swap"]),
+    ]
+
+
+def allocation_lines(count: int) -> list[Item]:
+    """The exact method beside brute force, and the paper's beside its five steps."""
+    exact: list[bool] = []
+    paper: list[bool] = []
+    bounds: list[bool] = []
+    for seed in range(count):
+        one = allocation.instance(seed)
+        least = one.brute_force()
+        best, theirs = one.solve("exact"), one.solve("paper")
+        for ours, found, want in (
+            (best, exact, least),
+            (theirs, paper, chen(one.tasks, one.time, one.talk, one.cap)),
+        ):
+            real = max(float(one.needed(k, x)) for k, x in enumerate(ours.counts.tolist()))
+            whole = int(ours.counts.sum()) == one.tasks and bool((ours.counts <= one.cap).all())
+            found.append(whole and _equal(real, want) and _equal(ours.makespan, real))
+        bounds.append(_equal(theirs.lower_bound, least))
+    return [
+        _agreed("makespan of `exact`, by brute force", exact),
+        _agreed("makespan of `paper`, by its five steps", paper),
+        _agreed("lower bound, by brute force", bounds),
+    ]
+
+
+def drafting_lines(dims: Sequence[int], seeds: int) -> list[Item]:
+    """L and the balances of mazes in lock step, for two thresholds J."""
+    items = []
+    for size in (1, 2, 4, 8):
+        found = []
+        for dim in dims:
+            for seed in range(seeds):
+                cells = random_maze(dim, 0.7, seed)
+                for threshold in (0.125, 0.25):
+                    shared = cells.copy()
+                    problems = [MazeSearch(shared, rank, "half") for rank in range(size)]
+                    ours = lockstep.lockstep(problems, graphs.ring_order(size), threshold)
+                    found.append((ours.steps, ours.balances) == in_lock_step(cells, size, threshold))
+        items.append(_agreed(f"L and balances on {size}", found))
+    return items
+
+
+def partition_lines(some: Sequence[str]) -> list[Item]:
+    """lambda_2, v_2, and the cut of the two halves."""
+    values, vectors, cuts = [], [], []
+    for name in some:
+        graph = graphs.parse(name)
+        edges = list(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
+        a = incidence(graph.n, edges)
+        laplacian = a @ a.T
+        want = float(np.sort(np.linalg.eigvals(laplacian).real)[1])
+        value, vector = multilevel.fiedler(graph)
+        values.append(_equal(value, want))
+        residual = float(np.abs(laplacian @ vector - want * vector).max())
+        vectors.append(residual < 1e-6 and abs(float(vector.sum())) < 1e-6 and abs(float(vector @ vector) - 1) < 1e-6)
+        part = multilevel.spectral_bisection(graph)
+        lower = np.sort(vector)[graph.n // 2 - 1]
+        halves = 2 * int((part == 0).sum()) == graph.n and float(vector[part == 0].max()) <= lower + 1e-6
+        crossing = sum(bool(part[i] != part[j]) for i, j in edges)
+        cuts.append(halves and quality.cut(graph, part, 2) == crossing)
+    return [
+        _agreed("lambda_2, by all eigenvalues", values),
+        _agreed("v_2: L v = lambda_2 v", vectors),
+        _agreed("halves by v_2, and their cut", cuts),
+    ]
+
+
+def section(run: Run) -> Section:
+    """The part of the page in which lb_mpi stands beside a second implementation."""
+    result = Section("The methods, implemented twice", "Here: `benchmarks/papers/second.py`; no number of print.")
+    more = 3 if run.full else 1
+    run.say("second: each method beside a second implementation")
+    note = "Expected: all drawn instances.  Ours: those in which lb_mpi and the second implementation agree."
+    for heading, items in (
+        ("Diffusion", diffusion_lines(("mesh:4x5", "ring:9", "mesh:8x8"), 3 * more)),
+        ("Arrangement", arrangement_lines(("mesh:2x3", "ring:6", "mesh:3x3", "mesh:4x4"), 3 * more)),
+        ("Drafting", drafting_lines((6, 10, 16), 4 * more)),
+        ("Allocation", allocation_lines(300 * more)),
+        ("Partition", partition_lines(("mesh:3x4", "mesh:5x8", "mesh:2x7"))),
+    ):
+        result.show(heading, items, note, kind=OURS)
+    return result

@@ -1,0 +1,250 @@
+"""The page's second implementation: it agrees with lb_mpi, and with no mutant of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from apps import maze_search
+from benchmarks.papers import lockstep, second
+from benchmarks.papers.page import DIFFERS, SAME, Item
+from lb_mpi import graph
+from lb_mpi.arranging import arrange as arranging
+from lb_mpi.diffusion import diffusion, setup
+from lb_mpi.distributing import allocation
+from lb_mpi.partitioning import multilevel, quality
+
+LINES: dict[str, Callable[[], list[Item]]] = {
+    "diffusion": lambda: second.diffusion_lines(("mesh:3x4", "ring:7"), 2),
+    "arrangement": lambda: second.arrangement_lines(("mesh:2x3", "mesh:3x3"), 2),
+    "allocation": lambda: second.allocation_lines(60),
+    "drafting": lambda: second.drafting_lines((6, 10), 4),
+    "partition": lambda: second.partition_lines(("mesh:3x4", "mesh:2x7")),
+}
+Patch = Callable[[Any, str, Any], None]
+MUTANTS: dict[str, tuple[str, Callable[[Patch], None]]] = {}
+
+
+def mutant(lines: str, name: str) -> Callable[[Callable[[Patch], None]], None]:
+    """Add a mutant that some lines have to notice."""
+
+    def add(function: Callable[[Patch], None]) -> None:
+        MUTANTS[name] = lines, function
+
+    return add
+
+
+@pytest.mark.parametrize("lines", LINES)
+def test_both_implementations_agree(lines):
+    assert {one.name: one.verdict for one in LINES[lines]() if one.verdict != SAME} == {}
+
+
+# --- Diffusion --------------------------------------------------------------------------------------------------------
+
+
+def of_tau(change: Callable[[Any, Any, Any], Any]) -> Callable[[Patch], None]:
+    paper_tau = setup.paper_tau
+    return lambda patch: patch(setup, "paper_tau", lambda of, speeds: change(paper_tau(of, speeds), of, speeds))
+
+
+def deg_for_deg_plus_1(tau: Any, of: Any, speeds: Any) -> Any:
+    most = np.maximum(*(of.degrees[ends] for ends in of.edges()))
+    return tau * (most + 1.0) / most * 0.999  # 1/deg itself can have a zero diagonal, and never ends
+
+
+def mean_for_min(tau: Any, of: Any, speeds: Any) -> Any:
+    tails, heads = (speeds[ends] for ends in of.edges())
+    return tau / np.minimum(tails, heads) * 2.0 / (1.0 / tails + 1.0 / heads)
+
+
+mutant("diffusion", "tau halved")(of_tau(lambda tau, of, speeds: 0.5 * tau))
+mutant("diffusion", "tau with 1/d")(of_tau(deg_for_deg_plus_1))
+mutant("diffusion", "tau with a mean of both speeds")(of_tau(mean_for_min))
+
+
+def of_omega(scheme: str, change: Callable[[float, int], float]) -> Callable[[Patch], None]:
+    coefficients = setup.coefficients
+
+    def changed(name: str, *rest: Any) -> Any:
+        for k, (a, b) in enumerate(coefficients(name, *rest)):
+            omega = change(b + 1.0, k) if name == scheme and k else b + 1.0
+            yield a / (b + 1.0) * omega, omega - 1.0
+
+    return lambda patch: patch(diffusion, "coefficients", changed)
+
+
+mutant("diffusion", "omega of sos 3 % too small")(of_omega("sos", lambda omega, k: 0.97 * omega))
+mutant("diffusion", "first omega of chebyshev is 1")(of_omega("chebyshev", lambda omega, k: 1.0 if k == 1 else omega))
+
+
+@mutant("diffusion", "lambda_3 for lambda_2")
+def _(patch):
+    patch(setup, "spectrum", lambda *args: setup.Spectrum(*setup.eigenvalues(*args)[[1, -1]].tolist()))
+
+
+@mutant("diffusion", "one step too few")
+def _(patch):
+    balance = diffusion.balance
+
+    def changed(*args: Any, **options: Any) -> Any:
+        return balance(*args, **{**options, "max_steps": max(0, balance(*args, **options).steps - 1)})
+
+    patch(diffusion, "balance", changed)
+
+
+@mutant("diffusion", "flow the wrong way")
+def _(patch):
+    flow = diffusion.Diffusion.flow
+    patch(diffusion.Diffusion, "flow", lambda self: -flow(self))
+
+
+@mutant("diffusion", "d sums the times from step 1")
+def _(patch):
+    flow = diffusion.Diffusion.flow
+
+    def changed(self: Any) -> Any:
+        tails, heads = self.setup.graph.edges()
+        time = self._loads / self.setup.speeds
+        return flow(self) - self.setup.tau * (time[tails] - time[heads])
+
+    patch(diffusion.Diffusion, "flow", changed)
+
+
+@mutant("diffusion", "M without 1/s")
+def _(patch):
+    start = setup.ThreeTerm.__init__
+
+    def changed(self: Any, ends: Any, time: Any, speed: Any, mean: Any, pairs: Any) -> None:
+        start(self, ends, time, np.full_like(speed, speed.max()), mean, pairs)
+
+    patch(setup.ThreeTerm, "__init__", changed)
+
+
+@mutant("diffusion", "cg forgets its direction")
+def _(patch):
+    step = setup.ConjugateGradient.step
+
+    def changed(self: Any) -> None:
+        self._squared = 0.0
+        step(self)
+
+    patch(setup.ConjugateGradient, "step", changed)
+
+
+@mutant("diffusion", "direct moves nine tenths")
+def _(patch):
+    solve = diffusion.solve_potentials
+    patch(diffusion, "solve_potentials", lambda *args: 0.9 * solve(*args))
+
+
+# --- Arrangement ------------------------------------------------------------------------------------------------------
+
+
+def greedy_with(order: Callable[[Any], Any], unplaced: Callable[[Any], float]) -> Callable[[Patch], None]:
+    def changed(aim: Any, speeds: Any, progress: Any) -> Any:
+        return arranging._construct(aim, speeds, order(speeds), lambda rest: unplaced(speeds), progress)
+
+    return lambda patch: patch(arranging, "SEARCHES", {**arranging.SEARCHES, "paper": changed})
+
+
+mutant("arrangement", "greedy reversed")(greedy_with(np.argsort, lambda speeds: float(speeds.min())))
+mutant("arrangement", "greedy with the mean for the slowest")(
+    greedy_with(lambda speeds: np.argsort(-speeds), lambda speeds: float(speeds.mean()))
+)
+
+
+@mutant("arrangement", "p changed")
+def _(patch):
+    ratio = arranging._ratio
+    patch(arranging, "_ratio", lambda spectrum: 1.001 * ratio(spectrum))
+
+
+@mutant("arrangement", "exhaustive takes the largest p")
+def _(patch):
+    costs = arranging.costs
+    patch(arranging, "costs", lambda aim, layouts: 1.0 / costs(aim, layouts))
+
+
+@mutant("arrangement", "swap ends where it begins")
+def _(patch):
+    patch(arranging, "descend", lambda aim, speeds, positions, progress: positions)
+
+
+# --- Allocation -------------------------------------------------------------------------------------------------------
+
+
+@mutant("allocation", "exact off by one")
+def _(patch):
+    exact = allocation._exact
+
+    def changed(nodes: Any) -> Any:
+        counts = exact(nodes)
+        room = np.flatnonzero(counts < nodes.limit)
+        if len(room):
+            counts[counts.argmax()] -= 1.0
+            counts[room[0]] += 1.0
+        return counts
+
+    patch(allocation, "_exact", changed)
+
+
+@mutant("allocation", "exact := the paper's")
+def _(patch):
+    patch(allocation, "_exact", allocation._paper)
+
+
+@mutant("allocation", "the paper's := exact")
+def _(patch):
+    patch(allocation, "_paper", allocation._exact)
+
+
+def of_nodes(change: Callable[..., tuple[Any, ...]]) -> Callable[[Patch], None]:
+    start = allocation._Nodes.__init__
+    return lambda patch: patch(allocation._Nodes, "__init__", lambda self, *args: start(self, *change(*args)))
+
+
+mutant("allocation", "talk halved")(of_nodes(lambda n, time, talk, limit: (n, time, 0.5 * talk, limit)))
+mutant("allocation", "caps ignored")(of_nodes(lambda n, time, talk, limit: (n, time, talk, np.full_like(limit, n))))
+
+
+# --- Drafting and partition -------------------------------------------------------------------------------------------
+
+
+@mutant("drafting", "ring in natural order")
+def _(patch):
+    patch(graph, "ring_order", lambda size: tuple(range(size)))
+
+
+@mutant("drafting", "J with >=")
+def _(patch):
+    draft = lockstep._draft
+    patch(lockstep, "_draft", lambda problems, ring, threshold, *rest: draft(problems, ring, threshold - 1e-9, *rest))
+
+
+@mutant("drafting", "one direction for half of them")
+def _(patch):
+    divide = maze_search.kernel.divide
+    patch(maze_search.kernel, "divide", lambda maze, stack, half, looks: divide(maze, stack, False, looks))
+
+
+@mutant("partition", "v_3 for v_2")
+def _(patch):
+    def changed(laplacian: Any) -> Any:
+        values, vectors = np.linalg.eigh(laplacian.toarray())
+        return float(values[2]), vectors[:, 2]
+
+    patch(multilevel, "_dense", changed)
+
+
+@mutant("partition", "each edge of the cut twice")
+def _(patch):
+    cut = quality.cut
+    patch(quality, "cut", lambda *args: 2 * cut(*args))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_noticed(name, monkeypatch):
+    lines, break_it = MUTANTS[name]
+    break_it(monkeypatch.setattr)
+    assert DIFFERS in {one.verdict for one in LINES[lines]()}
