@@ -109,12 +109,13 @@ def test_work_is_conserved_and_flow_has_no_cycle(case: tuple[Graph, Floats, Floa
     size = float(loads.sum())
     for _ in range(25):
         diffusion.step()
-        size = max(size, float(np.abs(speeds * diffusion.times).sum()))  # some schemes swing far while on paper
-        assert abs(float(speeds @ diffusion.times) - loads.sum()) <= 1e-12 * size
         flow = diffusion.flow()
+        # some schemes swing far while on paper, what has flowed is rounded, and cg rounds more at speeds of 1 to 1e5
+        size = max(size, float(np.abs(speeds * diffusion.times).sum()), float(np.abs(flow).sum()))
+        assert abs(float(speeds @ diffusion.times) - loads.sum()) <= 1e-11 * size
         assert acyclic(graph, flow)
         moved = loads - outflow(graph, flow)
-        assert abs(moved.sum() - loads.sum()) <= 1e-12 * max(np.abs(flow).sum(), size)
+        assert abs(moved.sum() - loads.sum()) <= 1e-12 * size
         if scheme != "dimension_exchange":
             potential = np.asarray(diffusion._scheme.potential)
             tails, heads = graph.edges()
