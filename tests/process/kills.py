@@ -69,7 +69,7 @@ def kill_one(environment: Environment, chance: random.Random) -> Run:
             limit.end(mark)
             process.wait()
         faults += ["shared memory left"] * any(path.exists() for path in used)
-        faults += ["temporary file left"] * bool(os.listdir(scratch))
+        faults += [f"temporary file {name} left" for name in os.listdir(scratch)]
         errors.seek(0)
         told = errors.read()
     line = f"rank {victim} on host {socket.gethostname()} was killed by signal {signal.SIGKILL:d}"
