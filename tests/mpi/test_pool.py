@@ -18,9 +18,8 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.common import presence
 from lb_mpi.mpi.common.collective import duplicate
-from lb_mpi.mpi.pool.crew import Crew
-from lb_mpi.mpi.pool.script import WORKER, open_script, run_script
-from lb_mpi.mpi.pool.served import run_alone
+from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
+from lb_mpi.mpi.pool.session import Crew
 from tests.misbehaviour import RAISES, NotForPickling
 
 COMM = MPI.COMM_WORLD

@@ -7,28 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from enum import IntEnum
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
 
+import numpy as np
 from mpi4py import MPI
 
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
-from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.common.collective import agree, agree_on, duplicate, raise_together
 from lb_mpi.mpi.common.presence import Tag, closed, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
-from lb_mpi.mpi.pool import served
-from lb_mpi.mpi.pool.crew import MAP, Crew
-from lb_mpi.mpi.pool.following import Followed, follow, serve
-from lb_mpi.mpi.pool.functions import pickled
-from lb_mpi.mpi.pool.leading import Lead, Options, Plan, make_job, plan_map
-from lb_mpi.mpi.pool.ledger import PoolReport
-from lb_mpi.mpi.pool.meeting import Op, meet
-from lb_mpi.mpi.pool.messages import End
-from lb_mpi.mpi.pool.shift import Call
+from lb_mpi.mpi.common.recorder import running
+from lb_mpi.mpi.pool import script
+from lb_mpi.mpi.pool.messages import End, pickled
+from lb_mpi.mpi.pool.root import Lead, Options, Plan, PoolReport, make_job, plan_map
+from lb_mpi.mpi.pool.serving import Call, Followed, follow, serve
+from lb_mpi.mpi.pool.session import MAP, Crew
 from lb_mpi.mpi.pool.submitting import Future, Leader, Submitted
 from lb_mpi.pooling.deal import Speeds
+from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
 
@@ -65,15 +65,15 @@ class Pool:
         speeds: Sequence[float] | None = None,
         emulated_speed: float = 1.0,
     ) -> None:
-        leader = served.leader()
+        leader = script.leader()
         self._owns = leader is None
         if leader is not None:
-            given = served.check(leader.crew, comm, root, speeds, emulated_speed)
+            given = script.check(leader.crew, comm, root, speeds, emulated_speed)
         else:
             with in_call("lb_mpi.Pool"):
                 own = duplicate(MPI.COMM_WORLD if comm is None else comm)
                 try:
-                    given = agree(own, lambda: served.check_pool(own.size, root, speeds, emulated_speed))
+                    given = agree(own, lambda: script.check_pool(own.size, root, speeds, emulated_speed))
                     agree_on(own, root=root, speeds=given)
                     leader = Leader(Crew(own, root or 0, emulated_speed=emulated_speed), alone=root is not None)
                 except BaseException as error:
@@ -322,3 +322,36 @@ class Pool:
 
 def _no_wait() -> NoReturn:
     raise Error("wait: expected a pool made with root=")
+
+
+class Op(IntEnum):
+    """What a rank calls."""
+
+    MAP = 1
+    WAIT = 2
+    CLOSE = 3
+
+
+def meet(crew: Crew, op: Op, make: Callable[[], T]) -> T:
+    """Collective: return make() of this rank; when it raises on any rank, all ranks raise.
+
+    ValueError on all ranks when they call different methods.
+    """
+    error, value = None, None
+    try:
+        value = make()
+    except BaseException as caught:
+        error = caught
+    mine = np.array([error is not None, op, -op], dtype=np.int32)
+    result = np.zeros_like(mine)
+    name = f"{op.name.lower()} of lb_mpi.Pool"
+    with running(crew.record, Phase.WAITING):
+        crew.news.wait(crew.comm.Iallreduce(mine, result, MPI.MAX).Test, keep=(mine, result), name=name)
+    failed, last, first = result.tolist()
+    if failed:
+        raise_together(crew.comm, error)
+    if last != -first:
+        names = [Op(one).name.lower() for one in (-first, last)]
+        wrong = f"{names[0]} is called on one rank of the pool, {names[1]} on another: expected one method"
+        raise crew.news.together(ValueError(wrong))
+    return value  # type: ignore[return-value]

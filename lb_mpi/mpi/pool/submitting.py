@@ -18,9 +18,8 @@ from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag, closed
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.waiting import Interrupts
-from lb_mpi.mpi.pool.crew import TASK, Crew
-from lb_mpi.mpi.pool.functions import dumps
-from lb_mpi.mpi.pool.messages import failure_of, numbers_parcel, read_numbers, task_error, unpack_failure
+from lb_mpi.mpi.pool.messages import dumps, failure_of, numbers_parcel, read_numbers, task_error, unpack_failure
+from lb_mpi.mpi.pool.session import TASK, Crew
 from lb_mpi.record.events import Phase
 
 AHEAD = 2  # tasks at a rank: one that it runs, and the next

@@ -9,25 +9,24 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.mpi.common.carrier import Carrier, Part, Spent
-from lb_mpi.mpi.common.collective import allgather, duplicate
-from lb_mpi.mpi.common.parcels import Buffer, Parcels
+from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate
+from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, unit
 from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.waiting import Clocks, Interrupts
-from lb_mpi.mpi.pool.functions import Functions
-from lb_mpi.mpi.pool.messages import numbers_parcel, read_numbers, read_steal, steal_parcel
-from lb_mpi.mpi.pool.shelf import Shelf
-from lb_mpi.mpi.pool.words import Words
+from lb_mpi.mpi.pool.messages import Functions, numbers_parcel, read_numbers, read_steal, steal_parcel
 from lb_mpi.pooling.account import Steals
 from lb_mpi.pooling.intervals import meets
-from lb_mpi.pooling.worker import Worker
+from lb_mpi.pooling.worker import Swap, Worker
 from lb_mpi.record.events import Phase
 
 MAP = "a map of lb_mpi.Pool"
@@ -200,3 +199,132 @@ class Crew:
         self.clocks.end()
         self.news.close(free)
         self.record.enter(Phase.OUTSIDE, time.perf_counter())
+
+
+Wait = Callable[[Callable[[], bool]], None]
+LEAST = 1 << 20  # bytes
+
+
+class Shelf:
+    """Shared bytes of the ranks in `host`, of which `root` is the first on its host; `wait(done)` is how to wait.
+
+    Collective, as are all its methods.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int, wait: Wait) -> None:
+        self._comm, self._host, self._wait = comm, host, wait
+        color = 0 if host.rank == 0 else MPI.UNDEFINED
+        self._leaders = MPI.Intracomm(comm.Split(color, -1 if comm.rank == root else comm.rank))  # the root is the first
+        self._shared: SharedBytes | None = None
+
+    def spread(self, n_bytes: int, parts: Sequence[bytes | memoryview] | None) -> memoryview:
+        """All ranks get the bytes of `parts` (which only the root passes), valid until the next call."""
+        size = -(-n_bytes // UNIT_BYTES) * UNIT_BYTES
+        if self._shared is None or len(self._shared.array) < size:
+            self._wait(self._comm.Ibarrier().Test)  # within the MPI, nobody would hear that a rank can't come
+            self._free()
+            self._shared = SharedBytes(self._comm, self._host, max(LEAST, 1 << (size - 1).bit_length()))
+        array = self._shared.array
+        self._together()  # nobody reads what was there before
+        if parts is not None:
+            at = 0
+            for part in parts:
+                array[at : at + len(part)] = np.frombuffer(part, np.uint8)
+                at += len(part)
+        self._together()
+        if self._leaders and self._leaders.size > 1:
+            message = [array[:size], size // UNIT_BYTES, unit()]
+            self._wait(self._leaders.Ibcast(message, 0).Test)
+        self._together()
+        return array.data[:n_bytes]
+
+    def close(self) -> None:
+        """Free all that was made."""
+        self._free()
+        if self._leaders:
+            self._leaders.Free()
+
+    def _together(self) -> None:
+        self._wait(self._host.Ibarrier().Test)
+
+    def _free(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
+
+
+_LINE = 64  # bytes of a cache line: ranks don't wait for each other's words
+_NO_WORD = np.uint64(2**64 - 1)  # lo == hi == 2**28 - 1 in epoch 255: nobody's
+_WORD, _SPEED = 0, 1  # places in a line, in units of 8 bytes
+
+
+class Words(Mapping[int, int]):
+    """Words by rank of `comm`, of the ranks in `host` (a communicator of ranks that share memory).
+
+    Reading one costs no MPI call: it lies in memory.  Who acts on what was read, swaps, and learns then if it was stale.
+    Collective, as is `close`.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm) -> None:
+        self.ranks: list[int] = host.allgather(comm.rank)
+        self._places = {rank: place for place, rank in enumerate(self.ranks)}
+        self._window = MPI.Win.Allocate_shared(_LINE, 1, comm=host)
+        memory: list[Any] = [self._window.Shared_query(place)[0] for place in range(host.size)]
+        lines = [memoryview(line).cast("B") for line in memory]
+        self._words = {rank: line.cast("Q") for rank, line in zip(self.ranks, lines, strict=True)}
+        self._speeds = {rank: line.cast("d") for rank, line in zip(self.ranks, lines, strict=True)}
+        self._words[comm.rank][_WORD] = 0
+        self._speeds[comm.rank][_SPEED] = 1.0
+        self.speeds = _Speeds(self._speeds)
+        self._old, self._new, self._found = (np.zeros(1, dtype=np.uint64) for _ in range(3))
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+        self._window.Sync()
+        host.Barrier()
+
+    def __getitem__(self, rank: int) -> int:
+        return self._words[rank][_WORD]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.ranks)
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def swap(self, swap: Swap) -> bool:
+        """Compare and swap; False when the word was another one by then."""
+        if len(self.ranks) == 1:  # nobody else is there, and MPI may take its time for such a window
+            self._words[swap.rank][_WORD] = swap.new
+            return True
+        place = self._places[swap.rank]
+        self._old[0], self._new[0], self._found[0] = swap.old, swap.new, _NO_WORD
+        self._window.Compare_and_swap(self._new, self._old, self._found, place, 0)
+        # In shared memory it's done by now, as the answer shows; a flush would give the core away on a busy machine.
+        if self._found[0] == _NO_WORD:
+            self._window.Flush(place)
+        return int(self._found[0]) == swap.old
+
+    def tell_speed(self, rank: int, speed: float) -> None:
+        """Tell the ranks on this host how fast this one is."""
+        self._speeds[rank][_SPEED] = speed
+
+    def close(self) -> None:
+        """Collective: free the window."""
+        self._window.Unlock_all()
+        self._words, self._speeds = {}, {}
+        self._window.Free()
+
+
+class _Speeds(Mapping[int, float]):
+    """What each rank has told of its speed."""
+
+    def __init__(self, lines: dict[int, memoryview[float]]) -> None:
+        self._lines = lines
+
+    def __getitem__(self, rank: int) -> float:
+        return float(self._lines[rank][_SPEED])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)

@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import pickle
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi import checks
+from lb_mpi import checks, signs
+from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
-from lb_mpi.mpi.common.recorder import ProgressLine
+from lb_mpi.mpi.common.recorder import ProgressLine, mark_save
 from lb_mpi.mpi.common.waiting import Interrupts
-from lb_mpi.mpi.pool.crew import INLINE_BYTES, MAP, Crew
-from lb_mpi.mpi.pool.functions import Sent
-from lb_mpi.mpi.pool.items import Items, check_costs, check_items, encode
-from lb_mpi.mpi.pool.ledger import Ledger, PoolReport
 from lb_mpi.mpi.pool.messages import (
     End,
     Failure,
     Flag,
+    Items,
+    Sent,
     Start,
+    check_costs,
+    check_items,
+    encode,
     failure_of,
     pack_failure,
+    read_results,
     start_parcel,
     task_error,
+    unpack_failure,
 )
-from lb_mpi.mpi.pool.shift import Call, Shift
+from lb_mpi.mpi.pool.serving import FLUSH_S, Call, Shift
+from lb_mpi.mpi.pool.session import INLINE_BYTES, MAP, Crew
 from lb_mpi.mpi.pool.submitting import Leader
-from lb_mpi.mpi.pool.task_log import TaskLog
+from lb_mpi.pooling import checkpoint
+from lb_mpi.pooling.account import Collector, RankTasks
 from lb_mpi.pooling.checkpoint import check_returns, digest
 from lb_mpi.pooling.deal import Deal, Floats, deal
 from lb_mpi.pooling.intervals import MOST
+from lb_mpi.table import Table
 
 Progress = Callable[[int, int], None]
 REPORT_S = 0.25
@@ -299,3 +311,203 @@ class Lead:
 
     def _tell_progress(self, progress: Progress) -> None:
         progress(len(self._order) - self.ledger.missing, len(self._order))
+
+
+class PoolReport(NamedTuple):
+    """What became of the last map of a pool."""
+
+    n: int  # tasks run; those of the log are not
+    seconds: float  # wall-clock time of the map
+    lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
+    ranks: list[RankTasks]  # of each rank, in order
+
+    def __str__(self) -> str:
+        """Write a table, a line for each rank."""
+        whole_s = self.seconds or 1.0
+        lines = [
+            (str(rank), f"{one.tasks:,}", f"{one.busy_s:.3f}", f"{one.busy_s / whole_s:.0%}", f"{one.steals:,}",
+             f"{one.sent_bytes:,}")
+            for rank, one in enumerate(self.ranks)
+        ]  # fmt: skip
+        return (
+            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s\n"
+            f"{Table(('rank', 'tasks', 'busy s', 'busy', 'steals', 'bytes'), lines)}"
+        )
+
+
+class Ledger:
+    """Results of map `epoch`: position k is task order[k].
+
+    With a `log`, results count when they are on disk, some milliseconds after they came.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        order: NDArray[np.int64],
+        rank: int,
+        size: int,
+        log: TaskLog | None = None,
+    ) -> None:
+        self.order = order
+        self.failure: Failure | None = None
+        self.failed: BaseException | None = None  # an exception of this very rank
+        self.fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), as they came
+        self.done = [RankTasks()] * size
+        self.places = [list[tuple[int, int]]() for _ in range(size)]  # what each rank has done, as (lo, hi)
+        self._rank, self._log = rank, log
+        self._unwritten: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values)
+        self._write_at = 0.0
+        self._collector = Collector(epoch, len(order))
+
+    @property
+    def missing(self) -> int:
+        """Tasks without a result."""
+        return self._collector.missing
+
+    @property
+    def over(self) -> bool:
+        """All are done, or one has failed."""
+        return not self._collector.missing or self.failure is not None
+
+    def take(self, source: int, buffer: Buffer) -> None:
+        """Results have come from another rank."""
+        epoch, done, frames = read_results(buffer)
+        if epoch != self._collector.epoch:
+            return
+        self.done[source] = done
+        for lo, hi, failed, data in frames:
+            if failed:
+                self.failure = self.failure or unpack_failure(data)
+                continue
+            try:
+                values = pickle.loads(data)
+            except Exception as error:
+                self.fail(failure_of(error, source, lo), None)
+                return
+            self._take(source, lo, hi, values)
+
+    def put(self, lo: int, hi: int, values: list[Any]) -> None:
+        """See `Sink`: results of this rank."""
+        self._take(self._rank, lo, hi, values)
+
+    def fail(self, failure: Failure, error: BaseException | None) -> None:
+        """See `Sink`."""
+        self.failure = self.failure or failure
+        self.failed = self.failed or error
+
+    def flush(self, done: RankTasks, now: float, *, idle: bool) -> None:
+        """See `Sink`: what this rank has put is here already, but maybe not yet in the log."""
+        self.done[self._rank] = done
+        if self._unwritten and (idle or now > self._write_at):
+            self._write_at = now + FLUSH_S
+            self.write()
+
+    def write(self) -> None:
+        """Write to the log what has come, and count it."""
+        came, self._unwritten = self._unwritten, []
+        if not came or self._log is None:
+            return
+        numbers = [number for _, lo, hi, _ in came for number in self.order[lo:hi].tolist()]
+        try:
+            self._log.write(numbers, [value for *_, values in came for value in values])
+        except (OSError, TypeError, ValueError) as error:
+            self.fail(failure_of(error, self._rank), error)
+            return
+        for rank, lo, hi, values in came:
+            self._count(rank, lo, hi, values)
+
+    @property
+    def index(self) -> int | None:
+        """The number of the task that has failed; None: it was none."""
+        position = -1 if self.failure is None else self.failure.position
+        return int(self.order[position]) if position >= 0 else None
+
+    def _take(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
+        if self._log is None:
+            self._count(source, lo, hi, values)
+        else:
+            self._unwritten.append((source, lo, hi, values))
+
+    def _count(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
+        self._collector.take(self._collector.epoch, lo, hi)
+        self.fresh.append((self.order[lo:hi].tolist(), values))
+        self.places[source].append((lo, hi))
+
+
+class TaskLog:
+    """The log at `path` of a function and its tasks: `done` are the results that it has, by task number.
+
+    ValueError for what is no log, or one of another function or other tasks; OSError, also while another run writes to it.
+    What is torn or flipped is dropped, with a UserWarning that tells how much.
+    """
+
+    def __init__(self, path: Any, digest: bytes, n: int) -> None:
+        if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
+            raise TypeError(f"checkpoint = {show(path)}: expected the name of a file")
+        if Path(name).exists() and not Path(name).is_file():
+            raise ValueError(f"checkpoint = {show(path)}: expected a file")
+        self._name = os.path.abspath(name)  # the working directory may change
+        self._file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
+        self._told = False  # that it is no longer there
+        try:
+            self.done = self._begin(digest, n)
+            self._n_written = len(self.done)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _begin(self, digest: bytes, n: int) -> dict[int, Any]:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(f"{self._name}: another run writes to this checkpoint") from None
+        self._file.seek(0)
+        try:
+            read = checkpoint.read(self._file.read(), digest, n)
+        except ValueError as error:
+            raise ValueError(f"checkpoint {self._name}: {error}") from None
+        if read.dropped:
+            warnings.warn(f"checkpoint {self._name}: dropped {read.dropped}", stacklevel=2)
+            self._file.truncate(read.n_good)
+        if not read.n_good:
+            self._write(checkpoint.header(digest, n))
+        return read.done
+
+    def write(self, numbers: list[int], values: list[Any]) -> None:
+        """Results of some tasks: on disk when this returns; TypeError for one of a type that a log can't keep.
+
+        OSError, naming the file, when they can't be written: the log is then as it was before.
+        """
+        began = time.perf_counter()
+        self._write(checkpoint.record(numbers, values))
+        self._check_name()
+        self._n_written += len(numbers)
+        signs.saved(self._n_written)
+        mark_save(began, self._n_written)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        end = os.fstat(self._file.fileno()).st_size
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)  # what follows a torn record can't be read
+            raise OSError(error.errno, error.strerror, self._name) from None
+
+    def _check_name(self) -> None:
+        """Warn once when the file was removed or replaced: the results go on, but another run won't find them."""
+        try:
+            there = os.path.samestat(os.stat(self._name), os.fstat(self._file.fileno()))
+        except OSError:
+            there = False
+        if not there and not self._told:
+            self._told = True
+            warnings.warn(f"checkpoint {self._name}: removed while it is in use; a restart will begin anew", stacklevel=2)
