@@ -37,17 +37,23 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.deal import Pace, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, take_back, take_front, unpack
 
-Words = Mapping[int, int] | Sequence[int]  # by rank
+T_co = TypeVar("T_co", covariant=True)
 PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before hosts that had nothing are asked again
 PATIENCE_S = 2e-3  # after which a thief that has no answer asks the next host, too
+
+
+class ByRank(Protocol[T_co]):
+    """A value of each rank, such as a dict or a list has."""
+
+    def __getitem__(self, rank: int, /) -> T_co: ...
 
 
 class Begin(NamedTuple):
@@ -108,8 +114,8 @@ class Worker:
         host: Sequence[int],
         others: Sequence[Sequence[int]] = (),
         *,
-        words: Words,
-        speeds: Mapping[int, float],
+        words: ByRank[int],
+        speeds: ByRank[float],
         seed: int = 0,
     ) -> None:
         self.rank = rank

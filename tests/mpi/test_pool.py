@@ -19,7 +19,7 @@ import lb_mpi
 from lb_mpi.mpi.common import presence
 from lb_mpi.mpi.common.collective import duplicate
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
-from lb_mpi.mpi.pool.session import Crew
+from lb_mpi.mpi.pool.session import Session
 from tests.misbehaviour import RAISES, NotForPickling
 
 COMM = MPI.COMM_WORLD
@@ -370,7 +370,7 @@ def test_an_error_while_a_map_is_told_reaches_all(monkeypatch: pytest.MonkeyPatc
             if pool is not None:
                 with monkeypatch.context() as patch:
                     if RANK == 0:
-                        patch.setattr(pool._crew.host.shelf, "spread", break_down)
+                        patch.setattr(pool._session.broadcast, "spread", break_down)
                     pool.map(abs, np.ones((50, 5000)))
 
     with pytest.raises(lb_mpi.Error if RANK else MemoryError, match="no room"):
@@ -409,7 +409,7 @@ def test_pools_that_fail_on_all_ranks_are_freed() -> None:
                     call(pool, how)
         except (lb_mpi.TaskError, ValueError, SystemExit):
             assert pool is not None
-            assert pool._crew.comm == MPI.COMM_NULL
+            assert pool._session.presence.comm == MPI.COMM_NULL
         else:
             assert pool is None
     assert len(presence._kept) == n_abandoned
@@ -462,7 +462,7 @@ def test_between_hosts(n_hosts: int) -> None:
         assert pool.map(square, 100) == [k * k for k in range(100)]
         pool.close()
 
-    run_alone(Crew(duplicate(COMM), 0, host=host), run)
+    run_alone(Session(duplicate(COMM), 0, alone=True, host=host), run)
     host.Free()
 
 

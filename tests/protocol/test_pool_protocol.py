@@ -152,7 +152,7 @@ def begin(one: Worker, number: int, lo: int = 0, hi: int = 0) -> None:
 def swap(one: Worker) -> None:
     """Let the worker do the swap that it proposes."""
     assert isinstance(one.job, Swap)
-    one.words = {**dict(one.words), one.job.rank: one.job.new}
+    one.words = {one.job.rank: one.job.new}
     assert one.done(one.job, True) == []
 
 

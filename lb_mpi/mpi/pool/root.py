@@ -1,4 +1,4 @@
-"""The root's part in a map: plan it, tell all ranks of it, work on it, take in results, tell all that it is over."""
+"""The root's part in a map: plan it, begin it on all ranks, take in results, and tell all ranks that it is over."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import os
 import pickle
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -19,56 +18,41 @@ from numpy.typing import NDArray
 from lb_mpi import checks, signs
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
+from lb_mpi.metrics import as_numbers
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.recorder import ProgressLine, mark_save
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.messages import (
-    End,
-    Failure,
-    Flag,
-    Items,
-    Sent,
-    Start,
-    check_costs,
-    check_items,
+    NUMBERS,
+    START,
+    MapOutcome,
+    StartOrder,
+    TaskFailure,
+    copied,
     encode,
     failure_of,
-    pack_failure,
+    pickled,
     read_results,
-    start_parcel,
     task_error,
-    unpack_failure,
 )
-from lb_mpi.mpi.pool.serving import FLUSH_S, Call, Shift
-from lb_mpi.mpi.pool.session import INLINE_BYTES, MAP, Crew
-from lb_mpi.mpi.pool.submitting import Leader
+from lb_mpi.mpi.pool.serving import FLUSH_S, Call, LocalMap
+from lb_mpi.mpi.pool.session import MAP, Session
 from lb_mpi.pooling import checkpoint
 from lb_mpi.pooling.account import Collector, RankTasks
-from lb_mpi.pooling.checkpoint import check_returns, digest
-from lb_mpi.pooling.deal import Deal, Floats, deal
+from lb_mpi.pooling.deal import Floats, deal
 from lb_mpi.pooling.intervals import MOST
 from lb_mpi.table import Table
 
 Progress = Callable[[int, int], None]
 REPORT_S = 0.25
+_INT64 = range(-(1 << 63), 1 << 63)  # numbers of a range that travel as such
+
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
-class Job(NamedTuple):
-    """What is to be done in a map."""
-
-    call: Call
-    items: Items
-    numbers: NDArray[np.int64]  # of the tasks to run
-    costs: NDArray[np.float64] | None = None  # of all tasks
-    chunksize: int = 0  # tasks in a chunk; 0: adaptive
-    to_all: bool = False
-    log: TaskLog | None = None  # of finished tasks
-    progress: Progress | None = None  # told (tasks done, tasks)
-
-
-class Options(TypedDict, total=False):
-    """What a map takes beside function and items; see `lb_mpi.Pool.map`."""
+class MapOptions(TypedDict, total=False):
+    """The arguments of a map beside function and items; see `lb_mpi.Pool.map`."""
 
     costs: Any
     to: str
@@ -77,246 +61,84 @@ class Options(TypedDict, total=False):
     checkpoint: Any
 
 
-def make_job(
-    call: Call,
-    items: Sequence[Any],
+def check_options(
+    function: Any,
     *,
     costs: Any = None,
     to: str = "root",
     chunksize: int | None = None,
     progress: Progress | bool | None = None,
     checkpoint: Any = None,
-) -> Job:
-    """Hold the arguments of a map against what is expected, and open its checkpoint; ValueError, TypeError or OSError."""
-    checks.function("function", call.function)
+) -> tuple[int, Progress | None]:
+    """Check what all ranks pass to a map; return the chunksize, 0: adaptive, and what is told of the progress."""
+    checks.function("function", function)
     checks.choice("to", to, ("root", "all"))
-    checked = check_items(*items)
+    if chunksize is not None:
+        chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
     if isinstance(progress, bool):
         progress = ProgressLine() if progress else None
-    job = Job(
-        call,
-        checked,
-        np.arange(checked.n, dtype=np.int64),
-        check_costs(costs, checked.n),
-        0 if chunksize is None else checks.integer("chunksize", chunksize, least=1, most=MOST),
-        to == "all",
-        progress=checks.function("progress", progress, optional=True),
-    )
-    if checkpoint is None:
-        return job
-    for one in items:
-        if isinstance(one, set | frozenset):
-            raise TypeError(f"items = {checks.show(one)}: expected items in a fixed order, such as sorted(items)")
-    check_returns(call.function)
-    opened = TaskLog(checkpoint, digest(call.function, checked.of, star=call.star), checked.n)
-    left = np.array([number for number in range(checked.n) if number not in opened.done], dtype=np.int64)
-    return job._replace(numbers=left, log=opened)
+    return chunksize or 0, checks.function("progress", progress, optional=True)
 
 
-class Plan(NamedTuple):
-    """A map that can begin: nothing in it will raise any more."""
-
-    job: Job
-    dealt: Deal
-    speeds: list[float]  # of all ranks
-    epoch: int
-    sent: Sent | None  # the function; None: every rank has its own
-    starts: list[Buffer]  # START, for each rank
-    on_shelf: list[bytes | memoryview]  # function and items, where they are too long for START
-
-
-def plan_map(crew: Crew, job: Job, speeds: list[float], sent: Sent | None) -> Plan:
-    """Deal the tasks to ranks, and encode all that these are told; TypeError for an item that can't be pickled."""
-    dealt = deal(job.numbers, speeds, None if job.costs is None else job.costs[job.numbers])
-    items = encode(job.items, dealt.order, crew.size)
-    function = sent.data if sent is not None and sent.digest not in crew.functions else b""
-    parts, items_bytes = [function, *items], sum(map(len, items))
-    inline = len(function) + items_bytes <= INLINE_BYTES
-    call, epoch = job.call, crew.epoch + 1
-    flags = Flag.STAR * call.star | Flag.KEEP_EXCEPTIONS * call.keep_exceptions
-    flags |= Flag.TO_ALL * job.to_all | Flag.SHELF * (not inline)
-    bounds = dealt.bounds.tolist()
-    starts = []
-    for rank, speed in enumerate(speeds):
-        digest = b"" if sent is None else sent.digest
-        start = Start(
-            epoch, bounds[rank], bounds[rank + 1], flags, speed, job.chunksize, len(function), items_bytes, digest
-        )
-        starts.append(start_parcel(start, parts if inline else []))
-    return Plan(job, dealt, speeds, epoch, sent, starts, [] if inline else parts)
+def check_items(*given: Any) -> Any:
+    """Check what the user passes as items, or as several iterables of arguments; return a range, an array or a list."""
+    items = _check_iterable(given[0] if given else None)
+    if len(given) > 1:
+        items = zip(*map(_rows, map(_check_iterable, given)), strict=False)
+    if isinstance(items, range) and items:  # its numbers may be more than len() can count
+        n = (items[-1] - items[0]) // items.step + 1
+    else:
+        items = items if isinstance(items, range | np.ndarray) else list(items)
+        n = len(items)
+    if n > MOST:
+        count = f"{n:,}" if n in _INT64 else "more than 2**63"
+        raise ValueError(f"{count} items: expected at most {MOST:,}")
+    if isinstance(items, range) and not (items.start in _INT64 and items.step in _INT64):
+        return list(items)
+    return items
 
 
-class Lead:
-    """A map, begun on all ranks; `ended` is called with its report."""
+def _check_iterable(items: Any) -> Any:
+    if isinstance(items, bool | str | bytes) or not isinstance(items, int | np.integer | Iterable):
+        raise TypeError(f"items = {show(items)}: expected a number, a range, an array or a list of items")
+    if isinstance(items, int | np.integer):
+        if items < 0:
+            raise ValueError(f"items = {items}: expected an integer >= 0")
+        return range(int(items))
+    if isinstance(items, np.ndarray) and type(items) is not np.ndarray:
+        raise TypeError(f"items of type {type(items).__name__}: expected an array of no subclass, or a list")
+    if isinstance(items, np.ndarray) and not items.ndim:
+        raise ValueError("items of shape (): expected at least one dimension, the items")
+    return items
 
-    def __init__(self, leader: Leader, plan: Plan, ended: Callable[[Lead], None]) -> None:
-        self._leader, self._crew, self._job = leader, leader.crew, plan.job
-        self._ended = ended
-        self._order, bounds = plan.dealt
-        self._began = time.perf_counter()
-        self._reported = self._began
-        crew, job = self._crew, plan.job
-        self.ledger = Ledger(plan.epoch, self._order, crew.rank, crew.size, job.log)
-        if job.log is not None:
-            self.ledger.fresh.append((list(job.log.done), list(job.log.done.values())))
-        self._shift = Shift(crew, job.call, lambda lo, hi: job.items.some(self._order[lo:hi].tolist()), self.ledger)
-        how = {"costs": job.costs is not None, "chunksize": job.chunksize, "speeds": plan.speeds}
-        crew.record.use("pool", how)
-        with crew.news.telling():
-            self._tell(plan)
-        lo, hi = bounds[crew.rank : crew.rank + 2].tolist()
-        crew.steals.begin(self._began, lo, hi)
-        crew.worker.begin(plan.epoch, lo, hi, job.chunksize)
-        leader.map, crew.busy = self, True
 
-    def _tell(self, plan: Plan) -> None:
-        crew, sent = self._crew, plan.sent
-        crew.epoch = plan.epoch
-        if sent is not None and sent.digest not in crew.functions:
-            crew.functions.keep(sent.digest, plan.job.call.function)
-        for rank, start in enumerate(plan.starts):
-            if rank != crew.rank:
-                crew.parcels.send(rank, Tag.START, start)
-        if plan.on_shelf:
-            crew.host.shelf.spread(sum(map(len, plan.on_shelf)), plan.on_shelf)
-        crew.host.words.tell_speed(crew.rank, plan.speeds[crew.rank])
-        crew.meet(plan.epoch)
+def _rows(items: Iterable[Any]) -> Iterable[Any]:
+    return map(copied, items) if isinstance(items, np.ndarray) else items
 
-    def collect(self) -> list[Any]:
-        """Work on the map to its end; all results, in the order of the items."""
-        results: list[Any] = [None] * self._job.items.n
-        with self._ending(results):
-            self._work(lambda: self.ledger.over)
-            for numbers, values in self._take_fresh():
-                for number, value in zip(numbers, values, strict=True):
-                    results[number] = value
-        return results
 
-    def each(self) -> Iterator[tuple[int, Any]]:
-        """Work on the map while results are asked for; (index of the item, result), as they come."""
-        with self._ending():
-            while True:
-                if not self.under_way:
-                    raise Error("a map whose pool was closed: expected all its results to be taken before")
-                self._work(lambda: self.ledger.over or bool(self.ledger.fresh))
-                fresh = self._take_fresh()
-                if not fresh:
-                    break
-                for numbers, values in fresh:
-                    yield from zip(numbers, values, strict=True)
+def check_costs(costs: Any, n: int) -> Floats | None:
+    """Return the costs of n items as parts of the largest one: their unit is any, and sums must be finite.
 
-    @property
-    def under_way(self) -> bool:
-        """It was not ended."""
-        return self._leader.map is self
+    ValueError, saying what was expected.
+    """
+    if costs is None:
+        return None
+    values = as_numbers("costs", costs)
+    if values.shape != (n,):
+        raise ValueError(f"costs of shape {values.shape}: expected ({n},), one for each item")
+    if wrong := np.flatnonzero(~(np.isfinite(values) & (values >= 0))).tolist():
+        raise ValueError(f"costs[{wrong[0]}] = {values[wrong[0]]}: expected a finite number >= 0")
+    most = values.max(initial=0.0)
+    return values / most if most else values
 
-    def take(self, source: int, buffer: Buffer) -> None:
-        """See `Led`."""
-        self.ledger.take(source, buffer)
 
-    def turn(self, interrupts: Interrupts) -> bool:
-        """See `Led`."""
-        ran = self._shift.turn(interrupts)
-        now = time.perf_counter()
-        if self._job.progress is not None and now > self._reported + REPORT_S:
-            self._reported = now
-            self._tell_progress(self._job.progress)
-        return ran
-
-    def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
-        """Tell all ranks, once, that it is over: with the results, with what has failed, or that no more are wanted."""
-        if not self.under_way:
-            return
-        crew, ledger = self._crew, self.ledger
-        self._leader.map, crew.busy = None, False
-        self._shift.end()
-        crew.steals.end(time.perf_counter(), self._shift.done, crew.emulated_speeds[crew.rank])
-        payload = b""
-        try:
-            ledger.write()
-            if self._job.log is not None:
-                self._job.log.close()
-            if self._job.progress is not None and ledger.failure is None:
-                self._tell_progress(self._job.progress)
-            if self._job.to_all and ledger.failure is None and not ledger.missing:
-                payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
-        except BaseException as error:
-            self._fail(error)
-        if dropped:
-            crew.send_all(Tag.END, End.DROPPED)
-        elif ledger.failure is None:
-            crew.send_all(Tag.END, End.DONE, parts=[payload])
-        else:
-            index = ledger.index
-            crew.send_all(Tag.END, End.FAILED, -1 if index is None else index, [pack_failure(ledger.failure)])
-        self.seconds = time.perf_counter() - self._began
-        self._ended(self)
-
-    def report(self) -> PoolReport:
-        """What has become of it."""
-        done = self.ledger.done
-        work_s = sum(rank.work_s for rank in done)
-        return PoolReport(len(self._order), self.seconds, work_s / sum(self._crew.emulated_speeds), list(done))
-
-    def observed(self) -> tuple[Floats, Floats | None, Floats]:
-        """What each rank has done: the number of tasks, their costs, if known, and the seconds that they took."""
-        n, seconds = np.array([(rank.tasks, rank.busy_s) for rank in self.ledger.done]).T
-        if self._job.costs is None:
-            return n, None, seconds
-        dealt = self._job.costs[self._order]
-        places = self.ledger.places
-        return n, np.array([sum(dealt[lo:hi].sum() for lo, hi in of_rank) for of_rank in places]), seconds
-
-    @contextmanager
-    def _ending(self, results: list[Any] | None = None) -> Iterator[None]:
-        """End the map on all ranks, whatever happens in the block; raise what it has failed with."""
-        try:
-            yield
-        except GeneratorExit:
-            self.end(dropped=True)
-            raise
-        except BaseException as error:
-            if self.under_way:
-                self._fail(error)
-                self.end()
-                self._together(error)
-            raise
-        self.end(results)
-        if self.ledger.failure is not None:
-            raise self._together(self._error(self.ledger.failure))
-
-    def _together(self, error: BaseException) -> BaseException:
-        """Where all ranks call the pool's methods, they raise this together."""
-        return error if self._leader.alone else self._crew.news.together(error)
-
-    def _error(self, failure: Failure) -> BaseException:
-        """What the map has failed with; where only the root goes on, SystemExit in a task does not end it."""
-        own = self.ledger.failed
-        if isinstance(own, KeyboardInterrupt) or (isinstance(own, SystemExit) and not self._leader.alone):
-            return own
-        error = task_error(failure, self.ledger.index)
-        error.__cause__ = own or error.__cause__
-        return error
-
-    def _fail(self, error: BaseException) -> None:
-        """The root itself can't go on."""
-        self.ledger.fail(failure_of(error, self._crew.rank), error)
-
-    def _work(self, over: Callable[[], bool]) -> None:
-        self._crew.work(MAP, over, self.turn)
-
-    def _take_fresh(self) -> list[tuple[list[int], list[Any]]]:
-        fresh, self.ledger.fresh = self.ledger.fresh, []
-        return fresh
-
-    def _tell_progress(self, progress: Progress) -> None:
-        progress(len(self._order) - self.ledger.missing, len(self._order))
+# --- the map ----------------------------------------------------------------------------------------------------------
 
 
 class PoolReport(NamedTuple):
-    """What became of the last map of a pool."""
+    """The outcome of the last map of a pool."""
 
-    n: int  # tasks run; those of the log are not
+    n: int  # tasks run; those of the checkpoint are not
     seconds: float  # wall-clock time of the map
     lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
     ranks: list[RankTasks]  # of each rank, in order
@@ -335,111 +157,281 @@ class PoolReport(NamedTuple):
         )
 
 
-class Ledger:
-    """Results of map `epoch`: position k is task order[k].
+class RootMap(LocalMap):
+    """A map, on its root.  To make it checks and plans it, after which `begin_all` raises nothing.
 
-    With a `log`, results count when they are on disk, some milliseconds after they came.
+    Position k of the map is task order[k].  With a checkpoint, results count when they are on disk, some milliseconds
+    after they came.
     """
 
     def __init__(
         self,
-        epoch: int,
-        order: NDArray[np.int64],
-        rank: int,
-        size: int,
-        log: TaskLog | None = None,
+        session: Session,
+        call: Call,
+        items: Sequence[Any],
+        options: MapOptions,
+        speeds: list[float],
+        opened: contextlib.ExitStack,
     ) -> None:
-        self.order = order
-        self.failure: Failure | None = None
-        self.failed: BaseException | None = None  # an exception of this very rank
-        self.fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), as they came
-        self.done = [RankTasks()] * size
-        self.places = [list[tuple[int, int]]() for _ in range(size)]  # what each rank has done, as (lo, hi)
-        self._rank, self._log = rank, log
+        super().__init__(session, call)
+        chunksize, self._progress = check_options(call.function, **options)
+        self._items = check_items(*items)
+        self._n = len(self._items)
+        self._costs = check_costs(options.get("costs"), self._n)
+        self._to_all = options.get("to") == "all"
+        self._file: CheckpointFile | None = None
+        tasks: NDArray[np.int64] = np.arange(self._n, dtype=np.int64)
+        self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), as they came
+        if options.get("checkpoint") is not None:
+            self._file = opened.enter_context(contextlib.closing(self._open(options["checkpoint"], items)))
+            done = self._file.done
+            tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)
+            self._fresh.append((list(done), list(done.values())))
+        sent = pickled(call.function) if session.alone and session.size > 1 else None
+        self._order, bounds = deal(tasks, speeds, None if self._costs is None else self._costs[tasks])
+        items_parts = encode(self._items, self._order, session.size)
+        self._new = None if sent is None or sent.digest in session.functions else sent  # what all ranks are to know
+        function = b"" if self._new is None else self._new.data
+        self._parts = [function, *items_parts]
+        self._epoch = session.epoch + 1
+        digest = b"" if sent is None else sent.digest
+        self._starts = [
+            StartOrder(
+                self._epoch, lo, hi, chunksize, call.star, call.keep_exceptions, self._to_all, speed,
+                len(function), sum(map(len, items_parts)), digest,
+            )
+            for lo, hi, speed in zip(bounds[:-1].tolist(), bounds[1:].tolist(), speeds, strict=True)
+        ]  # fmt: skip
+        self.failure: TaskFailure | None = None
+        self._rank_tasks = [RankTasks()] * session.size
+        self._rank_costs = np.zeros(session.size)  # of the tasks that each rank has done, where they are known
+        self.seconds = 0.0
+        self.under_way = False
         self._unwritten: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values)
         self._write_at = 0.0
-        self._collector = Collector(epoch, len(order))
+        self._collector = Collector(self._epoch, len(self._order))
 
-    @property
-    def missing(self) -> int:
-        """Tasks without a result."""
-        return self._collector.missing
+    def _open(self, path: Any, items: Sequence[Any]) -> CheckpointFile:
+        """Open the checkpoint of these items; ValueError, TypeError or OSError."""
+        for one in items:
+            if isinstance(one, set | frozenset):
+                raise TypeError(f"items = {show(one)}: expected items in a fixed order, such as sorted(items)")
+        function, star, _ = self._call
+        checkpoint.check_returns(function)
+        return CheckpointFile(path, checkpoint.digest(function, self._items, star=star), self._n)
+
+    def begin_all(self, ended: Callable[[RootMap], None]) -> None:
+        """Begin it on all ranks; `ended` is called when it is over."""
+        session = self._session
+        self._ended, self.under_way = ended, True
+        self._began = self._reported = time.perf_counter()
+        how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize}
+        session.record.use("pool", {**how, "speeds": [start.speed for start in self._starts]})
+        with session.presence.telling():
+            session.epoch = self._epoch
+            if self._new is not None:
+                session.functions.keep(self._new.digest, self._call.function)
+            session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
+            self.begin(self._starts[session.rank], self._began)
+        self._starts, self._parts = [], []  # they may be large
+
+    def collect(self) -> list[Any]:
+        """Work on the map to its end; all results, in the order of the items."""
+        results: list[Any] = [None] * self._n
+        with self._ending(results):
+            self._session.work(MAP, lambda: self.over, self.turn)
+            for tasks, values in self._take_fresh():
+                for task, value in zip(tasks, values, strict=True):
+                    results[task] = value
+        return results
+
+    def each(self) -> Iterator[tuple[int, Any]]:
+        """Work on the map while results are asked for; (index of the item, result), as they come."""
+        with self._ending():
+            while True:
+                if not self.under_way:
+                    raise Error("a map whose pool was closed: expected all its results to be taken before")
+                self._session.work(MAP, lambda: self.over or bool(self._fresh), self.turn)
+                fresh = self._take_fresh()
+                if not fresh:
+                    break
+                for tasks, values in fresh:
+                    yield from zip(tasks, values, strict=True)
 
     @property
     def over(self) -> bool:
-        """All are done, or one has failed."""
+        """All tasks are done, or one has failed."""
         return not self._collector.missing or self.failure is not None
 
+    def turn(self, interrupts: Interrupts) -> bool:
+        """See `LocalMap`; tell the user how far it is, now and then."""
+        ran = super().turn(interrupts)
+        now = time.perf_counter()
+        if now > self._reported + REPORT_S:
+            self._reported = now
+            self._tell_progress()
+        return ran
+
+    def arguments(self, lo: int, hi: int) -> list[Any]:
+        """See `LocalMap`; rows of an array are copies."""
+        return [copied(self._items[task]) for task in self._order[lo:hi].tolist()]
+
     def take(self, source: int, buffer: Buffer) -> None:
-        """Results have come from another rank."""
+        """Take in results from another rank."""
         epoch, done, frames = read_results(buffer)
-        if epoch != self._collector.epoch:
+        if epoch != self._epoch:
             return
-        self.done[source] = done
-        for lo, hi, failed, data in frames:
-            if failed:
-                self.failure = self.failure or unpack_failure(data)
-                continue
+        self._rank_tasks[source] = done
+        for lo, hi, data in frames:
             try:
-                values = pickle.loads(data)
+                found = pickle.loads(data)
             except Exception as error:
                 self.fail(failure_of(error, source, lo), None)
                 return
-            self._take(source, lo, hi, values)
+            if lo == hi:
+                self.fail(found, None)
+            else:
+                self._put(source, lo, hi, found)
 
     def put(self, lo: int, hi: int, values: list[Any]) -> None:
-        """See `Sink`: results of this rank."""
-        self._take(self._rank, lo, hi, values)
+        """See `LocalMap`."""
+        self._put(self._session.rank, lo, hi, values)
 
-    def fail(self, failure: Failure, error: BaseException | None) -> None:
-        """See `Sink`."""
+    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """See `LocalMap`; `error` is an exception of this very rank."""
         self.failure = self.failure or failure
         self.failed = self.failed or error
 
-    def flush(self, done: RankTasks, now: float, *, idle: bool) -> None:
-        """See `Sink`: what this rank has put is here already, but maybe not yet in the log."""
-        self.done[self._rank] = done
+    def flush(self, now: float, *, idle: bool) -> None:
+        """See `LocalMap`; results that are here already may not yet be in the checkpoint."""
+        self._rank_tasks[self._session.rank] = self.done
         if self._unwritten and (idle or now > self._write_at):
             self._write_at = now + FLUSH_S
-            self.write()
+            self._write()
 
-    def write(self) -> None:
-        """Write to the log what has come, and count it."""
-        came, self._unwritten = self._unwritten, []
-        if not came or self._log is None:
+    def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
+        """Tell all ranks, once, that it is over: with the results, with what has failed, or that no more are wanted."""
+        if not self.under_way:
             return
-        numbers = [number for _, lo, hi, _ in came for number in self.order[lo:hi].tolist()]
+        session = self._session
+        self.under_way = False
+        self.stop()
+        payload = b""
         try:
-            self._log.write(numbers, [value for *_, values in came for value in values])
-        except (OSError, TypeError, ValueError) as error:
-            self.fail(failure_of(error, self._rank), error)
-            return
-        for rank, lo, hi, values in came:
-            self._count(rank, lo, hi, values)
+            self._write()
+            if self._file is not None:
+                self._file.close()
+            if self.failure is None:
+                self._tell_progress()
+            if self._to_all and self.failure is None and not self._collector.missing:
+                payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
+        except BaseException as error:
+            self.fail(failure_of(error, session.rank), error)
+        outcome, index = MapOutcome.DONE, -1
+        if dropped:
+            outcome = MapOutcome.DROPPED
+        elif self.failure is not None:
+            outcome, index = MapOutcome.FAILED, -1 if (found := self._index) is None else found
+            payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
+        session.send_all(Tag.END, [NUMBERS.pack(outcome, index, len(payload))] * session.size, [payload])
+        self.seconds = time.perf_counter() - self._began
+        self._ended(self)
+
+    def report(self) -> PoolReport:
+        """Return what has become of it."""
+        work_s = sum(rank.work_s for rank in self._rank_tasks)
+        bound_s = work_s / sum(self._session.emulated_speeds)
+        return PoolReport(len(self._order), self.seconds, bound_s, list(self._rank_tasks))
+
+    def observed(self) -> tuple[Floats, Floats | None, Floats]:
+        """Return, by rank, the number of tasks done, their costs, if known, and the seconds that they took."""
+        n, seconds = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
+        return n, None if self._costs is None else self._rank_costs, seconds
+
+    @contextlib.contextmanager
+    def _ending(self, results: list[Any] | None = None) -> Iterator[None]:
+        """End the map on all ranks, whatever happens in the block; raise what it has failed with."""
+        session = self._session
+
+        def together(error: BaseException) -> BaseException:
+            """Mark what all ranks raise, where all of them call the pool's methods."""
+            return error if session.alone else session.presence.together(error)
+
+        try:
+            yield
+        except GeneratorExit:
+            self.end(dropped=True)
+            raise
+        except BaseException as error:
+            if self.under_way:
+                self.fail(failure_of(error, session.rank), error)
+                self.end()
+                together(error)
+            raise
+        self.end(results)
+        if self.failure is not None:
+            raise together(self._error(self.failure))
+
+    def _error(self, failure: TaskFailure) -> BaseException:
+        """Make the error of a map that has failed; where only the root goes on, SystemExit in a task does not end it."""
+        own = self.failed
+        if isinstance(own, KeyboardInterrupt) or (isinstance(own, SystemExit) and not self._session.alone):
+            return own
+        error = task_error(failure, self._index)
+        error.__cause__ = own or error.__cause__
+        return error
 
     @property
-    def index(self) -> int | None:
+    def _index(self) -> int | None:
         """The number of the task that has failed; None: it was none."""
         position = -1 if self.failure is None else self.failure.position
-        return int(self.order[position]) if position >= 0 else None
+        return int(self._order[position]) if position >= 0 else None
 
-    def _take(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
-        if self._log is None:
+    def _take_fresh(self) -> list[tuple[list[int], list[Any]]]:
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def _tell_progress(self) -> None:
+        if self._progress is not None:
+            self._progress(len(self._order) - self._collector.missing, len(self._order))
+
+    def _put(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
+        if self._file is None:
             self._count(source, lo, hi, values)
         else:
             self._unwritten.append((source, lo, hi, values))
 
+    def _write(self) -> None:
+        """Write to the checkpoint what has come, and count it."""
+        came, self._unwritten = self._unwritten, []
+        if not came or self._file is None:
+            return
+        tasks = [task for _, lo, hi, _ in came for task in self._order[lo:hi].tolist()]
+        try:
+            self._file.write(tasks, [value for *_, values in came for value in values])
+        except (OSError, TypeError, ValueError) as error:
+            self.fail(failure_of(error, self._session.rank), error)
+            return
+        for results in came:
+            self._count(*results)
+
     def _count(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
-        self._collector.take(self._collector.epoch, lo, hi)
-        self.fresh.append((self.order[lo:hi].tolist(), values))
-        self.places[source].append((lo, hi))
+        self._collector.take(self._epoch, lo, hi)
+        tasks = self._order[lo:hi]
+        self._fresh.append((tasks.tolist(), values))
+        if self._costs is not None:
+            self._rank_costs[source] += self._costs[tasks].sum()
 
 
-class TaskLog:
-    """The log at `path` of a function and its tasks: `done` are the results that it has, by task number.
+# --- its checkpoint ---------------------------------------------------------------------------------------------------
 
-    ValueError for what is no log, or one of another function or other tasks; OSError, also while another run writes to it.
-    What is torn or flipped is dropped, with a UserWarning that tells how much.
+
+class CheckpointFile:
+    """The checkpoint (see `lb_mpi.pooling.checkpoint`) at `path`: read when a map begins, written before results count.
+
+    `done` are the results that it has, by task number.  ValueError for what is no checkpoint, or one of another function or
+    other tasks; OSError, also while another run writes to it.  What is torn or flipped is dropped, with a UserWarning that
+    tells how much.
     """
 
     def __init__(self, path: Any, digest: bytes, n: int) -> None:
@@ -474,15 +466,15 @@ class TaskLog:
             self._write(checkpoint.header(digest, n))
         return read.done
 
-    def write(self, numbers: list[int], values: list[Any]) -> None:
-        """Results of some tasks: on disk when this returns; TypeError for one of a type that a log can't keep.
+    def write(self, tasks: list[int], values: list[Any]) -> None:
+        """Write results of some tasks: on disk when this returns; TypeError for one of a type that can't be kept.
 
-        OSError, naming the file, when they can't be written: the log is then as it was before.
+        OSError, naming the file, when they can't be written: the checkpoint is then as it was before.
         """
         began = time.perf_counter()
-        self._write(checkpoint.record(numbers, values))
+        self._write(checkpoint.record(tasks, values))
         self._check_name()
-        self._n_written += len(numbers)
+        self._n_written += len(tasks)
         signs.saved(self._n_written)
         mark_save(began, self._n_written)
 
