@@ -328,7 +328,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     n_tasks, n_maps = integer("tasks", options.tasks, 0), integer("maps", options.maps, 1)
     seed = integer("seed", options.seed, 0)
     records = [Record(0.0) for _ in range(size)] if options.record is not None else None
-    pool = pools.Pool(
+    pool = pools.SimulatedPool(
         hosts,
         _speeds(options, size),
         speeds_known=options.known in ("speeds", "both"),

@@ -1,4 +1,4 @@
-"""What is known of a map: which tasks are done, each once, and what each rank has done for it.   (pure)
+"""The account of a map: the tasks that are done, each once, and the work of each rank.   (pure)
 
 Law: a result is taken once, of the map that is under way; when there are as many as tasks, the map is over, and no other
 detection of the end is needed.
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.intervals import unpack
-from lb_mpi.pooling.worker import Kind, Message, Swap
+from lb_mpi.pooling.worker import StealKind, StealMessage, Swap
 from lb_mpi.record.events import Driver, Move, Phase, Step, Way
 from lb_mpi.record.record import Record
 
 
 class RankTasks(NamedTuple):
-    """What one rank has done in a map."""
+    """The work of one rank in a map."""
 
     tasks: int = 0  # tasks run
     busy_s: float = 0.0  # wall-clock seconds in tasks, with what an emulated slower speed adds
@@ -45,7 +45,7 @@ class Collector:
 
 
 class Steals:
-    """What this rank steals from others, map by map; `worlds[r]` is the rank in COMM_WORLD of rank r."""
+    """The record of this rank's tasks and steals, map by map; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds
@@ -74,9 +74,9 @@ class Steals:
         n = unpack(swap.old).hi - unpack(swap.new).hi
         self.record.move(Move(Way.STEAL, self._worlds[swap.rank], now, now, n, 0.0))
 
-    def given(self, source: int, now: float, message: Message) -> None:
+    def given(self, source: int, now: float, message: StealMessage) -> None:
         """A message has come from a rank of another host, maybe with tasks."""
-        if message.kind is Kind.GIVE and message.lo < message.hi:
+        if message.kind is StealKind.GIVE and message.lo < message.hi:
             self.record.move(Move(Way.STEAL, self._worlds[source], now, now, message.hi - message.lo, 0.0))
 
     def end(self, now: float, done: RankTasks, speed: float) -> None:

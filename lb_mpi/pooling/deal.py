@@ -1,4 +1,4 @@
-"""Who runs which tasks, and how many at a time: by speed, and largest first where costs are known.   (pure)
+"""The tasks of each rank, and how many it begins at a time: by speed, largest first where costs are known.   (pure)
 
 At the begin of a map each rank owns as many tasks as its speed is worth, in their order.  With costs: LPT, longest
 processing time first (Graham 1969), on unequal machines: each task, from the largest on, goes to the rank that would end it
@@ -105,7 +105,7 @@ class Pace:
 
 
 def share(n: int, mine: float, theirs: float) -> int:
-    """How many of a victim's n tasks not begun a thief takes: so many that both are done at about the same time.
+    """Return how many of a victim's n tasks not begun a thief takes: so many that both are done at about the same time.
 
     The victim is expected to be in the middle of a task.  `mine` and `theirs` are the speeds of thief and victim.  A slow
     thief leaves the last task to a fast victim.

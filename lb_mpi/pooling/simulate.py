@@ -1,6 +1,6 @@
 """A pool on a virtual clock: the very objects that run on MPI, with as many ranks and hosts as you like.   (pure)
 
-Maps follow each other as on MPI: the root deals, receives results in batches, and sends End to all when the map is over,
+Maps follow each other as on MPI: the root deals, receives results in batches, and sends EndMap to all when the map is over,
 while some of them are still about to steal.  The words of a host lie in its shared memory: a swap takes its time, and what
 others do meanwhile may make it fail.  One seed gives one run.
 """
@@ -22,7 +22,7 @@ from lb_mpi.metrics import check_speeds
 from lb_mpi.pooling.account import Collector, RankTasks, Steals
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.intervals import EPOCHS, Interval, unpack
-from lb_mpi.pooling.worker import Begin, End, Message, Swap, Worker
+from lb_mpi.pooling.worker import BeginMap, EndMap, StealMessage, Swap, Worker
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.virtual import Network, Raised, Virtual
@@ -32,7 +32,7 @@ BATCH_S = 20e-3  # results are sent so often, and when there is nothing to do
 
 
 class Costs(NamedTuple):
-    """What a pool costs beside messages, in seconds."""
+    """The costs of a pool beside messages, in seconds."""
 
     swap_s: float = 0.5e-6  # from reading the words to the end of the swap
     look_s: float = 20e-6  # after which an idle rank sees that a word has been filled
@@ -45,24 +45,24 @@ class Costs(NamedTuple):
         return self
 
 
-class Results(NamedTuple):
+class ResultBatch(NamedTuple):
     """A rank to the root: these tasks are done; `raised`: the map in which another one has raised."""
 
     parts: tuple[Interval, ...]
     raised: int | None = None
 
 
-Mail = Message | Begin | End | Results
+Mail = StealMessage | BeginMap | EndMap | ResultBatch
 
 
 class Account:
-    """What the root knows of the map."""
+    """The results of the map that the root has."""
 
     def __init__(self, collector: Collector) -> None:
         self.collector = collector
         self.over = collector.missing == 0
 
-    def take(self, results: Results) -> None:
+    def take(self, results: ResultBatch) -> None:
         """Count what is done."""
         for part in results.parts:
             self.collector.take(*part)
@@ -95,23 +95,23 @@ class Member:
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Mail]]) -> list[tuple[int, Mail]]:
         """The worker's turn; count results, and send some."""
-        mine: list[tuple[int, Message | Begin | End]] = []
+        mine: list[tuple[int, StealMessage | BeginMap | EndMap]] = []
         epoch = self.worker.epoch
         for source, mail in arrived:
-            if isinstance(mail, Results):
+            if isinstance(mail, ResultBatch):
                 self.account.take(mail)
                 continue
             mine.append((source, mail))
-            if isinstance(mail, Begin):
+            if isinstance(mail, BeginMap):
                 self.steals.begin(now, mail.lo, mail.hi)
                 epoch = mail.epoch
-            elif isinstance(mail, End):
+            elif isinstance(mail, EndMap):
                 epoch = -1
             elif mail.epoch == epoch:
                 self.steals.given(source, now, mail)
         sends: list[tuple[int, Mail]] = [*self.worker.turn(now, mine)]
         if self.results and (self.job is None or (self.worker.chunk is self.job and now >= self._sent_at + self._batch_s)):
-            sends.append((ROOT, Results(tuple(self.results))))
+            sends.append((ROOT, ResultBatch(tuple(self.results))))
             self.results, self._sent_at = [], now
         return sends
 
@@ -124,7 +124,7 @@ class Member:
     def fail(self, error: BaseException) -> list[tuple[int, Mail]]:
         """A task has raised: the root hears of it at once."""
         epoch = self.worker.epoch
-        return [*self.worker.fail(error), (ROOT, Results((), epoch % EPOCHS))]
+        return [*self.worker.fail(error), (ROOT, ResultBatch((), epoch % EPOCHS))]
 
 
 class Tasks(NamedTuple):
@@ -134,7 +134,7 @@ class Tasks(NamedTuple):
     raising: frozenset[int]  # positions that raise
 
 
-class World(Virtual[Mail, Swap | Interval]):
+class PoolWorld(Virtual[Mail, Swap | Interval]):
     """All ranks, the words of their hosts, and what is under way between them; hosts[k] are the ranks of host k."""
 
     def __init__(
@@ -179,7 +179,7 @@ class World(Virtual[Mail, Swap | Interval]):
 
     @property
     def collector(self) -> Collector:
-        """What is done of the map."""
+        """The results of the map."""
         return self.members[ROOT].account.collector
 
     def open(self, epoch: int, bounds: Sequence[int], tasks: Tasks, told: Floats) -> None:
@@ -190,13 +190,13 @@ class World(Virtual[Mail, Swap | Interval]):
         self.n_tasks, self.tasks_s = [0] * len(self.words), [0.0] * len(self.words)
         for rank, member in enumerate(self.members):
             member.worker.steals = 0
-            self.post(ROOT, rank, Begin(epoch, bounds[rank], bounds[rank + 1]))
+            self.post(ROOT, rank, BeginMap(epoch, bounds[rank], bounds[rank + 1]))
         self.members[ROOT].account = Account(Collector(epoch % EPOCHS, bounds[-1]))
 
     def close(self) -> None:
         """The root tells all that the map is over."""
         for rank in range(len(self.members)):
-            self.post(ROOT, rank, End())
+            self.post(ROOT, rank, EndMap())
 
     def step(self) -> bool:
         """Let the next turn happen; ProtocolError when nothing can happen any more."""
@@ -266,7 +266,7 @@ TASKS = ("constant", "lognormal")  # kinds of costs
 
 
 class MapRun(NamedTuple):
-    """What one map did; seconds are virtual."""
+    """The outcome of one map; seconds are virtual."""
 
     seconds: float  # until the root has all results, or has heard that a task has raised
     bound_s: float  # all work / sum of the speeds, and not less than the largest task on the fastest rank
@@ -284,7 +284,7 @@ class MapRun(NamedTuple):
         return self.seconds / self.bound_s if self.bound_s else 1.0
 
 
-class Pool:
+class SimulatedPool:
     """A pool from map to map: hosts[k]: how many ranks there are on host k; `speeds` (ranks,), of work per second.
 
     The pool measures speeds, or is told them (`speeds_known`).
@@ -301,7 +301,7 @@ class Pool:
         first_epoch: int = 1,
         seed: int = 0,
         worker_class: type[Worker] = Worker,
-        world_class: type[World] = World,
+        world_class: type[PoolWorld] = PoolWorld,
         records: Sequence[Record] | None = None,
     ) -> None:
         counts = [integer("hosts", n_ranks, 1, unit="ranks of a host") for n_ranks in hosts]
@@ -322,7 +322,7 @@ class Pool:
         *,
         costs_known: bool = False,
         raising: Collection[int] = (),
-        on_step: Callable[[World], None] | None = None,
+        on_step: Callable[[PoolWorld], None] | None = None,
     ) -> MapRun:
         """Map tasks of these costs (seconds on a rank of speed 1), of which those in `raising` raise an error.
 

@@ -1,4 +1,4 @@
-"""One rank of a pool, map after map: what it begins next, whom it steals from, what it answers.   (pure)
+"""One rank of a pool, map after map: its chunks, steals and answers.   (pure)
 
 A `Worker` is an actor (`lb_mpi.virtual`) from `begin` until `end`: then the map is over for it.  Its jobs are
 
@@ -56,7 +56,7 @@ class ByRank(Protocol[T_co]):
     def __getitem__(self, rank: int, /) -> T_co: ...
 
 
-class Begin(NamedTuple):
+class BeginMap(NamedTuple):
     """The root to each rank: map number `epoch` (from 1 on) begins, and lo..hi-1 are yours; chunksize 0: adaptive."""
 
     epoch: int
@@ -65,29 +65,29 @@ class Begin(NamedTuple):
     chunksize: int = 0
 
 
-class End(NamedTuple):
+class EndMap(NamedTuple):
     """The root to each rank: the map is over; what is left in words is not begun any more."""
 
 
-class Kind(IntEnum):
+class StealKind(IntEnum):
     """Messages between ranks of different hosts."""
 
     ASK = 1  # speed: the thief's
     GIVE = 2  # lo, hi: what is given; lo == hi: nothing
 
 
-class Message(NamedTuple):
+class StealMessage(NamedTuple):
     """One message of a map."""
 
-    kind: Kind
+    kind: StealKind
     epoch: int
     lo: int = 0
     hi: int = 0
     speed: float = 0.0
 
 
-Send = tuple[int, Message]  # destination rank, message
-Arrival = tuple[int, Message | Begin | End]  # source rank, message
+Send = tuple[int, StealMessage]  # destination rank, message
+Arrival = tuple[int, StealMessage | BeginMap | EndMap]  # source rank, message
 
 
 class Swap(NamedTuple):
@@ -99,7 +99,7 @@ class Swap(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What a rank of another host wants."""
+    """The request of a rank of another host."""
 
     thief: int
     speed: float
@@ -134,7 +134,7 @@ class Worker:
         self._sends: list[Send] = []
 
     def begin(self, epoch: int, lo: int, hi: int, chunksize: int = 0) -> None:
-        """Begin a map; see `Begin`."""
+        """Begin a map; see `BeginMap`."""
         if self.chunk is not None or not 0 <= lo <= hi <= MOST:
             raise ProtocolError(f"begin of {lo}..{hi} with chunk {self.chunk}")
         self.epoch = epoch
@@ -145,7 +145,7 @@ class Worker:
         self._hosts.begin()
 
     def end(self) -> None:
-        """The map is over; see `End`."""
+        """The map is over; see `EndMap`."""
         self.epoch = -1
         self._swap = None
 
@@ -194,20 +194,20 @@ class Worker:
         sends, self._sends = self._sends, []
         return sends
 
-    def _receive(self, source: int, message: Message | Begin | End) -> None:
+    def _receive(self, source: int, message: StealMessage | BeginMap | EndMap) -> None:
         """Take in a message; one from a rank in another map is answered with nothing, or dropped."""
-        if isinstance(message, Begin):
+        if isinstance(message, BeginMap):
             self.begin(*message)
             return
-        if isinstance(message, End):
+        if isinstance(message, EndMap):
             self.end()
             return
         current = message.epoch == self.epoch
-        if message.kind == Kind.ASK and current:
+        if message.kind == StealKind.ASK and current:
             self._asks.append(Ask(source, message.speed))
-        elif message.kind == Kind.ASK:
-            self._sends.append((source, Message(Kind.GIVE, message.epoch)))
-        elif message.kind == Kind.GIVE:
+        elif message.kind == StealKind.ASK:
+            self._sends.append((source, StealMessage(StealKind.GIVE, message.epoch)))
+        elif message.kind == StealKind.GIVE:
             if current:
                 self._take_given(source, message.lo, message.hi)
         else:
@@ -236,7 +236,7 @@ class Worker:
             while self._asks:
                 self._give(0, 0)
         if self.chunk is None and (asked := self._hosts.ask(now)) is not None:
-            self._sends.append((asked, Message(Kind.ASK, self.epoch, speed=self.speeds[self.rank])))
+            self._sends.append((asked, StealMessage(StealKind.ASK, self.epoch, speed=self.speeds[self.rank])))
         return None
 
     def _swapped(self, swap: Swap) -> None:
@@ -275,7 +275,7 @@ class Worker:
         self._rest = stolen._replace(lo=stolen.lo + begun) if begun < stolen.n else None
 
     def _give(self, lo: int, hi: int) -> None:
-        self._sends.append((self._asks.pop(0).thief, Message(Kind.GIVE, self.epoch, lo, hi)))
+        self._sends.append((self._asks.pop(0).thief, StealMessage(StealKind.GIVE, self.epoch, lo, hi)))
 
     def _take_given(self, source: int, lo: int, hi: int) -> None:
         if not self._hosts.answered(source, gave=lo < hi):
@@ -285,7 +285,7 @@ class Worker:
 
 
 class _Hosts:
-    """Which other host is asked next: each once in a random order, then a pause that grows while they have nothing."""
+    """The other hosts: each is asked once, in a random order, then after a pause that grows while they have nothing."""
 
     def __init__(self, others: Sequence[Sequence[int]], rng: random.Random) -> None:
         self.asked: set[int] = set()  # ranks that have not answered

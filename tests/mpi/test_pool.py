@@ -456,7 +456,7 @@ def test_between_hosts(n_hosts: int) -> None:
             ranks = pool.map(spin, [0.5e-3] * 100)
             assert ranks is not None
             assert len(ranks) == 100
-            assert pool.map(square, np.arange(20_000.0)) == [k * k for k in np.arange(20_000.0)]  # over the shelf
+            assert pool.map(square, np.arange(20_000.0)) == [k * k for k in np.arange(20_000.0)]  # by broadcast
         with pytest.raises(lb_mpi.TaskError, match="task 70 "):
             pool.map(functools.partial(leave_at, 70), 100)
         assert pool.map(square, 100) == [k * k for k in range(100)]

@@ -25,7 +25,7 @@ from lb_mpi.errors import TaskError
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
 from lb_mpi.pooling.account import RankTasks
-from lb_mpi.pooling.worker import Kind, Message
+from lb_mpi.pooling.worker import StealKind, StealMessage
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 
@@ -39,7 +39,7 @@ class MapOutcome(IntEnum):
 
 
 class StartOrder(NamedTuple):
-    """The begin of a map, as the root tells it to one rank; function and items follow."""
+    """The begin of a map, as the root tells it to one rank; the speeds of all ranks, function and items follow."""
 
     epoch: int
     lo: int  # its own tasks
@@ -48,15 +48,9 @@ class StartOrder(NamedTuple):
     star: bool  # function(*item)
     keep_exceptions: bool  # they are results
     to_all: bool  # all ranks get the results
-    speed: float
     function_bytes: int  # 0: it's known, by its digest
-    items_bytes: int
+    data_bytes: int  # that follow
     digest: bytes  # of the function
-
-    @property
-    def data_bytes(self) -> int:
-        """Bytes of function and items together."""
-        return self.function_bytes + self.items_bytes
 
 
 class Frame(NamedTuple):
@@ -67,7 +61,7 @@ class Frame(NamedTuple):
     data: memoryview | bytes
 
 
-START = struct.Struct("<iiii???dqq16s")
+START = struct.Struct("<iiii???qq16s")
 _RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
 _STEAL = struct.Struct("<iqqqd")
 NUMBERS = struct.Struct("<qqq")  # two, and the bytes that follow
@@ -78,15 +72,15 @@ def read_start(buffer: Buffer) -> StartOrder:
     return StartOrder(*START.unpack_from(buffer.data))
 
 
-def steal_parcel(message: Message) -> Buffer:
+def steal_parcel(message: StealMessage) -> Buffer:
     """Make an ASK or a GIVE."""
     return parcel(_STEAL.pack(*message))
 
 
-def read_steal(buffer: Buffer) -> Message:
+def read_steal(buffer: Buffer) -> StealMessage:
     """Read an ASK or a GIVE."""
     kind, epoch, lo, hi, speed = _STEAL.unpack_from(buffer.data)
-    return Message(Kind(kind), epoch, lo, hi, speed)
+    return StealMessage(StealKind(kind), epoch, lo, hi, speed)
 
 
 def results_parcel(epoch: int, done: RankTasks, frames: Sequence[Frame]) -> Buffer:

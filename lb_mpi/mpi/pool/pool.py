@@ -22,7 +22,7 @@ from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.pool import script
 from lb_mpi.mpi.pool.root import MapOptions, PoolReport, RootMap, check_options
-from lb_mpi.mpi.pool.serving import Call, follow, serve
+from lb_mpi.mpi.pool.serving import MapCall, follow, serve
 from lb_mpi.mpi.pool.session import MAP, Session
 from lb_mpi.mpi.pool.submitting import Future, TaskQueue, cancel_all
 from lb_mpi.pooling.deal import Speeds
@@ -142,7 +142,7 @@ class Pool:
         raises: tasks not begun are dropped, and the pool can be used on.  In a pool whose methods all ranks call, it is
         raised on every rank; but the rank on which it was SystemExit or KeyboardInterrupt raises that.
         """
-        call = Call(function, star=len(items) > 1, keep_exceptions=return_exceptions)
+        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
         options = MapOptions(costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint)
         return self._collect(call, items, options)
 
@@ -155,7 +155,7 @@ class Pool:
         **options: Unpack[MapOptions],
     ) -> list[T] | None:
         """Return function(*item) for each of the root's items; the other arguments are those of `map`."""
-        return self._collect(Call(function, star=True, keep_exceptions=return_exceptions), (items,), options)
+        return self._collect(MapCall(function, star=True, keep_exceptions=return_exceptions), (items,), options)
 
     def imap_unordered(
         self,
@@ -172,7 +172,7 @@ class Pool:
         """
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
-        call = Call(function, star=len(items) > 1, keep_exceptions=return_exceptions)
+        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
         begun, _ = self._begin(call, items, options)
         return iter(()) if begun is None else begun.each()
 
@@ -246,11 +246,11 @@ class Pool:
                 self._session.presence.spread(error)
         self.close()
 
-    def _collect(self, call: Call, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
+    def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
         begun, results = self._begin(call, items, options)
         return results if begun is None else begun.collect()
 
-    def _begin(self, call: Call, items: tuple[Any, ...], options: MapOptions) -> tuple[RootMap | None, list[Any] | None]:
+    def _begin(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> tuple[RootMap | None, list[Any] | None]:
         """Begin a map: on the root, return it; the others have worked on it, and return the results that they get."""
         self._check()
         session = self._session
@@ -267,7 +267,7 @@ class Pool:
             opened.pop_all()
         return begun, None
 
-    def _plan(self, call: Call, items: tuple[Any, ...], options: MapOptions, opened: ExitStack) -> RootMap | None:
+    def _plan(self, call: MapCall, items: tuple[Any, ...], options: MapOptions, opened: ExitStack) -> RootMap | None:
         """Check the arguments, items, costs and checkpoint of the root only; None on the other ranks."""
         if self._session.alone and options.get("to") == "all":
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import pickle
 import time
@@ -36,7 +37,7 @@ from lb_mpi.mpi.pool.messages import (
     read_results,
     task_error,
 )
-from lb_mpi.mpi.pool.serving import FLUSH_S, Call, LocalMap
+from lb_mpi.mpi.pool.serving import FLUSH_S, LocalMap, MapCall
 from lb_mpi.mpi.pool.session import MAP, Session
 from lb_mpi.pooling import checkpoint
 from lb_mpi.pooling.account import Collector, RankTasks
@@ -167,7 +168,7 @@ class RootMap(LocalMap):
     def __init__(
         self,
         session: Session,
-        call: Call,
+        call: MapCall,
         items: Sequence[Any],
         options: MapOptions,
         speeds: list[float],
@@ -189,18 +190,18 @@ class RootMap(LocalMap):
             self._fresh.append((list(done), list(done.values())))
         sent = pickled(call.function) if session.alone and session.size > 1 else None
         self._order, bounds = deal(tasks, speeds, None if self._costs is None else self._costs[tasks])
-        items_parts = encode(self._items, self._order, session.size)
         self._new = None if sent is None or sent.digest in session.functions else sent  # what all ranks are to know
         function = b"" if self._new is None else self._new.data
-        self._parts = [function, *items_parts]
+        self._speeds = speeds
+        self._parts = [np.array(speeds).tobytes(), function, *encode(self._items, self._order, session.size)]
         self._epoch = session.epoch + 1
         digest = b"" if sent is None else sent.digest
         self._starts = [
             StartOrder(
-                self._epoch, lo, hi, chunksize, call.star, call.keep_exceptions, self._to_all, speed,
-                len(function), sum(map(len, items_parts)), digest,
+                self._epoch, lo, hi, chunksize, call.star, call.keep_exceptions, self._to_all,
+                len(function), sum(map(len, self._parts)), digest,
             )
-            for lo, hi, speed in zip(bounds[:-1].tolist(), bounds[1:].tolist(), speeds, strict=True)
+            for lo, hi in itertools.pairwise(bounds.tolist())
         ]  # fmt: skip
         self.failure: TaskFailure | None = None
         self._rank_tasks = [RankTasks()] * session.size
@@ -225,14 +226,14 @@ class RootMap(LocalMap):
         session = self._session
         self._ended, self.under_way = ended, True
         self._began = self._reported = time.perf_counter()
-        how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize}
-        session.record.use("pool", {**how, "speeds": [start.speed for start in self._starts]})
+        how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
+        session.record.use("pool", how)
         with session.presence.telling():
             session.epoch = self._epoch
             if self._new is not None:
                 session.functions.keep(self._new.digest, self._call.function)
             session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
-            self.begin(self._starts[session.rank], self._began)
+            self.begin(self._starts[session.rank], self._speeds, self._began)
         self._starts, self._parts = [], []  # they may be large
 
     def collect(self) -> list[Any]:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lb_mpi.errors import ProtocolError
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
@@ -37,7 +39,7 @@ FLUSH_BYTES = 256 << 10
 UNSENT_BYTES = 64 << 20  # a rank with so many under way begins nothing new
 
 
-class Call(NamedTuple):
+class MapCall(NamedTuple):
     """The function of a map, and how it is called: function(item)."""
 
     function: Callable[..., Any]
@@ -48,16 +50,16 @@ class Call(NamedTuple):
 class LocalMap:
     """One rank's part in a map: it begins chunks as its `Worker` says, runs them, and hands the results on."""
 
-    def __init__(self, session: Session, call: Call) -> None:
+    def __init__(self, session: Session, call: MapCall) -> None:
         self._session, self._call = session, call
         self.failed: BaseException | None = None  # an exception of this very rank: it begins nothing more
         self._tasks, self._busy_s, self._work_s = 0, 0.0, 0.0  # see `RankTasks`
         self._sent_before = session.parcels.sent_bytes
 
-    def begin(self, start: StartOrder, began: float) -> None:
+    def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
         """Begin the map on this rank, which has done nothing for it yet."""
         session = self._session
-        session.intervals.set_speed(start.speed)
+        session.speeds[:] = speeds
         if meets(start.epoch):  # see `lb_mpi.pooling.intervals`
             session.presence.wait(session.presence.comm.Ibarrier().Test)
         session.steals.begin(began, start.lo, start.hi)
@@ -162,18 +164,19 @@ class ServedMap(LocalMap):
 
     def __init__(self, session: Session, order: Buffer, function: Callable[..., Any] | None) -> None:
         self.start = start = read_start(order)
-        super().__init__(session, Call(function or _unknown, start.star, start.keep_exceptions))
+        super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
         data = session.read_all(order, start.data_bytes)
+        speeds, data = np.frombuffer(data, np.float64, session.size), data[8 * session.size :]
         self._frames: list[Frame] = []  # results to send
         self._bytes, self._since = 0, 0.0
-        self.begin(start, time.perf_counter())
+        self.begin(start, speeds.tolist(), time.perf_counter())
         known = session.functions
         try:
             if start.function_bytes:
                 known.keep(start.digest, _unknown)  # whatever comes of it: all ranks know the same digests
                 known.keep(start.digest, function or pickle.loads(data[: start.function_bytes]))
             self._call = self._call._replace(function=function or known[start.digest])
-            self._items = ReceivedItems(data[start.function_bytes : start.data_bytes])
+            self._items = ReceivedItems(data[start.function_bytes :])
         except Exception as error:  # the user's classes may do anything when they are unpickled
             self.fail(failure_of(error, session.rank), error)
             session.worker.end()

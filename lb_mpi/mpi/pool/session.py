@@ -76,12 +76,13 @@ class Session:
         self._host = MPI.Intracomm(together)
         mine: list[int] = self._host.allgather(comm.rank)
         self.intervals = SharedIntervals(self._host, mine)
+        self.speeds = [1.0] * comm.size  # of all ranks, as the root has told them
         self.broadcast = Broadcast(comm, self._host, root)
         hosts: dict[int, list[int]] = {}
         for rank, first in enumerate(allgather(comm, min(mine))):
             hosts.setdefault(first, []).append(rank)
         others = [ranks for ranks in hosts.values() if comm.rank not in ranks]
-        self.worker = Worker(comm.rank, mine, others, words=self.intervals, speeds=self.intervals.speeds)
+        self.worker = Worker(comm.rank, mine, others, words=self.intervals, speeds=self.speeds)
 
     def work(
         self,
@@ -181,49 +182,33 @@ class _Turns(Part):
 
 _LINE = 64  # bytes of a cache line: ranks don't wait for each other's words
 _NO_WORD = np.uint64(2**64 - 1)  # lo == hi == 2**28 - 1 in epoch 255: nobody's
-_WORD, _SPEED = 0, 1  # places in a line, in units of 8 bytes
-
-
-class _Places:
-    """One place in the line of each rank, by rank."""
-
-    def __init__(self, lines: dict[int, Any], place: int) -> None:
-        self._lines, self._place = lines, place
-
-    def __getitem__(self, rank: int) -> Any:
-        return self._lines[rank][self._place]
 
 
 class SharedIntervals:
-    """The interval of each rank on a host, as a word (see `lb_mpi.pooling.intervals`), and its speed.
+    """The interval of each rank on a host, as a word (see `lb_mpi.pooling.intervals`).
 
     `host` is a communicator of ranks that share memory, `ranks` their numbers in the session.  Reading a word costs no MPI
     call.  A rank that acts on what it has read swaps, and learns then if it was stale.  Collective, as is `close`.
     """
 
     def __init__(self, host: MPI.Intracomm, ranks: list[int]) -> None:
-        self._rank = ranks[host.rank]
         self._places = {rank: place for place, rank in enumerate(ranks)}  # in the window
         self._window = MPI.Win.Allocate_shared(_LINE, 1, comm=host)
-        memory: list[Any] = [self._window.Shared_query(place)[0] for place in range(host.size)]
-        lines = [memoryview(line).cast("B") for line in memory]
-        self._words = {rank: line.cast("Q") for rank, line in zip(ranks, lines, strict=True)}
-        self._speeds = {rank: line.cast("d") for rank, line in zip(ranks, lines, strict=True)}
-        self.speeds = _Places(self._speeds, _SPEED)
-        self._words[self._rank][_WORD] = 0
-        self.set_speed(1.0)
+        lines: list[Any] = [self._window.Shared_query(place)[0] for place in range(host.size)]
+        self._words = {rank: memoryview(line).cast("B").cast("Q") for rank, line in zip(ranks, lines, strict=True)}
+        self._words[ranks[host.rank]][0] = 0
         self._old, self._new, self._found = (np.zeros(1, dtype=np.uint64) for _ in range(3))
         self._window.Lock_all(MPI.MODE_NOCHECK)
         self._window.Sync()
         host.Barrier()
 
     def __getitem__(self, rank: int) -> int:
-        return self._words[rank][_WORD]
+        return self._words[rank][0]
 
     def swap(self, swap: Swap) -> bool:
         """Compare and swap; False when the word was another one by then."""
         if len(self._places) == 1:  # nobody else is there, and MPI may take its time for such a window
-            self._words[swap.rank][_WORD] = swap.new
+            self._words[swap.rank][0] = swap.new
             return True
         place = self._places[swap.rank]
         self._old[0], self._new[0], self._found[0] = swap.old, swap.new, _NO_WORD
@@ -233,15 +218,10 @@ class SharedIntervals:
             self._window.Flush(place)
         return int(self._found[0]) == swap.old
 
-    def set_speed(self, speed: float) -> None:
-        """Tell the ranks on this host how fast this one is."""
-        self._speeds[self._rank][_SPEED] = speed
-
     def close(self) -> None:
         """Collective: free the window."""
         self._window.Unlock_all()
         self._words.clear()
-        self._speeds.clear()
         self._window.Free()
 
 
