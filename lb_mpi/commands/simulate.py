@@ -342,7 +342,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
         done.append(pool.map(costs, costs_known=options.known in ("costs", "both")))
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
-        _write(options, records, pool.world.now, names, f"--hosts {options.hosts} --maps {n_maps}")
+        _write(options, records, pool.now, names, f"--hosts {options.hosts} --maps {n_maps}")
     totals = {
         name: sum(getattr(each, name) for each in done)
         for name in ("seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")

@@ -19,7 +19,7 @@ from lb_mpi.checks import choice, integer, number, virtual_s
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.errors import ProtocolError
 from lb_mpi.metrics import check_speeds
-from lb_mpi.pooling.account import Collector, RankTasks, Steals
+from lb_mpi.pooling.account import Collector, RankAccount
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.intervals import EPOCHS, Interval, unpack
 from lb_mpi.pooling.worker import BeginMap, EndMap, StealMessage, Swap, Worker
@@ -29,6 +29,10 @@ from lb_mpi.virtual import Network, Raised, Virtual
 
 ROOT = 0
 BATCH_S = 20e-3  # results are sent so often, and when there is nothing to do
+NETWORK = Network((2e-6, 2e-6), (50e-6, 50e-6))  # within a host, and between two
+MOST_RANKS = 10_000  # of which each looks at all words of its host
+MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
+TASKS = ("constant", "lognormal")  # kinds of costs
 
 
 class Costs(NamedTuple):
@@ -55,26 +59,13 @@ class ResultBatch(NamedTuple):
 Mail = StealMessage | BeginMap | EndMap | ResultBatch
 
 
-class Account:
-    """The results of the map that the root has."""
-
-    def __init__(self, collector: Collector) -> None:
-        self.collector = collector
-        self.over = collector.missing == 0
-
-    def take(self, results: ResultBatch) -> None:
-        """Count what is done."""
-        for part in results.parts:
-            self.collector.take(*part)
-        self.over = self.over or self.collector.missing == 0 or results.raised == self.collector.epoch
-
-
 class Member:
-    """One rank: its worker, and what the driver on MPI does beside it: results go to the root in batches."""
+    """One rank: its worker, and, as on MPI, its results, which go to the root in batches, and are counted there."""
 
-    def __init__(self, worker: Worker, steals: Steals, batch_s: float) -> None:
-        self.worker, self.steals, self._batch_s = worker, steals, batch_s
-        self.account = Account(Collector(0, 0))
+    def __init__(self, worker: Worker, account: RankAccount, batch_s: float) -> None:
+        self.worker, self.account, self._batch_s = worker, account, batch_s
+        self.collector = Collector(0, 0)  # of the map, on the root
+        self.failed = False  # the root knows that a task has raised
         self.results: list[Interval] = []  # done, and not yet sent
         self._sent_at = 0.0
 
@@ -99,16 +90,18 @@ class Member:
         epoch = self.worker.epoch
         for source, mail in arrived:
             if isinstance(mail, ResultBatch):
-                self.account.take(mail)
+                for part in mail.parts:
+                    self.collector.take(*part)
+                self.failed = self.failed or mail.raised == self.collector.epoch
                 continue
             mine.append((source, mail))
             if isinstance(mail, BeginMap):
-                self.steals.begin(now, mail.lo, mail.hi)
+                self.account.begin(now, mail.lo, mail.hi)
                 epoch = mail.epoch
             elif isinstance(mail, EndMap):
                 epoch = -1
             elif mail.epoch == epoch:
-                self.steals.given(source, now, mail)
+                self.account.given(source, now, mail)
         sends: list[tuple[int, Mail]] = [*self.worker.turn(now, mine)]
         if self.results and (self.job is None or (self.worker.chunk is self.job and now >= self._sent_at + self._batch_s)):
             sends.append((ROOT, ResultBatch(tuple(self.results))))
@@ -122,7 +115,7 @@ class Member:
         return [*self.worker.done(job, result)]
 
     def fail(self, error: BaseException) -> list[tuple[int, Mail]]:
-        """A task has raised: the root hears of it at once."""
+        """Note that a task has raised: the root is told at once."""
         epoch = self.worker.epoch
         return [*self.worker.fail(error), (ROOT, ResultBatch((), epoch % EPOCHS))]
 
@@ -134,75 +127,133 @@ class Tasks(NamedTuple):
     raising: frozenset[int]  # positions that raise
 
 
-class PoolWorld(Virtual[Mail, Swap | Interval]):
-    """All ranks, the words of their hosts, and what is under way between them; hosts[k] are the ranks of host k."""
+class MapRun(NamedTuple):
+    """The outcome of one map; seconds are virtual."""
+
+    seconds: float  # until the root has all results, or knows that a task has raised
+    bound_s: float  # all work / sum of the speeds, and not less than the largest task on the fastest rank
+    dealt_s: float  # if each rank ran what it was dealt, and nothing was stolen
+    counter_s: float  # if each rank took the next task from a counter, at no cost
+    tasks: list[int]  # by rank, done
+    busy_s: list[float]  # by rank, in tasks
+    steals: int
+    messages: int
+    raised: bool
+
+    @property
+    def ratio(self) -> float:
+        """Time / bound."""
+        return self.seconds / self.bound_s if self.bound_s else 1.0
+
+
+class SimulatedPool(Virtual[Mail, Swap | Interval]):
+    """A pool from map to map: hosts[k]: how many ranks there are on host k; `speeds` (ranks,), of work per second.
+
+    The pool measures speeds, or is told them (`speeds_known`).
+    """
 
     def __init__(
         self,
-        hosts: Sequence[Sequence[int]],
-        speeds: Floats,
-        network: Network,
-        costs: Costs,
+        hosts: Sequence[int],
+        speeds: Sequence[float] | Floats | None = None,
         *,
+        speeds_known: bool = False,
+        network: Network = NETWORK,
+        expenses: Costs | None = None,
+        first_epoch: int = 1,
         seed: int = 0,
         worker_class: type[Worker] = Worker,
         records: Sequence[Record] | None = None,
     ) -> None:
-        size = len(speeds)
-        kept = records or [OFF] * size
-        self.hosts, self.speeds, self.costs = hosts, speeds, costs
+        counts = [integer("hosts", n_ranks, 1, unit="ranks of a host") for n_ranks in hosts]
+        size = integer("hosts", sum(counts), 1, unit="ranks in all")
+        seed = check_seed(seed)
+        self.speeds = check_speeds([1.0] * size if speeds is None else speeds, size)
+        self.costs = (expenses or Costs()).checked()
+        ends = np.cumsum(counts).tolist()
+        self.hosts = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
+        self._host_of = [k for k, n in enumerate(counts) for _ in range(n)]
         self.words = [0] * size
-        self.told: dict[int, float] = {}  # speeds, as the ranks know them
+        self.told = [1.0] * size  # speeds, as the ranks know them
         self.members: list[Member] = []
-        host_of: list[int] = []
-        for k, host in enumerate(hosts):
-            others = [ranks for other, ranks in enumerate(hosts) if other != k]
-            for rank in host:
-                worker = worker_class(rank, host, others, words=self.words, speeds=self.told, seed=seed)
-                self.members.append(Member(worker, Steals(kept[rank], list(range(size))), costs.batch_s))
-                host_of.append(k)
-        super().__init__(self.members, network, random.Random(f"delays {seed}"), host_of)
-        self._host_of = host_of
+        for rank, k in enumerate(self._host_of):
+            others = [ranks for other, ranks in enumerate(self.hosts) if other != k]
+            worker = worker_class(rank, self.hosts[k], others, words=self.words, speeds=self.told, seed=seed)
+            account = RankAccount(OFF if records is None else records[rank], list(range(size)))
+            self.members.append(Member(worker, account, self.costs.batch_s))
+        super().__init__(self.members, network.checked(), random.Random(f"delays {seed}"), self._host_of)
         self.tasks: dict[int, Tasks] = {}  # by epoch
-        self.n_tasks, self.tasks_s = [0] * size, [0.0] * size  # done in this map, by rank, and the seconds in them
-        self._raised = False
+        self.raised = False  # a task of this map
+        self.learned = Speeds(size, self.speeds.tolist() if speeds_known else None)
+        self.epoch = first_epoch  # of the next map
+
+    def map(
+        self,
+        costs: NDArray[np.float64],
+        *,
+        costs_known: bool = False,
+        raising: Collection[int] = (),
+        on_step: Callable[[SimulatedPool], None] | None = None,
+    ) -> MapRun:
+        """Map tasks of these costs (seconds on a rank of speed 1), of which those in `raising` raise an error.
+
+        `on_step` is called after each event.  ProtocolError when the map never ends.
+        """
+        speeds = self.learned.values.copy()
+        order, bounds = deal(np.arange(len(costs)), speeds.tolist(), costs if costs_known else None)
+        sums = np.concatenate([[0.0], np.cumsum(costs[order])])
+        wrong = frozenset(np.flatnonzero(np.isin(order, list(raising))).tolist())
+        how = {"costs": costs_known, "chunksize": 0, "speeds": speeds.tolist()}
+        self.members[ROOT].account.record.use("pool", how)
+        began, n_messages = self.now, sum(self.sent)
+        self.open(bounds.tolist(), Tasks(sums, wrong), speeds)
+        while not self.over:
+            if not self.step():
+                raise ProtocolError(f"deadlock at {self.now} s: {self.collector.missing} tasks are not done")
+            if on_step is not None:
+                on_step(self)
+        seconds = self.now - began
+        done = [member.account.done(member.worker.steals) for member in self.members]
+        for rank, member in enumerate(self.members):
+            member.account.end(self.now, done[rank], float(self.speeds[rank]))
+            self.post(ROOT, rank, EndMap())
+        n, busy_s = np.array([(each.tasks, each.busy_s) for each in done]).T
+        if not self.raised:
+            self.learned.observe(n, busy_s * self.speeds if costs_known else None, busy_s)
+        return MapRun(
+            seconds,
+            bound_s(costs, self.speeds),
+            float((np.diff(sums[bounds]) / self.speeds).max()),
+            counter_s(-np.sort(-costs) if costs_known else costs, self.speeds),
+            [each.tasks for each in done],
+            busy_s.tolist(),
+            sum(each.steals for each in done),
+            sum(self.sent) - n_messages,
+            self.raised,
+        )
 
     @property
     def over(self) -> bool:
-        """The root has all results of the map, or has heard that a task has raised."""
-        return self.members[ROOT].account.over
-
-    @property
-    def raised(self) -> bool:
-        """A task of this map has raised."""
-        return self._raised
+        """The root has all results of the map, or knows that a task has raised."""
+        return self.members[ROOT].failed or not self.collector.missing
 
     @property
     def collector(self) -> Collector:
-        """The results of the map."""
-        return self.members[ROOT].account.collector
+        """The results of the map that the root has."""
+        return self.members[ROOT].collector
 
-    def open(self, epoch: int, bounds: Sequence[int], tasks: Tasks, told: Floats) -> None:
+    def open(self, bounds: Sequence[int], tasks: Tasks, told: Floats) -> None:
         """The root begins a map: rank r owns the positions bounds[r]..bounds[r + 1] - 1, and is told all speeds."""
-        self.tasks[epoch % EPOCHS] = tasks
-        self.told.update(enumerate(told.tolist()))
-        self._raised = False
-        self.n_tasks, self.tasks_s = [0] * len(self.words), [0.0] * len(self.words)
+        self.tasks[self.epoch % EPOCHS] = tasks
+        self.told[:] = told.tolist()
+        self.raised = False
         for rank, member in enumerate(self.members):
             member.worker.steals = 0
-            self.post(ROOT, rank, BeginMap(epoch, bounds[rank], bounds[rank + 1]))
-        self.members[ROOT].account = Account(Collector(epoch % EPOCHS, bounds[-1]))
-
-    def close(self) -> None:
-        """The root tells all that the map is over."""
-        for rank in range(len(self.members)):
-            self.post(ROOT, rank, EndMap())
-
-    def step(self) -> bool:
-        """Let the next turn happen; ProtocolError when nothing can happen any more."""
-        if not super().step():
-            raise ProtocolError(f"deadlock at {self.now} s: {self.collector.missing} tasks are not done")
-        return True
+            member.account.clear()
+            self.post(ROOT, rank, BeginMap(self.epoch, bounds[rank], bounds[rank + 1]))
+        self.members[ROOT].collector = Collector(self.epoch % EPOCHS, bounds[-1])
+        self.members[ROOT].failed = False
+        self.epoch += 1
 
     def begin(self, rank: int, job: Swap | Interval) -> float:
         """The seconds of a swap or of a chunk."""
@@ -218,12 +269,10 @@ class PoolWorld(Virtual[Mail, Swap | Interval]):
         tasks, seconds = self.tasks[job.epoch], self.begin(rank, job)
         ours = job.epoch == self.collector.epoch
         if not tasks.raising.isdisjoint(range(job.lo, job.hi)):
-            self._raised |= ours
+            self.raised |= ours
             raise Raised(RuntimeError(f"a task of {job} has raised"))
         if ours:
-            self.n_tasks[rank] += job.n
-            self.tasks_s[rank] += seconds
-            self.members[rank].steals.ran(job.lo, job.n, seconds * float(self.speeds[rank]))
+            self.members[rank].account.ran(job.lo, job.n, seconds, seconds * float(self.speeds[rank]))
         return seconds
 
     def compare_and_swap(self, swap: Swap) -> bool:
@@ -249,120 +298,14 @@ class PoolWorld(Virtual[Mail, Swap | Interval]):
         steals = member.worker.steals
         sends = super().finish(rank, job)
         if isinstance(job, Swap) and member.worker.steals > steals:
-            member.steals.taken(job, self.now)
+            member.account.taken(job, self.now)
         return sends
 
     def turned(self, rank: int, arrived: Sequence[tuple[int, Mail]], sends: Sequence[tuple[int, Mail]]) -> None:
         """Record phases."""
-        steals, job = self.members[rank].steals, self.members[rank].job
+        account, job = self.members[rank].account, self.members[rank].job
         idle = Phase.PROTOCOL if isinstance(job, Swap) else Phase.WAITING
-        steals.record.enter(steals.phase(job.lo) if isinstance(job, Interval) else idle, self.now)
-
-
-NETWORK = Network((2e-6, 2e-6), (50e-6, 50e-6))  # within a host, and between two
-MOST_RANKS = 10_000  # of which each looks at all words of its host
-MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
-TASKS = ("constant", "lognormal")  # kinds of costs
-
-
-class MapRun(NamedTuple):
-    """The outcome of one map; seconds are virtual."""
-
-    seconds: float  # until the root has all results, or has heard that a task has raised
-    bound_s: float  # all work / sum of the speeds, and not less than the largest task on the fastest rank
-    dealt_s: float  # if each rank ran what it was dealt, and nothing was stolen
-    counter_s: float  # if each rank took the next task from a counter, at no cost
-    tasks: list[int]  # by rank, done
-    busy_s: list[float]  # by rank, in tasks
-    steals: int
-    messages: int
-    raised: bool
-
-    @property
-    def ratio(self) -> float:
-        """Time / bound."""
-        return self.seconds / self.bound_s if self.bound_s else 1.0
-
-
-class SimulatedPool:
-    """A pool from map to map: hosts[k]: how many ranks there are on host k; `speeds` (ranks,), of work per second.
-
-    The pool measures speeds, or is told them (`speeds_known`).
-    """
-
-    def __init__(
-        self,
-        hosts: Sequence[int],
-        speeds: Sequence[float] | Floats | None = None,
-        *,
-        speeds_known: bool = False,
-        network: Network = NETWORK,
-        expenses: Costs | None = None,
-        first_epoch: int = 1,
-        seed: int = 0,
-        worker_class: type[Worker] = Worker,
-        world_class: type[PoolWorld] = PoolWorld,
-        records: Sequence[Record] | None = None,
-    ) -> None:
-        counts = [integer("hosts", n_ranks, 1, unit="ranks of a host") for n_ranks in hosts]
-        size = integer("hosts", sum(counts), 1, unit="ranks in all")
-        true = check_speeds([1.0] * size if speeds is None else speeds, size)
-        ends = np.cumsum(counts).tolist()
-        ranks = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
-        self.world = world_class(
-            ranks, true, network.checked(), (expenses or Costs()).checked(),
-            seed=check_seed(seed), worker_class=worker_class, records=records,
-        )  # fmt: skip
-        self.learned = Speeds(size, true.tolist() if speeds_known else None)
-        self.epoch = first_epoch
-
-    def map(
-        self,
-        costs: NDArray[np.float64],
-        *,
-        costs_known: bool = False,
-        raising: Collection[int] = (),
-        on_step: Callable[[PoolWorld], None] | None = None,
-    ) -> MapRun:
-        """Map tasks of these costs (seconds on a rank of speed 1), of which those in `raising` raise an error.
-
-        `on_step` is called after each event.  ProtocolError when the map never ends.
-        """
-        world, speeds = self.world, self.learned.values.copy()
-        order, bounds = deal(np.arange(len(costs)), speeds.tolist(), costs if costs_known else None)
-        dealt = costs[order]
-        sums = np.concatenate([[0.0], np.cumsum(dealt)])
-        wrong = frozenset(np.flatnonzero(np.isin(order, list(raising))).tolist())
-        how = {"costs": costs_known, "chunksize": 0, "speeds": speeds.tolist()}
-        world.members[0].steals.record.use("pool", how)
-        began, n_messages = world.now, sum(world.sent)
-        world.open(self.epoch, bounds.tolist(), Tasks(sums, wrong), speeds)
-        self.epoch += 1
-        while not world.over:
-            world.step()
-            if on_step is not None:
-                on_step(world)
-        seconds = world.now - began
-        for rank, (member, speed) in enumerate(zip(world.members, world.speeds.tolist(), strict=True)):
-            tasks_s = world.tasks_s[rank]
-            done = RankTasks(world.n_tasks[rank], tasks_s, tasks_s * speed, member.worker.steals)
-            member.steals.end(world.now, done, speed)
-        world.close()
-        n, busy_s = np.array(world.n_tasks, dtype=np.float64), np.array(world.tasks_s)
-        work = busy_s * world.speeds if costs_known else None
-        if not world.raised:
-            self.learned.observe(n, work, busy_s)
-        return MapRun(
-            seconds,
-            bound_s(costs, world.speeds),
-            float((np.diff(sums[bounds]) / world.speeds).max()),
-            counter_s(-np.sort(-costs) if costs_known else costs, world.speeds),
-            n.astype(int).tolist(),
-            busy_s.tolist(),
-            sum(member.worker.steals for member in world.members),
-            sum(world.sent) - n_messages,
-            world.raised,
-        )
+        account.record.enter(account.phase(job.lo) if isinstance(job, Interval) else idle, self.now)
 
 
 def bound_s(costs: Floats, speeds: Floats) -> float:

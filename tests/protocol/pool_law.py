@@ -10,7 +10,7 @@ import numpy as np
 
 from lb_mpi.pooling.account import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, meets, unpack
-from lb_mpi.pooling.simulate import PoolWorld, ResultBatch
+from lb_mpi.pooling.simulate import ResultBatch, SimulatedPool
 from lb_mpi.pooling.worker import BeginMap, EndMap, Send, StealKind, StealMessage, Swap, Worker
 from tests.protocol.explore import Exploration, State, clone, put
 
@@ -70,16 +70,16 @@ def check_swap(rank: int, swap: Swap, worker: Worker, sends: Iterable[Send]) -> 
     assert given or (chunk is not None and chunk.lo == (front if front.n else back).lo), "taken, and not begun"
 
 
-def check_world(world: PoolWorld, number: int) -> None:
+def check_pool(pool: SimulatedPool, number: int) -> None:
     """Hold the law against a simulation."""
-    under_way = [each for each in world.under_way.values() if not isinstance(each[2], ResultBatch)]
-    results = [mail for _, _, mail in world.under_way.values() if isinstance(mail, ResultBatch)]
-    done = [part for mail in results for part in mail.parts] + [part for one in world.members for part in one.results]
-    workers = [member.worker for member in world.members]
-    check_law(number, workers, world.words, under_way, done, world.collector, complete=not world.raised)
+    under_way = [each for each in pool.under_way.values() if not isinstance(each[2], ResultBatch)]
+    results = [mail for _, _, mail in pool.under_way.values() if isinstance(mail, ResultBatch)]
+    done = [part for mail in results for part in mail.parts] + [part for one in pool.members for part in one.results]
+    workers = [member.worker for member in pool.members]
+    check_law(number, workers, pool.words, under_way, done, pool.collector, complete=not pool.raised)
 
 
-class CheckedWorld(PoolWorld):
+class CheckedPool(SimulatedPool):
     """A simulation in which each swap is checked, and that no word comes back within its map."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -87,7 +87,7 @@ class CheckedWorld(PoolWorld):
         self._seen: set[tuple[int, int]] = set()
 
     def open(self, *arguments: Any) -> None:
-        """See `PoolWorld`."""
+        """See `SimulatedPool`."""
         self._seen.clear()
         super().open(*arguments)
 

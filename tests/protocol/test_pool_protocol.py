@@ -14,11 +14,11 @@ import pytest
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling import account, deal, intervals, worker
 from lb_mpi.pooling.intervals import Interval
-from lb_mpi.pooling.simulate import Costs, PoolWorld, SimulatedPool
+from lb_mpi.pooling.simulate import Costs, SimulatedPool
 from lb_mpi.pooling.worker import BeginMap, EndMap, StealKind, StealMessage, Swap, Worker
 from lb_mpi.virtual import Network
 from tests.protocol import pool_law
-from tests.protocol.pool_law import CheckedWorld, Maps, Small, check_world
+from tests.protocol.pool_law import CheckedPool, Maps, Small, check_pool
 from tests.protocol.pool_mutants import MUTANTS
 
 PAIR, THREE, APART, PAIR_AND_ONE = [[0, 1]], [[0, 1, 2]], [[0], [1]], [[0], [1, 2]]
@@ -67,7 +67,7 @@ def play(
     *,
     sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9),
     worker_class: type[Worker] = Worker,
-    world_class: type[PoolWorld] = CheckedWorld,
+    pool_class: type[SimulatedPool] = CheckedPool,
 ) -> int:
     """Some maps under the law: random hosts, speeds, costs, errors, delays log-uniform over three decades; the steals."""
     rng = random.Random(seed)
@@ -75,10 +75,10 @@ def play(
     ends = sorted({*rng.sample(range(1, size), rng.randint(0, min(7, size - 1))), size})
     hosts = np.diff([0, *ends]).tolist()
     expenses = Costs(swap_s=rng.choice([0.0, 1e-6, 1e-4]), look_s=1e-5, batch_s=2e-3)
-    pool = SimulatedPool(
+    pool = pool_class(
         hosts, [2.0 ** rng.uniform(-4, 0) for _ in range(size)], speeds_known=rng.random() < 0.3,
         network=Network((1e-6, 1e-3)), expenses=expenses,
-        first_epoch=rng.choice([1, 254]), seed=seed, worker_class=worker_class, world_class=world_class,
+        first_epoch=rng.choice([1, 254]), seed=seed, worker_class=worker_class,
     )  # fmt: skip
     steals = 0
     for _ in range(4):
@@ -87,11 +87,11 @@ def play(
         raising = [rng.randrange(n)] if n and rng.random() < 0.3 else []
         number, steps = pool.epoch, 0
 
-        def check(world: PoolWorld, number: int = number) -> None:
+        def check(pool: SimulatedPool, number: int = number) -> None:
             nonlocal steps
             steps += 1
-            if steps % size == 0 or world.over:
-                check_world(world, number)
+            if steps % size == 0 or pool.over:
+                check_pool(pool, number)
             assert steps < 300_000, "no end in sight"
 
         run = pool.map(costs, costs_known=rng.random() < 0.3, raising=raising, on_step=check)
@@ -253,13 +253,13 @@ def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(AssertionError):
         Maps(SMALL[2]).explore()
 
-    class Blind(CheckedWorld):
+    class Blind(CheckedPool):
         def compare_and_swap(self, swap: Swap) -> bool:
             self.words[swap.rank] = swap.new
             return True
 
     with pytest.raises((AssertionError, ProtocolError)):
-        _ = [play(seed, world_class=Blind) for seed in range(20)]
+        _ = [play(seed, pool_class=Blind) for seed in range(20)]
 
 
 def test_what_the_table_rules_out() -> None:

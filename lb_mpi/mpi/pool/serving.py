@@ -53,7 +53,6 @@ class LocalMap:
     def __init__(self, session: Session, call: MapCall) -> None:
         self._session, self._call = session, call
         self.failed: BaseException | None = None  # an exception of this very rank: it begins nothing more
-        self._tasks, self._busy_s, self._work_s = 0, 0.0, 0.0  # see `RankTasks`
         self._sent_before = session.parcels.sent_bytes
 
     def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
@@ -62,7 +61,7 @@ class LocalMap:
         session.speeds[:] = speeds
         if meets(start.epoch):  # see `lb_mpi.pooling.intervals`
             session.presence.wait(session.presence.comm.Ibarrier().Test)
-        session.steals.begin(began, start.lo, start.hi)
+        session.account.begin(began, start.lo, start.hi)
         session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize)
         session.clocks.begin()
         session.rested_s, session.busy = 0.0, True
@@ -72,14 +71,14 @@ class LocalMap:
         session = self._session
         session.busy = False
         session.worker.end()
-        session.steals.end(time.perf_counter(), self.done, session.emulated_speeds[session.rank])
+        session.account.end(time.perf_counter(), self.done, session.emulated_speeds[session.rank])
 
     @property
     def done(self) -> RankTasks:
         """The work of this rank so far in this map."""
         session = self._session
-        steals, sent_bytes = session.worker.steals, session.parcels.sent_bytes - self._sent_before
-        return RankTasks(self._tasks, self._busy_s + session.rested_s, self._work_s, steals, sent_bytes)
+        sent_bytes = session.parcels.sent_bytes - self._sent_before
+        return session.account.done(session.worker.steals, session.rested_s, sent_bytes)
 
     def arguments(self, lo: int, hi: int) -> list[Any]:
         """Return the items at positions lo..hi-1."""
@@ -107,7 +106,7 @@ class LocalMap:
             steals = worker.steals
             sends += worker.done(job, session.intervals.swap(job))
             if worker.steals > steals:
-                session.steals.taken(job, time.perf_counter())
+                session.account.taken(job, time.perf_counter())
             sends += worker.turn(time.perf_counter(), [])
         session.send(sends)
         if job is not None:
@@ -122,7 +121,7 @@ class LocalMap:
         values: list[Any] = []
         failed: BaseException | None = None
         before = session.clocks.before()
-        session.record.enter(session.steals.phase(lo), before.wall_s)
+        session.record.enter(session.account.phase(lo), before.wall_s)
         try:
             arguments = self.arguments(lo, hi)
             with interrupts.allowed():
@@ -138,12 +137,8 @@ class LocalMap:
         after = session.clocks.after()
         session.throttle.charge(after.cpu_s - before.cpu_s)
         session.record.enter(Phase.PACKING, after.wall_s)
-        wall_s, took_s = after.wall_s - before.wall_s, own_s(before, after)
-        self._tasks += len(values)
-        self._busy_s += wall_s
-        self._work_s += took_s
-        session.steals.ran(lo, len(values), took_s)
-        session.steals.done(self._tasks)
+        wall_s = after.wall_s - before.wall_s
+        session.account.ran(lo, len(values), wall_s, own_s(before, after))
         worker.done(chunk, wall_s)
         if values:
             self.put(lo, lo + len(values), values)

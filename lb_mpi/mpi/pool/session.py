@@ -24,7 +24,7 @@ from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.waiting import Clocks, Interrupts
 from lb_mpi.mpi.pool.messages import KnownFunctions, read_steal, steal_parcel
-from lb_mpi.pooling.account import Steals
+from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.worker import Send, Swap, Worker
 from lb_mpi.record.events import Phase
 
@@ -66,7 +66,7 @@ class Session:
         self.rested_s = 0.0  # in this map, as an emulated slow rank
         self._traffic = duplicate(comm)  # of parcels
         self.parcels = Parcels(self._traffic)
-        self.steals = Steals(self.record, worlds(comm))
+        self.account = RankAccount(self.record, worlds(comm))
         self._carrier = Carrier(self.presence, self.record, self.throttle, quick_s=QUICK_S)
         key = -1 if comm.rank == root else comm.rank  # the root is the first on its host
         if host is None:
@@ -107,7 +107,7 @@ class Session:
                 message = read_steal(buffer)
                 steals.append((source, message))
                 if message.epoch == self.worker.epoch:
-                    self.steals.given(source, time.perf_counter(), message)
+                    self.account.given(source, time.perf_counter(), message)
             elif tag in (Tag.RESULTS, Tag.RESULT):
                 self.take_result(source, tag, buffer)
             else:
