@@ -55,7 +55,7 @@ def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.fl
 class Speeds:
     """Relative speeds of ranks: cost done per second spent on tasks, over the maps so far, the last ones counting more.
 
-    What the user has `given` is not measured.  A few tasks of costs that nobody knows say little of a rank: each is believed
+    Speeds that the user has `given` are not measured.  A few tasks of unknown costs say little of a rank: each is believed
     to have done some at average speed.  Where costs are known, a task tells all but the noise of its clock.
     """
 

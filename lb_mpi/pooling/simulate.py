@@ -115,7 +115,7 @@ class Member:
         return [*self.worker.done(job, result)]
 
     def fail(self, error: BaseException) -> list[tuple[int, Mail]]:
-        """Note that a task has raised: the root is told at once."""
+        """Note that a task has raised: a message to the root says so at once."""
         epoch = self.worker.epoch
         return [*self.worker.fail(error), (ROOT, ResultBatch((), epoch % EPOCHS))]
 
@@ -149,7 +149,7 @@ class MapRun(NamedTuple):
 class SimulatedPool(Virtual[Mail, Swap | Interval]):
     """A pool from map to map: hosts[k]: how many ranks there are on host k; `speeds` (ranks,), of work per second.
 
-    The pool measures speeds, or is told them (`speeds_known`).
+    The pool measures speeds, or knows them (`speeds_known`).
     """
 
     def __init__(
@@ -174,11 +174,11 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self.hosts = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
         self._host_of = [k for k, n in enumerate(counts) for _ in range(n)]
         self.words = [0] * size
-        self.told = [1.0] * size  # speeds, as the ranks know them
+        self.believed = [1.0] * size  # speeds, by which ranks steal
         self.members: list[Member] = []
         for rank, k in enumerate(self._host_of):
             others = [ranks for other, ranks in enumerate(self.hosts) if other != k]
-            worker = worker_class(rank, self.hosts[k], others, words=self.words, speeds=self.told, seed=seed)
+            worker = worker_class(rank, self.hosts[k], others, words=self.words, speeds=self.believed, seed=seed)
             account = RankAccount(OFF if records is None else records[rank], list(range(size)))
             self.members.append(Member(worker, account, self.costs.batch_s))
         super().__init__(self.members, network.checked(), random.Random(f"delays {seed}"), self._host_of)
@@ -242,10 +242,10 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         """The results of the map that the root has."""
         return self.members[ROOT].collector
 
-    def open(self, bounds: Sequence[int], tasks: Tasks, told: Floats) -> None:
-        """The root begins a map: rank r owns the positions bounds[r]..bounds[r + 1] - 1, and is told all speeds."""
+    def open(self, bounds: Sequence[int], tasks: Tasks, believed: Floats) -> None:
+        """The root begins a map: rank r owns the positions bounds[r]..bounds[r + 1] - 1, and knows the speeds `believed`."""
         self.tasks[self.epoch % EPOCHS] = tasks
-        self.told[:] = told.tolist()
+        self.believed[:] = believed.tolist()
         self.raised = False
         for rank, member in enumerate(self.members):
             member.worker.steals = 0
@@ -283,7 +283,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         return True
 
     def _swap(self, rank: int, swap: Swap) -> bool:
-        """Swap, and wake who is idle on this host when a word has been filled."""
+        """Swap, and wake the idle ranks of this host when a word has been filled."""
         if not self.compare_and_swap(swap):
             return False
         if unpack(swap.new).hi > unpack(swap.old).hi:

@@ -16,10 +16,10 @@ task back and forth for ever.  Only its owner fills an empty word, and so it nev
 On one host words lie in shared memory, and nobody waits for a rank that computes.  Between hosts a thief that finds nothing
 on its own host asks a rank of another (ASK), which between two of its chunks steals for it from whoever on its host has the
 most, and answers (GIVE, maybe of nothing).  A rank in the middle of a long task doesn't answer for as long, so a thief asks
-the next host after a while.  Each ASK is answered by one GIVE.  What is given to a rank that has got tasks from elsewhere in
-the meantime is kept until it has none.
+the next host after a while.  Each ASK is answered by one GIVE.  Tasks that are given to a rank which has got others in the
+meantime are kept until it has none.
 
-What a rank does at the end of a turn (the first row that fits):
+The end of a turn of a rank (the first row that fits):
 
     it has                                  it proposes to                       when that has succeeded
     stolen tasks not yet in its word        fill its empty word                  -
@@ -98,13 +98,6 @@ class Swap(NamedTuple):
     new: int
 
 
-class Ask(NamedTuple):
-    """The request of a rank of another host."""
-
-    thief: int
-    speed: float
-
-
 class Worker:
     """The protocol of one rank; `host` are the ranks on its host (with itself), `others` those of each other host."""
 
@@ -128,7 +121,7 @@ class Worker:
         self._pace = Pace()
         self._rest: Interval | None = None  # stolen, not yet in the word
         self._given: list[Interval] = []  # of other hosts, and not yet begun
-        self._asks: list[Ask] = []
+        self._asks: list[tuple[int, float]] = []  # (thief, its speed), of other hosts
         self._swap: Swap | None = None  # proposed
         self._answering = False  # that is for the first of the asks
         self._sends: list[Send] = []
@@ -204,7 +197,7 @@ class Worker:
             return
         current = message.epoch == self.epoch
         if message.kind == StealKind.ASK and current:
-            self._asks.append(Ask(source, message.speed))
+            self._asks.append((source, message.speed))
         elif message.kind == StealKind.ASK:
             self._sends.append((source, StealMessage(StealKind.GIVE, message.epoch)))
         elif message.kind == StealKind.GIVE:
@@ -230,7 +223,7 @@ class Worker:
             # At the begin of a map the word may hold what an ended one has left, and its thieves may still take of it.
             return Swap(self.rank, own, pack(*self._rest))
         if self._asks:
-            if (swap := self._steal([self.rank, *self._host], self._asks[0].speed)) is not None:
+            if (swap := self._steal([self.rank, *self._host], self._asks[0][1])) is not None:
                 self._answering = True
                 return swap
             while self._asks:
@@ -256,7 +249,7 @@ class Worker:
         return Interval(self.epoch % EPOCHS, lo, hi)
 
     def _steal(self, ranks: Sequence[int], speed: float) -> Swap | None:
-        """A share for a thief of this speed, of who needs the longest for what it has not begun."""
+        """Propose to take a share, for a thief of this speed, of the rank whose interval would last the longest."""
         words, speeds = self.words, self.speeds
         best, longest = None, 0.0
         for rank in ranks:
@@ -275,7 +268,7 @@ class Worker:
         self._rest = stolen._replace(lo=stolen.lo + begun) if begun < stolen.n else None
 
     def _give(self, lo: int, hi: int) -> None:
-        self._sends.append((self._asks.pop(0).thief, StealMessage(StealKind.GIVE, self.epoch, lo, hi)))
+        self._sends.append((self._asks.pop(0)[0], StealMessage(StealKind.GIVE, self.epoch, lo, hi)))
 
     def _take_given(self, source: int, lo: int, hi: int) -> None:
         if not self._hosts.answered(source, gave=lo < hi):

@@ -44,7 +44,7 @@ def check_law(
         assert not ours or worker.epoch in (number, -1), f"rank {worker.rank} runs {worker.chunk} in map {worker.epoch}"
         if worker.epoch == number:
             pieces += [(piece.lo, piece.hi) for piece in (worker._rest, *worker._given) if piece is not None]
-            asks.update((ask.thief, worker.rank) for ask in worker._asks)
+            asks.update((thief, worker.rank) for thief, _ in worker._asks)
     assert all(lo == hi or 0 <= lo < hi <= len(places) for lo, hi in pieces), f"tasks of another map: {pieces}"
     for lo, hi in pieces:
         places[lo:hi] += 1

@@ -124,7 +124,7 @@ def mutant(module: types.ModuleType, before: str, after: str) -> dict[str, Any]:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = module.__name__
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    shared = ("StealKind", "StealMessage", "Swap", "Ask", "BeginMap", "EndMap")
+    shared = ("StealKind", "StealMessage", "Swap", "BeginMap", "EndMap")
     for name in (*shared, "Interval", "RankTasks"):
         if name in vars(changed):
             setattr(changed, name, vars(module)[name])

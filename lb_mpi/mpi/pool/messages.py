@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.checks import show
 from lb_mpi.errors import TaskError
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
@@ -161,21 +160,8 @@ KEPT = 4  # functions, on each rank
 _EXPECTED = "expected a function of a module, a pool whose ranks all call its methods"
 
 
-class PickledFunction(NamedTuple):
-    """A function as bytes."""
-
-    digest: bytes  # 16 of them
-    data: bytes
-
-
-def pickled(function: Callable[..., Any]) -> PickledFunction:
-    """Pickle a function, with cloudpickle where that is needed and installed; TypeError where it can't be done."""
-    data = dumps(function, f"function = {show(function)}")
-    return PickledFunction(hashlib.sha256(data).digest()[:16], data)  # quicker than others where the processor helps
-
-
 def dumps(value: Any, what: str) -> bytes:
-    """Pickle a value that contains functions; TypeError, about `what`, where it can't be done."""
+    """Pickle a value with functions, by cloudpickle where needed and installed; TypeError, about `what`, if it can't be."""
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
@@ -189,6 +175,11 @@ def dumps(value: Any, what: str) -> bytes:
     except Exception as error:
         why = f"({type(error).__name__}: {error}): {_EXPECTED}"
         raise TypeError(f"{what} can't be pickled, not with cloudpickle either {why}") from error
+
+
+def digest_of(data: bytes) -> bytes:
+    """Return the digest of a pickled function, 16 bytes."""
+    return hashlib.sha256(data).digest()[:16]  # quicker than others where the processor helps
 
 
 class KnownFunctions(OrderedDict[bytes, Callable[..., Any]]):

@@ -42,8 +42,8 @@ class Pool:
                 results = pool.map(f, items)
 
     In the first way the function is at hand on each rank: lambdas, and models of any size, cost no byte.  In the second it
-    is sent once, and again only when it has changed.  Every rank owns an interval of the tasks, by speed, and who has done
-    its own steals from others (see `lb_mpi.pooling.worker`).
+    is sent once, and again only when it has changed.  Every rank owns an interval of the tasks, by speed; a rank that has
+    done its own steals from others (see `lb_mpi.pooling.worker`).
 
     Parameters
     ----------
@@ -167,8 +167,8 @@ class Pool:
         """Yield (index of the item, function(item)) on the root, as results come; nothing on the other ranks.
 
         The other arguments are those of `map`, but for `to`.  The tasks are begun at once; on the root they go on only
-        while it asks for the next result.  What it doesn't ask for waits where it is, at most 64 MiB on each rank.  Who
-        leaves the loop early drops the tasks not begun.
+        while it asks for the next result.  Results that it has not asked for are kept by the ranks that computed them, at
+        most 64 MiB on each.  Leaving the loop early drops the tasks not begun.
         """
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
@@ -228,7 +228,7 @@ class Pool:
 
     shutdown = close
 
-    def __enter__(self) -> Any:  # checkers would want to be told that it isn't None where all ranks call
+    def __enter__(self) -> Any:  # as `Pool | None`, users would have to check for None where all ranks call
         """Return the pool; on ranks that serve, do so until the root closes it, and return None."""
         if self._session.alone and not self.is_root:
             self.wait()
@@ -262,8 +262,8 @@ class Pool:
                     begun = self._meet("map", lambda: self._plan(call, items, options, opened))
             if begun is None:
                 return None, self._follow(call.function)
-            self._map = self._queue.map = begun
             begun.begin_all(self._ended)
+            self._map = self._queue.map = begun
             opened.pop_all()
         return begun, None
 

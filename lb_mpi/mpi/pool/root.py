@@ -31,9 +31,10 @@ from lb_mpi.mpi.pool.messages import (
     StartOrder,
     TaskFailure,
     copied,
+    digest_of,
+    dumps,
     encode,
     failure_of,
-    pickled,
     read_results,
     task_error,
 )
@@ -71,7 +72,7 @@ def check_options(
     progress: Progress | bool | None = None,
     checkpoint: Any = None,
 ) -> tuple[int, Progress | None]:
-    """Check what all ranks pass to a map; return the chunksize, 0: adaptive, and what is told of the progress."""
+    """Check what all ranks pass to a map; return the chunksize (0: adaptive), and what to call with the progress."""
     checks.function("function", function)
     checks.choice("to", to, ("root", "all"))
     if chunksize is not None:
@@ -188,14 +189,16 @@ class RootMap(LocalMap):
             done = self._file.done
             tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)
             self._fresh.append((list(done), list(done.values())))
-        sent = pickled(call.function) if session.alone and session.size > 1 else None
+        function, digest = b"", b""  # where all ranks have it
+        if session.alone and session.size > 1:
+            function = dumps(call.function, f"function = {show(call.function)}")
+            digest = digest_of(function)
         self._order, bounds = deal(tasks, speeds, None if self._costs is None else self._costs[tasks])
-        self._new = None if sent is None or sent.digest in session.functions else sent  # what all ranks are to know
-        function = b"" if self._new is None else self._new.data
+        if digest in session.functions:
+            function = b""
         self._speeds = speeds
         self._parts = [np.array(speeds).tobytes(), function, *encode(self._items, self._order, session.size)]
         self._epoch = session.epoch + 1
-        digest = b"" if sent is None else sent.digest
         self._starts = [
             StartOrder(
                 self._epoch, lo, hi, chunksize, call.star, call.keep_exceptions, self._to_all,
@@ -224,16 +227,17 @@ class RootMap(LocalMap):
     def begin_all(self, ended: Callable[[RootMap], None]) -> None:
         """Begin it on all ranks; `ended` is called when it is over."""
         session = self._session
-        self._ended, self.under_way = ended, True
+        self._ended = ended
         self._began = self._reported = time.perf_counter()
         how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
         session.record.use("pool", how)
         with session.presence.telling():
             session.epoch = self._epoch
-            if self._new is not None:
-                session.functions.keep(self._new.digest, self._call.function)
+            if self._starts[0].function_bytes:
+                session.functions.keep(self._starts[0].digest, self._call.function)
             session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
             self.begin(self._starts[session.rank], self._speeds, self._began)
+        self.under_way = True
         self._starts, self._parts = [], []  # they may be large
 
     def collect(self) -> list[Any]:
@@ -442,15 +446,15 @@ class CheckpointFile:
             raise ValueError(f"checkpoint = {show(path)}: expected a file")
         self._name = os.path.abspath(name)  # the working directory may change
         self._file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
-        self._told = False  # that it is no longer there
+        self._warned = False  # that it is no longer there
         try:
-            self.done = self._begin(digest, n)
-            self._n_written = len(self.done)
+            self.done = self._read(digest, n)
         except BaseException:
             self._file.close()
             raise
+        self._n_written = len(self.done)
 
-    def _begin(self, digest: bytes, n: int) -> dict[int, Any]:
+    def _read(self, digest: bytes, n: int) -> dict[int, Any]:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -501,6 +505,6 @@ class CheckpointFile:
             there = os.path.samestat(os.stat(self._name), os.fstat(self._file.fileno()))
         except OSError:
             there = False
-        if not there and not self._told:
-            self._told = True
+        if not there and not self._warned:
+            self._warned = True
             warnings.warn(f"checkpoint {self._name}: removed while it is in use; a restart will begin anew", stacklevel=2)

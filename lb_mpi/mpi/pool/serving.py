@@ -151,7 +151,7 @@ class LocalMap:
 # --- the other ranks --------------------------------------------------------------------------------------------------
 
 
-class ServedMap(LocalMap):
+class WorkerMap(LocalMap):
     """A map on another rank than the root: it is begun by an order, and results go to the root, in batches.
 
     `function` is the rank's own; None: the root has sent it.
@@ -224,15 +224,15 @@ class Followed(NamedTuple):
 
 
 def follow(session: Session, function: Callable[..., Any] | None = None) -> Followed:
-    """Wait for a map, and work on it to its end; `function` as in `ServedMap`."""
-    part = ServedMap(session, _await_order(session, Tag.START), function)
+    """Wait for a map, and work on it to its end; `function` as in `WorkerMap`."""
+    part = WorkerMap(session, _await_order(session, Tag.START), function)
     try:
         end = _await_order(session, Tag.END, part.turn)
     finally:
         part.stop()
     outcome, index, n_bytes = NUMBERS.unpack_from(end.data)
     payload = session.read_all(end, n_bytes)
-    own = part.failed if not isinstance(part.failed, Exception) else None  # a rank that is told to leave leaves
+    own = part.failed if not isinstance(part.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
     if outcome == MapOutcome.FAILED:
         error = own or task_error(pickle.loads(payload), None if index < 0 else index)
         return Followed(error=error, together=True)

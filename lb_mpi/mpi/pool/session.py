@@ -76,7 +76,7 @@ class Session:
         self._host = MPI.Intracomm(together)
         mine: list[int] = self._host.allgather(comm.rank)
         self.intervals = SharedIntervals(self._host, mine)
-        self.speeds = [1.0] * comm.size  # of all ranks, as the root has told them
+        self.speeds = [1.0] * comm.size  # of all ranks, as the root has measured them
         self.broadcast = Broadcast(comm, self._host, root)
         hosts: dict[int, list[int]] = {}
         for rank, first in enumerate(allgather(comm, min(mine))):
@@ -117,7 +117,7 @@ class Session:
         return bool(arrived)
 
     def send(self, messages: list[Send]) -> None:
-        """Send what the worker wants to be sent."""
+        """Send the messages of the worker."""
         for rank, message in messages:
             self.parcels.send(rank, Tag.STEAL, steal_parcel(message))
 
