@@ -1,6 +1,11 @@
 """lb_mpi.Pool: independent tasks on all ranks of a communicator, the root among them.
 
-`lb_mpi.pooling.worker` says which rank runs which tasks; here ranks come together, map by map.
+`lb_mpi.pooling.worker` says which rank runs which tasks; here ranks come together, map by map:
+
+    root       Pool.map -> RootMap: check, plan, START -> Session.work -> RootMap.turn: a chunk -> put    -> collect, END
+    others     Pool.map -> WorkerMap, made of a START  -> Session.work -> WorkerMap.turn: a chunk -> put -> RootMap.take
+
+A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carrier's loop, which receives meanwhile.
 """
 
 from __future__ import annotations
