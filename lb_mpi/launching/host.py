@@ -35,6 +35,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi import signs
@@ -43,10 +44,12 @@ from lb_mpi.launching.heard import Begin, End, Stack, State, read, told
 from lb_mpi.launching.program import children
 
 SHARE = 0.02  # of a core: who uses more is computing
+MOVED_BYTES = 4096  # read or written: a program that has moved so many goes on; timers of an MPI move some, too
 ASLEEP = 0.5  # of the time: who sleeps longer is waiting
 LOOK_S = 0.2  # between two looks, at least, for a share that says something
 STACK_S = 2.0  # for writing a stack
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_MOVED = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
 
 class Used(NamedTuple):
@@ -55,22 +58,25 @@ class Used(NamedTuple):
     cpu_s: float
     stopped: bool = False  # one of them is, by SIGSTOP
     gone: bool = False  # there is none
+    moved_bytes: int = 0  # that they have read and written so far
+    on_disk: bool = False  # one of them waits for a disk or a file server
 
 
 class Progress:
-    """For how long a rank has done nothing: neither a turn, nor more CPU time than `SHARE` of a core.
+    """Measure how long a rank has done nothing: no turn, no more CPU time than `SHARE` of a core, no reading or writing.
 
     A rank that is nowhere where it must go on may wait for whatever it likes; but not stopped.  What is gone doesn't hang.
     """
 
     def __init__(self, now: float) -> None:
-        self._since, self._turns, self._cpu_s = now, 0, 0.0
+        self._since, self._turns, self._used = now, 0, Used(0.0)
 
     def quiet_s(self, now: float, seen: signs.Seen, used: Used) -> float:
         """Seconds, at a look."""
-        computed = abs(used.cpu_s - self._cpu_s) > SHARE * (now - self._since)
-        if seen.turns != self._turns or computed or used.gone or not (seen.phase or used.stopped):
-            self._since, self._turns, self._cpu_s = now, seen.turns, used.cpu_s
+        computed = abs(used.cpu_s - self._used.cpu_s) > SHARE * (now - self._since)
+        moved = used.on_disk or abs(used.moved_bytes - self._used.moved_bytes) >= MOVED_BYTES
+        if seen.turns != self._turns or computed or moved or used.gone or not (seen.phase or used.stopped):
+            self._since, self._turns, self._used = now, seen.turns, used
         return now - self._since
 
 
@@ -167,14 +173,17 @@ def _tree(pid: int) -> list[int]:
 
 
 def _used(pid: int) -> Used:
-    """What the descendants of `pid` have used so far, to 10 ms."""
-    cpu_s, stopped, tree = 0.0, False, _tree(pid)
+    """Return what the descendants of `pid` have used so far; CPU time to 10 ms."""
+    cpu_s, moved_bytes, states, tree = 0.0, 0, set(), _tree(pid)
     for one in tree:
-        with contextlib.suppress(OSError), open(f"/proc/{one}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-            stopped |= fields[0] in (b"T", b"t")
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{one}/stat").read_bytes().rpartition(b")")[2].split()
+            states.add(fields[0])
             cpu_s += sum(map(int, fields[11:15])) * _TICK_S
-    return Used(cpu_s, stopped, not tree)
+            # by the program (rchar, wchar), and by a disk while a call of the program lasts (read_bytes, write_bytes)
+            lines = Path(f"/proc/{one}/io").read_bytes().splitlines()
+            moved_bytes += sum(int(line.split()[1]) for line in lines if line.partition(b":")[0] in _MOVED)
+    return Used(cpu_s, bool(states & {b"T", b"t"}), not tree, moved_bytes, b"D" in states)
 
 
 LOST_S = 20.0

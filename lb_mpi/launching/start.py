@@ -349,7 +349,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         default=60.0,
         metavar="S",
         help="a rank hangs if, for S seconds, it neither computes nor answers in a call of lb_mpi, or is stopped; or if all "
-        "others wait for it in lb_mpi, and it doesn't compute, is blocked in MPI, or has come to its end; or if, for at "
+        "others wait for it in lb_mpi, and it neither computes, reads, writes nor sleeps, is blocked in MPI, or has come to "
+        "its end; or if, for at "
         "least 30 s, its program doesn't begin, or says nothing in a restart. It is named, with its Python stack, and the "
         "run is ended or restarted; 0: never (default: %(default)g)",
     )
