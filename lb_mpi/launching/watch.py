@@ -170,7 +170,7 @@ class Network:
 REACH_S = 20.0  # for all hosts, at the same time
 SIGN_S = 12.0  # without a sign of life another host is given up
 SOON_S = 5.0  # the same where that costs little, since the run goes on without it from what it has saved
-DOUBT_S = 3.0  # for a host that was given up, when all others have answered; a busy one takes two to start its Python
+DOUBT_S = 5.0  # for a host that was given up to answer a shell's echo, when all others have said all
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
 MOST_LINES = 40  # of what a host says before it answers: banners, warnings
@@ -185,6 +185,7 @@ class Connection:
         """Begin to connect."""
         self.name = name
         self.facts: dict[str, str] = {}
+        self.greeted = False  # it has said something
         self.answered = 0  # the number of the last question that was
         self.silent_s = 0.0  # for so long it has given no sign of life
         self.ends: list[End] = []  # of its ranks, that nobody has taken yet
@@ -192,7 +193,8 @@ class Connection:
         self.stacks: dict[str, str] = {}  # of ranks that were asked for theirs
         self._said: deque[str] = deque(maxlen=MOST_LINES)  # by others than host.py: why there is no connection
         self._text = b""
-        there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
+        # A shell answers at once; on a busy host, Python takes seconds to start.
+        there = f"echo lb_mpi alive 0; cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -247,6 +249,7 @@ class Connection:
             self.stacks[stack.rank] = stack.text
         else:
             raise ValueError(f"{line}: expected what host.py says")
+        self.greeted = True
 
     def tell(self, line: str) -> None:
         """Tell host.py; "? K" asks for a sign of life."""
@@ -356,18 +359,18 @@ class Watch:
     def reach(self, gone: Collection[str] = ()) -> dict[str, str]:
         """Wait until all hosts have said what they have; by name, a line for each host of which something is wrong.
 
-        Those that were `gone` are not waited for much longer than the others.
+        Those that were `gone` are not waited for much longer than the others, unless they have greeted: they are busy.
         """
-        began = time.monotonic()
-        deadline = began + REACH_S
+        began = now = doubted = time.monotonic()  # only hosts that were gone are waited for since `doubted`
         waiting = self._all
-        while waiting and (left_s := deadline - time.monotonic()) > 0:
-            self._listen(min(left_s, DOUBT_S))
+        while waiting and now < min(began + REACH_S, doubted + DOUBT_S):
+            self._listen(LOOK_S)
+            now = time.monotonic()
             waiting = {one for one in waiting if not (one.facts and self._is_reached(one)) and one.ended() is None}
-            if all(one.name in gone for one in waiting):
-                deadline = min(deadline, time.monotonic() + DOUBT_S)
+            if any(one.name not in gone or (one.greeted and not one.facts) for one in waiting):
+                doubted = now
             time.sleep(0.01)
-        waited_s = time.monotonic() - began
+        waited_s = now - began
         return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one, waited_s))}
 
     def keep(self, names: Iterable[str]) -> None:

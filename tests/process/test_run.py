@@ -328,6 +328,23 @@ def test_what_others_print_where_a_host_answers_is_no_answer(monkeypatch: pytest
         assert one.ends() == one.states() == []
 
 
+SHELL = 'exec sh -c "$(printf %s "$1" | sed "s/ exec / sleep 3 \\&\\& exec /")"'  # whose Python starts late
+
+
+@pytest.mark.parametrize(
+    ("there", "answers"), [(SHELL, True), ("exec cat > /dev/null", False)], ids=["busy", "dead"]
+)
+def test_a_host_that_was_gone_is_waited_for_if_a_shell_answers(
+    monkeypatch: pytest.MonkeyPatch, there: str, answers: bool
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(watch, "DOUBT_S", 0.5)
+    with watch.Watch(["far"], ["sh", "-c", there], sys.executable, "mark") as one:
+        found = one.reach(["far"])
+        assert bool(one.hosts[0].facts) == answers
+        assert ("no answer within" in found.get("far", "")) != answers
+
+
 def test_while_launch_run_was_stopped_no_host_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     mute = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat > /dev/null"""]
