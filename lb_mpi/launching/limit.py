@@ -240,10 +240,12 @@ def remove_sessions(pids: Iterable[int]) -> None:
 
 
 def orphans() -> set[Path]:
-    """Return them.
+    """Return the segments that `remove_orphans` removes.
 
     A rank that is starting has its segment open until it has mapped it.  So the list is made first, then it is seen
     who has them open, and then who has them mapped: one that is in use is found at one of the two.
+
+    In a user namespace nothing can be known of this user's processes outside, so that none is an orphan there.
     """
     unused = {path for path in _listed() if _is_ours(path)}
     for pid in _pids() if unused else ():
@@ -271,10 +273,16 @@ def _pids() -> Iterable[Path]:
 
 def _opened(process: Path) -> set[Path]:
     found = set()
-    with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
+    try:
         for file in (process / "fd").iterdir():
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                 found.add(Path(os.readlink(file)))
+    except PermissionError:
+        # Where this process may not look, it can be one outside of this user namespace, which may have any of them open.
+        outside = (_PROC / "self" / "uid_map").read_text().split()[2] != "4294967295"
+        return set(_listed()) if outside and _is_ours(process) else set()
+    except OSError:  # gone meanwhile
+        pass
     return found
 
 

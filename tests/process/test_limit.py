@@ -92,6 +92,16 @@ def test_segments_in_use_stay_and_others_go(segment: Path) -> None:
     assert not segment.exists()
 
 
+def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment: Path) -> None:
+    inside = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode:
+        pytest.skip("no user namespaces here")
+    with segment.open():
+        remove = "from lb_mpi.launching import limit; limit.remove_orphans()"
+        subprocess.run([*inside, sys.executable, "-c", remove], cwd=ROOT, check=True)
+        assert segment.exists()
+
+
 def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None:
     maps = f"import mmap, os; f = open({str(segment)!r}, 'r+b'); m = mmap.mmap(f.fileno(), 0); os.kill(os.getpid(), 9)"
     assert limit.run([sys.executable, "-c", maps], 60.0, env=os.environ) == -signal.SIGKILL
