@@ -475,7 +475,7 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
     with contextlib.ExitStack() as stack:
         record = options.record or None
         if options.progress and record is None:  # here, where all hosts see it
-            record = stack.enter_context(tempfile.TemporaryDirectory(prefix=".lb_mpi-progress-", dir=os.getcwd()))
+            record = stack.enter_context(limit.scratch(os.getcwd()))
         job = make(options, program, record)
         if options.progress and record is not None:
             stack.enter_context(followed(record))

@@ -108,6 +108,20 @@ def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None
     assert not segment.exists()
 
 
+def test_a_scratch_folder_goes_even_when_its_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with limit.scratch() as folder:
+        Path(folder, "file").touch()
+        limit.remove_scratch()
+        assert Path(folder, "file").exists()
+    assert list(tmp_path.iterdir()) == []
+    killed = "import os\nfrom lb_mpi.launching import limit\nwith limit.scratch() as folder: os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", killed], cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert len(list(tmp_path.iterdir())) == 1
+    limit.remove_scratch()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", ["run --hosts x", "cluster status", "throttle --speed 0.5 sleep 60", "test", "demo"])
 def test_ctrl_c_ends_a_command_however_early_it_comes(tmp_path: Path, command: str) -> None:
     name, *arguments = command.split()
