@@ -39,13 +39,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from lb_mpi.launching.heard import State
+from lb_mpi.launching.heard import RankState
 
 START_S = 30.0  # a start is given so long at least: Python is read from a file server by all hosts at once
 
 
 class Start:
-    """What has been heard of a start of ranks on `hosts` (of each rank, its name).
+    """The start of ranks on `hosts` (of each rank, its name), as far as it is known.
 
     `hang_s`: after so long a rank hangs (0: never).  `before_s`: so long after its begin something was said in the start
     before; None when this is the first one.
@@ -59,7 +59,7 @@ class Start:
 
     @property
     def n_ranks(self) -> int:
-        """How many ranks there should be."""
+        """Number of ranks that there should be."""
         return len(self._hosts)
 
     @property
@@ -72,7 +72,7 @@ class Start:
         """It's a restart in which nothing was said: all that was saved is still all that was done."""
         return self._before_s is not None and self._word_s is None
 
-    def stuck(self, now: float, states: Sequence[State]) -> list[State]:
+    def stuck(self, now: float, states: Sequence[RankState]) -> list[RankState]:
         """Return the ranks that hang, `now` seconds after the begin, when `states` are known; as they are to be told."""
         if len(states) != self._n_came:
             self._n_came, self._came_s = len(states), now
@@ -86,7 +86,7 @@ class Start:
         if len(came) < len(numbers):
             missing = [(rank, host) for rank, host in zip(numbers, self._hosts, strict=True) if rank not in came]
             words = "its start, before its program"
-            return [State(*one, missing_s, phase=words) for one in missing if missing_s >= self._limit_s]
+            return [RankState(*one, missing_s, phase=words) for one in missing if missing_s >= self._limit_s]
         if self._before_s is None or now < self._before_s + self._limit_s:
             return []
         idle = [state for state in states if state.idle_s >= self._limit_s]
@@ -122,7 +122,7 @@ class Hang(NamedTuple):
 
 
 class Awaited:
-    """What is known of ranks for which all others wait.
+    """The ranks for which all others wait.
 
     `n_ranks` : of the run
     `hang_s` : after so long a rank hangs (0: never)
@@ -135,7 +135,7 @@ class Awaited:
         self._slept: dict[str, float] = {}  # by rank: when it was last seen to sleep on purpose
         self._look_at = 0.0
 
-    def stuck(self, now: float, states: Sequence[State]) -> list[Hang]:
+    def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
         """Return the ranks that hang, `now`, when `states` are known."""
         waiting = [state for state in states if state.waits_s >= self._hang_s / 2]
         late = [state for state in states if state.waits_s < self._hang_s / 2]
@@ -151,7 +151,7 @@ class Awaited:
         self._blocked.clear()
         self._slept.clear()
 
-    def _how(self, state: State, now: float) -> str:
+    def _how(self, state: RankState, now: float) -> str:
         """Say how it hangs; empty if it doesn't."""
         if state.at_end:
             return "at the end of its program"
@@ -161,7 +161,7 @@ class Awaited:
         since = self._blocked[state.rank][0] if state.rank in self._blocked else now
         return "in a blocking call of MPI" if now - since >= self._hang_s / 2 else ""
 
-    def _look(self, late: Sequence[State], now: float) -> None:
+    def _look(self, late: Sequence[RankState], now: float) -> None:
         """Look at the stacks of these ranks, now and then."""
         resting = [state.rank for state in late if state.idle_s >= self._hang_s / 2]
         computing = [state.rank for state in late if state.rank not in resting]

@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 from lb_mpi import signs
 from lb_mpi.launching import limit, rank
-from lb_mpi.launching.heard import Begin, End, Stack, State, read, told
+from lb_mpi.launching.heard import Begin, End, RankState, Stack, read, told
 from lb_mpi.launching.program import children
 
 SHARE = 0.02  # of a core: who uses more is computing
@@ -62,7 +62,7 @@ class Used(NamedTuple):
     on_disk: bool = False  # one of them waits for a disk or a file server
 
 
-class Progress:
+class Quiet:
     """Measure how long a rank has done nothing: no turn, no more CPU time than `SHARE` of a core, no reading or writing.
 
     A rank that is nowhere where it must go on may wait for whatever it likes; but not stopped.  What is gone doesn't hang.
@@ -101,19 +101,19 @@ class Rank:
 
     def __init__(self, number: str, pid: int, file: int) -> None:
         self.number, self._pid, self._file = number, pid, file
-        self._progress = Progress(time.monotonic())
-        self._anywhere = Progress(time.monotonic())
+        self._progress = Quiet(time.monotonic())
+        self._anywhere = Quiet(time.monotonic())
         self._waiting = Waiting(time.monotonic())
         self._host = socket.gethostname()
 
-    def look(self) -> State:
-        """How it does; what it has said stays known when it's gone."""
+    def look(self) -> RankState:
+        """Return its state; what it has said stays known when it is gone."""
         seen, used = self._seen(), _used(self._pid)
         now = time.monotonic()
         quiet_s = self._progress.quiet_s(now, seen, used)
         idle_s = self._anywhere.quiet_s(now, seen._replace(phase="anywhere"), used)
         waits_s = self._waiting.waits_s(now, seen)
-        return State(
+        return RankState(
             self.number, self._host, round(quiet_s, 1), used.stopped, seen.phase, seen.n_saved, seen.saved,
             bool(seen.saves_pid), seen.spoke, round(idle_s, 1), round(waits_s, 1), seen.at_end,
         )  # fmt: skip
@@ -210,7 +210,7 @@ def say(text: str) -> None:
 
 
 class Datagram(NamedTuple):
-    """What has been received."""
+    """A datagram that has been received, and its sender."""
 
     pid: int  # of the sender
     uid: int  # of its user
@@ -232,7 +232,7 @@ def receive(from_ranks: socket.socket) -> Datagram:
 
 
 def is_page(file: int) -> bool:
-    """Whether it can be a page of signs: all of it can be read, and without waiting."""
+    """Return whether it can be a page of signs: all of it can be read, and without waiting."""
     about = os.fstat(file)
     return stat.S_ISREG(about.st_mode) and about.st_size >= signs.BYTES
 
@@ -245,7 +245,7 @@ class Side:
         self._network: socket.socket | None = None
         self._pids: set[int] = set()  # of the rank.py of all ranks that have been there
         self._ranks: dict[str, Rank] = {}
-        self._said: dict[str, State] = {}
+        self._said: dict[str, RankState] = {}
         self._text = b""
 
     def hear_rank(self, from_ranks: socket.socket) -> None:

@@ -158,7 +158,7 @@ def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
 
 
 def may_bear(pid: int, mark: str) -> bool:
-    """Whether `pid` bears `mark`, or has ended: what it bore can't be read then."""
+    """Return whether `pid` bears `mark`, or has ended: its mark can't be read then."""
     try:
         environ = (_PROC / str(pid) / "environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

@@ -14,7 +14,7 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.launching import limit, start, watch
-from lb_mpi.launching.host import MOVED_BYTES, SHARE, Progress, Used, _used
+from lb_mpi.launching.host import MOVED_BYTES, SHARE, Quiet, Used, _used
 from lb_mpi.launching.program import children
 from lb_mpi.record import launches
 from tests.process.lab import ROOT, Lab, gone, mpi_library, script, until
@@ -304,7 +304,7 @@ def seen(turns: int, phase: str = "search") -> signs.Seen:
 
 
 def test_who_turns_computes_or_may_wait_goes_on() -> None:
-    progress = Progress(0.0)
+    progress = Quiet(0.0)
     assert progress.quiet_s(1.0, seen(1), Used(0.0)) == 0.0
     assert progress.quiet_s(5.0, seen(1), Used(0.0)) == 4.0
     assert progress.quiet_s(6.0, seen(2), Used(0.0)) == 0.0

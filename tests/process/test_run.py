@@ -19,7 +19,7 @@ import lb_mpi
 from lb_mpi.graph import parse
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, start, watch
-from lb_mpi.launching.heard import State
+from lb_mpi.launching.heard import RankState
 from lb_mpi.launching.start import Mpiexec, command, fill, identify
 from tests.process import kills
 from tests.process.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
@@ -314,7 +314,7 @@ def test_a_silent_host_is_given_up_soon_only_where_that_costs_little(monkeypatch
         with watch.Watch(["far"], mute, sys.executable, "mark", may_restart=may_restart) as one:
             one.hosts[0].silent_s = 5.0
             assert one.lost() == []
-            one.hosts[0].states["0"] = State("0", "far", n_saved=1)
+            one.hosts[0].states["0"] = RankState("0", "far", n_saved=1)
             assert one.lost() == ["host far is gone: no sign of life for 0 s"] * may_restart
 
 

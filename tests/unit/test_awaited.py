@@ -7,23 +7,23 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.launching.hangs import Awaited, Hang, innermost
-from lb_mpi.launching.heard import State
+from lb_mpi.launching.heard import RankState
 from lb_mpi.launching.host import ASLEEP, Waiting
 
 HANG_S = 8.0
 MAP = "a map"
 
 
-def waits(rank: int, seconds: float) -> State:
-    return State(str(rank), "a", phase=MAP, waits_s=seconds)
+def waits(rank: int, seconds: float) -> RankState:
+    return RankState(str(rank), "a", phase=MAP, waits_s=seconds)
 
 
-def idle(rank: int, seconds: float) -> State:
-    return State(str(rank), "b", idle_s=seconds)
+def idle(rank: int, seconds: float) -> RankState:
+    return RankState(str(rank), "b", idle_s=seconds)
 
 
-def at_end(rank: int) -> State:
-    return State(str(rank), "b", at_end=True)
+def at_end(rank: int) -> RankState:
+    return RankState(str(rank), "b", at_end=True)
 
 
 def no_stack(_rank: str) -> str:
@@ -65,7 +65,7 @@ def program(tmp_path: Path) -> Path:
         ([idle(0, 99.0), idle(1, 99.0), at_end(2)], []),  # nobody is inside
     ],
 )
-def test_who_hangs(states: list[State], ranks: list[str]) -> None:
+def test_who_hangs(states: list[RankState], ranks: list[str]) -> None:
     assert [hang.rank for hang in Awaited(3, HANG_S, no_stack).stuck(50.0, states)] == ranks
     assert Awaited(3, 0.0, no_stack).stuck(50.0, states) == []
 
@@ -83,7 +83,7 @@ def course(stacks: list[str]) -> tuple[list[Hang], int]:
     asked = iter(stacks)
     awaited = Awaited(2, HANG_S, lambda _rank: next(asked))
     for second in range(40):
-        if found := awaited.stuck(100.0 + second, [waits(0, float(second)), State("1", "b")]):
+        if found := awaited.stuck(100.0 + second, [waits(0, float(second)), RankState("1", "b")]):
             return found, second
     return [], 40
 
@@ -111,7 +111,7 @@ def test_many_ranks_that_compute_are_not_asked() -> None:
     def asked(rank: str) -> str:
         raise AssertionError(f"rank {rank} is asked for its stack")
 
-    states = [waits(0, 99.0), *(State(str(rank), "b") for rank in range(1, 9))]
+    states = [waits(0, 99.0), *(RankState(str(rank), "b") for rank in range(1, 9))]
     assert Awaited(9, HANG_S, asked).stuck(50.0, states) == []
 
 
