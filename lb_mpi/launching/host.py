@@ -108,7 +108,7 @@ class Rank:
 
     def look(self) -> RankState:
         """Return its state; what it has said stays known when it is gone."""
-        seen, used = self._seen(), _used(self._pid)
+        seen, used = self._seen(), self._used()
         now = time.monotonic()
         quiet_s = self._progress.quiet_s(now, seen, used)
         idle_s = self._anywhere.quiet_s(now, seen._replace(phase="anywhere"), used)
@@ -140,6 +140,11 @@ class Rank:
 
     def _seen(self) -> signs.Seen:
         return signs.read(os.pread(self._file, signs.BYTES, 0))
+
+    def _used(self) -> Used:
+        """Return what it has used, without the stacks that it has written when it was asked for them."""
+        used = _used(self._pid)
+        return used._replace(moved_bytes=used.moved_bytes - os.fstat(self._file).st_size)
 
     def _send(self, pid: int, number: int, kill: Callable[[int, int], None] = os.kill) -> None:
         """Send a signal, if `pid` is of this rank: what a page says is the program's to write."""

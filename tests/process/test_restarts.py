@@ -14,7 +14,7 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.launching import limit, start, watch
-from lb_mpi.launching.host import MOVED_BYTES, SHARE, Quiet, Used, _used
+from lb_mpi.launching.host import MOVED_BYTES, SHARE, Quiet, Rank, Used, _used
 from lb_mpi.launching.program import children
 from lb_mpi.record import launches
 from tests.process.lab import ROOT, Lab, gone, mpi_library, script, until
@@ -319,6 +319,32 @@ def test_who_turns_computes_or_may_wait_goes_on() -> None:
     assert progress.quiet_s(105.0, seen(2), read) == 0.0
     assert progress.quiet_s(115.0, seen(2), read) == 10.0
     assert progress.quiet_s(116.0, seen(2), read._replace(on_disk=True)) == 0.0
+
+
+def test_who_gives_its_stack_has_not_gone_on(tmp_path: Path) -> None:
+    file = os.memfd_create(signs.NAME)
+    os.ftruncate(file, signs.BYTES)
+    program = """
+import time
+from lb_mpi import signs
+def deep(n):
+    if n:
+        deep(n - 1)
+    print(flush=True)
+    time.sleep(60)
+signs.attend()
+deep(90)
+"""
+    (tmp_path / "program.py").write_text(program)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), signs.VARIABLE: f"/proc/{os.getpid()}/fd/{file}"}
+    with started(["sh", "-c", '"$@"; true', "sh", sys.executable, str(tmp_path / "program.py")], env=env) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        rank = Rank("0", process.pid, file)
+        before = rank._used().moved_bytes
+        assert len(rank.stack(wake=False)) > MOVED_BYTES
+        assert abs(rank._used().moved_bytes - before) < MOVED_BYTES
+        os.kill(rank._seen().stack_pid, signal.SIGKILL)
 
 
 def test_what_a_program_reads_and_writes_is_seen() -> None:
