@@ -1,4 +1,4 @@
-"""What to do when a run has come to its end: is it over, or started again, on which hosts, and why, in words.   (pure)
+"""Decide what to do when a run has ended: whether to start it again, on which hosts, and why, in words.   (pure)
 
 The law
 -------
@@ -42,7 +42,7 @@ SETTLE_S = 1.0
 
 
 class How(Enum):
-    """How a run has ended."""
+    """The ways in which a run can end."""
 
     DONE = "done"
     STOPPED = "stopped"
@@ -53,7 +53,7 @@ class How(Enum):
 
 
 class Outcome(NamedTuple):
-    """What is known of a run that has ended."""
+    """A run that has ended, as far as it is known."""
 
     code: int  # of mpiexec, 0 to 255
     ends: Sequence[tuple[float, End]] = ()  # of ranks, with the seconds after the start when they were told
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What is to be done."""
+    """The decision after a run."""
 
     again: bool
     code: int  # the exit code, when it's over
@@ -129,7 +129,7 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> Decision:
 
 
 class Place(NamedTuple):
-    """Where a program is started again."""
+    """The ranks of a program that is started again."""
 
     ranks: list[int]  # (n,) the host of each, by its number in the list; empty: nowhere
     words: list[str]  # what is not as it was
