@@ -4,7 +4,7 @@ The caller's loop, on MPI (`lb_mpi.mpi.rows.balancer`) and on a virtual clock (`
 
     round = course.begin(n, mark)
     the loop of an actor (`lb_mpi.virtual`)
-      in it, with LEARNED: told = course.learn(learned, ...)   # goes to the root with the rest of a Report
+      in it, with LEARNED: told = course.learn(learned, ...)   # goes to the root with the rest of a RankReport
     course.hear(verdict of the root)
     if verdict.decision.act:
         course.follow(plan)                             # None: all rows stay at home from now on
@@ -34,7 +34,7 @@ HANDLING = 0.03  # of the time of rows at home may go into handling their blocks
 
 
 class Told(NamedTuple):
-    """What one rank has learned from a round."""
+    """The findings of one rank from a round."""
 
     work: float = math.nan  # of its rows, in units of work; NaN: not known
     helped: float = 0.0  # work of its rows that others did beyond the plan, less what it did so for others
@@ -43,14 +43,14 @@ class Told(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """What blocks at home took in the last round; 0: not known."""
+    """The seconds that blocks at home took in the last round; 0: not known."""
 
     row_s: float = 0.0  # a row, with all that goes with it
     handling_s: float = 0.0  # a block, beside being computed
 
 
 class Ranks(NamedTuple):
-    """What is known of all ranks, the same on all of them; see `reports.Verdict`."""
+    """The figures of all ranks, the same on all of them; see `reports.Verdict`."""
 
     worth: Floats  # (P,) of a tick of each, in units of work
     speeds: Floats  # (P,) units of work per second

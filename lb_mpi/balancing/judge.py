@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from lb_mpi.balancing.estimate import Observation, Worths, smooth
 from lb_mpi.balancing.migrate import ROWS, Plan, plan_of
-from lb_mpi.balancing.trigger import Decision, Reason, Trigger
+from lb_mpi.balancing.trigger import BalanceReason, Decision, Trigger
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import imbalance
 
@@ -60,8 +60,8 @@ _VERDICT = [
 Records = NDArray[np.void]
 
 
-class Report(NamedTuple):
-    """What one rank tells after a round."""
+class RankReport(NamedTuple):
+    """The report of one rank after a round."""
 
     failed: bool  # the user's function or rows are no good on this rank
     mark: int  # of what the rows look like
@@ -77,7 +77,7 @@ class Report(NamedTuple):
     told: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks; the heaviest are told
 
     def fields(self) -> tuple[Any, ...]:
-        """As a tuple for an array of dtype REPORT."""
+        """Return a tuple for an array of dtype REPORT."""
         told = sorted(self.told, key=lambda seen: -seen.weight)[:N_TOLD]
         return *self[:-1], len(told), [*told, *_UNTOLD[len(told) :]]
 
@@ -85,8 +85,8 @@ class Report(NamedTuple):
 _UNTOLD: list[tuple[Any, ...]] = [(0, 0.0, 0.0)] * N_TOLD
 
 
-class Problem(IntEnum):
-    """Why a round has come to nothing."""
+class RoundProblem(IntEnum):
+    """The reason why a round has come to nothing."""
 
     NONE = 0
     FAILED = 1  # a rank has failed
@@ -95,9 +95,9 @@ class Problem(IntEnum):
 
 
 class Verdict(NamedTuple):
-    """What all ranks are told."""
+    """The root's answer to all ranks."""
 
-    problem: Problem
+    problem: RoundProblem
     decision: Decision
     imbalance_before: float  # with all rows at home; NaN: not known
     imbalance_after: float  # as it was in this round
@@ -147,7 +147,7 @@ def verdict_of(record: Records) -> Verdict:
     vectors = (np.array(record[name][0]) for name in ("worth", "speeds", "late"))
     n = int(record["n_transfers"][0]) - 1
     plan = None if n < 0 or left_out(record) else plan_of(record["transfers"][0, :, :n].copy())
-    verdict = Verdict(Problem(problem), Decision(Reason(reason), gain_s), *rest, *vectors)
+    verdict = Verdict(RoundProblem(problem), Decision(BalanceReason(reason), gain_s), *rest, *vectors)
     return verdict._replace(plan=plan)
 
 
@@ -189,15 +189,16 @@ class Judge:
 
     def hear(self, reports: Records) -> Verdict:
         """Judge the (P,) reports of a round (see `lb_mpi.balancing.judge`)."""
-        problem = Problem.NONE
+        problem = RoundProblem.NONE
         if reports["failed"].any():
-            problem = Problem.FAILED
+            problem = RoundProblem.FAILED
         elif (reports["mark"] != reports["mark"][0]).any():
-            problem = Problem.DIFFER
+            problem = RoundProblem.DIFFER
         if problem:
             self.forget()
             self._rounds = 0
-            return Verdict(problem, Decision(Reason.UNMEASURED), 0.0, 0.0, 0, 0, False, self.worth, self.speeds, self.late)
+            nothing = Decision(BalanceReason.UNMEASURED)
+            return Verdict(problem, nothing, 0.0, 0.0, 0, 0, False, self.worth, self.speeds, self.late)
         worth_before = self.worth
         self._learn(reports)
         done = np.maximum(reports["ticks"] * self.worth + reports["helped"], 0.0)  # as planned
@@ -208,7 +209,7 @@ class Judge:
         moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
         compare = bool((reports["results"] != reports["results"][0]).any())
         plan = None
-        if self.planner is not None and decision.act and decision.reason is not Reason.HOME:
+        if self.planner is not None and decision.act and decision.reason is not BalanceReason.HOME:
             # A rank's work was told in units of before, most of it by what its own ticks were worth then.
             plan = self.planner(reports["work"] * (self.worth / worth_before) + self.late, self.speeds)
         return Verdict(problem, decision, before, after, *moved, compare, self.worth, self.speeds, self.late, plan)
@@ -233,7 +234,7 @@ class Judge:
 
     def _decide(self, work: Floats, done: Floats, spent_s: float) -> Decision:
         if len(work) == 1:
-            return Decision(Reason.ALONE)
+            return Decision(BalanceReason.ALONE)
         self._rounds = 0 if np.isnan(work).any() else self._rounds + 1
         auto = self.trigger.when == "auto"
         if self._rounds < 1 + auto:
@@ -251,7 +252,7 @@ class Judge:
         if self.lending and auto:
             at_home_s = float(((work + self.late) / self.speeds).max())
             if at_home_s < now_s + self._moving_s:
-                return Decision(Reason.HOME, now_s + self._moving_s - at_home_s)
+                return Decision(BalanceReason.HOME, now_s + self._moving_s - at_home_s)
         moving_s = 0.0 if self.lending else self._moving_s
         return self.trigger.decide(_imbalance(done, self.speeds), now_s, balanced_s, moving_s)
 

@@ -83,7 +83,7 @@ def plan_of(table: Floats) -> Plan:
 
 
 class Picked(NamedTuple):
-    """What one rank sends."""
+    """The items that one rank sends."""
 
     items: list[Ints]  # for each transfer of the rank, in the order of its plan: indices of items, ascending
     unsent: float  # planned work that rounding keeps here; negative: sent beyond the plan
@@ -184,7 +184,7 @@ def pick(costs: ArrayLike, transfers: Plan) -> Picked:
 
 
 def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], float]:
-    """Which of the descending costs to take, each one in turn that still fits into the amount; and their sum."""
+    """Choose from the descending costs, in turn, each one that still fits into the amount; (n,) chosen, and their sum."""
     taken = np.zeros(len(costs), dtype=np.bool_)
     sums = np.concatenate([[0.0], np.cumsum(costs)])
     sent, begin = 0.0, 0

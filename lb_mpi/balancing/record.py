@@ -1,4 +1,4 @@
-"""What calls of the Balancer did, and why: as tables, and as a carrier records it of one rank.   (pure)"""
+"""Calls of the Balancer, what they did and why: as tables, and as a carrier records them on one rank.   (pure)"""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def percent(value: float) -> str:
 
 
 class Loans:
-    """What this rank lends, and its calls; `worlds[r]` is the rank in COMM_WORLD of rank r."""
+    """The rows that this rank lends, and its calls; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds
@@ -151,7 +151,7 @@ class Loans:
 
     @property
     def ended(self) -> float:
-        """When the last call of map_rows ended; NaN: there was none."""
+        """The time at which the last call of map_rows ended; NaN: there was none."""
         return math.nan if self.last is None else self.last.ended
 
     def use(self, graph: Graph, rank: int, settings: Mapping[str, Any]) -> None:

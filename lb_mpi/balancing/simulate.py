@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.judge import REPORT, Judge, Report, Verdict, end_s
+from lb_mpi.balancing.judge import REPORT, Judge, RankReport, Verdict, end_s
 from lb_mpi.balancing.migrate import STALE, Direct, plan
 from lb_mpi.balancing.record import Loans
-from lb_mpi.balancing.round import Arrival, Computed, Job, Kind, Learned, Message, Round, Rowset, Send, count
-from lb_mpi.balancing.trigger import Reason, Trigger, When
+from lb_mpi.balancing.round import Arrival, Computed, Job, Learned, Round, RoundKind, RoundMessage, Rowset, Send, count
+from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.diffusion.diffusion import MAX_STEPS, Diffusion
@@ -49,7 +49,7 @@ class Times(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What one call took; seconds are virtual."""
+    """Time and traffic of one call; seconds are virtual."""
 
     seconds: float  # until all ranks are through, and have agreed on what comes next
     bound_s: float  # work / sum of the speeds, or later where ranks come late
@@ -68,7 +68,7 @@ HEADER_BYTES = 64  # of a message
 MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
 
 
-class World(Virtual[Message, Job]):
+class World(Virtual[RoundMessage, Job]):
     """All ranks of one round, and what is under way between them; the gather and the broadcast at its end go on a tree."""
 
     def __init__(
@@ -118,21 +118,21 @@ class World(Virtual[Message, Job]):
         """Ticks are seconds; the payload is how many rows there are."""
         return Computed(self._took_s[rank], self._took_s[rank], count(job.rows))
 
-    def n_bytes(self, message: Message) -> int:
+    def n_bytes(self, message: RoundMessage) -> int:
         """A header, and the rows."""
-        n = message.payload if message.kind is Kind.DONE else count(message.rows) if message.rows is not None else 0
+        n = message.payload if message.kind is RoundKind.DONE else count(message.rows) if message.rows is not None else 0
         return HEADER_BYTES + n * self.row_bytes
 
-    def post(self, source: int, destination: int, message: Message, at: float | None = None) -> None:
+    def post(self, source: int, destination: int, message: RoundMessage, at: float | None = None) -> None:
         """Send a message; what all ranks tell the root, and its answer, are a gather and a broadcast."""
-        if message.kind is not Kind.LEARNED:
+        if message.kind is not RoundKind.LEARNED:
             super().post(source, destination, message, at)
             return
         self._on_learned(source, message.payload)
         self._n_told += 1
         for rank in range(len(self.rounds)) if self._n_told == len(self.rounds) else ():
             at = self.now + 2 * collective_s(self.network, len(self.rounds))
-            self.deliver(destination, rank, Message(Kind.OVER), at)
+            self.deliver(destination, rank, RoundMessage(RoundKind.OVER), at)
 
 
 def collective_s(network: Network, size: int) -> float:
@@ -228,17 +228,18 @@ class Cluster:
         )
 
     def _report(self, rank: int, learned: Learned, world: World, busy: Floats, began_s: float) -> tuple[Any, ...]:
-        """What a rank tells; `busy`: seconds, ticks."""
+        """The report of a rank; `busy`: seconds, ticks."""
         busy_s, ticks = busy.tolist()
         handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.times.blocks[rank]))
         told = self.told[rank] = self.courses[rank].learn(learned, busy_s, ticks, handling_s)
         rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.row_bytes
-        return Report(False, 0, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen).fields()
+        report = RankReport(False, 0, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
+        return report.fields()
 
     def _rebalance(self, verdict: Verdict) -> float:
         """Another distribution for the calls to come; the seconds that finding it takes, beside what a call ends with."""
         made, steps = verdict.plan, 0
-        if made is None and verdict.decision.reason is not Reason.HOME:
+        if made is None and verdict.decision.reason is not BalanceReason.HOME:
             if float(np.abs(self.judge.speeds / self.setup.speeds - 1.0).max()) > STALE:
                 self.setup = prepare(self.graph, self.judge.speeds, self.setup.scheme)
             loads = [course.work for course in self.courses]
@@ -256,7 +257,7 @@ class Cluster:
 
 
 class _Clock:
-    """How long jobs take."""
+    """The seconds that jobs take."""
 
     def __init__(self, costs: Sequence[Floats], speeds: Floats, noise: float, rng: random.Random) -> None:
         self._sums = [np.concatenate([[0.0], np.cumsum(mine)]) for mine in costs]
@@ -310,7 +311,7 @@ def simulate(cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int,
     return done
 
 
-class Rows:
+class SimulatedRows:
     """Records calls of a `Cluster` of `size` ranks that was made with world_class=this.world; `called` after each."""
 
     def __init__(self, size: int) -> None:
@@ -357,12 +358,12 @@ class Rows:
 class _World(World):
     """One call, of which phases and loans are recorded."""
 
-    rows: Rows
+    rows: SimulatedRows
     done: list[int]  # rows that each rank has computed
 
     def arrive(self, rank: int, number: int) -> bool:
         source, _, message = self.under_way[number]
-        if message.kind is Kind.DONE:
+        if message.kind is RoundKind.DONE:
             self.rows.loans[rank].back(source, self.rows.now + self.now, message.payload * self.row_bytes)
         return super().arrive(rank, number)
 
@@ -372,7 +373,7 @@ class _World(World):
 
     def turned(self, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
         for destination, message in sends:
-            if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None:
+            if message.kind in (RoundKind.PLANNED, RoundKind.HELP) and message.rows is not None:
                 n = count(message.rows)
                 self.rows.loans[rank].lent(destination, self.rows.now + self.now, n, n * self.row_bytes)
         job = self.rounds[rank].job

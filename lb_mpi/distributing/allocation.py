@@ -256,7 +256,7 @@ def _check(
 
 
 def _length(values: Any) -> int | None:
-    """How many numbers there are; None: one for all nodes."""
+    """The number of values; None: one for all nodes."""
     try:
         return len(values)
     except TypeError:

@@ -144,7 +144,7 @@ class _Options(NamedTuple):
         return _Wants(unknown and self.speeds is None, unknown and self.unit_s is not None)
 
     def costs(self) -> Machine | None:
-        """What work and messages cost; None if that is not known."""
+        """The costs of work and messages; None if they are not known."""
         if self.machine is None or self.unit_s is None:
             return None
         speeds = check_speeds(self.machine.speeds if self.speeds is None else self.speeds, len(self.hosts))

@@ -21,7 +21,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from lb_mpi.distributing.allocation import Allocation
-from lb_mpi.distributing.halo import Part
+from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.mpi.common.collective import duplicate, wait
@@ -78,7 +78,7 @@ class HaloPlan:
     def __init__(
         self,
         comm: MPI.Intracomm,
-        part: Part,
+        part: GraphPart,
         worth: Worth,
         allocation: Allocation | None = None,
         parts: Ints | None = None,

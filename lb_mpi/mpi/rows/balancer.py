@@ -12,11 +12,11 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.judge import REPORT, Judge, Problem, Report, Verdict, left_out, verdict_dtype, verdict_of
+from lb_mpi.balancing.judge import REPORT, Judge, RankReport, RoundProblem, Verdict, left_out, verdict_dtype, verdict_of
 from lb_mpi.balancing.migrate import ROWS, plan_of
 from lb_mpi.balancing.record import Balanced, History, Loans, Shares, shares
 from lb_mpi.balancing.round import Learned
-from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
+from lb_mpi.balancing.trigger import BalanceReason, Trigger, When, check_when
 from lb_mpi.checks import function as check_function
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import AUTO, prepare
@@ -50,7 +50,7 @@ class Hearing:
         self._error: Exception | None = None
         self.judging_s = 0.0  # on the root
 
-    def tell(self, report: Report) -> None:
+    def tell(self, report: RankReport) -> None:
         """Send this rank's report on its way."""
         self._mine = np.array([report.fields()], dtype=REPORT)
         self._gathered = self._comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
@@ -71,7 +71,7 @@ class Hearing:
     def verdict(self) -> Verdict:
         """Collective, when it has come: what was decided.  What was raised on the root, all raise."""
         verdict = self._verdict or verdict_of(self._answer)
-        if verdict.problem is Problem.JUDGE:
+        if verdict.problem is RoundProblem.JUDGE:
             raise_together(self._comm, self._error)
         if n := left_out(self._answer):
             table = verdict.plan.table() if verdict.plan is not None else np.empty((ROWS, n))
@@ -86,7 +86,7 @@ class Hearing:
             self._answer = self._verdict.record(self._room)
         except Exception as caught:  # the others wait for a verdict
             self._error = caught
-            self._answer["verdict"]["problem"] = Problem.JUDGE
+            self._answer["verdict"]["problem"] = RoundProblem.JUDGE
             self._verdict = verdict_of(self._answer)
 
 
@@ -165,7 +165,7 @@ class Balancer:
 
     @property
     def last(self) -> Balanced | None:
-        """What the last call did, and why; None before the first."""
+        """The record of the last call, with its reason; None before the first."""
         return self.history[-1] if len(self.history) else None
 
     @property
@@ -324,7 +324,7 @@ class Balancer:
             told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
         mark, n_bytes = mine.spec.mark if mine is not None else 0, lending.bytes_moved
         results = lending.results.mark if lending.results is not None else 0
-        report = Report(
+        report = RankReport(
             learned.failed, mark, results, told.work, measured.occupied_s, measured.ticks, lending.spent_s,
             learned.rows_lent, n_bytes, told.helped, began_s, told.seen,
         )  # fmt: skip
@@ -387,7 +387,7 @@ class Balancer:
 
     def _rebalance(self, verdict: Verdict) -> int:
         """Another distribution for the calls to come; the number of steps."""
-        if verdict.decision.reason is Reason.HOME:
+        if verdict.decision.reason is BalanceReason.HOME:
             self._course.follow(None)
             return 0
         plan, steps = verdict.plan, 1  # the root alone has made it; or, by the other schemes, all make it together

@@ -253,7 +253,7 @@ class Diffuser:
 
 
 class _Stop(NamedTuple):
-    """When to stop."""
+    """The bounds at which to stop."""
 
     tolerance: float
     max_steps: int
@@ -308,7 +308,7 @@ def _number(value: object) -> float:
 _FAILED = -1.0
 
 
-class Planned(NamedTuple):
+class PlannedTransfers(NamedTuple):
     """Plan and steps, the same on all ranks."""
 
     plan: Plan
@@ -353,7 +353,7 @@ class Flows:
         """Tell all others that this rank can't go on; not collective.  Afterwards: only `close`."""
         self._diffuser.spread(error)
 
-    def plan(self, work: float, speeds: Floats) -> Planned:
+    def plan(self, work: float, speeds: Floats) -> PlannedTransfers:
         """Collective: from this rank's `work`, and the (P,) speeds, the same on all ranks."""
         loads = self._diffuser.gather(work)[:, 0].copy()
         setup = self._diffuser.prepare(speeds, STALE)
@@ -365,7 +365,7 @@ class Flows:
                 made = plan(self._graph, flow, loads, setup.speeds)
             except BaseException as caught:
                 error = caught
-        return Planned(self._tell(made, error), steps)
+        return PlannedTransfers(self._tell(made, error), steps)
 
     def _tell(self, made: Plan | None, error: BaseException | None) -> Plan:
         """The root's plan, or what was raised there, on all ranks: in one message, unless the plan is very long."""

@@ -16,7 +16,19 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.balancing.record import Loans
-from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Kind, Learned, Message, Round, Send, count, numbers
+from lb_mpi.balancing.round import (
+    ROOT,
+    Arrival,
+    Computed,
+    Job,
+    Learned,
+    Round,
+    RoundKind,
+    RoundMessage,
+    Send,
+    count,
+    numbers,
+)
 from lb_mpi.emulate import Varying, throttle
 from lb_mpi.mpi.common.carrier import Part, Spent
 from lb_mpi.mpi.common.failure import Failed, of_rows
@@ -39,7 +51,7 @@ from lb_mpi.record.events import Phase
 
 
 class Measured:
-    """What a rank did with rows."""
+    """Seconds and ticks that a rank spent on rows."""
 
     def __init__(self) -> None:
         self.occupied_s = 0.0  # computing, resting (emulated), and all that goes with it: copying, sending, messages
@@ -124,7 +136,7 @@ class Stopwatch:
         return self._measured.handling_s
 
     def tell(self) -> Measured:
-        """What was measured since this was asked the last time."""
+        """Return what was measured since this was asked the last time."""
         measured, self._measured = self._measured, Measured()
         return measured
 
@@ -230,13 +242,13 @@ class Lending(Part):
         self.results = Results(rows) if rows is not None else None
         self._loans, self._tell, self._heard = loans, tell, heard
         self._answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
-        self._learned: list[Message] = []  # to be told behind it
+        self._learned: list[RoundMessage] = []  # to be told behind it
         self.failed = failed
         self.spent_s = 0.0  # for packing, sending, and putting together
 
     @property
     def learned(self) -> Learned:
-        """What the round has told this rank."""
+        """The measurements of the round on this rank."""
         return self._round.learned
 
     @property
@@ -254,8 +266,8 @@ class Lending(Part):
         round = self._round
         arrived = [self._open(*parcel) for parcel in self._wire.take()]
         sends = round.turn(now, arrived)
-        self._learned += [message for _, message in sends if message.kind is Kind.LEARNED]
-        sends = [send for send in sends if send[1].kind is not Kind.LEARNED]
+        self._learned += [message for _, message in sends if message.kind is RoundKind.LEARNED]
+        sends = [send for send in sends if send[1].kind is not RoundKind.LEARNED]
         self._post(sends)
         active = bool(arrived or sends)
         if active:
@@ -264,7 +276,7 @@ class Lending(Part):
         if self._learned and not self._answer:
             self._tell(self._learned.pop().payload)
         if round.told and not self._learned and self._heard():
-            round.turn(now, [(ROOT, Message(Kind.OVER))])
+            round.turn(now, [(ROOT, RoundMessage(RoundKind.OVER))])
         return active
 
     def work(self, interrupts: Interrupts) -> bool:
@@ -308,11 +320,11 @@ class Lending(Part):
     def _open(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; results that it brings are put where they belong."""
         about = head(buffer)
-        message = Message(Kind(about.kind), slice(0, about.n), about.ticks, buffer)
+        message = RoundMessage(RoundKind(about.kind), slice(0, about.n), about.ticks, buffer)
         loan = self._round.away.get(source)
-        if loan is not None and message.kind is Kind.DONE:
+        if loan is not None and message.kind is RoundKind.DONE:
             self._loans.back(source, time.perf_counter(), buffer.nbytes)
-        if message.kind is Kind.DONE and loan is not None and self._rows is not None and self.results is not None:
+        if message.kind is RoundKind.DONE and loan is not None and self._rows is not None and self.results is not None:
             try:
                 self.results.receive(self._rows.of_units(loan.rows), buffer)
             except BaseException as caught:  # of the user's unpack
@@ -335,8 +347,8 @@ class Lending(Part):
                     n = count(self._rows.of_units(message.rows))
                     self._loans.lent(rank, time.perf_counter(), n, buffer.nbytes)
 
-    def _pack(self, message: Message) -> Buffer:
-        if message.kind is Kind.DONE:
+    def _pack(self, message: RoundMessage) -> Buffer:
+        if message.kind is RoundKind.DONE:
             buffer: Buffer = message.payload
             return buffer
         if message.rows is None or self._rows is None or not len(numbers(message.rows)):

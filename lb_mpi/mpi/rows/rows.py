@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.balancing.round import Kind, Rowset, numbers
+from lb_mpi.balancing.round import RoundKind, Rowset, numbers
 from lb_mpi.checks import show
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer
 
@@ -31,7 +31,7 @@ MOST_COLUMNS = 60
 
 
 class Head(NamedTuple):
-    """What a parcel says of itself."""
+    """The header of a parcel."""
 
     n: int  # rows
     kind: int  # the protocol's
@@ -41,7 +41,7 @@ class Head(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What rows look like: the same on all ranks, or nothing is sent."""
+    """The look of rows: the same on all ranks, or nothing is sent."""
 
     form: str  # "array", "tuple", "list" of arrays; "objects"
     dtypes: tuple[np.dtype[Any], ...]  # of the columns
@@ -205,7 +205,7 @@ def columns_of(buffer: Buffer, spec: Spec, unpack: Unpack | None) -> tuple[Any, 
 
 def parcel_of(block: tuple[Any, ...], spec: Spec, pack: Pack | None, ticks: float) -> Buffer:
     """A parcel of results."""
-    header = Head(len(block[0]), Kind.DONE, spec.mark, ticks)
+    header = Head(len(block[0]), RoundKind.DONE, spec.mark, ticks)
     if pack is not None:
         return _pack_objects([pack(item) for item in block[0]], header)
     buffer, views = _allocate(spec.dtypes, spec.shapes, header)
@@ -271,7 +271,7 @@ class Results:
             self.receive(index, buffer)
 
     def check(self, result: Any, n: int) -> tuple[Any, ...]:
-        """What the user's function returned for n rows, as columns; ValueError or TypeError for what is no such result."""
+        """The columns that the user's function returned for n rows; ValueError or TypeError for what is no such result."""
         if self._rows.pack is not None:
             if not isinstance(result, list) or len(result) != n:
                 raise ValueError(f"function returned {_describe(result)}: expected a list of {n} objects")
