@@ -81,14 +81,13 @@ def run_ranks(
     together = Together(graph.n)
 
     def run(rank: int) -> tuple[int, float, Floats]:
-        local = setup.local(rank)
-        assert np.array_equal(local.neighbours, graph.neighbours(rank))
-        one = RankDiffusion(local, loads[rank], mean[rank], lambda parts: together.gather(rank, parts).sum(axis=0))
+        neighbours = graph.neighbours(rank)
+        one = RankDiffusion(setup, rank, loads[rank], mean[rank], lambda parts: together.gather(rank, parts).sum(axis=0))
         steps, value = 0, one.value
         while not together.gather(rank, np.array(one.imbalance)).max() <= tolerance:
-            value = one.step(together.gather(rank, np.array(value))[local.neighbours])
+            value = one.step(together.gather(rank, np.array(value))[neighbours])
             steps += 1
-        return steps, one.time, one.flow(together.gather(rank, np.array(one.potential))[local.neighbours])
+        return steps, one.time, one.flow(together.gather(rank, np.array(one.potential))[neighbours])
 
     with ThreadPoolExecutor(graph.n) as pool:
         results = list(pool.map(run, range(graph.n)))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.balancing.estimate import Observation, Worths, smooth
-from lb_mpi.balancing.migrate import ROWS, Plan, plan_of
+from lb_mpi.balancing.migrate import Direct, Plan
 from lb_mpi.balancing.trigger import BalanceReason, Decision, Trigger
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import imbalance
@@ -46,7 +45,7 @@ REPORT = np.dtype(
         ("told", [("other", "<i4"), ("weight", "<f8"), ("log_ratio", "<f8")], (N_TOLD,)),
     ]
 )
-_VERDICT = [
+_VERDICT: list[Any] = [
     ("problem", "<i4"),
     ("reason", "<i4"),
     ("gain_s", "<f8"),
@@ -56,7 +55,6 @@ _VERDICT = [
     ("bytes", "<i8"),
     ("compare", "?"),
 ]
-
 Records = NDArray[np.void]
 
 
@@ -115,43 +113,25 @@ class Verdict(NamedTuple):
         lent = f"; {self.rows:,} rows were lent in this call" if self.rows else ""
         return self.decision.words + lent
 
-    def record(self, room: int = 0) -> Records:
-        """(1,) of the dtype that `verdict_dtype` gives; a plan of more than `room` transfers is left out."""
-        answer = np.zeros(1, dtype=verdict_dtype(len(self.worth), room))
-        numbers = (self.imbalance_before, self.imbalance_after, self.rows, self.bytes, self.compare)
-        answer["verdict"] = [(self.problem, *self.decision, *numbers)]
-        for name in ("worth", "speeds", "late"):
-            answer[name] = getattr(self, name)
-        answer["n_transfers"] = 0 if self.plan is None else 1 + len(self.plan.amounts)
-        if self.plan is not None and len(self.plan.amounts) <= room:
-            answer["transfers"][0, :, : len(self.plan.amounts)] = self.plan.table()
-        return answer
+    def record(self) -> Records:
+        """(1,) of the dtype that `verdict_dtype` gives, with the number of transfers for a plan."""
+        n_transfers = -1 if self.plan is None else len(self.plan.amounts)
+        fields = (self.problem, *self.decision, *self[2:-1], n_transfers)
+        return np.array([fields], dtype=verdict_dtype(len(self.worth)))
 
 
-def verdict_dtype(size: int, room: int = 0) -> np.dtype[Any]:
-    """Make the dtype of a Verdict for `size` ranks, and a plan of at most `room` transfers."""
-    each: Sequence[Any] = [(name, "<f8", (size,)) for name in ("worth", "speeds", "late")]
-    # Of transfers one more than there are: 0 is no plan.
-    return np.dtype([("verdict", _VERDICT), *each, ("n_transfers", "<i8"), ("transfers", "<f8", (ROWS, room))])
-
-
-def left_out(record: Records) -> int:
-    """Count the transfers of a plan for which there was no room: it travels by itself.  0: there is none such."""
-    n, room = int(record["n_transfers"][0]) - 1, record["transfers"].shape[2]
-    return n if n > room else 0
+def verdict_dtype(size: int) -> np.dtype[Any]:
+    """Make the dtype of a Verdict for `size` ranks, without its plan, which travels by itself; n_transfers -1: no plan."""
+    each = [(name, "<f8", (size,)) for name in ("worth", "speeds", "late")]
+    return np.dtype([*_VERDICT, *each, ("n_transfers", "<i8")])
 
 
 def verdict_of(record: Records) -> Verdict:
-    """Read what `Verdict.record` has made, without a plan that was left out."""
-    problem, reason, gain_s, *rest = record["verdict"][0].tolist()
-    vectors = (np.array(record[name][0]) for name in ("worth", "speeds", "late"))
-    n = int(record["n_transfers"][0]) - 1
-    plan = None if n < 0 or left_out(record) else plan_of(record["transfers"][0, :, :n].copy())
-    verdict = Verdict(RoundProblem(problem), Decision(BalanceReason(reason), gain_s), *rest, *vectors)
-    return verdict._replace(plan=plan)
+    """Read what `Verdict.record` has made, without its plan."""
+    problem, reason, gain_s, *rest, _ = record[0].item()
+    return Verdict(RoundProblem(problem), Decision(BalanceReason(reason), gain_s), *rest)
 
 
-Planner = Callable[[Floats, Floats], Plan]  # from the (P,) loads, at (P,) speeds
 USUAL = 5  # rounds of which the median seconds per tick is taken
 
 
@@ -161,7 +141,7 @@ class Judge:
     `planner` makes the plans where the root alone can; None: the ranks do so together.
     """
 
-    def __init__(self, size: int, trigger: Trigger, planner: Planner | None = None) -> None:
+    def __init__(self, size: int, trigger: Trigger, planner: Direct | None = None) -> None:
         self.trigger, self.planner = trigger, planner
         self.speeds = np.ones(size)
         self.late = np.zeros(size)  # work that a rank could have done before it came
@@ -211,7 +191,7 @@ class Judge:
         plan = None
         if self.planner is not None and decision.act and decision.reason is not BalanceReason.HOME:
             # A rank's work was told in units of before, most of it by what its own ticks were worth then.
-            plan = self.planner(reports["work"] * (self.worth / worth_before) + self.late, self.speeds)
+            plan = self.planner.plan(reports["work"] * (self.worth / worth_before) + self.late, self.speeds)
         return Verdict(problem, decision, before, after, *moved, compare, self.worth, self.speeds, self.late, plan)
 
     def _learn(self, reports: Records) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course, Told
 from lb_mpi.balancing.judge import REPORT, Judge, RankReport, Verdict, end_s
-from lb_mpi.balancing.migrate import STALE, Direct, plan
+from lb_mpi.balancing.migrate import Direct, is_stale, plan
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import Arrival, Computed, Job, Learned, Round, RoundKind, RoundMessage, Rowset, Send, count
 from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
@@ -175,7 +175,7 @@ class Cluster:
         self.row_bytes = integer("row_bytes", row_bytes, 0)
         self.handling = number("handling", handling, least=0.0)
         self.courses = [Course(rank, graph.n, graph.neighbours(rank).tolist()) for rank in range(graph.n)]
-        planner = Direct(graph).plan if chosen == "direct" else None
+        planner = Direct(graph) if chosen == "direct" else None
         self.judge = Judge(graph.n, Trigger(when, every, tolerance), planner)
         self.setup: Setup = prepare(graph, np.ones(graph.n), chosen)
         self._carried_s = np.zeros((2, graph.n))  # busy, and ticks of it, after it had told: for the next call's report
@@ -208,8 +208,8 @@ class Cluster:
         ends_s = world.run(late_s, on_learned=report)
         self._carried_s = np.array(world.times[:2]) - told_s
         verdict = self.judge.hear(reports)
-        for course in self.courses:
-            course.hear(verdict)
+        for course, round in zip(self.courses, rounds, strict=True):
+            course.hear(verdict, round.learned.late_ticks)
         seconds = float(ends_s.max())
         if verdict.decision.act:
             spent_s = self._rebalance(verdict)
@@ -240,7 +240,7 @@ class Cluster:
         """Another distribution for the calls to come; the seconds that finding it takes, beside what a call ends with."""
         made, steps = verdict.plan, 0
         if made is None and verdict.decision.reason is not BalanceReason.HOME:
-            if float(np.abs(self.judge.speeds / self.setup.speeds - 1.0).max()) > STALE:
+            if is_stale(self.setup, self.judge.speeds):
                 self.setup = prepare(self.graph, self.judge.speeds, self.setup.scheme)
             loads = [course.work for course in self.courses]
             diffusion = Diffusion(self.setup, loads)
@@ -316,7 +316,7 @@ class SimulatedRows:
 
     def __init__(self, size: int) -> None:
         self.records = [Record(0.0) for _ in range(size)]
-        self.loans = [Loans(record, list(range(size))) for record in self.records]
+        self.loans = [Loans(record, list(range(size)), rank) for rank, record in enumerate(self.records)]
         self.now = 0.0  # virtual seconds, when the call began that is under way
         self._world: _World | None = None
         self._used = False  # the settings are recorded
@@ -344,8 +344,8 @@ class SimulatedRows:
         speeds = cluster.speeds / cluster.speeds.mean()
         for rank, record in enumerate(self.records):
             record.enter(Phase.WAITING, self.now)
-            costs, worth = cluster.courses[rank].costs, cluster.courses[rank].ranks.worth
-            home_s = cluster.told[rank].took / float(cluster.courses[rank].ranks.speeds[rank])
+            costs, worth = cluster.courses[rank].costs, cluster.courses[rank].worth
+            home_s = cluster.told[rank].took / float(cluster.courses[rank].speeds[rank])
             home = 0 if costs is None else len(costs)
             if costs is not None and costs.known:
                 record.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]

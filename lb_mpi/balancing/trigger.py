@@ -106,9 +106,13 @@ class Trigger:
             self.trust = KEEP * self.trust + (1.0 - KEEP) * true
             self._expected = None
 
-    def decide(self, imbalance: float, now_s: float, balanced_s: float, moving_s: float = 0.0) -> Decision:
-        """From the imbalance as it is, the seconds of the slowest rank, those that perfect balance would take, and those
-        that moving rows is going to cost in each call more than now; one number may be NaN: not known yet.
+    def decide(
+        self, imbalance: float, now_s: float, balanced_s: float, moving_s: float = 0.0, cost_s: float | None = None
+    ) -> Decision:
+        """Decide from the imbalance as it is, the seconds of the slowest rank, those that perfect balance would take, and
+        those that moving rows is going to cost in each call more than now; one number may be NaN: not known yet.
+
+        `cost_s`: what the balancing costs; None: as much as the last one.
         """
         self._calls += 1
         self.trust += HOPE * (1.0 - self.trust)
@@ -124,7 +128,7 @@ class Trigger:
             return Decision(BalanceReason.BOUND if imbalance > self.when else BalanceReason.BELOW, gain_s)
         if imbalance <= self.tolerance:
             return Decision(BalanceReason.WITHIN, gain_s)
-        if gain_s + self._lost_s <= self.cost_s:
+        if gain_s + self._lost_s <= (self.cost_s if cost_s is None else cost_s):
             self._lost_s += gain_s
             return Decision(BalanceReason.NO_GAIN, gain_s)
         self._lost_s = 0.0

@@ -21,7 +21,6 @@ import lb_mpi
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import presence
 from lb_mpi.mpi.common.presence import MOST, Tag
-from lb_mpi.mpi.rows.diffuse import Diffuser, diffuse
 from lb_mpi.mpi.rows.process_graph import NeighbourExchange
 from tests.pile import Pile
 
@@ -90,12 +89,6 @@ def neighbours(comm: MPI.Intracomm, _folder: Path, method: str = "neighbourhood"
 
 
 @contextmanager
-def diffuser(comm: MPI.Intracomm, _folder: Path) -> Iterator[Diffuser]:
-    with Diffuser(comm, f"complete:{SIZE}") as opened:
-        yield opened
-
-
-@contextmanager
 def asking(comm: MPI.Intracomm, _folder: Path) -> Iterator[Any]:
     with lb_mpi.asked_to_stop(comm) as asked:
         yield asked
@@ -152,9 +145,6 @@ DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManag
     ),
     "save": ("lb_mpi.save", alone(lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[RANK], rows=ROWS[:1]))),
     "load": ("lb_mpi.load", alone(lambda comm, folder: lb_mpi.load(comm, folder))),
-    "diffuse": ("lb_mpi.diffuse", alone(lambda comm, _: diffuse(comm, f"complete:{SIZE}", RANK + 1.0, 1.0))),
-    "Diffuser()": ("Diffuser", alone(lambda comm, _: Diffuser(comm, f"complete:{SIZE}").close())),
-    "Diffuser.diffuse": ("lb_mpi.diffuse", within(diffuser, lambda one: one.diffuse(RANK + 1.0, 1.0))),
     "NeighbourExchange()": (
         "NeighbourExchange",
         alone(lambda comm, _: NeighbourExchange(comm, f"complete:{SIZE}").close()),

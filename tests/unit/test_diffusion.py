@@ -303,9 +303,9 @@ def test_bad_input() -> None:
     with pytest.raises(ValueError, match="max_steps"):
         balance(graph, loads, speeds, max_steps=-1)
     with pytest.raises(ValueError, match="expected one that has steps"):
-        RankDiffusion(prepare(graph, speeds, "direct").local(0), 1.0, 1.0)
+        RankDiffusion(prepare(graph, speeds, "direct"), 0, 1.0, 1.0)
     with pytest.raises(ValueError, match="total"):
-        RankDiffusion(prepare(graph, speeds, "cg").local(0), 1.0, 1.0)
+        RankDiffusion(prepare(graph, speeds, "cg"), 0, 1.0, 1.0)
     with pytest.raises(TypeError, match="graph of type int"):
         balance(5, loads, speeds)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at most 8000"):

@@ -55,7 +55,6 @@ class Measured:
 
     def __init__(self) -> None:
         self.occupied_s = 0.0  # computing, resting (emulated), and all that goes with it: copying, sending, messages
-        self.computing_s = 0.0  # of it, computing and resting
         self.ticks = 0.0
         self.called_s = 0.0  # in the function
         self.handled = 0  # blocks that came straight after another one, without any message
@@ -80,9 +79,8 @@ class Stopwatch:
     def __init__(self, emulated_speed: float | Varying) -> None:
         self.slow = throttle(emulated_speed, "emulated_speed")
         self.warm = False  # the first call of a function may compile it, and tells nothing about rows
-        self.computing_s = 0.0  # of this round, with what the first call took
-        self.rows = 0  # computed in this round
-        self._measured = Measured()
+        self.computing_s = 0.0  # of this round, with rests, and with what the first call took
+        self.measured = Measured()  # since it was told the last time
         self._handled_cpu_s = 0.0  # since the function returned, without rests
         self._handling_since: float | None = None  # CPU time; None: there were messages since the function returned
         self._begins = False  # a block: the next call is its first
@@ -90,7 +88,7 @@ class Stopwatch:
 
     def begin(self) -> None:
         """Begin a new round, in this thread."""
-        self.computing_s, self.rows = 0.0, 0
+        self.computing_s = 0.0
         self.disturbed()
         self._clocks.begin()
 
@@ -102,7 +100,7 @@ class Stopwatch:
         self.slow.charge(after.cpu_s - before.cpu_s)
         seconds = after.wall_s - before.wall_s
         self.computing_s += seconds
-        measured = self._measured
+        measured = self.measured
         if not self.warm:
             self.warm = True
             measured.occupied_s -= seconds
@@ -111,33 +109,22 @@ class Stopwatch:
             measured.handled += 1
             measured.handled_cpu_s += self._handled_cpu_s + before.cpu_s - self._handling_since
         ticks = own_s(before, after)
-        measured.computing_s += seconds
         measured.called_s += seconds
         measured.ticks += ticks
         self._begins, self._handled_cpu_s, self._handling_since = False, 0.0, after.cpu_s
         return result, ticks
 
-    def occupy(self, seconds: float) -> None:
-        """The rank was occupied with rows for so long, with computing and with all else that it takes."""
-        self._measured.occupied_s += seconds
-
-    def block(self, rows: int) -> None:
+    def block(self) -> None:
         """A block of rows is about to be computed."""
-        self.rows += rows
         self._begins = True
 
     def disturbed(self) -> None:
         """The rank has done something else than one block after the other."""
         self._handling_since = None
 
-    @property
-    def handling_s(self) -> float:
-        """Seconds that a block took beside being computed, so far; 0: not known."""
-        return self._measured.handling_s
-
     def tell(self) -> Measured:
         """Return what was measured since this was asked the last time."""
-        measured, self._measured = self._measured, Measured()
+        measured, self.measured = self.measured, Measured()
         return measured
 
     def rests(self, *, begins: bool) -> None:
@@ -151,9 +138,7 @@ class Stopwatch:
 
     def rested(self, seconds: float) -> None:
         """The rank has rested for so long, in which it has looked at its messages: all that is emulated computing."""
-        measured = self._measured
-        measured.occupied_s += seconds
-        measured.computing_s += seconds
+        self.measured.occupied_s += seconds
         self.computing_s += seconds
 
     def end(self) -> None:
@@ -165,55 +150,41 @@ _NUMBER = struct.Struct("<q")
 _AT = HEADER_BYTES - _NUMBER.size  # in the header of a parcel, behind what it says of its rows
 
 
-class Wire:
+class Wire(Parcels):
     """Parcels on `comm` (not the user's: a duplicate), from round to round.
 
-    A rank that has heard that a round is over may be in the next one before another has heard it.  So a parcel bears the
-    number of its round: what comes too early is kept, and what comes too late, which means nothing then, is dropped.
+    A rank that knows that a round is over may be in the next one before another knows it.  So a parcel bears the number of
+    its round: what comes too early is kept, and what comes too late, which means nothing then, is dropped.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self._parcels = Parcels(comm, Tag.LENDING)
-        self._number = 0
+        super().__init__(comm, Tag.LENDING)
+        self._round = 0
         self._early: list[tuple[int, Buffer]] = []
-        self._sent_before = 0
 
     def begin(self) -> None:
         """Begin the next round."""
-        self._number += 1
-        self._sent_before = self._parcels.sent_bytes
+        self._round += 1
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes that were sent in this round."""
-        return self._parcels.sent_bytes - self._sent_before
-
-    def send(self, rank: int, buffer: Buffer) -> None:
+    def post(self, rank: int, buffer: Buffer) -> None:
         """Start to send in this round; returns at once."""
-        _NUMBER.pack_into(buffer.data, _AT, self._number)
-        self._parcels.send(rank, Tag.LENDING, buffer)
+        _NUMBER.pack_into(buffer.data, _AT, self._round)
+        self.send(rank, Tag.LENDING, buffer)
 
-    def take(self) -> list[tuple[int, Buffer]]:
+    def arrived(self) -> list[tuple[int, Buffer]]:
         """Return what has arrived for this round, as (source, parcel), those of one source in their order."""
-        arrived = self._early + [(source, buffer) for source, _, buffer in self._parcels.take()]
-        self._early = []
-        if not arrived:
-            return arrived
-        mine = []
-        for source, buffer in arrived:
+        all_rounds = self._early + [(source, buffer) for source, _, buffer in self.take()]
+        self._early, mine = [], []
+        for source, buffer in all_rounds:
             (number,) = _NUMBER.unpack_from(buffer.data, _AT)
-            if number == self._number:
+            if number == self._round:
                 mine.append((source, buffer))
-            elif number > self._number:
+            elif number > self._round:
                 self._early.append((source, buffer))
         return mine
 
-    def drain(self) -> None:
-        """Collective, between rounds: receive and drop what is still under way."""
-        self._parcels.drain()
 
-
-VERDICT_S = 1.0  # who has left the block has had the verdict: it is on its way, and only if it doesn't come that matters
+VERDICT_S = 1.0  # after reporting, wait so much longer: the verdict may be on its way although another rank has left
 
 
 class Lending(Part):
@@ -240,6 +211,8 @@ class Lending(Part):
         self._round, self._function, self._rows, self._watch = round, function, rows, stopwatch
         self._wire, self._rank = wire, rank
         self.results = Results(rows) if rows is not None else None
+        self.n_computed = 0  # rows of this and of other ranks
+        self._sent_before = wire.sent_bytes
         self._loans, self._tell, self._heard = loans, tell, heard
         self._answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
         self._learned: list[RoundMessage] = []  # to be told behind it
@@ -247,14 +220,9 @@ class Lending(Part):
         self.spent_s = 0.0  # for packing, sending, and putting together
 
     @property
-    def learned(self) -> Learned:
-        """The measurements of the round on this rank."""
-        return self._round.learned
-
-    @property
     def bytes_moved(self) -> int:
-        """Bytes that this rank has sent."""
-        return self._wire.sent_bytes
+        """Bytes that this rank has sent in this round."""
+        return self._wire.sent_bytes - self._sent_before
 
     @property
     def over(self) -> bool:
@@ -264,7 +232,7 @@ class Lending(Part):
     def turn(self, now: float) -> bool:
         """Take in what has arrived, send what is to be sent; report, once, and see whether the root has answered."""
         round = self._round
-        arrived = [self._open(*parcel) for parcel in self._wire.take()]
+        arrived = [self._open(*parcel) for parcel in self._wire.arrived()]
         sends = round.turn(now, arrived)
         self._learned += [message for _, message in sends if message.kind is RoundKind.LEARNED]
         sends = [send for send in sends if send[1].kind is not RoundKind.LEARNED]
@@ -309,7 +277,7 @@ class Lending(Part):
         if how is Spent.RESTING:
             self._watch.rested(seconds)
         elif how is Spent.WORKING:
-            self._watch.occupy(seconds)
+            self._watch.measured.occupied_s += seconds
         else:
             self._watch.disturbed()
 
@@ -342,7 +310,7 @@ class Lending(Part):
             except BaseException as caught:  # of the user's pack
                 waiting.extend(self._fail(caught, f"packing rows for rank {rank}", rank))
             else:
-                self._wire.send(rank, buffer)
+                self._wire.post(rank, buffer)
                 if message.rows is not None and self._rows is not None:
                     n = count(self._rows.of_units(message.rows))
                     self._loans.lent(rank, time.perf_counter(), n, buffer.nbytes)
@@ -398,7 +366,7 @@ class Lending(Part):
         self._loans.record.enter(Phase.PACKING, computed)
         self.results.put(index, result)
         sends = self._round.done(job, Computed((computed - copied) / self._watch.slow.speed, ticks))
-        self._round.learned.handling_s = self._round.learned.handling_s or self._watch.handling_s
+        self._round.learned.handling_s = self._round.learned.handling_s or self._watch.measured.handling_s
         self.spent_s += copied - began + time.perf_counter() - computed
         return sends
 
@@ -407,7 +375,8 @@ class Lending(Part):
         assert self._rows is not None
         assert self.results is not None
         spec, results, total = self._rows.spec, [], 0.0
-        self._watch.block(len(block[0]))
+        self.n_computed += len(block[0])
+        self._watch.block()
         for part in in_blocks(block, spec.block_rows):
             with interrupts.allowed():
                 result, ticks = self._watch.call(self._function, (in_form(spec, part), *part[spec.n_home :]))

@@ -70,53 +70,52 @@ _NAME = "NeighbourExchange"
 
 
 class NeighbourExchange:
-    """Exchanges between neighbours in `graph`, vertex k of which is rank k of `comm`.
+    """Exchanges of one number between neighbours in `graph`, vertex k of which is rank k of `comm`.
 
         with NeighbourExchange(comm, graph) as exchange:
             theirs = exchange.exchange(mine)            # (deg,), in the order of graph.neighbours(comm.rank)
 
-    `graph` comes in any shape that `lb_mpi.as_graph` takes.  Collective, as is `close`.  Works on a communicator of its
-    own.  `method` is one of METHODS; `shape` is that of what
-    every rank tells, () for a number.
+    `graph` comes in any shape that `lb_mpi.as_graph` takes; `method` is one of METHODS.  Collective, as is `close`.  Works
+    on a communicator of its own.
 
     ValueError or TypeError on every rank when an argument is wrong on any, or not the same on all.  A rank that leaves the
-    `with` statement by an exception tells all others: `lb_mpi.Error` for who waits for it.
+    `with` statement by an exception tells all others: `lb_mpi.Error` on a rank that waits for it.
     """
 
-    def __init__(
-        self, comm: MPI.Intracomm, graph: Any, *, method: str = METHODS[0], shape: tuple[int, ...] = ()
-    ) -> None:
+    def __init__(self, comm: MPI.Intracomm, graph: Any, *, method: str = METHODS[0]) -> None:
         with call(_NAME):
             own = duplicate(comm)
             self.presence = presence_of(own)
             self.presence.name = self.presence.usual_call = _NAME
             try:
-                self.graph = agree(own, lambda: _check_exchange(graph, own.size, method))
-                agree_on(own, method=method, edges_of_graph=fingerprint(self.graph), shape=shape)
+                agree(own, lambda: choice("method", method, METHODS))
+                self.graph = agree(own, lambda: graph_of_ranks(graph, own.size))
+                agree_on(own, method=method, edges_of_graph=fingerprint(self.graph))
                 neighbours = self.graph.neighbours(own.rank).tolist()
-                self._mine, self._theirs = agree(own, lambda: (np.zeros(shape), np.zeros((len(neighbours), *shape))))
                 if method != "paper":  # all ranks are here
                     self.presence = adopt(own.Create_dist_graph_adjacent(neighbours, neighbours), own)
                     own.Free()
             except BaseException as error:
                 self.presence.leave(error)
                 raise
+        self._mine, self._theirs = np.zeros(()), np.zeros(len(neighbours))
         self._cell: Any = self._mine.data
-        self._put = self._put_array if shape else self._put_number
         self._seen = self._theirs.view()
         self._seen.flags.writeable = False
         self._request: MPI.Prequest | None = None
         self._run = self._paper(neighbours) if method == "paper" else self._neighbourhood()
 
-    def exchange(self, values: float | ArrayLike) -> Floats:
-        """Collective: tell all neighbours `values`, of the shape that was agreed on.
+    def exchange(self, value: float) -> Floats:
+        """Collective: send all neighbours `value`; (deg,) theirs, read-only, which the next exchange overwrites.
 
-        Returns theirs: a (deg, ...) array, read-only, which the next exchange overwrites.  TypeError or ValueError for
-        values that won't do; they are an `lb_mpi.Error` on the ranks that wait for this one.  After that: only `close`.
+        TypeError for what is no number; it is an `lb_mpi.Error` on the ranks that wait for this one.  Then: only `close`.
         """
         self.presence.check()
         try:
-            self._put(values)
+            try:
+                self._cell[()] = value  # the quickest way
+            except (TypeError, ValueError):
+                raise TypeError(f"values = {show(value)}: expected a number") from None
             self._run()
         except BaseException as error:
             self.presence.spread(error)
@@ -136,17 +135,6 @@ class NeighbourExchange:
         if error is not None:
             self.presence.spread(error)
         self.close()
-
-    def _put_number(self, value: float | ArrayLike) -> None:
-        try:
-            self._cell[()] = value  # the quickest way
-        except (TypeError, ValueError):
-            raise TypeError(f"values = {show(value)}: expected a number") from None
-
-    def _put_array(self, values: float | ArrayLike) -> None:
-        if np.shape(values) != self._mine.shape:
-            raise ValueError(f"values of shape {np.shape(values)}: expected {self._mine.shape}")
-        self._mine[...] = values
 
     def _neighbourhood(self) -> Callable[[], None]:
         """A collective over the communicator's own graph."""
@@ -187,11 +175,6 @@ class NeighbourExchange:
 def fingerprint(graph: Graph) -> int:
     """Sum up the edges of `graph` in a checksum, to compare it between ranks."""
     return zlib.crc32(graph.indices.tobytes(), zlib.crc32(graph.indptr.tobytes()))
-
-
-def _check_exchange(graph: object, size: int, method: object) -> Graph:
-    choice("method", method, METHODS)
-    return graph_of_ranks(graph, size)
 
 
 def reorder_ranks(
