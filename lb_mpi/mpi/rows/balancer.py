@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -11,11 +12,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.judge import REPORT, Judge, RankReport, RoundProblem, Verdict, verdict_dtype, verdict_of
-from lb_mpi.balancing.migrate import Plan
+from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.judge import Judge
 from lb_mpi.balancing.record import Balanced, History, Loans, Shares
-from lb_mpi.balancing.round import Learned
 from lb_mpi.balancing.trigger import BalanceReason, Trigger, When, check_when
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import function as check_function
@@ -28,59 +27,12 @@ from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, 
 from lb_mpi.mpi.common.failure import Failed, of_argument
 from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.rows.diffuse import Central, planner, spread_plan
-from lb_mpi.mpi.rows.lending import Lending, Stopwatch, Wire
+from lb_mpi.mpi.rows.diffuse import Central, planner
+from lb_mpi.mpi.rows.lending import Hearing, Lending, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import check_costs, migrate
 from lb_mpi.mpi.rows.process_graph import METHODS, fingerprint, process_graph
-from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Unpack, with_arguments
+from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Unpack
 from lb_mpi.record.events import Phase
-
-
-class Hearing:
-    """The reports of one call, and the verdict; `judge` is on the root only.  Collective: `tell`, once, and then `heard`
-    until it says so.
-    """
-
-    def __init__(self, comm: MPI.Intracomm, judge: Judge | None) -> None:
-        self._comm, self._judge = comm, judge
-        self._reports = np.empty(comm.size if judge is not None else 0, dtype=REPORT)
-        self._answer = np.zeros(1, dtype=verdict_dtype(comm.size))
-        self._gathered: MPI.Request | None = None
-        self._spread: MPI.Request | None = None
-        self._plan: Plan | None = None  # on the root
-        self._error: Exception | None = None
-        self.judging_s = 0.0  # on the root
-
-    def tell(self, report: RankReport) -> None:
-        """Send this rank's report on its way."""
-        self._mine = np.array([report.fields()], dtype=REPORT)
-        self._gathered = self._comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
-        if self._judge is None:
-            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
-
-    def heard(self) -> bool:
-        """See whether the verdict has come; the root gives it when it has all reports."""
-        assert self._gathered is not None
-        gathered = self._gathered.Test()
-        if self._judge is not None and self._spread is None and gathered:
-            began = time.perf_counter()
-            try:
-                verdict = self._judge.hear(self._reports)
-                self._answer, self._plan = verdict.record(), verdict.plan
-            except Exception as caught:  # the others wait for a verdict
-                self._error = caught
-                self._answer["problem"] = RoundProblem.JUDGE
-            self.judging_s = time.perf_counter() - began
-            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
-        return self._spread is not None and self._spread.Test() and gathered
-
-    def verdict(self) -> Verdict:
-        """Collective, when it has come: the decision, with the plan if there is one.  An error on the root, all raise."""
-        verdict = verdict_of(self._answer)
-        if verdict.problem is RoundProblem.JUDGE:
-            raise_together(self._comm, self._error)
-        n_transfers = int(self._answer["n_transfers"][0])
-        return verdict if n_transfers < 0 else verdict._replace(plan=spread_plan(self._comm, self._plan, n_transfers))
 
 
 class Balancer:
@@ -204,48 +156,34 @@ class Balancer:
         KeyboardInterrupt are raised again where they came from); ValueError or TypeError when the rows are no good on any,
         or differ.
         """
-        comm, course = self._open(), self._course
+        comm, course, watch = self._open(), self._course, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
-        mine: Rows | None = None
-        failed: Failed | None = None
+        mine, failed = _NO_ROWS, None
         try:
             check_function("function", function)
             mine = _rows(rows, more, pack, unpack, block_rows)
-            function = with_arguments(function, more, options)
         except Exception as caught:
             failed = of_argument(caught)
-        if mine is not None and not course.knows(mine.spec.mark):
-            self._watch.warm = False
+        if failed is None and not course.knows(mine.spec.mark):
+            watch.warm = False
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record):
-            self._watch.begin()
+            watch.begin()
             self._wire.begin()
-            warm = self._watch.warm
-            round = course.begin(mine.n_units, mine.spec.mark, warm=warm) if mine is not None else course.failed()
-            told = Told()
             hearing = Hearing(comm, self._judge)
-
-            def tell(learned: Learned) -> None:
-                nonlocal told
-                told = self._tell(lending, hearing, learned, mine, began_s)
-
-            lending = Lending(
-                self._wire, comm.rank, round, function, mine, self._watch, self._loans, failed, tell=tell,
-                heard=hearing.heard,
-            )  # fmt: skip
+            bound = functools.partial(function, **options) if options else function
+            lending = Lending(self._wire, course, bound, mine, watch, self._loans, hearing, began_s, failed)
             try:
-                Carrier(self._presence, self._loans.record, self._watch.slow).carry(lending, interrupts)
-                self._watch.end()
-                self._finish(lending, hearing, round.learned.late_ticks, mine)
+                Carrier(self._presence, self._loans.record, watch.slow).carry(lending, interrupts)
+                watch.end()
+                self._finish(lending, hearing, mine)
             except BaseException as error:
                 self._presence.spread(error)
                 if self._presence.failed:
                     self._presence.abandon(lending, hearing)
                 raise
-            ended = time.perf_counter()
-            n_rows = mine.n if mine is not None else 0, lending.n_computed
-            computing_s = self._watch.computing_s
-            self._loans.mapped(began, ended, self.history[-1], course, n_rows, computing_s, told.took)
-        return lending.results.value if lending.results is not None else None
+            ended, took, n_rows = time.perf_counter(), lending.told.took, (mine.n, lending.n_computed)
+            self._loans.mapped(began, ended, self.history[-1], course, n_rows, watch.computing_s, took)
+        return lending.results.value
 
     def migrate(
         self, rows: Any, costs: ArrayLike | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
@@ -309,27 +247,13 @@ class Balancer:
         self._presence.check()
         return self._presence.comm
 
-    def _tell(self, lending: Lending, hearing: Hearing, learned: Learned, mine: Rows | None, began_s: float) -> Told:
-        """Learn from a round, and report to the root what this rank has learned."""
-        measured, told = self._watch.tell(), Told()
-        if not learned.failed:
-            told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
-        mark, n_bytes = mine.spec.mark if mine is not None else 0, lending.bytes_moved
-        results = lending.results.mark if lending.results is not None else 0
-        report = RankReport(
-            learned.failed, mark, results, told.work, measured.occupied_s, measured.ticks, lending.spent_s,
-            learned.rows_lent, n_bytes, told.helped, began_s, told.seen,
-        )  # fmt: skip
-        hearing.tell(report)
-        return told
-
-    def _finish(self, lending: Lending, hearing: Hearing, late_ticks: float, mine: Rows | None) -> None:
+    def _finish(self, lending: Lending, hearing: Hearing, mine: Rows) -> None:
         """After a round: hear the verdict, and change the distribution if it says so."""
         course = self._course
         verdict, judging_s = hearing.verdict(), hearing.judging_s
-        course.hear(verdict, late_ticks)
+        course.hear(verdict, lending.round.learned.late_ticks)
         if verdict.problem:
-            self._raise(lending.failed, mine.spec.words if mine is not None else None)
+            self._raise(lending.failed, mine.spec.words)
         steps = 0
         if verdict.decision.act:
             began = time.perf_counter()
@@ -356,7 +280,7 @@ class Balancer:
                 predicted_gain_s=verdict.decision.gain_s,
             )
         )
-        if verdict.compare and lending.results is not None:
+        if verdict.compare:
             self._agree_on_results(lending.results)
 
     def _agree_on_results(self, results: Results) -> None:
@@ -370,7 +294,7 @@ class Balancer:
         if results.spec is None:
             results.look_like(expected)
 
-    def _raise(self, failed: Failed | None, words: str | None) -> NoReturn:
+    def _raise(self, failed: Failed | None, words: str) -> NoReturn:
         """Collective: raise what a rank has failed with on all ranks; or that their rows, in `words`, differ."""
         comm = self._presence.comm
         raise_together(comm, failed)
@@ -381,6 +305,9 @@ class Balancer:
                 wrong = TypeError(f"rows of rank {rank} are {theirs}: expected {everyone[0]}, as on rank 0")
                 break
         raise self._presence.together(wrong)
+
+_NO_ROWS = Rows(np.zeros(0))
+
 
 def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None) -> Rows:
     n = 0 if block_rows is None else integer("block_rows", block_rows, 1)

@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi.balancing.course import Course, Told
+from lb_mpi.balancing.judge import REPORT, Judge, RankReport, RoundProblem, Verdict, verdict_dtype, verdict_of
+from lb_mpi.balancing.migrate import Plan
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import (
     ROOT,
@@ -22,7 +25,6 @@ from lb_mpi.balancing.round import (
     Computed,
     Job,
     Learned,
-    Round,
     RoundKind,
     RoundMessage,
     Send,
@@ -31,21 +33,20 @@ from lb_mpi.balancing.round import (
 )
 from lb_mpi.emulate import Varying, throttle
 from lb_mpi.mpi.common.carrier import Part, Spent
+from lb_mpi.mpi.common.collective import raise_together
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Presence, Tag
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s
+from lb_mpi.mpi.rows.diffuse import spread_plan
 from lb_mpi.mpi.rows.rows import (
     HEADER_BYTES,
     Results,
     Rows,
     columns_of,
-    concatenate,
     empty_parcel,
     head,
     in_blocks,
-    in_form,
-    parcel_of,
 )
 from lb_mpi.record.events import Phase
 
@@ -184,54 +185,94 @@ class Wire(Parcels):
         return mine
 
 
+class Hearing:
+    """The reports of one call, and the verdict; `judge` is on the root only.  Collective: `tell`, once, and then `heard`
+    until it says so.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, judge: Judge | None) -> None:
+        self._comm, self._judge = comm, judge
+        self._reports = np.empty(comm.size if judge is not None else 0, dtype=REPORT)
+        self._answer = np.zeros(1, dtype=verdict_dtype(comm.size))
+        self._gathered: MPI.Request | None = None
+        self._spread: MPI.Request | None = None
+        self._plan: Plan | None = None  # on the root
+        self._error: Exception | None = None
+        self.judging_s = 0.0  # on the root
+
+    def tell(self, report: RankReport) -> None:
+        """Send this rank's report on its way."""
+        self._mine = np.array([report.fields()], dtype=REPORT)
+        self._gathered = self._comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
+        if self._judge is None:
+            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
+
+    def heard(self) -> bool:
+        """See whether the verdict has come; the root gives it when it has all reports."""
+        assert self._gathered is not None
+        gathered = self._gathered.Test()
+        if self._judge is not None and self._spread is None and gathered:
+            began = time.perf_counter()
+            try:
+                verdict = self._judge.hear(self._reports)
+                self._answer, self._plan = verdict.record(), verdict.plan
+            except Exception as caught:  # the others wait for a verdict
+                self._error = caught
+                self._answer["problem"] = RoundProblem.JUDGE
+            self.judging_s = time.perf_counter() - began
+            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
+        return self._spread is not None and self._spread.Test() and gathered
+
+    def verdict(self) -> Verdict:
+        """Collective, when it has come: the decision, with the plan if there is one.  An error on the root, all raise."""
+        verdict = verdict_of(self._answer)
+        if verdict.problem is RoundProblem.JUDGE:
+            raise_together(self._comm, self._error)
+        n_transfers = int(self._answer["n_transfers"][0])
+        return verdict if n_transfers < 0 else verdict._replace(plan=spread_plan(self._comm, self._plan, n_transfers))
+
+
 VERDICT_S = 1.0  # after reporting, wait so much longer: the verdict may be on its way although another rank has left
 
 
 class Lending(Part):
-    """Carries `round` of `rank` on `wire`; `rows` is None when they are no good, `failed` says why.
+    """Carries one round of `course` on `wire`.  With `failed` the rows are no good, and the round fails from the start.
 
-    `loans` is told of phases, and of what is lent.  `tell` sends what the round has taught this rank to the root, once;
-    `heard` says whether the root has answered.
+    `loans` records phases, and what is lent.  `began_s`: seconds since the last round.
     """
 
     def __init__(
         self,
         wire: Wire,
-        rank: int,
-        round: Round,
+        course: Course,
         function: Callable[..., Any],
-        rows: Rows | None,
+        rows: Rows,
         stopwatch: Stopwatch,
         loans: Loans,
-        failed: Failed | None = None,
-        *,
-        tell: Callable[[Learned], object],
-        heard: Callable[[], bool],
+        hearing: Hearing,
+        began_s: float,
+        failed: Failed | None,
     ) -> None:
-        self._round, self._function, self._rows, self._watch = round, function, rows, stopwatch
-        self._wire, self._rank = wire, rank
-        self.results = Results(rows) if rows is not None else None
+        self._wire, self._course, self._function, self._rows = wire, course, function, rows
+        self._watch, self._loans, self._hearing, self._began_s = stopwatch, loans, hearing, began_s
+        self.failed = failed
+        self.round = course.failed() if failed else course.begin(rows.n_units, rows.spec.mark, warm=stopwatch.warm)
+        self.results = Results(rows)
+        self.told = Told()
         self.n_computed = 0  # rows of this and of other ranks
         self._sent_before = wire.sent_bytes
-        self._loans, self._tell, self._heard = loans, tell, heard
         self._answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
         self._learned: list[RoundMessage] = []  # to be told behind it
-        self.failed = failed
         self.spent_s = 0.0  # for packing, sending, and putting together
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes that this rank has sent in this round."""
-        return self._wire.sent_bytes - self._sent_before
 
     @property
     def over(self) -> bool:
         """The round has come to its end, as it does on all ranks, whatever the user's functions do."""
-        return self._round.over
+        return self.round.over
 
     def turn(self, now: float) -> bool:
         """Take in what has arrived, send what is to be sent; report, once, and see whether the root has answered."""
-        round = self._round
+        round = self.round
         arrived = [self._open(*parcel) for parcel in self._wire.arrived()]
         sends = round.turn(now, arrived)
         self._learned += [message for _, message in sends if message.kind is RoundKind.LEARNED]
@@ -243,7 +284,7 @@ class Lending(Part):
             self.spent_s += time.perf_counter() - now
         if self._learned and not self._answer:
             self._tell(self._learned.pop().payload)
-        if round.told and not self._learned and self._heard():
+        if round.told and not self._learned and self._hearing.heard():
             round.turn(now, [(ROOT, RoundMessage(RoundKind.OVER))])
         return active
 
@@ -252,18 +293,18 @@ class Lending(Part):
         if self._answer:
             self._post(self._answer)
             self._answer = []
-        job = self._round.job
+        job = self.round.job
         if job is not None:
             self._answer = self._compute(job, interrupts)
         return job is not None
 
     def look(self, presence: Presence, waited_s: float) -> None:
         """See `Part`; once this rank has reported, the root's answer may be on its way although another rank has left."""
-        super().look(presence, waited_s - VERDICT_S * self._round.told)
+        super().look(presence, waited_s - VERDICT_S * self.round.told)
 
     def interrupted(self, interrupts: Interrupts, waited_s: float) -> None:
         """Ctrl-C fails the round; a rank that has reported waits a while for the root's answer, and raises it then."""
-        if self._round.told:
+        if self.round.told:
             if waited_s > PATIENCE_S:
                 interrupts.check()
             return
@@ -285,14 +326,25 @@ class Lending(Part):
         """See `Part`."""
         self._watch.rests(begins=begins)
 
+    def _tell(self, learned: Learned) -> None:
+        """Learn from the round, and report to the root what this rank has learned."""
+        measured = self._watch.tell()
+        if not learned.failed:
+            self.told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
+        n_bytes = self._wire.sent_bytes - self._sent_before
+        report = RankReport(
+            learned.failed, self._rows.spec.mark, self.results.mark, self.told.work, measured.occupied_s, measured.ticks,
+            self.spent_s, learned.rows_lent, n_bytes, self.told.helped, self._began_s, self.told.seen,
+        )  # fmt: skip
+        self._hearing.tell(report)
+
     def _open(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; results that it brings are put where they belong."""
         about = head(buffer)
         message = RoundMessage(RoundKind(about.kind), slice(0, about.n), about.ticks, buffer)
-        loan = self._round.away.get(source)
+        loan = self.round.away.get(source)
         if loan is not None and message.kind is RoundKind.DONE:
             self._loans.back(source, time.perf_counter(), buffer.nbytes)
-        if message.kind is RoundKind.DONE and loan is not None and self._rows is not None and self.results is not None:
             try:
                 self.results.receive(self._rows.of_units(loan.rows), buffer)
             except BaseException as caught:  # of the user's unpack
@@ -300,8 +352,6 @@ class Lending(Part):
         return source, message
 
     def _post(self, sends: Iterable[Send]) -> None:
-        if not sends:
-            return
         waiting = deque(sends)
         while waiting:
             rank, message = waiting.popleft()
@@ -311,7 +361,7 @@ class Lending(Part):
                 waiting.extend(self._fail(caught, f"packing rows for rank {rank}", rank))
             else:
                 self._wire.post(rank, buffer)
-                if message.rows is not None and self._rows is not None:
+                if message.rows is not None:
                     n = count(self._rows.of_units(message.rows))
                     self._loans.lent(rank, time.perf_counter(), n, buffer.nbytes)
 
@@ -319,73 +369,59 @@ class Lending(Part):
         if message.kind is RoundKind.DONE:
             buffer: Buffer = message.payload
             return buffer
-        if message.rows is None or self._rows is None or not len(numbers(message.rows)):
+        if message.rows is None or not count(message.rows):
             return empty_parcel(message.kind)
         return self._rows.parcel(self._rows.of_units(message.rows), kind=message.kind)
 
     def _compute(self, job: Job, interrupts: Interrupts) -> list[Send]:
         """Compute a job; what is to be sent then."""
-        foreign = job.owner != self._rank
+        rows, record, foreign = self._rows, self._loans.record, job.owner != self._course.rank
+        if foreign and head(job.payload).mark != rows.spec.mark:
+            return self.round.fail()  # the rows differ between ranks, as will be found out
+        index = job.rows if foreign else rows.of_units(job.rows)
+        began = copied = time.perf_counter()
         try:
-            return self._compute_foreign(job, interrupts) if foreign else self._compute_home(job, interrupts)
-        except BaseException as caught:
-            n = len(numbers(job.rows))
             if foreign:
-                return self._fail(caught, f"{n} rows lent by rank {job.owner}")
-            assert self._rows is not None
-            places = numbers(self._rows.of_units(job.rows))
+                record.enter(Phase.FOREIGN, began)
+                block = columns_of(job.payload, rows.spec, rows.unpack)
+            else:
+                record.enter(Phase.PACKING, began)
+                block = rows.block(index)
+                copied = time.perf_counter()
+                record.enter(Phase.OWN, copied)
+            result, ticks = self._call(block, interrupts)
+            computed = time.perf_counter()
+            record.enter(Phase.PACKING, computed)
+            parcel = None
+            if foreign:
+                parcel = self.results.parcel(result, ticks)
+            else:
+                self.results.put(index, result)
+        except BaseException as caught:
+            if foreign:
+                return self._fail(caught, f"{count(job.rows)} rows lent by rank {job.owner}")
+            places = numbers(index)
             return self._fail(caught, f"its rows {places[0]}..{places[-1]}")
-
-    def _compute_foreign(self, job: Job, interrupts: Interrupts) -> list[Send]:
-        if self._rows is None or head(job.payload).mark != self._rows.spec.mark:
-            return self._round.fail()  # the rows differ between ranks, as will be found out
-        began = time.perf_counter()
-        self._loans.record.enter(Phase.FOREIGN, began)
-        block = columns_of(job.payload, self._rows.spec, self._rows.unpack)
-        result, ticks = self._call(block, interrupts)
-        computed = time.perf_counter()
-        self._loans.record.enter(Phase.PACKING, computed)
-        assert self.results is not None
-        assert self.results.spec is not None
-        parcel = parcel_of(result, self.results.spec, self._rows.pack, ticks)
-        sends = self._round.done(job, Computed((computed - began) / self._watch.slow.speed, ticks, parcel))
-        self.spent_s += time.perf_counter() - computed
-        return sends
-
-    def _compute_home(self, job: Job, interrupts: Interrupts) -> list[Send]:
-        assert self._rows is not None
-        assert self.results is not None
-        began = time.perf_counter()
-        self._loans.record.enter(Phase.PACKING, began)
-        index = self._rows.of_units(job.rows)
-        block = self._rows.block(index)
-        copied = time.perf_counter()
-        self._loans.record.enter(Phase.OWN, copied)
-        result, ticks = self._call(block, interrupts)
-        computed = time.perf_counter()
-        self._loans.record.enter(Phase.PACKING, computed)
-        self.results.put(index, result)
-        sends = self._round.done(job, Computed((computed - copied) / self._watch.slow.speed, ticks))
-        self._round.learned.handling_s = self._round.learned.handling_s or self._watch.measured.handling_s
+        sends = self.round.done(job, Computed((computed - copied) / self._watch.slow.speed, ticks, parcel))
+        if not foreign:
+            learned = self.round.learned
+            learned.handling_s = learned.handling_s or self._watch.measured.handling_s
         self.spent_s += copied - began + time.perf_counter() - computed
         return sends
 
     def _call(self, block: tuple[Any, ...], interrupts: Interrupts) -> tuple[tuple[Any, ...], float]:
         """Call the user's function; its result as columns, and the ticks it took."""
-        assert self._rows is not None
-        assert self.results is not None
-        spec, results, total = self._rows.spec, [], 0.0
+        results, total = [], 0.0
         self.n_computed += len(block[0])
         self._watch.block()
-        for part in in_blocks(block, spec.block_rows):
+        for part in in_blocks(block, self._rows.spec.block_rows):
             with interrupts.allowed():
-                result, ticks = self._watch.call(self._function, (in_form(spec, part), *part[spec.n_home :]))
+                result, ticks = self._watch.call(self._function, self._rows.arguments(part))
             results.append(self.results.check(result, len(part[0])))
             total += ticks
-        assert self.results.spec is not None
-        return results[0] if len(results) == 1 else tuple(concatenate(self.results.spec, results)), total
+        return self.results.joined(results), total
 
     def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
         if self.failed is None:
-            self.failed = of_rows(error, self._rank, what)
-        return self._round.fail(error) + [send for borrower in unsent for send in self._round.take_back(borrower)]
+            self.failed = of_rows(error, self._course.rank, what)
+        return self.round.fail(error) + [send for borrower in unsent for send in self.round.take_back(borrower)]
