@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,34 +28,13 @@ from lb_mpi.metrics import imbalance
 
 N_TOLD = 4  # observations in one report; of more, the heaviest are told
 
-REPORT = np.dtype(
-    [
-        ("failed", "?"),
-        ("mark", "<u4"),
-        ("results", "<u4"),
-        ("work", "<f8"),
-        ("busy_s", "<f8"),
-        ("ticks", "<f8"),
-        ("spent_s", "<f8"),
-        ("rows", "<i8"),
-        ("bytes", "<i8"),
-        ("helped", "<f8"),
-        ("began_s", "<f8"),
-        ("n_told", "<i4"),
-        ("told", [("other", "<i4"), ("weight", "<f8"), ("log_ratio", "<f8")], (N_TOLD,)),
-    ]
-)
-_VERDICT: list[Any] = [
-    ("problem", "<i4"),
-    ("reason", "<i4"),
-    ("gain_s", "<f8"),
-    ("imbalance_before", "<f8"),
-    ("imbalance_after", "<f8"),
-    ("rows", "<i8"),
-    ("bytes", "<i8"),
-    ("compare", "?"),
-]
+_TYPES = {bool: "?", int: "<i8", float: "<f8"}  # of numbers in a message, by annotation
 Records = NDArray[np.void]
+
+
+def _columns(of: type) -> list[Any]:
+    """The numbers of a named tuple, as fields of a dtype."""
+    return [(name, _TYPES[kind]) for name, kind in get_type_hints(of).items() if kind in _TYPES]
 
 
 class RankReport(NamedTuple):
@@ -77,10 +56,10 @@ class RankReport(NamedTuple):
     def fields(self) -> tuple[Any, ...]:
         """Return a tuple for an array of dtype REPORT."""
         told = sorted(self.told, key=lambda seen: -seen.weight)[:N_TOLD]
-        return *self[:-1], len(told), [*told, *_UNTOLD[len(told) :]]
+        return *self[:-1], len(told), [*told, *[(0, 0.0, 0.0)] * (N_TOLD - len(told))]
 
 
-_UNTOLD: list[tuple[Any, ...]] = [(0, 0.0, 0.0)] * N_TOLD
+REPORT = np.dtype([*_columns(RankReport), ("n_told", "<i8"), ("told", _columns(Observation), (N_TOLD,))])
 
 
 class RoundProblem(IntEnum):
@@ -122,8 +101,9 @@ class Verdict(NamedTuple):
 
 def verdict_dtype(size: int) -> np.dtype[Any]:
     """Make the dtype of a Verdict for `size` ranks, without its plan, which travels by itself; n_transfers -1: no plan."""
+    first = [("problem", "<i8"), ("reason", "<i8"), ("gain_s", "<f8"), *_columns(Verdict)]
     each = [(name, "<f8", (size,)) for name in ("worth", "speeds", "late")]
-    return np.dtype([*_VERDICT, *each, ("n_transfers", "<i8")])
+    return np.dtype([*first, *each, ("n_transfers", "<i8")])
 
 
 def verdict_of(record: Records) -> Verdict:
