@@ -85,23 +85,17 @@ def distribute(
         tasks = agree(own, lambda: as_graph(graph) if on_root else None)
         hosts = tuple(allgather(own, MPI.Get_processor_name()))
         options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts, aim)
-        wants = bcast(own, agree(own, lambda: options.check(tasks.n) if tasks is not None else None), first)
-        if wants.speeds or wants.messages:
-            rounds = 5 if wants.speeds else 1
-            measured = measure(own, kernel, messages=wants.messages, rounds=rounds, emulated_speed=emulated_speed)
+        wanted = agree(own, lambda: options.check(tasks.n) if tasks is not None else None)
+        of_speeds, of_messages = bcast(own, wanted, first)
+        if of_speeds or of_messages:
+            rounds = 5 if of_speeds else 1
+            measured = measure(own, kernel, messages=of_messages, rounds=rounds, emulated_speed=emulated_speed)
             options = options._replace(machine=measured)
         decided = agree(own, lambda: None if tasks is None else _decide(tasks, options))
         worth, allocation = bcast(own, decided and (decided.worth, decided.allocation), first)
         piece = _scatter(own, decided and decided.pieces, first)
         part = agree(own, lambda: part_of(piece, own.rank))
         return HaloPlan(own, part, worth, allocation, decided and decided.owners, emulated_speed)
-
-
-class _Wants(NamedTuple):
-    """The quantities that have to be measured."""
-
-    speeds: bool
-    messages: bool
 
 
 class _Options(NamedTuple):
@@ -118,8 +112,8 @@ class _Options(NamedTuple):
     parts: ArrayLike | None
     aim: str
 
-    def check(self, n: int) -> _Wants:
-        """Check; return what has to be measured.  ValueError or TypeError, n vertices being given."""
+    def check(self, n: int) -> tuple[bool, bool]:
+        """Check, n vertices being given; return whether speeds and messages have to be measured."""
         choice("method", self.method, METHODS)
         choice("effort", self.effort, EFFORTS)
         choice("aim", self.aim, AIMS)
@@ -137,11 +131,11 @@ class _Options(NamedTuple):
             if self.aim != "cut":
                 given = "parts" if self.parts is not None else f"method = {self.method!r}"
                 raise ValueError(f"aim = {self.aim!r} with {given}: it decides alone")
-            return _Wants(False, False)
+            return False, False
         if self.aim == "time" and self.unit_s is None:
             raise ValueError("aim = 'time' without unit_s: expected the seconds of a unit of work on the fastest rank")
         unknown = self.machine is None
-        return _Wants(unknown and self.speeds is None, unknown and self.unit_s is not None)
+        return unknown and self.speeds is None, unknown and self.unit_s is not None
 
     def costs(self) -> Machine | None:
         """The costs of work and messages; None if they are not known."""
