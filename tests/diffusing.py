@@ -8,10 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from lb_mpi.diffusion import setup as spectral
-from lb_mpi.diffusion.diffusion import (
-    RankDiffusion,
-    prepare,
-)
+from lb_mpi.diffusion.diffusion import RankDiffusion
+from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Floats, Graph, parse
 
 

@@ -34,8 +34,6 @@ from scipy.sparse import csgraph
 
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import (
-    SCHEMES,
-    TAU_RULES,
     ConjugateGradient,
     DimensionExchange,
     Ends,
@@ -121,17 +119,6 @@ def _walk(start: int, leaving: dict[int, list[int]], to: dict[int, int], amount:
 
 
 # --- Steps, for a whole graph and for one rank ------------------------------------------------------------------------
-
-__all__ = [
-    "SCHEMES",
-    "TAU_RULES",
-    "Balance",
-    "Diffusion",
-    "RankDiffusion",
-    "Setup",
-    "balance",
-    "prepare",
-]
 
 MAX_STEPS = 10_000  # to a flow for the Balancer's rows: who needs more has taken the wrong scheme
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -163,16 +163,6 @@ Value = Any  # (P,) array over the vertices of a whole graph, or the float of on
 TotalOf = Callable[[Floats], Floats]  # sums of a (k,) array over all ranks; of a (k, P) array over its rows
 
 
-class Ends(Protocol):
-    """The ends of edges: of all edges of a graph, or of those at one rank."""
-
-    def flows(self, value: Value) -> Floats:
-        """tau_ij (value_i - value_j) per edge."""
-
-    def outflow(self, flows: Floats) -> Value:
-        """Work that flows out of each vertex, or of the rank."""
-
-
 class WholeGraph:
     """All edges: flows are (E,), positive from tail to head; values are (P,)."""
 
@@ -180,11 +170,13 @@ class WholeGraph:
         self._tails, self._heads = graph.edges()
         self._n, self._tau = graph.n, tau
 
-    def flows(self, value: Value) -> Floats:  # noqa: D102
+    def flows(self, value: Value) -> Floats:
+        """tau_ij (value_i - value_j) per edge."""
         difference: Floats = value[self._tails] - value[self._heads]
         return self._tau * difference
 
-    def outflow(self, flows: Floats) -> Value:  # noqa: D102
+    def outflow(self, flows: Floats) -> Value:
+        """Work that flows out of each vertex."""
         return np.bincount(self._tails, flows, self._n) - np.bincount(self._heads, flows, self._n)
 
 
@@ -196,13 +188,18 @@ class OneRank:
         self._tau = tau
         self._lower = (neighbours < rank).astype(np.int64)
 
-    def flows(self, value: Value) -> Floats:  # noqa: D102
+    def flows(self, value: Value) -> Floats:
+        """tau_ij (value_i - value_j) per edge."""
         difference: Floats = value - self.heard
         return self._tau * difference
 
-    def outflow(self, flows: Floats) -> Value:  # noqa: D102
+    def outflow(self, flows: Floats) -> Value:
+        """Work that flows out of the rank."""
         to_higher, to_lower = np.bincount(self._lower, flows, 2).tolist()  # added up in this order in WholeGraph, too
         return to_higher + to_lower
+
+
+Ends = WholeGraph | OneRank  # of all edges of a graph, or of those at one rank
 
 
 class Scheme:
@@ -352,16 +349,7 @@ def colour_edges(graph: Graph) -> Ints:
 
 # --- The set-up -------------------------------------------------------------------------------------------------------
 
-DEFAULT_TAU = {
-    "fos": "paper",
-    "sos": "paper",
-    "chebyshev": "paper",
-    "ops": "paper",
-    "cg": "uniform",
-    "dimension_exchange": "paper",
-    "direct": "uniform",
-}
-SCHEMES = tuple(DEFAULT_TAU)
+SCHEMES = ("fos", "sos", "chebyshev", "ops", "cg", "dimension_exchange", "direct")
 AUTO = "auto"  # the scheme that `usual_scheme` names
 MOST_DIRECT = 512  # ranks for which the root is asked; see docs/scale.md
 SHORT, LONG = 2, 8  # a graph is short up to SHORT log2 P hops from rank 0, long from P / LONG hops on
@@ -448,7 +436,8 @@ def chosen_scheme(graph: Graph, scheme: str) -> str:
 def tau_rule(scheme: str, tau: str | None) -> str:
     """The rule for tau, checked; None: the usual one of the scheme."""
     choice("scheme", scheme, SCHEMES)
-    return DEFAULT_TAU[scheme] if tau is None else choice("tau", tau, TAU_RULES)
+    usual = "uniform" if scheme in ("cg", "direct") else "paper"
+    return usual if tau is None else choice("tau", tau, TAU_RULES)
 
 
 def find_eigen(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Eigen:

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import lb_mpi
-from lb_mpi.diffusion.diffusion import SCHEMES
+from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.rows import balancer as balancer_module

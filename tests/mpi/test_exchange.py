@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi import metrics
-from lb_mpi.diffusion.diffusion import SCHEMES, Diffusion, balance, cancel_cycles, outflow, prepare
+from lb_mpi.diffusion.diffusion import Diffusion, balance, cancel_cycles, outflow
+from lb_mpi.diffusion.setup import SCHEMES, prepare
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.rows import diffuse as diffuse_module
 from lb_mpi.mpi.rows.diffuse import Diffused, Diffuser

@@ -8,8 +8,8 @@ import lb_mpi
 from lb_mpi.balancing import migrate as migrate_module
 from lb_mpi.balancing.migrate import ROWS, Plan, plan
 from lb_mpi.diffusion import setup as schemes_module
-from lb_mpi.diffusion.diffusion import SCHEMES, balance
-from lb_mpi.diffusion.setup import usual_scheme
+from lb_mpi.diffusion.diffusion import balance
+from lb_mpi.diffusion.setup import SCHEMES, usual_scheme
 from lb_mpi.graph import parse
 from lb_mpi.mpi.rows import diffuse as diffuse_module
 from lb_mpi.mpi.rows.diffuse import Central, Diffuser, planner

@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 
 from lb_mpi import metrics
 from lb_mpi.diffusion import setup as spectral
-from lb_mpi.diffusion.diffusion import (
-    SCHEMES,
-    TAU_RULES,
-    Balance,
-    Diffusion,
-    RankDiffusion,
-    balance,
-    cancel_cycles,
-    outflow,
-    prepare,
-)
+from lb_mpi.diffusion.diffusion import Balance, Diffusion, RankDiffusion, balance, cancel_cycles, outflow
+from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, prepare
 from lb_mpi.graph import Floats, Graph, parse
 from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
 

@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lb_mpi.diffusion import setup as spectral
-from lb_mpi.diffusion.diffusion import (
-    balance,
-    cancel_cycles,
-    outflow,
-)
+from lb_mpi.diffusion.diffusion import balance, cancel_cycles, outflow
 from lb_mpi.diffusion.setup import colour_edges
 from lb_mpi.graph import Floats, Graph, parse
 from tests.diffusing import acyclic, cases, paper_case

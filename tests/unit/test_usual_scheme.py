@@ -9,8 +9,8 @@ from lb_mpi.__main__ import main
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.round import PAUSE_S
 from lb_mpi.balancing.simulate import Cluster, World, row_costs, simulate
-from lb_mpi.diffusion.diffusion import balance, prepare
-from lb_mpi.diffusion.setup import chosen_scheme, usual_scheme
+from lb_mpi.diffusion.diffusion import balance
+from lb_mpi.diffusion.setup import chosen_scheme, prepare, usual_scheme
 from lb_mpi.graph import Graph, parse
 
 
