@@ -5,7 +5,7 @@ The caller's loop, on MPI (`lb_mpi.mpi.rows.balancer`) and on a virtual clock (`
     round = course.begin(n, mark)
     the loop of an actor (`lb_mpi.virtual`)
       in it, with LEARNED: told = course.learn(learned, ...)   # goes to the root with the rest of a RankReport
-    course.hear(verdict of the root)
+    course.hear(verdict of the root, round.learned.late_ticks)
     if verdict.decision.act:
         course.follow(plan)                             # None: all rows stay at home from now on
 

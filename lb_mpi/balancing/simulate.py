@@ -33,21 +33,6 @@ from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network, Virtual
 
 
-class Times(NamedTuple):
-    """(P,) what each rank did in a round."""
-
-    busy_s: Floats  # with jobs
-    ticks: Floats  # of it, their own
-    blocks: Floats  # jobs
-    handling_s: Floats  # that each job takes beside its own
-
-    def add(self, rank: int, seconds: float) -> None:
-        """One more job."""
-        self.busy_s[rank] += seconds + self.handling_s[rank]
-        self.ticks[rank] += seconds
-        self.blocks[rank] += 1
-
-
 class Call(NamedTuple):
     """Time and traffic of one call; seconds are virtual."""
 
@@ -76,16 +61,12 @@ class World(Virtual[RoundMessage, Job]):
     ) -> None:
         super().__init__(rounds, network, rng)
         self.rounds, self.row_bytes = rounds, row_bytes
-        self.times = Times(*np.zeros((4, len(rounds))))
+        # (P,) seconds with jobs, ticks among them, the number of jobs; and seconds of handling that each job adds
+        self.busy_s, self.ticks, self.blocks, self.handling_s = np.zeros((4, len(rounds)))
         self._seconds = seconds
         self._took_s = [0.0] * len(rounds)  # by the job in hand
         self._on_learned: Callable[[int, Learned], object] = lambda rank, learned: None
         self._n_told = 0
-
-    @property
-    def busy_s(self) -> Floats:
-        """(P,) seconds of each rank with jobs."""
-        return self.times.busy_s
 
     def run(
         self,
@@ -111,8 +92,10 @@ class World(Virtual[RoundMessage, Job]):
     def begin(self, rank: int, job: Job) -> float:
         """The seconds that rows take, and handling them."""
         self._took_s[rank] = seconds = self._seconds(rank, job)
-        self.times.add(rank, seconds)
-        return seconds + float(self.times.handling_s[rank])
+        self.busy_s[rank] += seconds + self.handling_s[rank]
+        self.ticks[rank] += seconds
+        self.blocks[rank] += 1
+        return seconds + float(self.handling_s[rank])
 
     def end(self, rank: int, job: Job) -> Computed:
         """Ticks are seconds; the payload is how many rows there are."""
@@ -196,17 +179,17 @@ class Cluster:
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
         world = self.world_class(rounds, seconds_of, self.network, self.rng, self.row_bytes)
-        world.times.handling_s[:] = self.handling / self.speeds
+        world.handling_s[:] = self.handling / self.speeds
         reports = np.empty(self.graph.n, dtype=REPORT)
         told_s = np.zeros((2, self.graph.n))
 
         def report(rank: int, learned: Learned) -> None:
-            told_s[:, rank] = world.times.busy_s[rank], world.times.ticks[rank]
+            told_s[:, rank] = world.busy_s[rank], world.ticks[rank]
             busy = self._carried_s[:, rank] + told_s[:, rank]
             reports[rank] = self._report(rank, learned, world, busy, float(late_s[rank]))
 
         ends_s = world.run(late_s, on_learned=report)
-        self._carried_s = np.array(world.times[:2]) - told_s
+        self._carried_s = np.array([world.busy_s, world.ticks]) - told_s
         verdict = self.judge.hear(reports)
         for course, round in zip(self.courses, rounds, strict=True):
             course.hear(verdict, round.learned.late_ticks)
@@ -230,7 +213,7 @@ class Cluster:
     def _report(self, rank: int, learned: Learned, world: World, busy: Floats, began_s: float) -> tuple[Any, ...]:
         """The report of a rank; `busy`: seconds, ticks."""
         busy_s, ticks = busy.tolist()
-        handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.times.blocks[rank]))
+        handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.blocks[rank]))
         told = self.told[rank] = self.courses[rank].learn(learned, busy_s, ticks, handling_s)
         rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.row_bytes
         report = RankReport(False, 0, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
