@@ -19,6 +19,7 @@ from lb_mpi.diffusion.diffusion import MAX_STEPS, RankDiffusion
 from lb_mpi.diffusion.setup import Eigen, Setup, Spectrum, assemble, chosen_scheme, find_eigen, tau_rule
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.collective import agree, wait
+from lb_mpi.mpi.common.presence import presence_of
 from lb_mpi.mpi.rows.process_graph import METHODS, NeighbourExchange
 
 MOST_GATHERED = 512  # ranks whose numbers all ranks add up by themselves
@@ -72,7 +73,7 @@ class Diffused(NamedTuple):
 
 
 class Diffuser:
-    """A scheme that has steps, again and again, with speeds that may change; vertex k of `graph` is rank k of `comm`.
+    """A scheme that has steps on `comm` (not the user's: a duplicate), again and again, with speeds that may change.
 
     Scheme and tau as for `diffusion.setup.prepare`, `exchange` as for `NeighbourExchange`.  The stopping test, whether all
     ranks were balanced after a step, is asked at once, but answered some steps later (log2 of the number of ranks, rounded
@@ -89,15 +90,14 @@ class Diffuser:
         *,
         exchange: str = METHODS[0],
     ) -> None:
-        self._exchange = NeighbourExchange(comm, graph, method=exchange)
-        self._presence = self._exchange.presence
+        self._presence, self._graph = presence_of(comm), graph
+        self._exchange = NeighbourExchange(comm, graph, exchange)
         self._scheme = chosen_scheme(graph, scheme)
         self._rule, self._tolerance = tau_rule(self._scheme, tau), tolerance
         self._setup: Setup | None = None
 
     def plan(self, work: float, speeds: Floats) -> tuple[Plan, int]:
         """Collective: a plan from this rank's `work` and the (P,) speeds; and the number of exchanges between neighbours."""
-        self._presence.check()
         with self._presence.telling():
             loads = self._gather(np.array([work]))[:, 0].copy()
             found = self.diffuse(loads, speeds)
@@ -113,7 +113,6 @@ class Diffuser:
         dimension_exchange may run in circles).  After MAX_STEPS it ends as it is.  An imbalance is infinite where a rank is
         asked for more than it has.
         """
-        self._presence.check()
         comm, wait_for = self._presence.comm, self._presence.wait
         exchange, lag = self._exchange.exchange, (comm.size - 1).bit_length()
         asked: deque[tuple[MPI.Request, Floats, Floats, RankDiffusion]] = deque()
@@ -139,14 +138,14 @@ class Diffuser:
             return Diffused(one.flow(exchange(one.potential)), answered)
 
     def close(self) -> None:
-        """Free what belongs to the MPI; collective.  A second time does nothing."""
+        """Free what belongs to the MPI, but not the communicator; collective."""
         self._exchange.close()
 
     def _prepare(self, speeds: Floats) -> Setup:
         """Make ready for the (P,) speeds, unless they are nearly those of before; the eigenvalues are found by rank 0."""
         if self._setup is not None and not is_stale(self._setup, speeds):
             return self._setup
-        own, graph, scheme, rule = self._presence.comm, self._exchange.graph, self._scheme, self._rule
+        own, graph, scheme, rule = self._presence.comm, self._graph, self._scheme, self._rule
         eigen = agree(own, lambda: find_eigen(graph, speeds, scheme, rule) if own.rank == 0 else Eigen())
         told = np.array([*eigen.spectrum, *eigen.points])
         length = np.array([len(told)])
@@ -178,7 +177,7 @@ class Diffuser:
 
     def _collect(self, flow: Floats) -> Floats:
         """(E,) flow on rank 0, from everybody's (deg,) flow; zeros elsewhere."""
-        comm, graph = self._presence.comm, self._exchange.graph
+        comm, graph = self._presence.comm, self._graph
         upper = flow[graph.neighbours(comm.rank) > comm.rank]  # one after the other: the order of Graph.edges
         tails, _ = graph.edges()
         whole = np.zeros(graph.n_edges)
