@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
-from lb_mpi.balancing.simulate import Call, Rows
+from lb_mpi.balancing.simulate import Call, SimulatedRows
 from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
 from lb_mpi.commands.dispatch import GRAPH, Command, add_route, draw, route_of
 from lb_mpi.diffusion.setup import AUTO, SCHEMES
@@ -219,7 +219,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     graph = as_graph(options.graph)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
     network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
-    recorded = Rows(graph.n) if options.record is not None else None
+    recorded = SimulatedRows(graph.n) if options.record is not None else None
     if recorded is not None:
         recorded.records[0].graph(*graph.edges())
     cluster = rounds.Cluster(

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.round import Kind as RoundKind
-from lb_mpi.balancing.round import Message as RoundMessage
-from lb_mpi.balancing.round import Round
+from lb_mpi.balancing.round import Round, RoundKind, RoundMessage
 from lb_mpi.pooling.worker import EndMap, Worker
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options

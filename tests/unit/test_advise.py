@@ -12,7 +12,7 @@ from lb_mpi.__main__ import main
 from lb_mpi.advising import replay
 from lb_mpi.advising.advice import Advice, core_share
 from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks, alone
-from lb_mpi.balancing.simulate import Cluster, Rows, row_costs, simulate
+from lb_mpi.balancing.simulate import Cluster, SimulatedRows, row_costs, simulate
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.pooling.simulate import SimulatedPool, task_costs
@@ -42,7 +42,7 @@ def predicted(advice: Advice | None, what: str) -> float:
     return found
 
 
-def cluster_run(scheme: str, calls: int, recorded: Rows | None = None, seed: int = 5) -> float:
+def cluster_run(scheme: str, calls: int, recorded: SimulatedRows | None = None, seed: int = 5) -> float:
     """Seconds of calls in which a warm region moves over four unequal ranks."""
     more = {} if recorded is None else {"world_class": recorded.world}
     cluster = Cluster(mesh(2, 2), SPEEDS * 1e4, scheme=scheme, noise=0.05, seed=seed, **more)
@@ -53,7 +53,7 @@ def cluster_run(scheme: str, calls: int, recorded: Rows | None = None, seed: int
 
 @pytest.mark.parametrize("calls", [16, 40])
 def test_rows_take_what_was_predicted(calls: int) -> None:
-    recorded = Rows(4)
+    recorded = SimulatedRows(4)
     cluster_run("fos", calls, recorded)
     advice = advise_rows(run_of(recorded.records, recorded.now), quiet)
     assert advice is not None
