@@ -389,7 +389,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     return top
 
 
-class Job(NamedTuple):
+class MpiJob(NamedTuple):
     """The job that is started, and started again."""
 
     hosts: list[Host]
@@ -482,12 +482,12 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         return repeat(job)
 
 
-def make(options: argparse.Namespace, program: list[str], record: str | None) -> Job:
+def make(options: argparse.Namespace, program: list[str], record: str | None) -> MpiJob:
     """Find out what is to be run, recorded in the folder `record`; ValueError or OSError for mistakes."""
     here = Host(socket.gethostname(), max(options.n or n_cores(), 1))
     hosts = read_hosts(options.hosts) if options.hosts else [here]
     ranks = fill(hosts, options.n)
-    return Job(
+    return MpiJob(
         hosts,
         arranged(options.arrange, hosts, ranks) if options.arrange else ranks,
         options.arrange,
@@ -502,7 +502,7 @@ def make(options: argparse.Namespace, program: list[str], record: str | None) ->
     )
 
 
-def repeat(job: Job) -> int:
+def repeat(job: MpiJob) -> int:
     """Start it, and start again what has died, at most so often; the exit code."""
     n_restarts, before = 0, None  # the start before
     while not isinstance(outcome := job.start(before, may_restart=n_restarts < job.restarts), int):
