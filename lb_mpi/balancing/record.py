@@ -24,27 +24,17 @@ class Balanced:
     """The record of one call: what it did, and why.  All fields but `seconds` are the same on all ranks.
 
     Imbalance is the time of the slowest rank divided by the time of a perfect balance, minus 1 (Jin and Wang's I_m).
-
-    acted             True if the distribution was changed (by `map_rows`: for the following calls)
-    reason            reason of the decision, in words; and what was lent in this call, by the old plan or to idle ranks
-    imbalance_before  imbalance if all rows were computed by their owners; NaN: not known yet
-    imbalance_after   imbalance in this call (`map_rows`), or as planned (`migrate`)
-    rows_moved        number of rows lent or given away in this call, on all ranks
-    bytes_moved       bytes in messages with rows and results in this call, on all ranks
-    steps             exchanges between neighbours to find the flow; 1 for the scheme "direct"
-    seconds           time that this rank spent on balancing, without computing and without waiting for others
-    predicted_gain_s  seconds that a change is expected to save until the next opportunity
     """
 
-    acted: bool  # whether the distribution was changed (map_rows: for the calls after this one)
-    reason: str  # in words; and what was lent in this call, under the plan of before or to idle ranks
-    imbalance_before: float  # with all rows at home; NaN: not known yet
-    imbalance_after: float  # map_rows: as it was in this call; migrate: as planned
-    rows_moved: int  # in this call, on all ranks: lent, or given away
-    bytes_moved: int  # in this call, on all ranks, in messages with rows and results
-    steps: int  # exchanges between neighbours to find the flow; scheme direct: 1
-    seconds: float  # that this rank spent for balancing: not computing, and not waiting for others
-    predicted_gain_s: float  # seconds expected to be saved until the next chance
+    acted: bool  # True if the distribution was changed (by `map_rows`: for the following calls)
+    reason: str  # of the decision, in words; and what was lent in this call, by the old plan or to idle ranks
+    imbalance_before: float  # if all rows were computed by their owners; NaN: not known yet
+    imbalance_after: float  # in this call (`map_rows`), or as planned (`migrate`)
+    rows_moved: int  # number of rows lent or given away in this call, on all ranks
+    bytes_moved: int  # bytes in messages with rows and results in this call, on all ranks
+    steps: int  # exchanges between neighbours to find the flow; 1 for the scheme "direct"
+    seconds: float  # time that this rank spent on balancing, without computing and without waiting for others
+    predicted_gain_s: float  # seconds that a change is expected to save until the next opportunity
 
     def __str__(self) -> str:
         """Lay out as a table of one line."""
@@ -93,11 +83,11 @@ def _table(first: int, calls: Iterable[Balanced]) -> str:
 class Share(NamedTuple):
     """One rank's part of the calls of `map_rows` so far.
 
-    rank           number of the rank
-    rows_home      rows that the rank owned in the last call
-    rows_computed  rows that it computed in all calls, its own and others'
-    computing_s    seconds that it computed in all calls, including the rests of an emulated slow rank
-    seconds        seconds in all calls, from entering to leaving
+        rank           number of the rank
+        rows_home      rows that the rank owned in the last call
+        rows_computed  rows that it computed in all calls, its own and others'
+        computing_s    seconds that it computed in all calls, including the rests of an emulated slow rank
+        seconds        seconds in all calls, from entering to leaving
     """
 
     rank: int
@@ -118,17 +108,12 @@ class Shares:
 
     Imbalance is the time of the slowest rank divided by the time of a perfect balance, minus 1: 0 is perfect, 1 is
     twice as long as necessary.  NaN: not known yet, since not all rows have been timed.
-
-    n_calls         number of calls so far
-    ranks           a `Share` for each rank, in order
-    imbalance_home  imbalance of the last call, if every rank had computed its own rows
-    imbalance       imbalance in the last call
     """
 
-    n_calls: int
-    ranks: tuple[Share, ...]
+    n_calls: int  # number of calls so far
+    ranks: tuple[Share, ...]  # of each rank, in order
     imbalance_home: float  # of the last call, if every rank had computed its own rows
-    imbalance: float  # as it was in the last call
+    imbalance: float  # in the last call
 
     def __str__(self) -> str:
         """Lay out as a table, a line a rank."""
