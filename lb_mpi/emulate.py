@@ -31,13 +31,13 @@ THROTTLED = "LB_MPI_THROTTLED"  # the relative speed of a program under launch/t
 def throttled() -> float:
     """The relative speed at which launch/throttle, or an emulated host, runs this program; 1.0: neither does.
 
-    For telling lower bounds; no balancing depends on it.
+    It is used to compute lower bounds; no balancing depends on it.
     """
     return float(os.environ.get(THROTTLED, "1"))
 
 
 class Change(NamedTuple):
-    """For a while, a rank has another speed."""
+    """A change of a rank's speed for some time."""
 
     rank: int
     from_s: float  # since the start
@@ -63,8 +63,8 @@ def change_of(text: str) -> Change:
 class Varying:
     """The relative speed of one rank over time: `usual` (0 < usual <= 1), and another one during `changes`.
 
-    `throttle` takes it in place of a number, and so do `emulated_speed=` of the Balancer and of `search`.  Its time begins
-    with `start`.
+    It can be passed to `throttle` in place of a number, and as `emulated_speed=` to the Balancer and to `search`.  The
+    times of the changes are seconds since `start`.
     """
 
     def __init__(self, usual: float, changes: Sequence[Change] = ()) -> None:
@@ -72,7 +72,7 @@ class Varying:
         self._began: float | None = None
 
     def start(self) -> None:
-        """The time of the changes begins now."""
+        """Start the time of the changes now."""
         self._began = time.perf_counter()
 
     @property

@@ -247,11 +247,12 @@ def is_name(text: str) -> bool:
 
 
 def parse(text: str) -> Graph:
-    """The graph "mesh:RxC", "torus:RxC", "hypercube:D", "ring:N", "complete:N", or one of lists; all weights are 1.
+    """Make the graph "mesh:RxC", "torus:RxC", "hypercube:D", "ring:N" or "complete:N", or one given by lists.
 
-    Vertex r*C + c is row r, column c.  A torus or ring of one or two in a direction is a mesh in that direction: no
-    edge is there twice.  Lists, "2/1,3/2": the neighbours of each vertex, where the first vertex is 1.  ValueError for any
-    other text.
+    All weights are 1.  In a mesh or torus, vertex r*C + c is row r, column c.  A torus or ring with only one or two
+    vertices in a direction is a mesh in that direction, since no edge may be there twice.  Lists, as in "2/1,3/2", give
+    the neighbours of each vertex, separated by slashes; in them the first vertex is 1.  Raises ValueError for any other
+    text.
     """
     if _NEIGHBOURS.fullmatch(text):
         return _of_neighbours(text)
@@ -354,12 +355,12 @@ def _concatenate(parts: Iterable[Any]) -> Ints:
 
 
 def host_graph(hosts: Sequence[Hashable]) -> Graph:
-    """The process graph of ranks on `hosts`, one name for each rank, whose order and numbers may be any.
+    """Make the process graph that follows the hosts; `hosts` has the name of each rank's host, in any order.
 
-    On each host the ranks form a hypercube (as much of it as there are ranks); the hosts, in the order of their first
-    ranks, form the most square torus, and its edges are dealt out to the ranks of a host in turn.  So a host talks to four
-    others by one message each, where in a torus of all ranks each of its ranks has neighbours elsewhere.
-    ValueError for no rank at all.
+    The ranks on a host form a hypercube (an incomplete one, if their number is not a power of two).  The hosts, in the
+    order of their first ranks, form the most square torus; its edges are distributed over the ranks of a host in turn.
+    So a host exchanges one message with each of four others, while in a torus of all ranks each rank has neighbours on
+    other hosts.  Raises ValueError if there are no ranks.
     """
     if not len(hosts):
         raise ValueError("hosts = []: expected one for each rank")

@@ -386,14 +386,15 @@ class Setup:
 
 
 def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | None = None) -> Setup:
-    """Prepare a scheme for a graph and (P,) speeds; "auto" is the usual one of the graph (see `usual_scheme`).
+    """Prepare a scheme for a graph and (P,) speeds; the scheme "auto" depends on the graph (see `usual_scheme`).
 
-    `tau` is "paper" (min(s_i, s_j) min(1/(deg_i + 1), 1/(deg_j + 1))), "scaled" (the paper's, times the optimal factor
-    2/(lambda_2 + lambda_P)) or "uniform" (the same on all edges, the optimal one); None for the usual one of the scheme.
-    sos, chebyshev and ops always scale; cg and direct don't depend on a factor; dimension_exchange has its own tau.
+    `tau`, the weight of an edge between i and j, is "paper" (min(s_i, s_j) min(1/(deg_i + 1), 1/(deg_j + 1))), "scaled"
+    (the same times the optimal factor 2/(lambda_2 + lambda_P)) or "uniform" (the same on all edges, with the optimal
+    value).  None: "uniform" for cg and direct, "paper" for the other schemes.  sos, chebyshev and ops always scale; cg
+    and direct do not depend on a factor; dimension_exchange uses a separate tau.
 
-    A graph that isn't connected is balanced in each component by itself; a UserWarning names them.  ValueError for unknown
-    words and bad speeds, TypeError for what is no graph.
+    In a graph that is not connected, each component is balanced separately, and a UserWarning names the components.
+    Raises ValueError for unknown words and invalid speeds, TypeError for anything that is not a graph.
     """
     if not isinstance(graph, Graph):
         raise TypeError(f"graph = {show(graph)}: expected an lb_mpi.graph.Graph")

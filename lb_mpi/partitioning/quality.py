@@ -155,7 +155,7 @@ def connected(graph: Graph, parts: ArrayLike, k: int) -> NDArray[np.bool_]:
 
 
 def mapping_cost(graph: Graph, parts: ArrayLike, machine: Machine, *, unit_s: float | None = None) -> MappingCost:
-    """The seconds that an (n,) partition takes on a machine of k ranks, part j on rank j; see `partition_metrics`."""
+    """Compute the time of an (n,) partition on a machine of k ranks, part j on rank j; see `partition_metrics`."""
     k = machine.size
     part = check_parts(parts, graph.n, k)
     speeds = machine.speeds

@@ -52,7 +52,7 @@ class _Channel(NamedTuple):
 
 
 class Worth(NamedTuple):
-    """A distribution in figures."""
+    """The quality of a distribution."""
 
     cut: float  # weights of all edges between parts
     cost: MappingCost | None = None  # seconds of computing and talking; None: they can't be known
@@ -82,6 +82,8 @@ class HaloPlan:
     indices : (nnz,) the neighbours: 0..n_local-1 are owned vertices, larger numbers are ghosts.
     weights : (nnz,) weights of the edges, in the order of `indices`.
     vertex_weights : (n_local,) weights of the owned vertices.
+    cost : an `lb_mpi.MappingCost`, the time of the partition; None if it is not known, as without `unit_s`.
+    cost_by_cut : with aim="time", the `lb_mpi.MappingCost` of the partition by cut alone; otherwise None.
     """
 
     def __init__(
