@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
     seconds: float = 0.0  # that it ran
 
 
-class Decision(NamedTuple):
+class RestartDecision(NamedTuple):
     """The decision after a run."""
 
     again: bool
@@ -101,30 +101,30 @@ def cause(outcome: Outcome) -> End | None:
     return next((end for at_s, end in ends if end.code < 0 and at_s <= first_s + SETTLE_S), first)
 
 
-def decide(outcome: Outcome, n_restarts: int, allowed: int) -> Decision:
+def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
     """Decide after a run that was started again `n_restarts` times of `allowed`."""
     found = how(outcome)
     if found is How.DONE:
-        return Decision(False, 0, "")
+        return RestartDecision(False, 0, "")
     if found is How.STOPPED:
         number = f" ({outcome.saved})" if outcome.n_saved else ""
-        return Decision(False, SAVED, f"saved{number} and stopped: the same command goes on from there")
+        return RestartDecision(False, SAVED, f"saved{number} and stopped: the same command goes on from there")
     code = HUNG if found is How.HUNG else outcome.code or 1
     if not allowed:
-        return Decision(False, code, "")
+        return RestartDecision(False, code, "")
     if found is How.FAILED:
-        return Decision(False, code, "no restart: the program has failed by itself")
+        return RestartDecision(False, code, "no restart: the program has failed by itself")
     if n_restarts == allowed:
-        return Decision(
+        return RestartDecision(
             False, code, f"no restart: {'the one' if allowed == 1 else f'all {allowed}'} allowed had been made"
         )
     if found in (How.GONE, How.HUNG) and outcome.lost_nothing:
-        return Decision(
+        return RestartDecision(
             True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s: the program had not begun"
         )
     if not outcome.n_saved:
-        return Decision(False, code, "no restart: nothing was saved since the last start")
-    return Decision(
+        return RestartDecision(False, code, "no restart: nothing was saved since the last start")
+    return RestartDecision(
         True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s, from save {outcome.saved}"
     )
 

@@ -389,7 +389,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     return top
 
 
-class Job(NamedTuple):
+class MpiJob(NamedTuple):
     """The job that is started, and started again."""
 
     hosts: list[Host]
@@ -479,7 +479,7 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         here = Host(socket.gethostname(), max(options.n or len(os.sched_getaffinity(0)), 1))
         hosts = read_hosts(options.hosts) if options.hosts else [here]
         ranks = fill(hosts, options.n)
-        job = Job(
+        job = MpiJob(
             hosts,
             arranged(options.arrange, hosts, ranks) if options.arrange else ranks,
             options.arrange,
@@ -497,7 +497,7 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         return repeat(job)
 
 
-def repeat(job: Job) -> int:
+def repeat(job: MpiJob) -> int:
     """Start it, and start again what has died, at most so often; the exit code."""
     n_restarts, before = 0, None  # the start before
     while not isinstance(outcome := job.start(before, may_restart=n_restarts < job.restarts), int):

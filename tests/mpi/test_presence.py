@@ -22,8 +22,6 @@ from lb_mpi import signs
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import collective, presence
 from lb_mpi.mpi.common.presence import MOST, Tag
-from lb_mpi.mpi.rows.diffuse import Diffuser, diffuse
-from lb_mpi.mpi.rows.process_graph import NeighbourExchange
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
@@ -85,18 +83,6 @@ def plan(comm: MPI.Intracomm, _folder: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def neighbours(comm: MPI.Intracomm, _folder: Path, method: str = "neighbourhood") -> Iterator[NeighbourExchange]:
-    with NeighbourExchange(comm, f"complete:{SIZE}", method=method) as opened:
-        yield opened
-
-
-@contextmanager
-def diffuser(comm: MPI.Intracomm, _folder: Path) -> Iterator[Diffuser]:
-    with Diffuser(comm, f"complete:{SIZE}") as opened:
-        yield opened
-
-
-@contextmanager
 def asking(comm: MPI.Intracomm, _folder: Path) -> Iterator[Any]:
     with lb_mpi.asked_to_stop(comm) as asked:
         yield asked
@@ -153,18 +139,6 @@ DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManag
     ),
     "save": ("lb_mpi.save", alone(lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[RANK], rows=ROWS[:1]))),
     "load": ("lb_mpi.load", alone(lambda comm, folder: lb_mpi.load(comm, folder))),
-    "diffuse": ("lb_mpi.diffuse", alone(lambda comm, _: diffuse(comm, f"complete:{SIZE}", RANK + 1.0, 1.0))),
-    "Diffuser()": ("Diffuser", alone(lambda comm, _: Diffuser(comm, f"complete:{SIZE}").close())),
-    "Diffuser.diffuse": ("lb_mpi.diffuse", within(diffuser, lambda one: one.diffuse(RANK + 1.0, 1.0))),
-    "NeighbourExchange()": (
-        "NeighbourExchange",
-        alone(lambda comm, _: NeighbourExchange(comm, f"complete:{SIZE}").close()),
-    ),
-    "NeighbourExchange.exchange": ("NeighbourExchange", within(neighbours, lambda one: one.exchange(1.0))),
-    "NeighbourExchange.exchange, paper": (
-        "NeighbourExchange",
-        within(lambda comm, folder: neighbours(comm, folder, "paper"), lambda one: one.exchange(1.0)),
-    ),
     "asked_to_stop": ("lb_mpi.asked_to_stop", alone(leave)),
     "asked": ("lb_mpi.asked_to_stop", within(asking, ask)),
 }

@@ -512,15 +512,6 @@ def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: f
     presence_of(comm).wait(request.Test, (request, keep), longest_s=longest_s)
 
 
-def adopt(comm: MPI.Intracomm, of: MPI.Intracomm) -> Presence:
-    """Make the presence of `comm`, which the MPI has made from `of`, a communicator of ours, and replaces it."""
-    old = presence_of(of)
-    presence = Presence(comm, old._anchor, old._parent, old.name)
-    presence.usual_call = old.usual_call
-    comm.Set_attr(_keyval(), presence)
-    return presence
-
-
 def _found(comm: MPI.Comm) -> Presence | None:
     if _key == MPI.KEYVAL_INVALID:
         return None
