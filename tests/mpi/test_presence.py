@@ -18,6 +18,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi import signs
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import collective, presence
 from lb_mpi.mpi.common.presence import MOST, Tag
@@ -150,10 +151,12 @@ DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManag
 def warned(on_warning: Callable[[], None]) -> Iterator[list[str]]:
     """Collect the warnings of lb_mpi on this rank; outside of this block there are none."""
     lines: list[str] = []
+    phases: list[str] = []  # what launch/run sees then
 
     def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
         assert kind is RuntimeWarning
         lines.append(text)
+        phases.append(signs.read(bytes(signs._page.bytes)).phase)
         on_warning()
 
     COMM.Barrier()
@@ -161,6 +164,7 @@ def warned(on_warning: Callable[[], None]) -> Iterator[list[str]]:
         patch.setattr(warnings, "warn", warn)
         patch.setenv("LB_MPI_HANG_S", "0.2")
         yield lines
+    assert all(phase and f" s in {phase}: " in text for phase, text in zip(phases, lines, strict=True)), (phases, lines)
 
 
 def tell() -> None:

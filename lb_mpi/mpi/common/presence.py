@@ -146,7 +146,7 @@ class call:
 
     def __init__(self, name: str, *, watched: bool = False) -> None:
         self._name = name
-        self._phase = signs.phase(name) if watched else None
+        self._phase = signs.phase(_here.call or name) if watched else None
 
     def __enter__(self) -> Interrupts:  # not a generator: a map comes here twice, and may be a short one
         self._outermost = not _here.call
@@ -341,7 +341,8 @@ class Presence:
                 os.sched_yield()
                 if done():
                     return
-            with call(self.usual_call if name is None else name) as interrupts:
+            name = self.usual_call if name is None else name
+            with call(name, watched=bool(name)) as interrupts:
                 self._wait(done, late, began, longest_s, interrupts)
         except BaseException:
             _kept.append((done, keep))
