@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -46,6 +47,50 @@ from lb_mpi.record.record import Rows, Stored
 from lb_mpi.report.run import Run
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.simulate import search
+
+# --- did it help? -----------------------------------------------------------------------------------------------------
+
+
+def gain(run: Run) -> float:
+    """Predict how many times as long the balanced calls of a run would have taken without; NaN where that isn't known.
+
+    What the model doesn't know of (messages, uneven steps) would come on top, so that the gain is rather too low.
+    """
+    without_s = measured_s = 0.0
+    with suppress(ValueError):
+        ranks = ranked(run)
+        for one in (_rows_alone(ranks), _search_alone(run, ranks), _tasks_alone(ranks), _exchange_alone(ranks)):
+            if one is not None:
+                without_s, measured_s = without_s + one[0], measured_s + one[1]
+        return without_s / measured_s if measured_s and len(ranks) > 1 else math.nan
+    return math.nan
+
+
+def _rows_alone(ranks: list[Stored]) -> tuple[float, float] | None:
+    """(seconds without balancing, seconds measured) of map_rows, on a machine as busy as it was."""
+    if (recorded := _recorded_rows(ranks)) is None:
+        return None
+    share = np.nan_to_num(core_share(ranks, calls(ranks, Driver.ROWS)), nan=1.0)
+    seconds = (recorded.outside_s + recorded.home_s / share).max(axis=1)
+    return float((recorded.n * seconds).sum()), recorded.seconds
+
+
+def _search_alone(run: Run, ranks: list[Stored]) -> tuple[float, float] | None:
+    recorded = _recorded_search(run, ranks, quiet=False)
+    if recorded is None or not recorded.balanced:
+        return None
+    return math.nan if recorded.shares is None else alone(recorded.shares, recorded.speeds)[0], recorded.measured_s
+
+
+def _tasks_alone(ranks: list[Stored]) -> tuple[float, float] | None:
+    recorded = _recorded_tasks(ranks, quiet=False)
+    return None if recorded is None else (_fixed_s(recorded, np.ones(len(ranks)), 0), recorded.measured_s)
+
+
+def _exchange_alone(ranks: list[Stored]) -> tuple[float, float] | None:
+    recorded = _recorded_exchange(ranks, quiet=False)
+    return None if recorded is None else (recorded.equal_s, recorded.measured_s)
+
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 # From the record come, for each call and rank, the seconds that the rank needs for its own rows (`home_s`), and those that
@@ -528,6 +573,11 @@ class RecordedExchanges(NamedTuple):
     talk_s: float  # beyond the slowest rank
     measured_s: float
 
+    @property
+    def equal_s(self) -> float:
+        """Seconds with equal blocks."""
+        return float((self.weights.mean() / self.speeds).max()) + self.talk_s
+
 
 def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
     """Advise on the distribution of a task graph; None where there was none.  `quiet`: as on a quiet machine."""
@@ -536,14 +586,12 @@ def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Adv
     if recorded is None:
         return None
     progress("exchange")
-    total, size = float(recorded.weights.sum()), len(ranks)
     own_s = float((recorded.weights / recorded.speeds).max())
-    equal_s = float((total / size / recorded.speeds).max())
     by_speed = 'lb_mpi.distribute(comm, graph, method="static")'
     lines = [
         Prediction("as recorded", own_s, 0.0, recorded.measured_s),
         Prediction("dealt by speed (static)", *_by_speed(recorded, recorded.speeds), change=by_speed),
-        Prediction("equal blocks", equal_s + recorded.talk_s, 0.0, change='lb_mpi.distribute(comm, graph, method="block")'),
+        Prediction("equal blocks", recorded.equal_s, 0.0, change='lb_mpi.distribute(comm, graph, method="block")'),
     ]
     for change in machines(ranks, recorded.speeds):
         speeds = recorded.speeds[change.ranks] * np.array(change.factors)

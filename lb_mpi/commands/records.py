@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from lb_mpi.advising.advice import Advice
-from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks
+from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks, gain
 from lb_mpi.commands.dispatch import Command
 from lb_mpi.files import write_whole
 from lb_mpi.profiling.profile import read_profile
 from lb_mpi.report.page import page, svg_files
-from lb_mpi.report.run import gather, headline
+from lb_mpi.report.run import gather, headline, times
 from lb_mpi.table import Table
 
 # --- report ---------------------------------------------------------------------------------------------------------
@@ -55,11 +55,13 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
 
         write_whole(options.perfetto, trace(found))
         files.append(Path(options.perfetto))
-    text = page(found)
+    gained = gain(found)
+    text = page(found, gained)
     write_whole(options.output, text)
     return {
         "ranks": found.size,
-        **headline(found)._asdict(),
+        **headline(found, gained)._asdict(),
+        "gain": _known(gained),
         "notes": found.notes,
         "files": [options.output, *map(str, files)],
         "bytes": len(text.encode()),
@@ -69,12 +71,15 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
 
 def describe_report(answer: dict[str, Any]) -> list[str]:
     """Sum up a report."""
+    known = answer["gain"] is not None
     return [
+        *([f"{times(answer['gain'])} times as fast as without balancing (predicted)"] if known else []),
         f"{answer['ranks']:,} ranks, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
         f"(lower bound) {answer['bound_s']:.3f} s: {answer['ratio']:.2f} times as long",
         f"parallel efficiency {answer['parallel']:.1%} = load balance {answer['balance']:.1%} * communication "
         f"{answer['communication']:.1%}",
         answer["words"],
+        *([f"Next: {answer['todo']}"] if answer["todo"] else []),
         *(f"note: {note}" for note in answer["notes"]),
         f"{', '.join(answer['files'])} ({answer['bytes'] / 1e3:,.0f} kB)",
     ]

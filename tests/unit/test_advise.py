@@ -11,7 +11,15 @@ import pytest
 from lb_mpi.__main__ import main
 from lb_mpi.advising import replay
 from lb_mpi.advising.advice import Advice, core_share
-from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks, alone
+from lb_mpi.advising.replay import (
+    advise_exchange,
+    advise_profile,
+    advise_rows,
+    advise_search,
+    advise_tasks,
+    alone,
+    gain,
+)
 from lb_mpi.balancing.simulate import Cluster, Rows, row_costs, simulate
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
@@ -67,6 +75,7 @@ def test_rows_take_what_was_predicted(calls: int) -> None:
     )
     assert predicted(advice, "no balancing") == pytest.approx(alone, rel=0.06)
     assert alone > 1.5 * recorded.now
+    assert gain(run_of(recorded.records, recorded.now)) == pytest.approx(alone / recorded.now, rel=0.06)
     whats = [line.what for line in advice.lines]
     assert len(set(whats)) == len(whats)
     assert {"fos on ring:4", "fos on complete:4", "without rank 3", "moved once, by speed"} <= {
@@ -129,6 +138,7 @@ def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
     if not with_costs:
         by_number = max(part.sum() / speed for part, speed in zip(np.array_split(costs, 4), SPEEDS, strict=True))
         assert predicted(advice, "a fixed share each, by number") == pytest.approx(by_number, rel=0.03)
+        assert gain(run_of(records, took_s)) == pytest.approx(by_number / took_s, rel=0.03)
 
 
 def test_maps_before_the_last_count_by_their_work() -> None:
@@ -160,6 +170,8 @@ def test_searches_take_what_was_predicted(balance: bool) -> None:
     assert second.what == ("no balancing" if balance else "balancing")
     assert second.predicted_s == pytest.approx(other_s, rel=0.1)
     assert perfect.predicted_s <= min(took_s, other_s)
+    gained = gain(run_of(records, took_s))
+    assert gained == pytest.approx(other_s / took_s, rel=0.1) if balance else math.isnan(gained)
     assert machines[0].predicted_s > machines[1].predicted_s
 
 
@@ -217,6 +229,7 @@ def test_a_distribution_takes_what_was_predicted() -> None:
     static = advise_exchange(exchanged([0.5, 0.25, 0.125, 0.125]), quiet)
     assert predicted(block, "as recorded") == pytest.approx(4 * 0.25 / 0.2)
     assert predicted(static, "equal blocks") == pytest.approx(4 * 0.25 / 0.2)
+    assert gain(exchanged([0.5, 0.25, 0.125, 0.125])) == pytest.approx(4 * 0.25 / 0.2 / (4 * 1.0 / 1.6))
     assert predicted(block, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015)
     assert predicted(block, "dealt by speed, without rank 2") == pytest.approx(4 * 1.0 / 1.4 * 1.015)
 
