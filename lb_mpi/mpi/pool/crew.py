@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from mpi4py import MPI
 
@@ -20,7 +21,7 @@ from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Presence, Tag, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.waiting import Clocks, Interrupts
+from lb_mpi.mpi.common.waiting import Clocks, Interrupts, own_s
 from lb_mpi.mpi.pool.functions import Functions
 from lb_mpi.mpi.pool.messages import numbers_parcel, read_numbers, read_steal, steal_parcel
 from lb_mpi.mpi.pool.shelf import Shelf
@@ -29,6 +30,7 @@ from lb_mpi.pooling.account import Steals
 from lb_mpi.pooling.intervals import meets
 from lb_mpi.pooling.worker import Worker
 from lb_mpi.record.events import Phase
+from lb_mpi.record.record import OFF
 
 MAP = "a map of lb_mpi.Pool"
 TASK = "a task of lb_mpi.Pool"
@@ -150,6 +152,21 @@ class Crew:
         with in_call(call, watched=True) as interrupts, running(self.record):
             self._carrier.carry(_Turns(self, over, work, until), interrupts)
 
+    @contextmanager
+    def task(self, number: int) -> Iterator[None]:
+        """Run a submitted task in this block: it is recorded, and an emulated slow rank has to rest for it."""
+        self.clocks.begin()
+        before = self.clocks.before()
+        self.record.enter(Phase.OWN, before.wall_s)
+        try:
+            yield
+        finally:
+            after = self.clocks.after()
+            self.slow.charge(after.cpu_s - before.cpu_s)
+            if self.record is not OFF:
+                speed = self.emulated_speeds[self.rank]
+                self.steals.ran_submitted(number, before.wall_s, after.wall_s, own_s(before, after), speed)
+
     def receive(self) -> bool:
         """Take what has arrived: what a thief asks, results, and orders, which wait until they are followed."""
         arrived, heard = self.parcels.take(), []
@@ -193,6 +210,8 @@ class Crew:
 
         def free() -> None:
             align(self.comm, self.record)
+            if self.record is not OFF and any(allgather(self.comm, self.steals.submitted is not None)):
+                self.steals.close(time.perf_counter(), self.emulated_speeds[self.rank])
             self.parcels.drain()
             self._traffic.Free()
             self.host.close()

@@ -25,7 +25,6 @@ from lb_mpi.mpi.pool.messages import (
     unpack_failure,
 )
 from lb_mpi.mpi.pool.shift import Call, Outbox, Shift
-from lb_mpi.record.events import Phase
 
 
 class Followed(NamedTuple):
@@ -116,19 +115,16 @@ def _run_task(crew: Crew, interrupts: Interrupts) -> bool:
     if tag != Tag.TASK:
         raise ProtocolError(f"{Tag(tag).name} from the root: expected TASK")
     number, _, _, data = read_numbers(buffer)
-    crew.record.enter(Phase.OWN, time.perf_counter())
-    cpu = time.thread_time()
     failed = False
     try:
         function, args, kwargs = pickle.loads(data)
-        with interrupts.allowed():
+        with crew.task(number), interrupts.allowed():
             value = function(*args, **kwargs)
         answer = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         failed, answer = True, pack_failure(failure_of(error, crew.rank))
-    crew.slow.charge(time.thread_time() - cpu)
     crew.parcels.send(crew.root, Tag.RESULT, numbers_parcel(number, failed, data=answer))
     return True
 

@@ -21,7 +21,6 @@ from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.crew import TASK, Crew
 from lb_mpi.mpi.pool.functions import dumps
 from lb_mpi.mpi.pool.messages import failure_of, numbers_parcel, read_numbers, task_error, unpack_failure
-from lb_mpi.record.events import Phase
 
 AHEAD = 2  # tasks at a rank: one that it runs, and the next
 CLOSED = ": the pool was closed"  # why a task was cancelled
@@ -229,11 +228,9 @@ class Leader:
         return None
 
     def _run(self, task: _Pending, interrupts: Interrupts) -> None:
-        self.crew.record.enter(Phase.OWN, time.perf_counter())
-        cpu = time.thread_time()
         (args, kwargs), future = task.arguments, task.future
         try:
-            with interrupts.allowed():
+            with self.crew.task(future._number), interrupts.allowed():
                 value = task.function(*args, **kwargs)
         except BaseException as error:
             failed = task_error(failure_of(error, self.crew.rank), future._number)
@@ -243,7 +240,6 @@ class Leader:
                 raise
         else:
             future._end("done", value)
-        self.crew.slow.charge(time.thread_time() - cpu)
 
     def _take(self, source: int, tag: int, buffer: Buffer) -> None:
         """Take in results that have come from another rank."""
