@@ -74,7 +74,10 @@ def follow(crew: Crew, function: Callable[..., Any] | None = None) -> Followed:
     kind, index, payload = crew.read_all(end)
     own = outbox.failed if not isinstance(outbox.failed, Exception) else None  # who is told to leave, leaves
     if kind == End.FAILED:
-        return Followed(End.FAILED, error=own or task_error(unpack_failure(payload), None if index < 0 else index))
+        failed = task_error(unpack_failure(payload), None if index < 0 else index)
+        if failed.rank == crew.rank:
+            failed.__cause__ = outbox.failed or failed.__cause__  # with its traceback
+        return Followed(End.FAILED, error=own or failed)
     value = pickle.loads(payload) if start.flags & Flag.TO_ALL and kind == End.DONE else None
     return Followed(End(kind), value, own)
 

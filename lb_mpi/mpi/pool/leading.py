@@ -275,7 +275,7 @@ class Lead:
 
     def _together(self, error: BaseException) -> BaseException:
         """Where all ranks call the pool's methods, they raise this together."""
-        return error if self._leader.alone else self._crew.news.together(error)
+        return error if self._leader.alone else self._crew.news.together(error, getattr(error, "rank", self._crew.rank))
 
     def _error(self, failure: Failure) -> BaseException:
         """What the map has failed with; where only the root goes on, SystemExit in a task does not end it."""

@@ -16,6 +16,7 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.presence import Tag, closed, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.pool import served
@@ -233,6 +234,7 @@ class Pool:
         """Return the pool; on ranks that serve, do so until the root closes it, and return None."""
         if self._serves and not self.is_root:
             self.wait()
+            hint(f"this rank has served the pool; put `if pool:` before what only rank {self._crew.root} does")
             return None
         return self
 
@@ -291,7 +293,7 @@ class Pool:
             crew.busy = False
         if followed.error is not None:
             if followed.end == End.FAILED:
-                crew.news.together(followed.error)
+                crew.news.together(followed.error, getattr(followed.error, "rank", crew.rank))
             raise followed.error
         return followed
 

@@ -362,11 +362,11 @@ def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
         text = str(error) if isinstance(error, SearchError) else f"{describe(error)} {place(error)}"
         mine = f"rank {searcher.rank}: {text}"
     everyone, together = allgather(parcels.comm, (mine, step)), presence_of(parcels.comm).together
-    errors = [theirs for theirs, _ in everyone if theirs is not None]
+    failed = {rank: theirs for rank, (theirs, _) in enumerate(everyone) if theirs is not None}
     if error is not None and not isinstance(error, Exception):
-        raise together(error)
-    if errors:
-        raise together(SearchError("; ".join(errors))) from error
+        raise together(error, searcher.rank)
+    if failed:
+        raise together(SearchError("; ".join(failed.values())), min(failed)) from error
     return [each for _, each in everyone]
 
 
