@@ -151,7 +151,7 @@ def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice 
         if (order != np.arange(size)).any():
             lines.append(line("ranks arranged by speed", "comm = lb_mpi.reorder_ranks(comm, graph, speeds)", order=order))
     for change in machines(ranked(run), recorded.speeds):
-        lines.append(line(change.what, change.words, other_machine=change))
+        lines.append(line(change.what, change.words, other_machine=change)._replace(elsewhere=True))
     notes = [
         model_note(model_s, recorded.seconds, extra_s, quiet=quiet),
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call",
@@ -325,12 +325,13 @@ def advise_search(run: Run, progress: Progress, *, quiet: bool = False) -> Advic
     lines = [
         first._replace(what=f"as recorded: {first.what}", measured_s=recorded.measured_s, change=""),
         second._replace(predicted_s=second.predicted_s + extra_s),
-        Prediction("perfect: all ranks do nothing but work", bound_s, 0.0),
+        Prediction("perfect: all ranks do nothing but work", bound_s, 0.0, elsewhere=True),
     ]
     for change in machines(ranks, recorded.speeds) if played else []:
         progress(f"search: {change.what}")
         predicted_s, spread_s = over_trees(recorded, recorded.speeds[change.ranks] * np.array(change.factors))
-        lines.append(Prediction(f"balancing, {change.what}", predicted_s + extra_s, spread_s, change=change.words))
+        found = Prediction(f"balancing, {change.what}", predicted_s + extra_s, spread_s, change=change.words)
+        lines.append(found._replace(elsewhere=True))
     notes = [
         model_note(model_s, recorded.measured_s, extra_s, quiet=quiet),
         *busy_notes(recorded.core_share),
@@ -347,7 +348,7 @@ def advise_search(run: Run, progress: Progress, *, quiet: bool = False) -> Advic
         )
     if not played:
         notes.append(f"more than {MOST_RANKS} ranks: balancing isn't replayed; it needs at least {bound_s:.3f} s")
-    return Advice("search", lines, notes)
+    return Advice("search", lines, notes, bool(busy_notes(recorded.core_share)))
 
 
 def alone(shares: Floats, speeds: Floats) -> tuple[float, float]:
@@ -487,11 +488,13 @@ def advise_tasks(run: Run, progress: Progress, *, quiet: bool = False) -> Advice
         line(names[other], changes[other], lambda seed: _play_tasks(recorded, other, seed)),
         line("a fixed share each, by number", bare, lambda seed: _fixed_s(recorded, equal, seed)),
         line("a fixed share each, by speed", bare, lambda seed: _fixed_s(recorded, by_speed, seed)),
-        Prediction("a counter that all ranks ask, at no cost", *counter),
+        Prediction("a counter that all ranks ask, at no cost", *counter, elsewhere=True),
     ]
     for change in machines(ranks, recorded.speeds):
-        lines.append(line(change.what, change.words, partial(_play_tasks, recorded, here, change=change)))
-    return Advice("pool", lines, [model_note(model_s, recorded.measured_s, extra_s, quiet=quiet), *_notes(recorded)])
+        found = line(change.what, change.words, partial(_play_tasks, recorded, here, change=change))
+        lines.append(found._replace(elsewhere=True))
+    notes = [model_note(model_s, recorded.measured_s, extra_s, quiet=quiet), *_notes(recorded)]
+    return Advice("pool", lines, notes, bool(busy_notes(recorded.core_share)))
 
 
 def _notes(recorded: RecordedTasks) -> list[str]:
@@ -586,7 +589,7 @@ def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Adv
     if recorded is None:
         return None
     progress("exchange")
-    own_s = float((recorded.weights / recorded.speeds).max())
+    own_s = float((recorded.weights / recorded.speeds).max()) + recorded.talk_s
     by_speed = 'lb_mpi.distribute(comm, graph, method="static")'
     lines = [
         Prediction("as recorded", own_s, 0.0, recorded.measured_s),
@@ -595,15 +598,16 @@ def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Adv
     ]
     for change in machines(ranks, recorded.speeds):
         speeds = recorded.speeds[change.ranks] * np.array(change.factors)
-        lines.append(Prediction(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words))
+        found = Prediction(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words)
+        lines.append(found._replace(elsewhere=True))
     notes = [
-        model_note(own_s, recorded.measured_s, recorded.talk_s, quiet=quiet),
+        model_note(own_s, recorded.measured_s, 0.0, quiet=quiet),
         *busy_notes(recorded.core_share),
-        "messages need the recorded time, whatever edges another distribution cuts",
+        f"messages need {recorded.talk_s:.3f} s, as recorded, whatever edges another distribution cuts",
         f"dealt by speed: parts exceed their targets by half of the allowed {IMBALANCE:.0%}, give or take as much",
         "equal blocks: vertices that weigh the same",
     ]
-    return Advice("exchange", lines, notes)
+    return Advice("exchange", lines, notes, bool(busy_notes(recorded.core_share)), recorded.talk_s)
 
 
 def _by_speed(recorded: RecordedExchanges, speeds: Floats) -> tuple[float, float]:
@@ -648,12 +652,15 @@ def advise_profile(profile: Profile, progress: Progress) -> Advice:
     n = _calls(profile)
     talk_s = float(np.mean([rank.communication_s for rank in profile.ranks]))
     predicted_s, spread_s = over_seeds(lambda seed: _play_profile(profile, n, seed) + talk_s)
+    change = "pool.map(function, items)" if n < LEAST else "rows = balancer.map_rows(function, rows)"
     lines = [
         Prediction("as profiled", profile.seconds, 0.0, profile.seconds),
-        Prediction("balanced as lb_mpi does it", predicted_s, spread_s, change="rows = balancer.map_rows(function, rows)"),
-        Prediction("perfectly balanced, no rank waits", profile.balanced_s, 0.0),
+        Prediction("balanced as lb_mpi does it", predicted_s, spread_s, change=change),
+        Prediction("perfectly balanced, no rank waits", profile.balanced_s, 0.0, elsewhere=True),
     ]
+    farm = "the ranks hardly meet: if they work on independent tasks, a lb_mpi.Pool needs least changes"
     notes = [
+        *([farm] if n < LEAST else []),
         f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together",
         f"{talk_s:.3f} s of messages remain; whatever else a rank does outside of MPI, as reading a file, counts as work",
     ]
@@ -661,7 +668,7 @@ def advise_profile(profile: Profile, progress: Progress) -> Advice:
         notes.append("all speeds are assumed to be equal: pass those of the ranks to profile --speeds")
     if not all(rank.complete for rank in profile.ranks):
         notes.append("the program did not end by itself: this covers what the ranks had reported by then")
-    return Advice("profile", lines, notes)
+    return Advice("profile", lines, notes, talk_s=talk_s)
 
 
 def _calls(profile: Profile) -> int:

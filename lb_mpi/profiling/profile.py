@@ -460,8 +460,8 @@ def table(profile: Profile) -> list[str]:
     """One sentence, ranks, the lines that waited most, and metrics."""
     size, hosts = len(profile.ranks), len({rank.host for rank in profile.ranks})
     head = f"profile of {profile.program}: {_count(size, 'rank')} on {_count(hosts, 'host')}, {profile.seconds:.2f} s"
-    lines = [head, sentence(profile), "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), "", *_EXPLAINED, ""]
-    return [*lines, *metrics(profile), *(f"note: {note}" for note in profile.notes)]
+    lines = [head, sentence(profile), "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), ""]
+    return [*lines, *_EXPLAINED, "", *metrics(profile), *(f"note: {note}" for note in profile.notes)]
 
 
 def metrics(profile: Profile) -> list[str]:
