@@ -197,7 +197,7 @@ class Graph:
         """The number of connected components and (n,) each vertex's, numbered in the order of their first vertices."""
         return self._components
 
-    @cached_property  # as is the next one: whoever plans asks for them again and again, and others wait for the plan
+    @cached_property  # as is the next one: a planner asks for them again and again while other ranks wait
     def _edges(self) -> tuple[Ints, Ints]:
         tails = np.repeat(np.arange(self.n), self.degrees)
         once = tails < self.indices

@@ -241,7 +241,7 @@ def read_matrix_market(path: PathLike) -> Graph:
     matrix = scipy.sparse.csr_array((np.concatenate([weights, weights[off]]), ends), shape=shape)
     stored = scipy.sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=shape)
     infinite = scipy.sparse.csr_array((~np.isfinite(matrix.data), matrix.indices, matrix.indptr), shape=shape)
-    one_sided = (abs(matrix - matrix.T), abs(stored - stored.T))  # zeros can be stored, too
+    one_sided = (abs(matrix - matrix.T), abs(stored - stored.T))  # zeros can also be stored
     for wrong in (infinite, *one_sided):
         one, other = wrong.nonzero()
         if len(one):

@@ -124,7 +124,7 @@ def _text(error: BaseException) -> str:
 
 
 def line(error: BaseException, rank: int, size: int) -> str:
-    """Return the line that is enough on this rank; "" where the whole traceback is wanted."""
+    """Return the line that is enough on this rank; "" where the whole traceback is needed."""
     if _served and isinstance(error, AttributeError) and error.obj is None:
         return f"rank {rank}: {describe(error)} {place(error)}: {_served[0]}"
     if size == 1 or not (isinstance(error, Stopped) or getattr(error, _QUIET, False)):
@@ -135,7 +135,7 @@ def line(error: BaseException, rank: int, size: int) -> str:
 
 
 def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an exception that nobody has caught, as sys.excepthook."""
+    """Print an uncaught exception, as sys.excepthook."""
     text = ""
     if MPI.Is_initialized() and not MPI.Is_finalized():
         text = line(error, MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)

@@ -1,4 +1,4 @@
-"""Presence: in a call that all ranks make, who is awaited, who has failed, and Ctrl-C.
+"""Presence: in a call that all ranks make: late ranks, failed ranks, and Ctrl-C.
 
     with call("lb_mpi.save"):                   # what this rank does; Ctrl-C is held back
         own = duplicate(comm)                   # a communicator of our own; it has a `Presence`
@@ -137,7 +137,7 @@ _here = _Here()
 class call:
     """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.waiting`).
 
-    Blocks may be nested: the outermost name counts.  "" is no call: nobody is warned.  `watched`: who has started the
+    Blocks may be nested: the outermost name counts.  "" is no call: no warning.  `watched`: who has started the
     program may take it for a hang when nothing happens here for long, and end it.
     """
 
@@ -219,7 +219,7 @@ class _Questions:
 
 
 class _NobodyToAsk:
-    """Stands for `_Questions` where there is no communicator of ours yet, so that nobody can be asked."""
+    """Stands for `_Questions` where there is no communicator of ours yet, so that no rank can be asked."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         # Some ranks warn: whichever one is awaited, another one does.
@@ -253,7 +253,7 @@ def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int,
         said.append(f"{_named(ranks)} {_are(ranks)} in {theirs}")
     if working:
         said.append(f"{_named(working)} {_are(working)} at work")
-    return f"rank {rank} has waited for {waited_s:.0f} s in {name}: {'; '.join(said) or 'all other ranks wait, too'}"
+    return f"rank {rank} has waited for {waited_s:.0f} s in {name}: {'; '.join(said) or 'all other ranks are waiting'}"
 
 
 def _are(ranks: list[int]) -> str:
@@ -474,7 +474,7 @@ def closed(name: str) -> ValueError:
 
 
 def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Collective: a communicator of our own, of the same ranks, without topology; to be freed by who has asked for it.
+    """Collective: a communicator of our own, of the same ranks, without topology; the caller frees it.
 
     TypeError for what is no intracommunicator, ValueError for one that has been freed.
     """
@@ -494,7 +494,7 @@ def _no_communicator(comm: object) -> TypeError:
 
 
 def presence_of(comm: MPI.Comm) -> Presence:
-    """Return the presence of a communicator of ours; of a user's, that of its anchor, or one that can't ask anybody."""
+    """Return the presence of a communicator of ours; of a user's, that of its anchor, or one that can't ask any rank."""
     found = _found(comm)
     if found is None:
         assert isinstance(comm, MPI.Intracomm)
@@ -509,7 +509,7 @@ def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: f
 
 
 def adopt(comm: MPI.Intracomm, of: MPI.Intracomm) -> Presence:
-    """Make the presence of `comm`, which the MPI has made from `of`, a communicator of ours, and takes its place."""
+    """Make the presence of `comm`, which the MPI has made from `of`, a communicator of ours, and replaces it."""
     old = presence_of(of)
     presence = Presence(comm, old._anchor, old._parent, old.name)
     presence.usual_call = old.usual_call
