@@ -12,6 +12,7 @@ import numpy as np
 
 from lb_mpi.balancing.course import Course
 from lb_mpi.graph import Graph
+from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver, Move, Step, Way, merged
 from lb_mpi.record.record import Record
 from lb_mpi.table import Table
@@ -88,6 +89,7 @@ class Share(NamedTuple):
     rows_computed: int  # in all calls: its own and others'
     computing_s: float  # in all calls; rests of an emulated slow rank included
     seconds: float  # in all calls, from entering to leaving
+    queued_s: float = 0.0  # of those computing, without a core
 
     @property
     def idle(self) -> float:
@@ -114,11 +116,12 @@ class Shares:
             (str(one.rank), f"{one.rows_home:,}", f"{one.rows_computed:,}", f"{one.computing_s:.3f}", f"{one.idle:.1%}")
             for one in self.ranks
         ]
+        queued = queueing(sum(one.computing_s for one in self.ranks), sum(one.queued_s for one in self.ranks))
         return (
             f"{Table(('rank', 'rows at home', 'rows computed', 'computing s', 'idle'), lines)}\n"
             f"{self.n_calls} calls; imbalance of the last one: {percent(self.imbalance)}, "
             f"with all rows at home {percent(self.imbalance_home)}\n"
-            "(imbalance 0%: all ranks end together; 100%: it takes twice as long as need be)"
+            f"(imbalance 0%: all ranks end together; 100%: it takes twice as long as need be){queued}"
         )
 
 
@@ -127,7 +130,7 @@ def shares(totals: Sequence[Step | None], last: Step | None) -> Shares:
     ranks = [
         Share(rank, 0, 0, 0.0, 0.0)
         if one is None
-        else Share(rank, int(one.home), int(one.units), one.useful_s, one.seconds)
+        else Share(rank, int(one.home), int(one.units), one.busy_s, one.seconds, one.busy_s - one.useful_s)
         for rank, one in enumerate(totals)
     ]
     calls = max((one.n for one in totals if one is not None), default=0)
@@ -172,12 +175,15 @@ class Loans:
             self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
 
     def mapped(
-        self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float, took: float
+        self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int],
+        computing: tuple[float, float], took: float,
     ) -> None:
-        """map_rows is over: `rows` of this rank, and computed here; seconds computing; work of its own rows, or NaN."""
+        """map_rows is over: `rows` of this rank, and computed here; seconds computing, of them queued for a core; work of
+        its own rows, or NaN."""
+        busy_s, queued_s = computing
         home_s = took / float(course.ranks.speeds[course.rank])
         step = self._step(Driver.ROWS, began, ended, last, course)
-        step = step._replace(useful_s=busy_s, home=rows[0], units=rows[1], home_s=home_s)
+        step = step._replace(useful_s=busy_s - queued_s, busy_s=busy_s, home=rows[0], units=rows[1], home_s=home_s)
         self.last, self.total = step, step if self.total is None else merged(self.total, step)
         self.record.step(step)
         costs = course.costs

@@ -137,7 +137,7 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
         assert search["useful_s"] * search["speed"] == pytest.approx(told["ranks"][rank]["cpu_s"], rel=1e-3)
         assert steps["moved"][1:5].tolist() == told["lent"]
         assert steps["home"][1:5].tolist() == [sizes[rank]] * 4
-        assert (steps["units"][1:5].sum(), steps["useful_s"][1:5].sum()) == pytest.approx(told["shares"][rank], rel=1e-5)
+        assert (steps["units"][1:5].sum(), steps["busy_s"][1:5].sum()) == pytest.approx(told["shares"][rank], rel=1e-5)
         assert tasks["units"] == told["tasks"][rank]["tasks"]
         assert tasks["moved"] == told["tasks"][rank]["steals"]
         assert tasks["sent_bytes"] >= told["tasks"][rank]["sent_bytes"]  # the root knows those up to the last results

@@ -7,7 +7,7 @@ from lb_mpi.record.events import Driver, Step, merged
 
 
 def step(began: float, rows: int, computing_s: float, before: float, after: float, home: int = 90) -> Step:
-    return Step(Driver.ROWS, began, began + 1.0, computing_s, rows, 1.0, before, after, home=home)
+    return Step(Driver.ROWS, began, began + 1.0, computing_s, rows, 1.0, before, after, home=home, busy_s=computing_s)
 
 
 def test_calls_add_up() -> None:

@@ -243,8 +243,10 @@ class Lead:
     def report(self) -> PoolReport:
         """What has become of it."""
         done = self.ledger.done
-        work_s = sum(rank.work_s for rank in done)
-        return PoolReport(len(self._order), self.seconds, work_s / sum(self._crew.emulated_speeds), list(done))
+        work_s, speeds = sum(rank.work_s for rank in done), self._crew.emulated_speeds
+        queued = (rank.busy_s - rank.work_s / speed for rank, speed in zip(done, speeds, strict=True))
+        queued_s = sum(max(0.0, each) for each in queued)
+        return PoolReport(len(self._order), self.seconds, work_s / sum(speeds), list(done), queued_s)
 
     def observed(self) -> tuple[Floats, Floats | None, Floats]:
         """What each rank has done: the number of tasks, their costs, if known, and the seconds that they took."""

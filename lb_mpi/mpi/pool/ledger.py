@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lb_mpi.metrics import queueing
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.pool.messages import Failure, failure_of, read_results, unpack_failure
 from lb_mpi.mpi.pool.shift import FLUSH_S
@@ -23,6 +24,7 @@ class PoolReport(NamedTuple):
     seconds: float  # wall-clock time of the map
     lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
     ranks: list[RankTasks]  # of each rank, in order
+    queued_s: float = 0.0  # seconds in tasks without a core, of all ranks
 
     def __str__(self) -> str:
         """Write a table, a line for each rank."""
@@ -35,6 +37,7 @@ class PoolReport(NamedTuple):
         return (
             f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s\n"
             f"{Table(('rank', 'tasks', 'busy s', 'busy', 'steals', 'bytes'), lines)}"
+            f"{queueing(sum(one.busy_s for one in self.ranks), self.queued_s)}"
         )
 
 

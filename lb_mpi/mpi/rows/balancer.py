@@ -250,8 +250,8 @@ class Balancer:
                 raise
             ended = time.perf_counter()
             n_rows = mine.n if mine is not None else 0, self._watch.rows
-            computing_s = self._watch.computing_s
-            self._loans.mapped(began, ended, self.history[-1], course, n_rows, computing_s, told.took)
+            computing = self._watch.computing_s, self._watch.queued_s
+            self._loans.mapped(began, ended, self.history[-1], course, n_rows, computing, told.took)
         return lending.results.value if lending.results is not None else None
 
     def migrate(

@@ -22,7 +22,7 @@ from lb_mpi.mpi.common.carrier import Part, Spent
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Presence, Tag
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s, queued_s
 from lb_mpi.mpi.rows.rows import (
     HEADER_BYTES,
     Results,
@@ -69,6 +69,7 @@ class Stopwatch:
         self.slow = throttle(emulated_speed, "emulated_speed")
         self.warm = False  # the first call of a function may compile it, and tells nothing about rows
         self.computing_s = 0.0  # of this round, with what the first call took
+        self.queued_s = 0.0  # of them, without a core
         self.rows = 0  # computed in this round
         self._measured = Measured()
         self._handled_cpu_s = 0.0  # since the function returned, without rests
@@ -78,7 +79,7 @@ class Stopwatch:
 
     def begin(self) -> None:
         """Begin a new round, in this thread."""
-        self.computing_s, self.rows = 0.0, 0
+        self.computing_s, self.queued_s, self.rows = 0.0, 0.0, 0
         self.disturbed()
         self._clocks.begin()
 
@@ -90,6 +91,7 @@ class Stopwatch:
         self.slow.charge(after.cpu_s - before.cpu_s)
         seconds = after.wall_s - before.wall_s
         self.computing_s += seconds
+        self.queued_s += queued_s(before, after)
         measured = self._measured
         if not self.warm:
             self.warm = True
