@@ -89,7 +89,7 @@ def efficiency(loads: ArrayLike, speeds: ArrayLike) -> float:
     return 1.0 / (1.0 + imbalance(loads, speeds))
 
 
-QUEUED = 0.1  # of the time at work: below, nothing is said of it
+QUEUED, QUEUED_S = 0.1, 0.1  # of the time at work, and seconds: below, nothing is said of it
 
 
 def queueing(busy_s: float, queued_s: float) -> str:
@@ -97,7 +97,7 @@ def queueing(busy_s: float, queued_s: float) -> str:
 
     "" where that was little.
     """
-    if queued_s <= QUEUED * busy_s:
+    if queued_s <= max(QUEUED_S, QUEUED * busy_s):
         return ""
     part = min(1.0, queued_s / busy_s)
     return f"\n(ranks queued for cores for {part:.0%} of their time at work: fewer cores than ranks, or a busy machine)"
