@@ -54,42 +54,48 @@ from lb_mpi.searching.simulate import search
 def gain(run: Run) -> float:
     """Predict how many times as long the balanced calls of a run would have taken without; NaN where that isn't known.
 
-    What the model doesn't know of (messages, uneven steps) would come on top, so that the gain is rather too low.
+    As in `Advice`, what the run needed beyond its model is added to the time without.
     """
     without_s = measured_s = 0.0
     with suppress(ValueError):
         ranks = ranked(run)
+        if not 1 < len(ranks) <= MOST_RANKS:
+            return math.nan
         for one in (_rows_alone(ranks), _search_alone(run, ranks), _tasks_alone(ranks), _exchange_alone(ranks)):
             if one is not None:
-                without_s, measured_s = without_s + one[0], measured_s + one[1]
-        return without_s / measured_s if measured_s and len(ranks) > 1 else math.nan
+                alone_s, model_s, took_s = one
+                without_s, measured_s = without_s + alone_s + beyond(took_s, model_s, quiet=False), measured_s + took_s
+        return without_s / measured_s if measured_s else math.nan
     return math.nan
 
 
-def _rows_alone(ranks: list[Stored]) -> tuple[float, float] | None:
-    """(seconds without balancing, seconds measured) of map_rows, on a machine as busy as it was."""
-    if (recorded := _recorded_rows(ranks)) is None:
-        return None
-    share = np.nan_to_num(core_share(ranks, calls(ranks, Driver.ROWS)), nan=1.0)
-    seconds = (recorded.outside_s + recorded.home_s / share).max(axis=1)
-    return float((recorded.n * seconds).sum()), recorded.seconds
+_Alone = tuple[float, float, float] | None  # seconds without balancing; as recorded, by the model; measured
 
 
-def _search_alone(run: Run, ranks: list[Stored]) -> tuple[float, float] | None:
+def _rows_alone(ranks: list[Stored]) -> _Alone:
+    recorded = _recorded_rows(ranks)
+    return None if recorded is None else (recorded.alone_s, _play_rows(recorded, 0), recorded.seconds)
+
+
+def _search_alone(run: Run, ranks: list[Stored]) -> _Alone:
     recorded = _recorded_search(run, ranks, quiet=False)
     if recorded is None or not recorded.balanced:
         return None
-    return math.nan if recorded.shares is None else alone(recorded.shares, recorded.speeds)[0], recorded.measured_s
+    alone_s = math.nan if recorded.shares is None else alone(recorded.shares, recorded.speeds)[0]
+    return alone_s, _play_search(recorded, recorded.speeds, 0), recorded.measured_s
 
 
-def _tasks_alone(ranks: list[Stored]) -> tuple[float, float] | None:
+def _tasks_alone(ranks: list[Stored]) -> _Alone:
     recorded = _recorded_tasks(ranks, quiet=False)
-    return None if recorded is None else (_fixed_s(recorded, np.ones(len(ranks)), 0), recorded.measured_s)
+    if recorded is None:
+        return None
+    fixed_s = _fixed_s(recorded, np.ones(len(ranks)), 0)
+    return fixed_s, _play_tasks(recorded, recorded.with_costs, 0), recorded.measured_s
 
 
-def _exchange_alone(ranks: list[Stored]) -> tuple[float, float] | None:
+def _exchange_alone(ranks: list[Stored]) -> _Alone:
     recorded = _recorded_exchange(ranks, quiet=False)
-    return None if recorded is None else (recorded.equal_s, recorded.measured_s)
+    return None if recorded is None else (recorded.equal_s, recorded.measured_s, recorded.measured_s)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -114,6 +120,11 @@ class RecordedRows(NamedTuple):
     graph: Graph
     how: dict[str, Any]  # scheme, tolerance, when, every
 
+    @property
+    def alone_s(self) -> float:
+        """Seconds of all calls without balancing."""
+        return float((self.n * (self.outside_s + self.home_s).max(axis=1)).sum())
+
 
 def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
     """Advise on the rows of a run; None where there were none.  ValueError for a record that doesn't hold enough.
@@ -134,8 +145,8 @@ def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice 
         return Prediction(what, predicted_s, spread_s, change=change)
 
     lines = [Prediction(f"as recorded: {scheme}", model_s, spread_s, recorded.seconds)]
-    alone_s = float((recorded.n * (recorded.outside_s + recorded.home_s).max(axis=1)).sum())
-    lines.append(Prediction("no balancing", alone_s + extra_s, 0.0, change="rows = function(rows), without a Balancer"))
+    alone_s = recorded.alone_s + extra_s
+    lines.append(Prediction("no balancing", alone_s, 0.0, change="rows = function(rows), without a Balancer"))
     for other in SCHEMES:
         if other != scheme:
             lines.append(line(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other}))

@@ -515,8 +515,8 @@ def _head(run: Run, head: Headline) -> str:
             [(f"{NAMES[phase]} {percent(totals[phase] / whole)}", COLOURS[phase]) for phase in Phase if totals[phase]]
         )
         + f'<p class="soft">Time in lb_mpi, longest rank: {seconds(head.inside_s)}. Ideal time for the same work at '
-        f"the ranks' speeds (lower bound): {seconds(head.bound_s)}. Without balancing, the recorded work would "
-        "take at least as long as predicted: messages and noise are left out. The efficiencies are the metrics of the POP "
+        f"the ranks' speeds (lower bound): {seconds(head.bound_s)}. The time without balancing is that "
+        "which python -m lb_mpi advise predicts. The efficiencies are the metrics of the POP "
         "project. They count seconds, however fast a rank is: useful time is time in the user's work, including the rests "
         "of an emulated slow rank. The record begins with the first call of lb_mpi; a program's own clock may also count "
         "the time to import it.</p>"
