@@ -93,11 +93,11 @@ QUEUED, QUEUED_S = 0.1, 0.1  # of the time at work, and seconds: below, nothing 
 
 
 def queueing(busy_s: float, queued_s: float) -> str:
-    """Say, as a line of a report, that ranks queued for cores for `queued_s` of the `busy_s` seconds that they were at work.
+    """Say at the end of a line that ranks queued for cores for `queued_s` of the `busy_s` seconds that they were at work.
 
     "" where that was little.
     """
     if queued_s <= max(QUEUED_S, QUEUED * busy_s):
         return ""
     part = min(1.0, queued_s / busy_s)
-    return f"\n(ranks queued for cores for {part:.0%} of their time at work: fewer cores than ranks, or a busy machine)"
+    return f"; ranks queued for cores for {part:.0%} of their time at work (fewer cores than ranks, or a busy machine)"

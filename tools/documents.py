@@ -63,9 +63,9 @@ def blocks(page: Path) -> Iterator[Block]:
 def same(shown: str, seen: str, *, figures_differ: bool) -> bool:
     """Whether what a page shows is what was seen; `figures_differ`: but for the numbers, and blanks beside them.
 
-    Reports of ranks that queued for cores have a line about it, which no page shows.
+    A report says when ranks queued for cores, which no page shows.
     """
-    seen = "".join(line for line in seen.splitlines(keepends=True) if not line.startswith("(ranks queued for cores "))
+    seen = re.sub("; ranks queued for cores .*", "", seen)
     if figures_differ:
         shown, seen = (" ".join(_NUMBER.sub(" # ", text).replace("?%", "#%").split()) for text in (shown, seen))
     return shown.strip() == seen.strip()

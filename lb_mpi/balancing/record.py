@@ -120,8 +120,8 @@ class Shares:
         return (
             f"{Table(('rank', 'rows at home', 'rows computed', 'computing s', 'idle'), lines)}\n"
             f"{self.n_calls} calls; imbalance of the last one: {percent(self.imbalance)}, "
-            f"with all rows at home {percent(self.imbalance_home)}\n"
-            f"(imbalance 0%: all ranks end together; 100%: it takes twice as long as need be){queued}"
+            f"with all rows at home {percent(self.imbalance_home)}{queued}\n"
+            "(imbalance 0%: all ranks end together; 100%: it takes twice as long as need be)"
         )
 
 

@@ -34,10 +34,10 @@ class PoolReport(NamedTuple):
              f"{one.sent_bytes:,}")
             for rank, one in enumerate(self.ranks)
         ]  # fmt: skip
+        queued = queueing(sum(one.busy_s for one in self.ranks), self.queued_s)
         return (
-            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s\n"
+            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s{queued}\n"
             f"{Table(('rank', 'tasks', 'busy s', 'busy', 'steals', 'bytes'), lines)}"
-            f"{queueing(sum(one.busy_s for one in self.ranks), self.queued_s)}"
         )
 
 
