@@ -125,7 +125,7 @@ def fits(stage: Stage, waiting: list[Stage], running: list[Stage]) -> bool:
 def tell(one: Running, outcome: Outcome, *, verbose: bool) -> None:
     """Print how a stage has ended."""
     counts = outcome.counts
-    told = [f"{one.stage.name:<20}{one.seconds:7.1f} s ", "passed" if outcome.good else "FAILED", outcome.problem]
+    told = [f"{one.stage.name:<30}{one.seconds:7.1f} s ", "passed" if outcome.good else "FAILED", outcome.problem]
     if outcome.problem == "hung":
         told.append(f" {one.progress.silent_s:.0f} s without a test that ended; {one.progress}")
     if sum(counts) > bool(outcome.problem):

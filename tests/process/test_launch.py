@@ -260,7 +260,8 @@ def test_each_file_is_in_one_share() -> None:
 
 
 SERIAL = [f"serial tests, {k} of 3" for k in (1, 2, 3)]
-PROGRAMS = [f"program tests, {k} of 3" for k in (1, 2, 3)]
+PROGRAM_FILES = testing.files_of("process")
+PROGRAMS = [name.removeprefix("tests/") for (name,) in testing.shared(PROGRAM_FILES, len(PROGRAM_FILES))]
 CHECKS = ["apps.kernels", "ruff", "mypy"]
 
 

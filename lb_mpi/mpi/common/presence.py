@@ -46,6 +46,7 @@ LOOKS = 8  # in a row, before others get the core: balanced ranks are done at ne
 QUICK_S = 0.2e-3  # without a nap; others may have the core
 LONGEST_NAP_S = 0.5e-3
 FAILED_AFTER_S = 5e-3  # of waiting: look whether another rank has failed
+SETTLED_AFTER = 20  # looks at a failure until it is raised
 LATE_AFTER_S = 1.0  # of waiting
 LONGEST = 1000  # bytes of a text: any MPI sends so few without being asked for
 UNNAMED = "lb_mpi"
@@ -287,6 +288,7 @@ class Presence:
     ) -> None:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self._failure: str | None = None
+        self._failure_looks = 0
         self._parent = parent
         self._users: MPI.Intracomm | None = None  # of a anchor: the user's communicator
         self._anchor = self if anchor is None else anchor
@@ -427,11 +429,15 @@ class Presence:
         _kept.append(what)
 
     def raise_failure(self) -> None:
-        """Raise Error when another rank has sent a failure."""
+        """Raise Error when another rank has sent a failure.
+
+        The other rank may have ended this call and failed in the next, and this one may only have to see that it has ended,
+        too.  So a failure is raised at the SETTLED_AFTER-th look at it; a busy rank needs many milliseconds for each.
+        """
         one: Presence | None = self
         while one is not None:
             if one.comm:
-                one._receive_failure()
+                one._receive_failure(SETTLED_AFTER)
             one = one._parent
 
     def duplicate(self) -> MPI.Intracomm:
@@ -443,9 +449,12 @@ class Presence:
         comm.Set_attr(_keyval(), child)
         return comm
 
-    def _receive_failure(self) -> None:
+    def _receive_failure(self, after: int = 1) -> None:
         status = MPI.Status()
         if self.comm.Iprobe(MPI.ANY_SOURCE, Tag.FAILURE, status):
+            self._failure_looks += 1
+            if self._failure_looks < after:
+                return
             data = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
             self.comm.Recv([data, MPI.BYTE], status.Get_source(), Tag.FAILURE)
             self._fail(data.tobytes().decode(errors="replace"))
