@@ -692,7 +692,7 @@ def _ranks(run: Run) -> str:
         for driver, amount in one.steps[["driver", "units"]].tolist():
             done[DRIVERS[Driver(driver)][1]] += amount
         lines.append([
-            str(rank), one.about.host[:24], f"{speed / np.mean(speeds):.2f}x", f"{whole:.3g}",
+            str(rank), one.about.host[:24], f"{speed / np.mean(speeds):.2f}x", f"{whole:.2f}",
             *(f"{100 * spent[phase] / whole:.1f}" for phase in phases),
             *(f"{amount:,.0f}" for amount in done.values()), f"{got[rank]:,.0f}", f"{gave[rank]:,.0f}",
         ])  # fmt: skip
