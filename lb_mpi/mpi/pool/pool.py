@@ -104,8 +104,8 @@ class Pool:
     def report(self) -> PoolReport | None:
         """Return what became of the last map, a table when it is printed; None on other ranks, and before a map has ended.
 
-        Its fields: n (tasks run), seconds, lower_bound_s (work / sum of the speeds), and ranks, where ranks[r] has the
-        tasks, busy_s, work_s, steals and sent_bytes of rank r.
+        Its fields: n (tasks run), seconds, lower_bound_s (work / sum of the speeds), queued_s (in tasks without a core, on
+        all ranks), and ranks, where ranks[r] has the tasks, busy_s, work_s, steals and sent_bytes of rank r.
         """
         return self._report
 
