@@ -669,10 +669,10 @@ def advise_profile(profile: Profile, progress: Progress) -> Advice:
         Prediction("balanced as lb_mpi does it", predicted_s, spread_s, change=change),
         Prediction("perfectly balanced, no rank waits", profile.balanced_s, 0.0, elsewhere=True),
     ]
-    farm = "the ranks hardly meet: if they work on independent tasks, a lb_mpi.Pool needs least changes"
+    farm = "balanced: the ranks hardly meet; if they work on independent tasks, a lb_mpi.Pool needs the fewest changes"
+    rows = f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together"
     notes = [
-        *([farm] if n < LEAST else []),
-        f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together",
+        farm if n < LEAST else rows,
         f"{talk_s:.3f} s of messages remain; whatever else a rank does outside of MPI, as reading a file, counts as work",
     ]
     if len(set(profile.speeds)) == 1:
