@@ -287,6 +287,7 @@ class Presence:
         self, comm: MPI.Intracomm, anchor: Presence | None = None, parent: Presence | None = None, name: str = UNNAMED
     ) -> None:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
+        self.rank = comm.rank if comm else 0
         self._failure: str | None = None
         self._failure_looks = 0
         self._parent = parent
@@ -393,7 +394,7 @@ class Presence:
     def together(self, error: BaseException, by: int = 0) -> BaseException:
         """Note that all ranks raise this together, and that rank `by` of them prints the traceback."""
         mark(error, self._anchor)
-        return error if self.comm.rank == by else quiet(error)
+        return error if self.rank == by else quiet(error)
 
     def close(self, free: Callable[[], None] = lambda: None) -> None:
         """Collective: free what `free` frees and the communicator.  A second time, and after a failure, do nothing.
@@ -508,7 +509,7 @@ def presence_of(comm: MPI.Comm) -> Presence:
     if found is None:
         assert isinstance(comm, MPI.Intracomm)
         found = Presence(MPI.COMM_NULL, name=UNNAMED)  # type: ignore[arg-type]
-        found._questions = _NobodyToAsk(comm)
+        found._questions, found.rank = _NobodyToAsk(comm), comm.rank
     return found
 
 
