@@ -182,7 +182,7 @@ class Balancer:
                     self._presence.abandon(lending, hearing)
                 raise
             ended, took, n_rows = time.perf_counter(), lending.told.took, (mine.n, lending.n_computed)
-            self._loans.mapped(began, ended, self.history[-1], course, n_rows, watch.computing_s, took)
+            self._loans.mapped(began, ended, self.history[-1], course, n_rows, watch.computing_s, took, watch.queued_s)
         return lending.results.value
 
     def migrate(
