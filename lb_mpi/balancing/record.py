@@ -89,6 +89,7 @@ class Share(NamedTuple):
         rows_computed  rows that it computed in all calls, its own and others'
         computing_s    seconds that it computed in all calls, including the rests of an emulated slow rank
         seconds        seconds in all calls, from entering to leaving
+        queued_s       seconds of computing_s during which it had no core
     """
 
     rank: int
