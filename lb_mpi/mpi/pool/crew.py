@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from mpi4py import MPI
 
 from lb_mpi.emulate import throttle, throttled
+from lb_mpi.errors import Error
 from lb_mpi.mpi.common.carrier import Carrier, Part, Spent
 from lb_mpi.mpi.common.collective import allgather, duplicate
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
@@ -91,6 +92,7 @@ class Crew:
         self.root = root
         self.epoch = 0  # of the last map, on the root
         self.busy = False  # a map is under way
+        self.lent_to = ""  # what calls MPI for these ranks from its own thread; empty: nothing does
         self.orders: deque[tuple[int, Buffer]] = (
             deque()
         )  # of the root, which this rank has not yet followed: (tag, parcel)
@@ -134,6 +136,12 @@ class Crew:
     def size(self) -> int:
         """Number of ranks."""
         return len(self.emulated_speeds)
+
+    def check(self) -> None:
+        """Error after a failure on any rank, and while something else works with these ranks."""
+        self.news.check()
+        if self.lent_to:
+            raise Error(f"these ranks work for {self.lent_to}, which is open: expected its shutdown before")
 
     def work(
         self,

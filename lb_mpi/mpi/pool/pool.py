@@ -298,7 +298,7 @@ class Pool:
     def _check(self) -> None:
         if self._closed:
             raise closed("pool")
-        self._crew.news.check()
+        self._crew.check()
         if self._crew.busy:
             raise Error(
                 "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
@@ -309,7 +309,7 @@ class Pool:
     def _check_root(self, name: str) -> None:
         if self._closed:
             raise closed("pool")
-        self._crew.news.check()
+        self._crew.check()
         if not self._serves or not self.is_root:
             raise Error(f"{name}: expected the root of a pool made with root=")
 

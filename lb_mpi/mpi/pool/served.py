@@ -30,7 +30,8 @@ def run_alone(crew: Crew, run: Callable[[], None]) -> None:
             serve(crew)
         else:
             try:
-                run()
+                with leader.ends:
+                    run()
             finally:
                 with crew.news.telling():
                     leader.close()

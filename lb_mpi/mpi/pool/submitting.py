@@ -11,6 +11,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 
 from lb_mpi.checks import show
@@ -124,7 +125,8 @@ class Submitted:
 
     def finish(self) -> None:
         """Wait for all tasks."""
-        self.wait(lambda: not self.unfinished)
+        if self.unfinished:
+            self.wait(lambda: not self.unfinished)
 
     def cancel(self) -> None:
         """Take those tasks back that no rank has got, since the pool is about to be closed."""
@@ -165,6 +167,7 @@ class Leader:
     def __init__(self, crew: Crew, *, alone: bool) -> None:
         self.crew, self.alone = crew, alone
         self.map: Led | None = None
+        self.ends = ExitStack()  # what is to be ended with the script, before the other ranks are
         self._pending: deque[_Pending] = deque()
         self._running: dict[int, Future] = {}  # at other ranks
         self._at = dict.fromkeys((rank for rank in range(crew.size) if rank != crew.rank), 0)  # tasks, by rank
