@@ -391,6 +391,7 @@ class _Dispatcher:
         with self.changed:
             queue.open = False
             if cancel:
+                self.changed.wait_for(lambda: queue.n_sent or queue.idle, BATCH_S)  # what a free rank can begin, it begins
                 cancelled = [task for task in queue.tasks if not task.future.running()]
                 queue.tasks = deque(task for task in queue.tasks if task.future.running())
             self.changed.notify_all()
