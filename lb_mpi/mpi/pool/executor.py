@@ -124,8 +124,8 @@ class Executor(concurrent.futures.Executor):
 
             try:
                 self._queue = agree(crew.comm, make)
-            except BaseException as error:
-                crew.news.leave(error)
+            except BaseException:
+                crew.close()
                 raise
         self._serves = crew.rank != crew.root
         if not self._serves:
@@ -527,7 +527,8 @@ class _Dispatcher:
         if answer.failure:
             error = _error(answer.failure)
             text = f"the initializer of lb_mpi.Executor has failed on rank {rank}: {type(error).__name__}: {error}"
-            logging.getLogger("concurrent.futures").critical(text)
+            if queue.broken is None:
+                logging.getLogger("concurrent.futures").critical(text)
             self._break(queue, text, error)
         with self.changed:
             del self._sent[number]
