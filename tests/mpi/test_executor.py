@@ -264,6 +264,12 @@ def test_several_executors_of_a_script() -> None:
             with pytest.raises(lb_mpi.Error, match="a map of these ranks is under way"):
                 lb_mpi.Executor()
             left.close()
+            late = [pool.submit(slow_rank) for _ in range(3 * SIZE)]
+            with lb_mpi.Executor() as executor:
+                with pytest.raises(lb_mpi.Error, match="which is open"):
+                    late[0].result()
+                assert executor.submit(abs, -1).result() == 1
+            assert {*map(type, [one.result() for one in late])} == {int}
         made = []
 
         def make(k: int) -> None:

@@ -138,8 +138,12 @@ class Crew:
         return len(self.emulated_speeds)
 
     def check(self) -> None:
-        """Error after a failure on any rank, and while something else works with these ranks."""
+        """Error after a failure on any rank, and while these ranks are lent."""
         self.news.check()
+        self.check_lent()
+
+    def check_lent(self) -> None:
+        """Error while something else calls MPI for these ranks."""
         if self.lent_to:
             raise Error(f"these ranks work for {self.lent_to}, which is open: expected its shutdown before")
 

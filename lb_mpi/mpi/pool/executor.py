@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import ctypes
 import itertools
 import logging
 import math
@@ -46,6 +47,7 @@ BATCH_S = 10e-3  # short tasks travel together: as many as a rank runs in this t
 BATCH_BYTES = 1 << 20
 BATCH_MOST = 256  # tasks
 AHEAD = 2  # batches at a rank, where there are more tasks than ranks: one that it runs, and the next
+LEAVE_S = 0.5  # that the root's task has to end after a failure, or Ctrl-C
 IDLE_S = 0.25  # between two looks for a failure while there are no tasks
 LEVELS = {
     MPI.THREAD_SINGLE: "MPI_THREAD_SINGLE",
@@ -362,7 +364,7 @@ class _Dispatcher:
         self._queues = deque[_Queue]()
         self._at = dict.fromkeys((rank for rank in range(crew.size) if rank != crew.root), 0)  # batches, by rank
         self._sent: dict[int, _Batch] = {}  # by number, also to the root
-        self._n = 0
+        self._n = 0  # the last number; below 0, since a pool's own tasks have those from 0
         self._interrupted = False
         self._turned = threading.Event()  # the thread that calls MPI has had its turn
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
@@ -437,6 +439,10 @@ class _Dispatcher:
                 self.changed.notify_all()
             for queue in self._queues:
                 self._break(queue, f"lb_mpi.Executor has ended: {error or type(error).__name__}", error)
+            if self._worker.ident:  # a task that goes on while Python ends may crash it
+                thread = ctypes.c_ulong(self._worker.ident)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(KeyboardInterrupt))
+                self._worker.join(LEAVE_S)
         else:
             if self._worker.ident:
                 self._worker.join()
@@ -481,26 +487,34 @@ class _Dispatcher:
         self._turned.set()
         return bool(batches)
 
-    def _take(self, source: int, _tag: int, buffer: Buffer) -> None:
-        """Take in an answer that has come from another rank."""
+    def _take(self, source: int, tag: int, buffer: Buffer) -> None:
+        """Take in an answer that has come from another rank, or a late result of a pool's."""
         number, failed, _, data = read_numbers(buffer)
+        if tag != Tag.RESULT or number not in self._sent:
+            self._take_others(source, tag, buffer)
+            return
         self._at[source] -= 1
         tasks = self._sent[number].tasks
         self._finish(number, _Answer(b"", [(True, bytes(data))] * len(tasks), 0.0) if failed else pickle.loads(data))
 
     def _work(self) -> None:
         """Be the thread that runs the root's tasks."""
-        while True:
-            with self.changed:
-                while (batch := self._next(self._crew.root)) is None:
-                    if self.over:
-                        return
-                    self.changed.wait()
-            self._finish(batch.number, _run(*batch.arguments))
-            del batch
-            if self._at:  # the other thread would wait for Python's lock at each call of MPI
-                self._turned.clear()
-                self._turned.wait(BATCH_S)
+        with contextlib.suppress(KeyboardInterrupt):  # see `_dispatch`
+            while (batch := self._await()) is not None:
+                self._finish(batch.number, _run(*batch.arguments))
+                del batch
+                if self._at:  # the other thread would wait for Python's lock at each call of MPI
+                    self._turned.clear()
+                    self._turned.wait(BATCH_S)
+
+    def _await(self) -> _Batch | None:
+        """Wait for tasks for the root; None: there will be none."""
+        with self.changed:
+            while not self.over:
+                if (batch := self._next(self._crew.root)) is not None:
+                    return batch
+                self.changed.wait()
+        return None
 
     def _next(self, rank: int) -> _Batch | None:
         """Make the next batch for a rank, of one executor after the other; None when there is nothing to do."""
@@ -513,7 +527,7 @@ class _Dispatcher:
             if tasks or (begins and queue.boots):
                 queue.begun.add(rank)
                 queue.n_sent += 1
-                self._n += 1
+                self._n -= 1
                 self._sent[self._n] = batch = _Batch(self._n, queue, rank, queue.initializer if begins else b"", tasks)
                 return batch
         return None

@@ -187,6 +187,7 @@ class Leader:
 
     def look(self) -> None:
         """Take in what has come, and send what can be sent."""
+        self.crew.check_lent()
         with running(self.crew.record):
             self.crew.news.look()
             self.crew.receive()
@@ -194,6 +195,7 @@ class Leader:
 
     def wait(self, over: Callable[[], bool], timeout: float | None = None) -> None:
         """Work until `over()`; TimeoutError."""
+        self.crew.check_lent()
         self.crew.work(TASK, over, self._turn, math.inf if timeout is None else time.perf_counter() + timeout)
         if not over():
             raise TimeoutError(f"no result within {timeout} s")
