@@ -170,6 +170,10 @@ def test_cancel_and_shutdown() -> None:
         assert last.cancelled()
         with pytest.raises(CancelledError):
             last.result()
+        for one in many[3 * SIZE :]:
+            one.cancel()
+        assert not wait([*many, last], timeout=60).not_done
+        many = [executor.submit(slow_rank) for _ in range(20 * SIZE)]
         executor.shutdown(wait=False, cancel_futures=True)
         done, left = wait(many, timeout=60)
         assert not left
@@ -287,6 +291,16 @@ def test_several_executors_of_a_script() -> None:
     initialized.clear()
     in_script(script)
     assert COMM.allreduce(initialized.count(9)) == 1
+
+
+def test_a_rank_that_serves_submits_nothing() -> None:
+    executor = lb_mpi.Executor(COMM)
+    if COMM.rank:
+        with pytest.raises(lb_mpi.Error, match="an executor that this rank serves"):
+            executor.submit(abs, 1)
+    else:
+        assert executor.submit(abs, -1).result() == 1
+    executor.shutdown()
 
 
 def test_wrong_arguments_are_errors_on_all_ranks() -> None:

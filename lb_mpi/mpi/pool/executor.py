@@ -49,12 +49,7 @@ BATCH_MOST = 256  # tasks
 AHEAD = 2  # batches at a rank, where there are more tasks than ranks: one that it runs, and the next
 LEAVE_S = 0.5  # that the root's task has to end after a failure, or Ctrl-C
 IDLE_S = 0.25  # between two looks for a failure while there are no tasks
-LEVELS = {
-    MPI.THREAD_SINGLE: "MPI_THREAD_SINGLE",
-    MPI.THREAD_FUNNELED: "MPI_THREAD_FUNNELED",
-    MPI.THREAD_SERIALIZED: "MPI_THREAD_SERIALIZED",
-    MPI.THREAD_MULTIPLE: "MPI_THREAD_MULTIPLE",
-}
+LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startswith("THREAD_")}
 
 
 class Executor(concurrent.futures.Executor):
@@ -150,9 +145,9 @@ class Executor(concurrent.futures.Executor):
 
     def bootup(self, wait: bool = True) -> Executor:
         """Run the initializer on all ranks now, and return the executor; if `wait`, only when all have run it."""
+        self._check("boot up")
         queue, changed = self._queue, self._dispatcher.changed
         with changed:
-            self._check("boot up")
             queue.boots = True
             changed.notify_all()
             changed.wait_for(lambda: not wait or queue.broken is not None or queue.ready.issuperset(queue.ranks))
@@ -160,6 +155,7 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Run fn(*args, **kwargs) on some rank; its future.  What can't be pickled is the future's exception."""
+        self._check("schedule new futures")
         future: Future[T] = Future()
         data = b""
         try:
@@ -609,8 +605,10 @@ def _check_level() -> None:
 
 
 def _begins(task: _Task) -> bool:
-    """Return whether a task is to be run, and can't be cancelled any more."""
-    return task.future.running() or (not task.future.done() and task.future.set_running_or_notify_cancel())
+    """Return whether a task is to be run; from now on it can't be cancelled, or those who wait for it know that it was."""
+    future = task.future
+    finished = future.done() and not future.cancelled()
+    return future.running() or (not finished and future.set_running_or_notify_cancel())
 
 
 def _settle(future: Future[Any], failed: bool, data: bytes) -> None:
