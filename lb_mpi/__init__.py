@@ -12,7 +12,7 @@ The path of the data, for a search:
 and for rows of data:
 
     your rows  --map_rows-->  course.Course   what is lent, and what was learned, from call to call          (pure)
-                                round.Round     one call on one rank: who computes which rows when             (pure)
+                                round.Round     one call on one rank: which rows are computed where and when   (pure)
                                 estimate, judge times -> costs of rows, speeds of ranks; balance anew?         (pure)
     parcels    <--carrier-->    mpi.rows        carries them on a communicator: lb_mpi.Balancer(comm)
                                 virtual         carries them on a virtual clock, with thousands of ranks
@@ -34,7 +34,7 @@ and for what a run needs to go on after it has died:
 and without MPI:
 
     any graph   --as_graph-->   Graph      of networkx, scipy.sparse, a file, or by name: "mesh:8x8"
-    Graph, loads, speeds --balance-->      diffusion on paper: who gives what to whom
+    Graph, loads, speeds --balance-->      diffusion on paper: which rank gives how much to which
     Graph, speeds        --arrange-->      which node sits at which vertex
     Graph, parts         --partition_metrics-->  cut, volume, balance, and seconds on a machine
 

@@ -1,10 +1,9 @@
 """python -m lb_mpi: the table of commands, and nothing else.
 
-run, cluster and throttle are those of launch/ (see lb_mpi/launching); pool and profile run a program of the user's.  Each
+run, cluster and throttle are those of launch/ (see lb_mpi/launching); pool and profile run a user's program.  Each
 other one is a `Command` in a module of lb_mpi.commands: it returns a dictionary (or a list of them) ready for JSON, and
-describes it in lines for people.  Exit codes: 0; 2 for a mistake of the
-user's and 1 for what has failed, in one line; 130 for Ctrl-C; 141 when nobody reads the output.  Whatever else is raised is
-a bug, and keeps its traceback.
+describes it in lines for people.  Exit codes: 0; 2 for a mistake of the user and 1 for a failure, in one line; 130 for
+Ctrl-C; 141 when the reader of the output has left.  Any other exception is a bug, and keeps its traceback.
 """
 
 from __future__ import annotations

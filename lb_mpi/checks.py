@@ -1,9 +1,9 @@
 """One validator for each kind of argument: what comes in at any door is held against these, and nothing else.   (pure)
 
-Each takes the argument's name and value, returns the value as what it is meant to be, and raises a ValueError with name,
+Each gets the name and value of an argument, returns the value with its proper type, and raises a ValueError with name,
 value and expectation.  numpy's scalars are as good as Python's numbers; True and False are no numbers.
 
-Only the standard library is imported: what runs before anything is installed uses these, too.
+Only the standard library is imported, since these also run before anything is installed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def number(
 
 
 def virtual_s(name: str, value: object, *, least: float = 1e-15) -> float:
-    """Return seconds of a simulation, so many that sums and quotients of them are finite, and not 0."""
+    """Return seconds of a simulation, within bounds that keep sums and quotients of them finite and above 0."""
     return number(name, value, least=least, most=1e12, unit="seconds")
 
 

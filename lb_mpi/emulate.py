@@ -81,7 +81,7 @@ class Varying:
         return self.usual if self._began is None else self.at(time.perf_counter() - self._began)
 
     def at(self, seconds: float) -> float:
-        """The speed so many seconds after the start."""
+        """Return the speed at a time after the start, in seconds."""
         speed = self.usual
         for change in self.changes:
             if change.from_s <= seconds < change.to_s:
@@ -195,7 +195,7 @@ class Stops:
 
 
 def read_stops() -> StoppedTime:
-    """Read how often and how long this program has been stopped; all zero where nobody does so."""
+    """Read how often and how long this program has been stopped; all zero without throttle."""
     words = _page()
     return StoppedTime() if words is None else StoppedTime(words[_STOPS], 1e-9 * words[_STOPPED_NS])
 
@@ -208,7 +208,7 @@ def _page() -> memoryview | None:
 def _open(variables: Mapping[str, str]) -> memoryview | None:
     path = variables.get(VARIABLE)
     with contextlib.suppress(OSError, ValueError):
-        # On another host, or later, the same path may be anybody's file.
+        # On another host, or later, the same path may be another file.
         if path and os.readlink(path).startswith(f"/memfd:{_NAME}"):
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:

@@ -26,7 +26,7 @@ from typing import Any
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file: whoever opens it finds what was there before, or all of `content` (text as UTF-8).
+    """Write a file: a reader finds what was there before, or all of `content` (text as UTF-8).
 
     It is written aside, forced to the disk, and renamed.  A link stays one: what it points to is replaced, and keeps its
     permissions.  What is no regular file (a device, a pipe) is written to directly.  OSError, naming `path`.
@@ -82,7 +82,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def read_frame(view: memoryview, at: int) -> tuple[memoryview | None, int]:
-    """Read the payload of the frame at byte `at` and where it ends; (None, at) when it is torn or flipped."""
+    """Read the payload of the frame at byte `at` and where it ends; (None, at) when it is truncated or corrupt."""
     begin = at + _FRAME.size
     if begin > len(view):
         return None, at

@@ -20,10 +20,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
-from scipy.sparse import csgraph
-from scipy.sparse.linalg import LinearOperator, eigsh, splu
 
 from lb_mpi import checks
 
@@ -87,17 +85,17 @@ class Graph:
         The diagonal is left out: in a matrix it means no edge.  ValueError, naming the entry, for a matrix that is not
         square or not symmetric, or has entries that are negative, NaN, infinite or complex.
         """
-        if not bool(sparse.issparse(matrix)):
+        if not bool(scipy.sparse.issparse(matrix)):
             raise TypeError(f"matrix of type {type(matrix).__name__}: expected a scipy.sparse matrix or array")
         if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
             raise ValueError(f"matrix of shape {matrix.shape}: expected a square one")
         if matrix.dtype.kind not in "biuf":
             raise ValueError(f"matrix of dtype {matrix.dtype}: expected real numbers")
-        entries = sparse.coo_array(matrix, copy=True)
+        entries = scipy.sparse.coo_array(matrix, copy=True)
         entries.sum_duplicates()
         off = entries.row != entries.col
         values = entries.data[off].astype(float)
-        csr = sparse.csr_array((values, (entries.row[off], entries.col[off])), shape=matrix.shape)
+        csr = scipy.sparse.csr_array((values, (entries.row[off], entries.col[off])), shape=matrix.shape)
         csr.sort_indices()
         indptr, indices = csr.indptr.astype(np.int64), csr.indices.astype(np.int64)
         return cls(indptr, indices, csr.data, _vertex_weights(vertex_weights, matrix.shape[0]))
@@ -158,7 +156,7 @@ class Graph:
             if wrong.any():
                 k = int(wrong.argmax())
                 raise ValueError(f"edge {vertices[k]}-{indices[k]} of weight {self.weights[k]}: {what}")
-        mirror = sparse.csr_array((self.weights, indices, indptr), shape=(n, n)).T.tocsr()
+        mirror = scipy.sparse.csr_array((self.weights, indices, indptr), shape=(n, n)).T.tocsr()
         if not np.array_equal(mirror.indptr, indptr) or not np.array_equal(mirror.indices, indices):
             one, other = divmod(int(np.setdiff1d(vertices * n + indices, indices * n + vertices)[0]), n)
             raise ValueError(f"edge {one}-{other} is one-sided: expected it at both ends")
@@ -199,7 +197,7 @@ class Graph:
         """The number of connected components and (n,) each vertex's, numbered in the order of their first vertices."""
         return self._components
 
-    @cached_property  # as is the next one: whoever plans asks for them again and again, and others wait for the plan
+    @cached_property  # as is the next one: a planner asks for them again and again while other ranks wait
     def _edges(self) -> tuple[Ints, Ints]:
         tails = np.repeat(np.arange(self.n), self.degrees)
         once = tails < self.indices
@@ -207,13 +205,13 @@ class Graph:
 
     @cached_property
     def _components(self) -> tuple[int, Ints]:
-        count, labels = csgraph.connected_components(self.to_scipy(), directed=False)
+        count, labels = scipy.sparse.csgraph.connected_components(self.to_scipy(), directed=False)
         _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
         return int(count), _frozen(np.argsort(np.argsort(first))[inverse].astype(np.int64))
 
     def hops(self) -> int:
         """The most edges on a shortest way from vertex 0 to another one that it can reach: half the diameter or more."""
-        order, before = csgraph.breadth_first_order(self.to_scipy(), 0, directed=False)
+        order, before = scipy.sparse.csgraph.breadth_first_order(self.to_scipy(), 0, directed=False)
         away = np.zeros(self.n, dtype=np.int64)
         for vertex in order[1:].tolist():
             away[vertex] = away[before[vertex]] + 1
@@ -221,7 +219,7 @@ class Graph:
 
     def to_scipy(self) -> Any:
         """The (n, n) weighted adjacency as a scipy.sparse.csr_array; edges of weight 0 are stored zeros."""
-        return sparse.csr_array((self.weights, self.indices, self.indptr), shape=(self.n, self.n))
+        return scipy.sparse.csr_array((self.weights, self.indices, self.indptr), shape=(self.n, self.n))
 
     def to_networkx(self) -> Any:
         """A networkx graph of the vertices 0..n-1; weights of edges and vertices are their attributes "weight"."""
@@ -397,7 +395,7 @@ def _next(groups: list[list[int]], n_dealt: list[int], host: int) -> int:
 
 def highest(matrix: Any, count: int = 1, *, tol: float) -> tuple[Floats, Floats]:
     """The (count,) highest eigenvalues, ascending, and the (n, count) vectors of a symmetric (n, n) matrix."""
-    values, vectors = eigsh(matrix, count, which="LA", tol=tol, v0=_start(matrix.shape[0]))
+    values, vectors = scipy.sparse.linalg.eigsh(matrix, count, which="LA", tol=tol, v0=_start(matrix.shape[0]))
     order = np.argsort(values)
     return values[order], vectors[:, order]
 
@@ -412,15 +410,15 @@ def lowest(
     """
     n = matrix.shape[0]
     shift = -1e-6 * float(matrix.diagonal().mean())
-    factors = factorise(matrix - shift * sparse.eye_array(n))
+    factors = factorise(matrix - shift * scipy.sparse.eye_array(n))
 
     def inverse(vector: Floats) -> Floats:
         vector = vector.ravel()
         vector = factors.solve(vector - kernel @ (kernel.T @ vector))
         return np.asarray(vector - kernel @ (kernel.T @ vector))
 
-    operator = LinearOperator((n, n), matvec=inverse, dtype=float)  # type: ignore[call-arg, unused-ignore]
-    values, vectors = eigsh(operator, count, which="LA", tol=tol, v0=inverse(_start(n)), maxiter=maxiter)
+    operator = scipy.sparse.linalg.LinearOperator((n, n), matvec=inverse, dtype=float)  # type: ignore[call-arg, unused-ignore]
+    values, vectors = scipy.sparse.linalg.eigsh(operator, count, which="LA", tol=tol, v0=inverse(_start(n)), maxiter=maxiter)
     order = np.argsort(-values)
     return 1.0 / values[order] + shift, vectors[:, order]
 
@@ -433,15 +431,17 @@ def lowest_plain(matrix: Any, kernel: Any, above: float, *, tol: float, maxiter:
         vector = vector.ravel()
         return np.asarray(matrix @ vector + above * (kernel @ (kernel.T @ vector)))
 
-    operator = LinearOperator((n, n), matvec=moved, dtype=float)  # type: ignore[call-arg, unused-ignore]
-    values = eigsh(operator, 1, which="SA", tol=tol, v0=_start(n), maxiter=maxiter, return_eigenvectors=False)
+    operator = scipy.sparse.linalg.LinearOperator((n, n), matvec=moved, dtype=float)  # type: ignore[call-arg, unused-ignore]
+    options = {"tol": tol, "v0": _start(n), "maxiter": maxiter, "return_eigenvectors": False}
+    values = scipy.sparse.linalg.eigsh(operator, 1, which="SA", **options)
     return float(values[0])
 
 
 def factorise(matrix: Any) -> Any:
     """Factorise a sparse symmetric positive definite matrix; the result has `solve`."""
     options = {"SymmetricMode": True}
-    return splu(sparse.csc_array(matrix), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
+    matrix = scipy.sparse.csc_array(matrix)
+    return scipy.sparse.linalg.splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options)
 
 
 def _start(n: int) -> Floats:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from lb_mpi.files import write_whole
 from lb_mpi.graph import NAMES, Floats, Graph, Ints, is_name, parse
@@ -50,7 +50,7 @@ def as_graph(graph: Any) -> Graph:
         return _read(graph)
     if hasattr(graph, "is_directed") and hasattr(graph, "edges"):
         return Graph.from_networkx(graph)
-    if sparse.issparse(graph):
+    if scipy.sparse.issparse(graph):
         return Graph.from_scipy(graph)
     raise TypeError(
         f"graph of type {type(graph).__name__}: expected a Graph, networkx graph, scipy.sparse matrix, name or path"
@@ -238,10 +238,10 @@ def read_matrix_market(path: PathLike) -> Graph:
     off = (row_of != column_of) & header.symmetric  # these stand for two
     ends = (np.concatenate([row_of, column_of[off]]), np.concatenate([column_of, row_of[off]]))
     weights, shape = np.array(values, dtype=float), (header.n, header.n)
-    matrix = sparse.csr_array((np.concatenate([weights, weights[off]]), ends), shape=shape)
-    stored = sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=shape)
-    infinite = sparse.csr_array((~np.isfinite(matrix.data), matrix.indices, matrix.indptr), shape=shape)
-    one_sided = (abs(matrix - matrix.T), abs(stored - stored.T))  # zeros can be stored, too
+    matrix = scipy.sparse.csr_array((np.concatenate([weights, weights[off]]), ends), shape=shape)
+    stored = scipy.sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=shape)
+    infinite = scipy.sparse.csr_array((~np.isfinite(matrix.data), matrix.indices, matrix.indptr), shape=shape)
+    one_sided = (abs(matrix - matrix.T), abs(stored - stored.T))  # zeros can also be stored
     for wrong in (infinite, *one_sided):
         one, other = wrong.nonzero()
         if len(one):

@@ -1,7 +1,7 @@
 """Compile inner loops with numba, and print a line when that takes long.
 
 Compiled loops are cached on disk, so only the first run on a machine compiles.  A large graph's partition then waits half
-a minute for its kernels, in silence if nobody says why.
+a minute for its kernels, without a word on why.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def differ(hosts: Sequence[str], rates: ArrayLike) -> bool:
 def even_out(hosts: Sequence[str], rates: ArrayLike) -> Floats:
     """(P,) rates in which ranks of one host that are nearly alike (by a factor of 1.5) have their mean.
 
-    The cores of one machine are of few kinds; small differences come from whatever else they do just now.  The fastest
+    The cores of one machine are of few kinds; small differences come from other load.  The fastest
     ranks of a host are put together first.
     """
     even, on = check_speeds(rates, len(hosts), name="rates"), np.array(hosts)
@@ -202,7 +202,7 @@ def pairings(size: int) -> list[list[tuple[int, int]]]:
 
     As at a tournament: all but the first sit around a table, and move on by one seat a round.
     """
-    seats = list(range(size + size % 2))  # an odd one out meets nobody
+    seats = list(range(size + size % 2))  # with an odd number, one has no partner
     rounds = []
     for _ in range(len(seats) - 1):
         half = len(seats) // 2

@@ -9,8 +9,8 @@
     signs.saves_at_signal(True)         # SIGUSR1 to this process: it saves, and ends with exit code SAVED
 
 The signs lie in a page of memory that the process before the program has made (launching/rank.py) and host.py of its host
-looks at once a second.  So a sign is a write to memory, which blocks nobody, and what was said last is known even of a
-program that was killed.  Without a launcher the page is this process's own, and nobody looks.
+looks at once a second.  So a sign is a write to memory, which never blocks, and the last sign is known even of a
+program that was killed.  Without a launcher the page belongs to this process alone, and is not read.
 
 Only the standard library is needed, and no MPI.
 """
@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 SAVED = os.EX_TEMPFAIL  # 75: the exit code of a program that has saved and stopped, since it was told to
 SAVE_SIGNAL = signal.SIGUSR1
-STACK_SIGNAL = signal.SIGRTMAX - 5  # one that nobody else is likely to want
+STACK_SIGNAL = signal.SIGRTMAX - 5  # unlikely to be used by others
 VARIABLE = "LB_MPI_SIGNS"  # where the page is
 NAME = "lb_mpi-signs"  # of its file
 BYTES = 4096  # of the page; behind it is what faulthandler has written
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
     phase: str  # what it is in, where it must go on; "": nowhere of the kind
     mpi_pid: int = 0  # the process that has begun MPI; 0: none
     at_end: bool = False  # it has come to its regular end, or finalized MPI
-    asleep_s: float = 0.0  # for so long so far it has slept in lb_mpi, waiting for other ranks
+    asleep_s: float = 0.0  # time slept in lb_mpi so far, waiting for other ranks
 
     @property
     def spoke(self) -> bool:
@@ -152,7 +152,7 @@ def _open() -> None:
     _page.opened = True
     path = os.environ.get(VARIABLE)
     with contextlib.suppress(OSError, ValueError):
-        # On another host, or later, the same path may be anybody's file.
+        # On another host, or later, the same path may be another file.
         if not path or not os.readlink(path).startswith(f"/memfd:{NAME}"):
             return
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -23,7 +23,7 @@ What an actor may rely on
 
 What a carrier may rely on
 - A turn serves all that has arrived, in order, and then does what is due.  It may come at any time, without messages too.
-- `job` is all that the actor wants done, one thing at a time: to compute (a quantum, rows, a chunk of tasks), or what else
+- `job` is what the actor asks for, one thing at a time: to compute (a quantum, rows, a chunk of tasks), or what else
   only the carrier can do and has to tell the outcome of (to swap a word in shared memory, to write a state to disk).
   Another turn instead of the job withdraws it: the actor asks anew, by what it knows then.
 - Without a job the actor is silent until a message arrives or `wake_at` has come.

@@ -32,7 +32,7 @@ class Stage(NamedTuple):
     """A line of the table: a command, and what its exit code and the files that it has left in its folder mean."""
 
     name: str
-    n_cores: int  # that it keeps busy
+    n_cores: float  # that it keeps busy
     silence_s: float  # when no test has ended for so long, it has hung
     argv: Callable[[Path], list[str]]
     variables: dict[str, str]
@@ -57,9 +57,10 @@ def serial(
     arguments: list[str],
     silence_s: float,
     *,
+    n_cores: float = 1.0,
     may_be_empty: bool = False,
 ) -> Stage:
-    """Make a stage of tests that need no mpiexec."""
+    """Make a stage of tests in one process."""
 
     def argv(folder: Path) -> list[str]:
         pytest = [str(environment.python), "-m", "pytest", "-q", "-p", "tools.progress", "-p", "no:cacheprovider"]
@@ -69,7 +70,7 @@ def serial(
     def judge(folder: Path, code: int) -> Outcome:
         return Outcome(*count([folder / "report.xml"], code, may_be_empty=may_be_empty), _text(folder / "log"))
 
-    return Stage(name, 1, silence_s, argv, environment.variables(), judge, KERNELS)
+    return Stage(name, n_cores, silence_s, argv, environment.variables(), judge, KERNELS)
 
 
 def parallel(

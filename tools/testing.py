@@ -17,8 +17,9 @@ USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
 OTHER_RANKS, OTHER_USUAL = (2, 3, 8), (3,)  # with --other-mpi
 SILENCE_S = 120.0
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ that need a core
-WAITING = "process"  # the room whose tests start programs, and wait for them
-N_SHARES = 3  # of a kind: more than cores, so that none waits long for another
+N_SHARES = 3  # of their files: more than cores, so that none waits long for another
+WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
+WAITING_CORES = 0.5  # that such a file keeps busy, rather less
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -71,7 +72,7 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
         checks = [check(environment, KERNELS)]
         if not options.other_mpi:
             checks += [check(environment, "ruff", "check", "."), check(environment, "mypy")]
-        of_one = shares(environment, options)
+        of_one = without_mpiexec(environment, options)
     elif not options.mpi_only and (serial_places or not places):
         arguments = [*(serial_places or ["tests", "--ignore=tests/mpi"]), *others]
         of_one = [serial(environment, "serial tests", arguments, options.limit, may_be_empty=True)]
@@ -85,17 +86,18 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
     return checks + of_mpi + of_one
 
 
-def shares(environment: Environment, options: argparse.Namespace) -> list[Stage]:
-    """Return stages of all serial tests.  With --other-mpi: of those that start MPI, and aren't marked `one_mpi`."""
+def without_mpiexec(environment: Environment, options: argparse.Namespace) -> list[Stage]:
+    """Return stages of all other tests.  With --other-mpi: of those that start MPI, and aren't marked `one_mpi`."""
     stages = []
     if not options.other_mpi:
         for number, files in enumerate(shared(files_of(*COMPUTING), N_SHARES), start=1):
-            name = f"serial tests, {number} of {N_SHARES}"
-            stages.append(serial(environment, name, files, options.limit))
+            stages.append(serial(environment, f"serial tests, {number} of {N_SHARES}", files, options.limit))
     chosen = ["-m", "not one_mpi"] if options.other_mpi else []
-    for number, files in enumerate(shared(files_of(WAITING), N_SHARES), start=1):
-        name = f"program tests, {number} of {N_SHARES}"
-        stages.append(serial(environment, name, [*files, *chosen], options.limit))
+    for (file,) in shared(files_of(WAITING), len(files_of(WAITING))):
+        name, empty = file.removeprefix("tests/"), options.other_mpi
+        stages.append(
+            serial(environment, name, [file, *chosen], options.limit, n_cores=WAITING_CORES, may_be_empty=empty)
+        )
     return stages
 
 

@@ -69,7 +69,7 @@ def exhaustive(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
 
 
 def paper(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
-    """The paper's greedy, literally; of equally good vertices it takes the first."""
+    """The paper's greedy, literally; of equally good vertices the first."""
     return _construct(aim, speeds, np.argsort(-speeds, kind="stable"), lambda rest: float(speeds.min()), progress)
 
 
@@ -115,7 +115,7 @@ def descend(aim: Aim, speeds: Floats, positions: Ints, progress: Progress) -> In
     while here is not None:
         here = _step(aim, speeds, positions, here, first, second)
         steps += 1
-        progress(f"{steps} swaps", 1.0 - 0.99**steps)  # how many there will be, nobody knows
+        progress(f"{steps} swaps", 1.0 - 0.99**steps)  # how many there will be is unknown
     return positions
 
 

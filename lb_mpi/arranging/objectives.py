@@ -18,8 +18,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy import sparse
-from scipy.sparse.linalg import ArpackNoConvergence
+import scipy
 
 from lb_mpi.diffusion.setup import laplacian, paper_tau
 from lb_mpi.graph import Floats, Graph, Ints, highest, lowest
@@ -55,7 +54,7 @@ def find_modes(laplacian: Any, speeds: Floats, n_low: int, n_high: int) -> Modes
     if len(speeds) > max(DENSE, n_low + n_high + 1):
         try:
             return _few(laplacian, speeds, n_low, n_high)
-        except ArpackNoConvergence:
+        except scipy.sparse.linalg.ArpackNoConvergence:
             pass
     scale = 1.0 / np.sqrt(speeds)
     values, vectors = np.linalg.eigh(laplacian.toarray() * scale * scale[:, None])
@@ -63,7 +62,7 @@ def find_modes(laplacian: Any, speeds: Floats, n_low: int, n_high: int) -> Modes
 
 
 def _few(laplacian: Any, speeds: Floats, n_low: int, n_high: int) -> Modes:
-    scale = sparse.diags_array(1.0 / np.sqrt(speeds))
+    scale = scipy.sparse.diags_array(1.0 / np.sqrt(speeds))
     matrix = (scale @ laplacian @ scale).tocsr()
     kernel = np.sqrt(speeds / speeds.sum())[:, None]
     low, x = lowest(matrix, kernel, n_low, tol=_TOL)

@@ -22,9 +22,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
-from scipy.sparse.linalg import spsolve
 
 from lb_mpi.balancing.round import Rowset, count, numbers
 from lb_mpi.graph import Floats, Ints
@@ -173,10 +172,10 @@ class Worths:
             links += links.T
             logs = np.linalg.solve(np.diag(links.sum(axis=1) + prior) - links, right)
         else:
-            one_way = sparse.coo_array((self._weight, (own, other)), shape=(size, size)).tocsr()
+            one_way = scipy.sparse.coo_array((self._weight, (own, other)), shape=(size, size)).tocsr()
             both_ways = one_way + one_way.T
             diagonal = np.asarray(both_ways.sum(axis=1)).ravel() + prior
-            logs = spsolve((sparse.diags_array(diagonal) - both_ways).tocsc(), right)
+            logs = scipy.sparse.linalg.spsolve((scipy.sparse.diags_array(diagonal) - both_ways).tocsc(), right)
         self.values = np.asarray(np.exp(logs - logs.mean()))
 
 

@@ -100,7 +100,7 @@ def _complain(error: Exception, code: int) -> int:
 
 
 def say(text: str, code: int = 0) -> int:
-    """Print the text; the exit code, another one when nobody reads it or there is no room for it."""
+    """Print the text; the exit code, another one when the reader has left or the disk is full."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -62,7 +62,7 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     add("--aim", choices=AIMS, default="cut",
         help="cut: few edges between parts of their target weights; time: the last rank of the machine done first, whatever "
         "its share, never later than by cut (%(default)s)")
-    add("--fiedler", action="store_true", help="the Fiedler value and vector of the whole graph, too")
+    add("--fiedler", action="store_true", help="also the Fiedler value and vector of the whole graph")
     add("-o", "--output", metavar="FILE.part", help="write the part of each vertex, one a line")
 
 
@@ -268,7 +268,7 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def describe_arrangement(result: dict[str, Any]) -> list[str]:
-    """Sum up an arrangement; a host list is one for mpiexec, too."""
+    """Sum up an arrangement; a host list also suits mpiexec."""
     comment = "# " if "hosts" in result else ""
     lines = [
         f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['method']} for the "
@@ -282,7 +282,7 @@ def describe_arrangement(result: dict[str, Any]) -> list[str]:
     if result["note"]:
         lines.append(result["note"])
     if not comment:
-        lines.append("who sits at vertex 0, 1, ...: " + " ".join(map(str, result["positions"])))
+        lines.append("ranks at vertices 0, 1, ...: " + " ".join(map(str, result["positions"])))
     hosts: list[str] = result.get("hosts", [])
     return [comment + line for line in lines] + hosts
 
@@ -293,7 +293,7 @@ def read_speeds(text: str, n: int, seed: int) -> Floats:
         return check_speeds(draw("speeds", text, n, np.random.default_rng(seed)), n)
     try:
         numbers = comma_list("speeds", ",".join(Path(text).read_text().replace(",", " ").split()))
-    except ValueError:  # UnicodeDecodeError is one, too
+    except ValueError:  # also UnicodeDecodeError
         raise ValueError(f"{text}: expected nothing but numbers, the speeds") from None
     return check_speeds(numbers, n, name=f"{text}: speeds")
 

@@ -1,6 +1,6 @@
 """The command `info`: what this is run with and where; with --measure, how fast it is.
 
-The only one that may be started by mpiexec; without an MPI it tells the versions, and that there is none.
+The only command that may be started by mpiexec; without an MPI it prints the versions, and that there is none.
 """
 
 from __future__ import annotations

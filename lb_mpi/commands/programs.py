@@ -22,7 +22,7 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
         description="Run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or "
         "lb_mpi.Executor().",
         epilog="What the script does by itself belongs behind `if __name__ == '__main__':`, since ranks that are sent a "
-        "function of the script run the script, too, but not that.")
+        "function of the script also run the script, but not that.")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as with python -m")
     parser.add_argument("script", metavar="SCRIPT", help="a file of Python")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="are the script's sys.argv[1:]")

@@ -1,4 +1,4 @@
-"""The command `simulate`: a search, rows or tasks on virtual ranks, as many as wanted, without MPI.
+"""The command `simulate`: a search, rows or tasks on any number of virtual ranks, without MPI.
 
 The same objects that run on MPI run here on a virtual clock, so the same options give the same figures.  All subjects
 share the options of `_common`; each one's own, its answer and its summary stand together below.
@@ -127,7 +127,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
 
     `nodes`, `leaves`, `depth` of the tree, `efficiency` (1: all ranks did nothing but work), how often work was moved
     (`balances`) with how many `drafts` and `messages` (`most_messages`: sent by one rank), in `virtual_seconds`; the last
-    `detection_seconds` of these nobody worked, until all knew it; simulated in `seconds`.
+    `detection_seconds` of these no rank worked, until all knew it; simulated in `seconds`.
     """
     began = time.perf_counter()
     searches.check_ranks(options.ranks, searches.TREE_BYTES)
@@ -309,7 +309,7 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1 (%(default)s)")
     parser.add_argument("--known", choices=KNOWN, default="nothing",
-        help="what the pool is told; speeds that it isn't told it measures from map to map (%(default)s)")
+        help="the speeds that the pool is given; others are measured from map to map (%(default)s)")
     parser.add_argument("--within", type=pair, default=(2e-6, 2e-6), metavar="S[,S]",
         help="seconds that a message takes on one host; two: log-uniform between them (2e-6)")
     _common(parser, latency_s=50e-6, between=" between hosts")

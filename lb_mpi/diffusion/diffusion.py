@@ -28,9 +28,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import sparse
-from scipy.sparse import csgraph
 
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import (
@@ -84,8 +83,8 @@ def cancel_cycles(graph: Graph, flow: Floats) -> Floats:
     tails, heads = graph.edges()
     source, target = np.where(flow > 0, tails, heads), np.where(flow > 0, heads, tails)
     moving = np.flatnonzero(flow)
-    arcs = sparse.coo_array((np.ones(len(moving)), (source[moving], target[moving])), shape=(graph.n, graph.n))
-    label = csgraph.connected_components(arcs.tocsr(), directed=True, connection="strong")[1]
+    arcs = scipy.sparse.coo_array((np.ones(len(moving)), (source[moving], target[moving])), shape=(graph.n, graph.n))
+    label = scipy.sparse.csgraph.connected_components(arcs.tocsr(), directed=True, connection="strong")[1]
     circling = moving[label[source[moving]] == label[target[moving]]]
     if not len(circling):
         return flow.copy()

@@ -14,10 +14,8 @@ from itertools import cycle
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import sparse
-from scipy.linalg import eigvalsh
-from scipy.sparse.linalg import ArpackNoConvergence
 
 from lb_mpi.checks import choice, show
 from lb_mpi.graph import Floats, Graph, Ints, factorise, highest, lowest, lowest_plain
@@ -55,7 +53,7 @@ def laplacian(graph: Graph, tau: Floats) -> Any:
     rows = np.concatenate([tails, heads, tails, heads])
     columns = np.concatenate([heads, tails, tails, heads])
     values = np.concatenate([-tau, -tau, tau, tau])
-    return sparse.coo_array((values, (rows, columns)), shape=(graph.n, graph.n)).tocsr()
+    return scipy.sparse.coo_array((values, (rows, columns)), shape=(graph.n, graph.n)).tocsr()
 
 
 def eigenvalues(graph: Graph, speeds: Floats, tau: Floats) -> Floats:
@@ -65,7 +63,7 @@ def eigenvalues(graph: Graph, speeds: Floats, tau: Floats) -> Floats:
     """
     if graph.n > MAX_DENSE:
         raise ValueError(f"all eigenvalues of a graph of {graph.n} vertices: expected at most {MAX_DENSE}")
-    values = eigvalsh(_symmetric(graph, speeds, tau).toarray(), overwrite_a=True, check_finite=False)
+    values = scipy.linalg.eigvalsh(_symmetric(graph, speeds, tau).toarray(), overwrite_a=True, check_finite=False)
     return np.asarray(values[graph.components()[0] :], dtype=float)
 
 
@@ -84,18 +82,18 @@ def spectrum(graph: Graph, speeds: Floats, tau: Floats) -> Spectrum:
     high = float(highest(matrix, tol=tol)[0][0])
     high *= 1.0 + tol  # Lanczos finds it from below, and chebyshev must not leave any beyond the end
     norms = np.sqrt(np.bincount(labels, speeds))
-    kernel = sparse.csr_array((np.sqrt(speeds) / norms[labels], (np.arange(graph.n), labels)))
+    kernel = scipy.sparse.csr_array((np.sqrt(speeds) / norms[labels], (np.arange(graph.n), labels)))
     # Plain Lanczos finds the lower end fast in graphs of small diameter, where a factorisation would fill memory; in long
     # ones it gives up early, and those fill little.
     try:
         return Spectrum(lowest_plain(matrix, kernel, high, tol=tol, maxiter=20), high)
-    except ArpackNoConvergence:
+    except scipy.sparse.linalg.ArpackNoConvergence:
         return Spectrum(float(lowest(matrix, kernel, tol=tol)[0][0]), high)
 
 
 def _symmetric(graph: Graph, speeds: Floats, tau: Floats) -> Any:
     """S^-1/2 A W A^T S^-1/2, which has the eigenvalues of S^-1 A W A^T."""
-    scale = sparse.diags_array(1.0 / np.sqrt(check_speeds(speeds, graph.n)))
+    scale = scipy.sparse.diags_array(1.0 / np.sqrt(check_speeds(speeds, graph.n)))
     return (scale @ laplacian(graph, tau) @ scale).tocsr()
 
 

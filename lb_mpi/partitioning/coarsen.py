@@ -125,7 +125,7 @@ def pair_leaves(
     Changes group (n,), alone (n,).
     """
     n = len(order)
-    waiting = np.full(n + 1, -1)  # at each vertex: who hangs on it and is alone; at n: who hangs on none
+    waiting = np.full(n + 1, -1)  # at each vertex: the single one that hangs on it; at n: the one that hangs on none
     for v in order:
         if not alone[v]:
             continue

@@ -1,7 +1,7 @@
 """Compile kernels that make no arrays with numba, without counting references to their arguments.
 
 A kernel takes named tuples of arrays.  numba counts a reference whenever one of these arrays is looked at, in the inner
-loops, too, and that takes as long as the work itself.  Who makes no array, and keeps none, needs no count.
+loops, too, and that takes as long as the work itself.  A function that neither makes nor keeps arrays needs no count.
 """
 
 from __future__ import annotations

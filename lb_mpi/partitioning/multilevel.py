@@ -13,10 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import sparse
-from scipy.linalg import LinAlgError, eigh
-from scipy.sparse.csgraph import breadth_first_order, shortest_path
-from scipy.sparse.linalg import ArpackError
+import scipy
 
 from lb_mpi.graph import Floats, Graph, Ints, lowest
 from lb_mpi.kernels import njit
@@ -128,12 +125,12 @@ def fiedler_of(graph: Csr) -> Fiedler:
         return Fiedler(0.0, np.ones(n))
     shape = (n, n)
     scale = float(joined.weights.max()) if len(joined.weights) and joined.weights.max() > 0 else 1.0
-    adjacency = sparse.csr_array((joined.weights / scale, joined.indices, joined.indptr), shape=shape)
+    adjacency = scipy.sparse.csr_array((joined.weights / scale, joined.indices, joined.indptr), shape=shape)
     degrees: Floats = np.asarray(adjacency.sum(axis=1)).ravel()
-    laplacian = sparse.csc_array(sparse.diags_array(degrees) - adjacency)
+    laplacian = scipy.sparse.csc_array(scipy.sparse.diags_array(degrees) - adjacency)
     try:
         value, vector = _dense(laplacian) if n <= DENSE else _lanczos(laplacian)
-    except (ArpackError, LinAlgError, RuntimeError, MemoryError, ValueError):
+    except (scipy.sparse.linalg.ArpackError, scipy.linalg.LinAlgError, RuntimeError, MemoryError, ValueError):
         value, vector = _dense(laplacian) if n <= MAX_DENSE else _by_distance(laplacian)
     large = np.abs(vector) > EQUAL
     if large.any() and vector[large.argmax()] < 0:
@@ -141,21 +138,21 @@ def fiedler_of(graph: Csr) -> Fiedler:
     return Fiedler(float(value) * scale, np.ascontiguousarray(vector))
 
 
-def _dense(laplacian: sparse.csc_array) -> tuple[float, Floats]:
-    values, vectors = eigh(laplacian.toarray(), subset_by_index=[1, 1], overwrite_a=True, check_finite=False)
+def _dense(laplacian: scipy.sparse.csc_array) -> tuple[float, Floats]:
+    values, vectors = scipy.linalg.eigh(laplacian.toarray(), subset_by_index=[1, 1], overwrite_a=True, check_finite=False)
     return max(0.0, float(values[0])), vectors[:, 0]
 
 
-def _lanczos(laplacian: sparse.csc_array) -> tuple[float, Floats]:
+def _lanczos(laplacian: scipy.sparse.csc_array) -> tuple[float, Floats]:
     n = laplacian.shape[0]
     values, vectors = lowest(laplacian, np.full((n, 1), 1.0 / np.sqrt(n)), tol=1e-7, maxiter=300)
     return max(0.0, float(values[0])), vectors[:, 0]
 
 
-def _by_distance(laplacian: sparse.csc_array) -> tuple[float, Floats]:
+def _by_distance(laplacian: scipy.sparse.csc_array) -> tuple[float, Floats]:
     # From one end of the graph to the other: no eigenvector, but it orders the vertices as well as it can be had.
-    end = int(breadth_first_order(laplacian, 0, directed=False, return_predecessors=False)[-1])
-    distance = shortest_path(laplacian, unweighted=True, directed=False, indices=end)
+    end = int(scipy.sparse.csgraph.breadth_first_order(laplacian, 0, directed=False, return_predecessors=False)[-1])
+    distance = scipy.sparse.csgraph.shortest_path(laplacian, unweighted=True, directed=False, indices=end)
     vector = distance - distance.mean()
     vector /= np.linalg.norm(vector) or 1.0
     return float(vector @ (laplacian @ vector)), vector

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import sparse
-from scipy.sparse import csgraph
 
 from lb_mpi import checks
 from lb_mpi.graph import Floats, Graph, Ints
@@ -154,8 +153,8 @@ def connected(graph: Graph, parts: ArrayLike, k: int) -> NDArray[np.bool_]:
     tails, heads = graph.edges()
     inside = part[tails] == part[heads]
     ends = (tails[inside], heads[inside])
-    matrix = sparse.coo_array((np.ones(len(ends[0])), ends), shape=(graph.n, graph.n))
-    _, piece = csgraph.connected_components(matrix, directed=False)
+    matrix = scipy.sparse.coo_array((np.ones(len(ends[0])), ends), shape=(graph.n, graph.n))
+    _, piece = scipy.sparse.csgraph.connected_components(matrix, directed=False)
     _, first = np.unique(piece, return_index=True)
     return np.asarray(np.bincount(part[first], minlength=k) <= 1)
 
@@ -168,7 +167,7 @@ def mapping_cost(graph: Graph, parts: ArrayLike, machine: Machine, *, unit_s: fl
     if unit_s is not None:
         speeds = speeds / (speeds.max() * checks.number("unit_s", unit_s, above=0.0))
     ends = (part[np.repeat(np.arange(graph.n), graph.degrees)], part[graph.indices])
-    traffic = sparse.coo_array((graph.weights, ends), shape=(k, k))
+    traffic = scipy.sparse.coo_array((graph.weights, ends), shape=(k, k))
     traffic.sum_duplicates()
     across = (traffic.row != traffic.col) & (traffic.data > 0.0)
     here, there, payload_bytes = traffic.row[across], traffic.col[across], traffic.data[across]

@@ -6,7 +6,7 @@ heavier than its bound may weigh as much as that vertex, and the others take the
 enough, because weights come in lumps, the bounds of these are raised by one factor, to what the packing needs.
 
 A search (k-way Fiduccia & Mattheyses, with rollback) starts at some vertices of the boundary, moves the one of highest gain
-to the part it is connected to most, be that a gain or a loss, takes up its neighbours, and goes on until it has become
+to the part it is connected to most, be that a gain or a loss, adds its neighbours, and goes on until it has become
 unlikely to find anything better (Osipov & Sanders, "n-level graph partitioning", ESA 2010).  Then everything after its best
 point is taken back.  Many searches that start from few vertices each find more than one that starts from all (Sanders &
 Schulz, "Engineering multilevel graph partitioning algorithms", ESA 2011, "multi-try FM").  A vertex moves once in a round.
@@ -253,7 +253,7 @@ def rebalance(graph: Csr, parts: Parts, connections: Connections) -> None:
 def way_out(graph: Csr, parts: Parts, connections: Connections, v: int) -> tuple[int, float]:
     """The part with room for v that it is connected to most, else the one with most room, and the gain; -1: none.
 
-    None, too, if v's part is within its bound.
+    Also None if v's part is within its bound.
     """
     source, room_needed = parts.of[v], graph.vertex_weights[v]
     target, best = -1, -np.inf
@@ -327,7 +327,7 @@ def best_move(graph: Csr, parts: Parts, connections: Connections, v: int) -> tup
 
 @inlined
 def is_hopeless(steps: int, total: float, squares: float, patience: float) -> bool:
-    """Tell from the gains of so many steps, their sum and sum of squares, that nothing better is likely to come."""
+    """Tell from the number of steps, the sum of their gains and sum of squares, that nothing better is likely to come."""
     if steps > 350 * patience:
         return True
     if steps <= 2 or steps <= 10 * patience:

@@ -1,8 +1,8 @@
-"""Unbalanced tree search (UTS): count the nodes of a tree that nobody can foresee.   (pure)
+"""Unbalanced tree search (UTS): count the nodes of an unforeseeable tree.   (pure)
 
 Source: Olivier, Huan, Liu, Prins, Dinan, Sadayappan, Tseng, "UTS: An unbalanced tree search benchmark" (LCPC 2006).  It
 is the yardstick of work stealing: the trees are made up of hashes, so that the size of a subtree doesn't show in its root,
-and the counts of nodes and leaves are published, so that work lost or done twice shows..
+and the counts of nodes and leaves are published, so that work lost or done twice shows.
 
 The state of a node is SHA-1(state of its parent, 20 bytes; number among its siblings, 4 bytes big-endian), that of the
 root SHA-1(16 zero bytes; seed, 4 bytes big-endian).  Its random number, rand, is the last 4 bytes, big-endian, without
@@ -378,7 +378,7 @@ def averages(tree: Tree) -> list[float]:
         b = [branching] * depth
     elif tree.shape == "linear":
         b = [branching * (1 - i / depth) for i in range(depth)]
-    else:  # the root has b_0 here, too, although the formula gives 1
+    else:  # the root has b_0 even here, although the formula gives 1
         b = [branching] + [branching ** math.sin(2 * math.pi * i / depth) for i in range(1, 5 * depth + 1)]
     return b if tree.type == "geometric" else b[: math.ceil(tree.shift * depth)]
 
@@ -539,7 +539,7 @@ class UnbalancedTreeSearch:
         return TreeCount(one.nodes + other.nodes, one.leaves + other.leaves, max(one.depth, other.depth))
 
     def _make_room(self) -> None:
-        # Use again what has been given away from below, and only when that is less than half take more memory.
+        # Use again what has been given away from below, and allocate more only when that is less than half.
         in_hand = self._stack[self._bottom : self._top]
         if 2 * self._bottom < len(self._stack):
             self._stack = np.empty((2 * len(self._stack), WIDTH), np.uint32)

@@ -1,7 +1,7 @@
-"""The folder that saves lie in: whatever dies at whatever moment, the newest committed save is whole.
+"""The folder of saves: whatever dies at whatever moment, the newest committed save is complete.
 
     FOLDER/save-00000012/NAME      part files, written by any rank
-    FOLDER/save-00000012/manifest  makes it a save; a directory that has none is nothing
+    FOLDER/save-00000012/manifest  makes it a save; a directory without one is ignored
     FOLDER/lock                    held by the run that saves
 
     folder = Folder(path, "rows")
@@ -245,7 +245,7 @@ class Folder:
     def commit(self, number: int, meta: Mapping[str, Any], parts: Sequence[PartFile]) -> None:
         """Make it a save, of all these parts; then remove what is not among the last two.
 
-        `meta` is of None, bool, int, float, str, bytes, and of lists and dicts of such.
+        `meta` consists of None, bool, int, float, str, bytes, and lists and dicts of these.
         """
         place = self._place(number)
         packed = msgpack.packb([self.kind, number, meta, [list(part) for part in parts]], use_bin_type=True)
@@ -309,9 +309,9 @@ class Folder:
         except OSError as error:
             raise SaveError(f"{path}: can't be read ({error.strerror or error})") from None
         if at != part.n_bytes:
-            raise SaveError(f"{path}: {at:,} bytes, expected {part.n_bytes:,}: it is torn")
+            raise SaveError(f"{path}: {at:,} bytes, expected {part.n_bytes:,}: truncated")
         if crc != part.crc:
-            raise SaveError(f"{path}: not what was written (its CRC is wrong): bits are flipped")
+            raise SaveError(f"{path}: corrupt (its CRC differs from that of what was written)")
         return b"".join(kept)
 
     def _manifest(self, number: int) -> Saved:
@@ -324,12 +324,12 @@ class Folder:
         view = memoryview(data)
         start, at = read_frame(view, 0)
         if start is None or len(start) != _START.size or start[: len(MAGIC)] != MAGIC:
-            raise SaveError(f"{path}: no manifest of a save, or torn or flipped")
+            raise SaveError(f"{path}: not a manifest of a save, or corrupt")
         if (version := _START.unpack(start)[1]) != VERSION:
             raise ValueError(f"{path} has version {version} of the format: expected {VERSION} (choose another folder)")
         payload, end = read_frame(view, at)
         if payload is None or end != len(view):
-            raise SaveError(f"{path}: torn or flipped")
+            raise SaveError(f"{path}: truncated or corrupt")
         kind, found, meta, parts = msgpack.unpackb(payload, raw=False, strict_map_key=False)
         if kind != self.kind:
             raise ValueError(f"{path} is of a save of {kind}: expected one of {self.kind} (choose another folder)")

@@ -15,7 +15,7 @@ that are to be made, is sent the rows that have come, and returns its arrays.
 The law
 -------
 - All ranks make the same exchanges in the same order, and what one sends to another is as much as that one expects.
-- So counts go first: one row for each rank.  Where rows are wanted, their numbers go next, and then each array in turn.
+- So counts go first: one row for each rank.  Where rows are asked for, their numbers go next, and then each array in turn.
 - In an exchange rows stand by rank, those for (from) rank 0 first, and among those of one rank in the order of the numbers.
 - Blocks: row k is at place k - bounds[r] of block r, and each place is filled once.  Where it isn't, the block's rank
   raises ValueError before any array is sent, with the first such row.

@@ -27,11 +27,11 @@ whose best value is better than what a neighbour is known to have sends it that 
 - A neighbour is known to have what was sent to it, and what it has sent.  It has that, or something at least as good, or
   a BOUND with it is under way: so while the search lasts, what one rank has found comes to all, over at most
   2 log8(size) + 2 neighbours, each of which passes it on after its work quantum at hand.
-- Nobody's best value is better than what some rank has found.
+- No rank's best value is better than the best found by any rank.
 - A value that is no better than the best here goes no further.  So each value is sent at most once from each side of each
   of the size - 1 pairs of neighbours, however many find it: no storm, and no ring on which it could go round.
 - A BOUND makes no passive rank active, so Safra's token does not count it, and the search may end with some under way.
-  They are received and dropped like all else; then every rank takes the best of all ranks' values (`Sharing.level`), so
+  They are received and dropped like all else; then every rank adopts the best of all ranks' values (`Sharing.level`), so
   that `best` is the same everywhere, however the search has ended.
 
 The table
@@ -119,7 +119,7 @@ class Sharing:
         self.known = dict.fromkeys(neighbours(rank, size), WORST[bound.sense])  # by neighbour: what it has, or will have
 
     def receive(self, message: Message) -> None:
-        """Serve a BOUND; ProtocolError when it comes from anybody but a neighbour."""
+        """Serve a BOUND; ProtocolError when it does not come from a neighbour."""
         source, value = message.source, message.load
         if source not in self.known:
             raise ProtocolError(f"rank {self.rank}, a neighbour of {[*self.known]}, got {message}")
@@ -135,7 +135,7 @@ class Sharing:
         return [(rank, Message(Kind.BOUND, self.rank, load=best)) for rank in behind]
 
     def level(self, values: Iterable[float]) -> None:
-        """The search is over, and `values` are the best ones of all ranks: take the best of them."""
+        """The search is over, and `values` are the best ones of all ranks: adopt the best of them."""
         for value in values:
             self.bound._take(value)
 

@@ -24,7 +24,7 @@ The table (what is not in it is a ProtocolError)
 
 Fairness: a rank counts, per source, how often it had to let that source's token pass although it was the better
 volunteer.  It doesn't volunteer for a source while another has been skipped `PATIENCE` times more, and such a pass
-counts as a skip, too; so the counts draw level, somebody is served, and nobody is overtaken for ever.
+also counts as a skip; so the counts draw level, some rank is served, and none is overtaken for ever.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Terms(NamedTuple):
     """On which terms a rank drafts, and volunteers."""
 
     threshold: float  # J, in the unit of `problem.load()`
-    pause: Pause  # between drafts that nobody volunteered for
+    pause: Pause  # between drafts without a volunteer
     once: bool = False  # a rank that has had work never drafts again: each rank is dealt one share, nothing moves afterwards
 
 

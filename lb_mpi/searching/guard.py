@@ -35,7 +35,7 @@ class Options(NamedTuple):
     save_every_s: float | None = None  # between two saves; inf: only when asked; None: nothing is saved
 
     def route_on(self, size: int) -> str:
-        """Return the route that drafts take on so many ranks."""
+        """Return the route of drafts on `size` ranks."""
         return self.route or ("ring" if size <= MOST_ON_RING else "random")
 
     def checked(self) -> Options:

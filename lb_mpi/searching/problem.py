@@ -99,7 +99,7 @@ class Problem(Protocol):
     def split(self) -> bytes | None:
         """Give away about half of the work in hand, packed; None when it can't be split.  Something is kept.
 
-        On many ranks several of them are given work at once.  A problem may have a method for that, too (see `Divisible`);
+        On many ranks several of them are given work at once.  A problem may also have a method for that (see `Divisible`);
         one that hasn't is split in halves, again and again.
         """
 
@@ -158,7 +158,7 @@ class Divisible(Problem, Protocol):
 class Owning(Problem, Protocol):
     """A problem parts of which belong to certain ranks: what comes up elsewhere is sent to its owner, asked for or not.
 
-    So ranks that share no memory need not find out by themselves what others have done: who owns a part knows it.  Drafts
+    So ranks that share no memory need not find out by themselves what others have done: the owner of a part knows.  Drafts
     then walk (route "random").
     """
 

@@ -1,7 +1,7 @@
 """One consistent cut of all ranks of a search, and what each rank writes at it.   (pure)
 
 A save is what all ranks have at one time: each its work in hand and its partial result.  It is worth nothing when a piece of
-work is in two of them, or in none: nobody may work meanwhile, and no WORK may be under way.
+work is in two of them, or in none: no rank may work meanwhile, and no WORK may be under way.
 
 The law
 -------
@@ -9,7 +9,7 @@ The law
 - Each rank counts the WORK that it has sent less that which has come to it.  A paused rank sends none, so the sum over
   paused ranks is the number of WORK under way, or more, since what has come may not be counted yet.  When all are paused and
   the sum is 0, none is under way: that is the cut.
-- Nobody's state is taken before that, and nobody goes on before all are written, or the save is given up.
+- No rank's state is taken before that, and none goes on before all are written, or the save is given up.
 - A save is committed only when every rank has written its state.  One that can't, or that has failed, says so: then the save
   is given up, and the one before stays.
 - FINISH and STOP are served at once, paused or not: with the end of the search a save that is at hand is given up.
@@ -276,7 +276,7 @@ class SavedSearch(NamedTuple):
     """The states that a search goes on from."""
 
     states: Sequence[bytes]  # of all ranks that were there when it was saved
-    mine: Sequence[int]  # which of them this rank takes in hand
+    mine: Sequence[int]  # those that this rank handles
     kept: list[bytes]  # parts of work for this rank beside, as `Problem.split` packs them
     best: float | None  # of the bound that is shared; None: not known
 

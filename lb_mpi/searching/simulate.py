@@ -1,6 +1,6 @@
 """A search on many virtual ranks: the very `Searcher` that runs on real MPI, on the virtual carrier (`lb_mpi.virtual`).
 
-Ranks have speeds, a unit of work takes its time, and a quantum is so many units.
+Ranks have speeds, a unit of work takes its time, and a quantum is a number of units.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def check_ranks(ranks: object, problem_bytes: int) -> int:
 
 
 def check_bounds(bounds: Sequence[Bound] | None, size: int) -> Sequence[Bound | None]:
-    """Return one bound, or None, for each of `size` ranks; ValueError unless there are so many, alike, and none twice."""
+    """Return one bound, or None, for each of `size` ranks; ValueError unless there are `size`, alike, none twice."""
     if bounds is None:
         return [None] * size
     senses = {None if (end := check_bound(bound)) is None else end.sense for bound in bounds}

@@ -21,8 +21,8 @@ class Row(NamedTuple):
 
 
 TABLE = (
-    Row("ring", "IDLE", "(pause is over)", "DRAFTING(me, seq + 1, nobody, 0) to the successor", "WAIT_FOR_ACK"),
-    Row("ring", "WAIT_FOR_ACK", "own DRAFTING, nobody", "a growing, jittered pause begins", "IDLE"),
+    Row("ring", "IDLE", "(pause is over)", "DRAFTING(me, seq + 1, none, 0) to the successor", "WAIT_FOR_ACK"),
+    Row("ring", "WAIT_FOR_ACK", "own DRAFTING, none", "a growing, jittered pause begins", "IDLE"),
     Row("ring", "WAIT_FOR_ACK", "own DRAFTING, pid", "ADMISSION to pid", "READY_FOR_ACCEPT"),
     Row("ring", "READY_FOR_ACCEPT", "WORK", "absorb it", "BUSY"),
     Row("ring", "READY_FOR_ACCEPT", "NOWORK", "draft again at once", "IDLE"),

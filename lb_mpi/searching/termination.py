@@ -32,7 +32,7 @@ Safra's token needs a hop for every rank and round.  Here a rank that gives work
 ranks that work form a tree, which shrinks from its leaves, and it is all over when only its root is left.
 
 A rank is engaged, or not.  An engaged one, but for the root, has a `parent`, and owes it one ACK.  The `deficit` of a rank
-counts the messages it has sent as WORK and that nobody has acknowledged.
+counts the WORK messages that it has sent and that are not acknowledged yet.
 
 - WORK makes a rank that isn't engaged the child of its sender.  WORK to an engaged rank is acknowledged at once.
 - An engaged rank without work in hand and without a deficit sends its parent the ACK that it owes, and is free; the root
@@ -45,7 +45,7 @@ Invariant, in each state and whatever order messages arrive in:
     every rank that has work in hand, or a deficit, is engaged
     from every engaged rank the parents lead to the root
 Summed up over all ranks: deficits = WORK under way + ACKs under way + engaged ranks without the root.  So when the root has
-no deficit, the sum of its subtree is empty: nobody else is engaged, nothing is under way.
+no deficit, the sum of its subtree is empty: no other rank is engaged, nothing is under way.
 
 rank               event                              does                            is then
 -----------------  ---------------------------------  ------------------------------  -----------
@@ -56,7 +56,7 @@ engaged            ACK                                deficit - 1               
 engaged, not root  no work in hand and no deficit     ACK to the parent               free
 root               no work in hand and no deficit     it is over                      engaged
 
-What it costs: one ACK for each WORK, and nothing while nobody moves any.
+What it costs: one ACK for each WORK, and nothing while no work moves.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Scholten:
     def acknowledged(self) -> None:
         """An ACK has arrived; ProtocolError when none is due."""
         if self.deficit < 1:
-            raise ProtocolError(f"rank {self.rank} got an ACK, but nobody owes it one")
+            raise ProtocolError(f"rank {self.rank} got an ACK, but no rank owes it one")
         self.deficit -= 1
 
     def settle(self, active: bool) -> list[Send]:

@@ -29,7 +29,7 @@ tree, with the number of ranks below it as its weight: so work comes to all in l
 No rank waits for ever: unserved walks come home, and no rank holds anything while it waits.  A rank with Q > J at the end
 of a turn serves the drafts it has, walks first, since their ranks will otherwise ask others; after `PATIENCE` of those in a
 row the draft that has stood longest goes first.  Ranks that ever had work are connected by edges of the binomial tree,
-which are edges of the hypercube; so as long as anybody keeps having Q > J, the sleepers around it wake, and those around
+which are edges of the hypercube; so as long as any rank keeps having Q > J, the sleepers around it wake, and those around
 them.
 
 One split serves many: with n = min(drafts, Q / (J / 2) - 1) the work in hand is split into n + 1 shares, by weight.
@@ -100,9 +100,9 @@ def _bits(rank: int, size: int) -> list[int]:
 class Draft(NamedTuple):
     """A draft that a rank could serve."""
 
-    source: int  # the rank that wants work
+    source: int  # the rank that asks for work
     seq: int  # of its walk; 0: a standing draft
-    weight: int = 1  # ranks that it wants work for
+    weight: int = 1  # ranks that it asks for
     left: int = 0  # hops that a walk may still make
 
 

@@ -161,7 +161,7 @@ def test_what_is_said() -> None:
     assert awaited(0, 3, "it", 60.2, {1: waits}) == f"rank 0 has waited for 60 s in it: rank 2 {silent}"
     assert awaited(1, 4, "it", 60.2, {0: works, 2: waits}).endswith(f": rank 3 {silent}; rank 0 is at work")
     assert awaited(0, 3, "it", 5.0, {1: works, 2: works}).endswith(": ranks 1, 2 are at work")
-    assert awaited(0, 3, "it", 5.0, {1: waits, 2: serves}).endswith(": all other ranks wait, too")
+    assert awaited(0, 3, "it", 5.0, {1: waits, 2: serves}).endswith(": all other ranks are waiting")
     elsewhere = Answer(kinds.WAITS, "another call")
     assert awaited(0, 3, "it", 5.0, {1: elsewhere, 2: waits}).endswith(" in it: rank 1 is in another call")
     assert awaited(0, 3, "it", 5.0, {1: elsewhere, 2: elsewhere}).endswith(": ranks 1, 2 are in another call")

@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import parse
-from lb_mpi.mpi.common import presence
+from lb_mpi.mpi.common import collective, presence
 from lb_mpi.mpi.common.presence import MOST, Tag
 from lb_mpi.mpi.rows.diffuse import Diffuser, diffuse
 from lb_mpi.mpi.rows.process_graph import NeighbourExchange
@@ -329,6 +329,25 @@ def test_communicators_of_users_may_come_and_go() -> None:
         used().Free()
     used().Free()
     assert n_used() - before <= 1  # the last anchor goes when the next one is made
+
+
+def test_a_call_that_is_about_to_end_ends_although_another_rank_has_failed_after_it() -> None:
+    """A busy rank once raised, out of one call, what another rank had failed with in the next."""
+    with collective.opened(COMM, "first") as own:
+        here = presence.presence_of(own)
+        if RANK == LATE:
+            here._send_failure("in the second call")
+        looks, begun = [0], time.perf_counter()
+
+        def done() -> bool:  # a moment after the failure has come
+            late = time.perf_counter() > begun + 2 * presence.FAILED_AFTER_S
+            looks[0] += late and (RANK == LATE or own.Iprobe(LATE, Tag.FAILURE))
+            return looks[0] > 2
+
+        here.wait(done, name="")
+        if RANK != LATE:
+            with pytest.raises(lb_mpi.Error, match="in the second call"):
+                here.wait(lambda: False, name="")
 
 
 def test_halos_are_not_mixed_up_with_questions() -> None:

@@ -9,7 +9,6 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
-from lb_mpi.mpi.rows import process_graph as reorder_ranks_module
 from lb_mpi.mpi.rows.diffuse import diffuse
 
 COMM = MPI.COMM_WORLD
@@ -109,7 +108,7 @@ def test_what_goes_wrong_while_rank_0_computes_is_an_error_on_all(monkeypatch: p
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("too large")
 
-    monkeypatch.setattr(reorder_ranks_module, "arrange", fail)
+    monkeypatch.setattr("lb_mpi.arranging.arrange.arrange", fail)
     with pytest.raises(MemoryError if RANK == 0 else RuntimeError, match="too large"):
         lb_mpi.reorder_ranks(COMM, mesh(1, SIZE), SPEEDS)
 

@@ -142,16 +142,16 @@ def damage(path: Path, how: str) -> None:
     if how == "lost":
         path.unlink()
     else:
-        path.write_bytes(data[:-1] if how == "torn" else data[:-9] + bytes([data[-9] ^ 16]) + data[-8:])
+        path.write_bytes(data[:-1] if how == "truncated" else data[:-9] + bytes([data[-9] ^ 16]) + data[-8:])
 
 
-@pytest.mark.parametrize("how", ["torn", "flipped", "lost", "manifest"])
+@pytest.mark.parametrize("how", ["truncated", "corrupt", "lost", "manifest"])
 @pytest.mark.every_size
 def test_a_damaged_save_is_passed_over_and_then_all_are(folder: Path, how: str) -> None:
     parts = saved_twice(folder)
     if COMM.rank == 0:
         damage(
-            parts[-1].with_name("manifest") if how == "manifest" else parts[-1], "torn" if how == "manifest" else how
+            parts[-1].with_name("manifest") if how == "manifest" else parts[-1], "truncated" if how == "manifest" else how
         )
     COMM.Barrier()
     expected = pytest.warns(UserWarning, match=r"save-00000002.*: going on from step 1, which was saved before")
@@ -165,16 +165,16 @@ def test_a_damaged_save_is_passed_over_and_then_all_are(folder: Path, how: str) 
     COMM.Barrier()
     if COMM.rank == 0:
         for path in folder.glob("*/heat-0000.npy"):
-            damage(path, "flipped")
+            damage(path, "corrupt")
     COMM.Barrier()
-    with raises_alike(lb_mpi.SaveError, r"nothing that is saved in .*saves can be read: .*flipped; .*flipped"):
+    with raises_alike(lb_mpi.SaveError, r"nothing that is saved in .*saves can be read: .*corrupt.*; .*corrupt"):
         lb_mpi.load(COMM, folder)
 
 
 def test_a_warning_that_is_an_error_is_one_on_all_ranks(folder: Path) -> None:
     parts = saved_twice(folder)
     if COMM.rank == 0:
-        damage(parts[0], "torn")
+        damage(parts[0], "truncated")
     COMM.Barrier()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -118,4 +118,4 @@ def test_damage_is_told_and_the_save_before_is_read(saves: Path) -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         assert count(COMM, saves) == PUBLISHED["T1"]
-    assert any("it is torn: going on from save" in str(each.message) for each in told) == (COMM.rank == 0)
+    assert any("truncated: going on from save" in str(each.message) for each in told) == (COMM.rank == 0)

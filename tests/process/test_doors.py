@@ -60,6 +60,14 @@ def test_importing_brings_neither_numpy_nor_mpi() -> None:
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
+@pytest.mark.parametrize("door", ["Pool", "search", "Balancer"])
+def test_a_door_is_open_without_what_only_others_need(door: str) -> None:
+    heavy = "{'numba', 'scipy.sparse', 'scipy.linalg', 'networkx'}"  # each needs 0.1 s and 20 MB on each rank
+    script = f"import sys, lb_mpi; lb_mpi.{door}; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("set()\n", 0), done.stderr
+
+
 def test_options_are_given_by_name() -> None:
     allowed = {"partition": 2, "arrange": 2, "allocate": 2, "partition_metrics": 3, "as_graph": 1}
     for name, most in allowed.items():

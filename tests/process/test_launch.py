@@ -163,7 +163,7 @@ def test_totals_and_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert not schedule.run_all([stage("mypy", Counts(0, 1), "exit code 1"), stage("serial", Counts(5))], verbose=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "5 passed, 1 failed"
-    assert lines.count("its output") == 1
+    assert lines.count("its output") == 2
 
 
 def test_nothing_run_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,12 +171,34 @@ def test_nothing_run_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"
 
 
-def test_mpi_stages_are_not_run_after_a_hang(capsys: pytest.CaptureFixture[str]) -> None:
-    after = [stage("mpi tests, 2 ranks", Counts(1, 1), "hung", n_cores=2), stage("mpi tests, 4 ranks", Counts(9))]
-    assert not schedule.run_all(after, verbose=False)
-    last, totals = capsys.readouterr().out.splitlines()[-2:]
-    assert last.split() == ["mpi", "tests,", "4", "ranks", "not", "run", "after", "a", "hang"]
-    assert totals == "1 passed, 1 failed"
+def failing(tmp_path: Path, name: str, times: int) -> stages.Stage:
+    """A stage that fails so many times."""
+
+    def judge(_folder: Path, _code: int) -> stages.Outcome:
+        tries = tmp_path / name
+        tries.write_text(tries.read_text() + "." if tries.exists() else ".")
+        good = len(tries.read_text()) > times
+        return stages.Outcome(Counts(1, 0) if good else Counts(0, 1), "", "its output")
+
+    return stage(name, Counts())._replace(judge=judge)
+
+
+def test_a_stage_that_failed_beside_others_runs_once_more_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert schedule.run_all([failing(tmp_path, "once", 1), stage("serial", Counts(5))], verbose=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["failed beside others and passed alone: once", "6 passed, 0 failed"]
+    assert lines.count("its output") == 1
+    assert not schedule.run_all([failing(tmp_path, "twice", 2), stage("serial", Counts(5))], verbose=False)
+    assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 1 failed"
+    assert (tmp_path / "twice").read_text() == ".."
+
+
+def test_what_fails_alone_or_in_many_stages_is_not_tried_again(tmp_path: Path) -> None:
+    assert not schedule.run_all([failing(tmp_path, "alone", 1)], verbose=False)
+    assert not schedule.run_all([failing(tmp_path, name, 1) for name in "abc"], verbose=False)
+    assert (tmp_path / "alone").read_text() == (tmp_path / "a").read_text() == "."
 
 
 def test_stages_of_one_core_run_at_the_same_time(tmp_path: Path) -> None:
@@ -238,7 +260,8 @@ def test_each_file_is_in_one_share() -> None:
 
 
 SERIAL = [f"serial tests, {k} of 3" for k in (1, 2, 3)]
-PROGRAMS = [f"program tests, {k} of 3" for k in (1, 2, 3)]
+PROGRAM_FILES = testing.files_of("process")
+PROGRAMS = [name.removeprefix("tests/") for (name,) in testing.shared(PROGRAM_FILES, len(PROGRAM_FILES))]
 CHECKS = ["apps.kernels", "ruff", "mypy"]
 
 

@@ -122,7 +122,7 @@ def check_damage(made: Callable[..., Folder]) -> None:
             disk.damage(ROOT / f"save-{2 + every:08d}" / "rank-0.npy", "tear", chance)
             assert Run(disk, made).load()[0] == 2
             disk.damage(ROOT / "save-00000002" / "rank-0.npy", "lose", chance)
-            with pytest.raises(SaveError, match=r"nothing that is saved in .* can be read: .*torn; .*can't be read"):
+            with pytest.raises(SaveError, match=r"nothing that is saved in .* can be read: .*truncated; .*can't be read"):
                 Run(disk, made).load()
 
 
@@ -153,7 +153,7 @@ def check_words(made: Callable[..., Folder]) -> None:
     for at in range(20):  # its magic and its version, too, may be flipped
         newest.data = whole[:at] + bytes([whole[at] ^ 8]) + whole[at + 1 :]
         step, wrong = Run(disk, made).load()
-        assert (step, wrong) == (1, ["/runs/saves/save-00000002/manifest: no manifest of a save, or torn or flipped"])
+        assert (step, wrong) == (1, ["/runs/saves/save-00000002/manifest: not a manifest of a save, or corrupt"])
     newest.data = whole
     moved = disk._at(ROOT / "save-00000001" / "manifest")
     disk._at(ROOT / "save-00000002").now["manifest"] = moved

@@ -1,4 +1,4 @@
-"""Frames: what is torn or flipped is noticed."""
+"""Frames: truncation and corruption are noticed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_frames_come_back_one_after_the_other(payloads: list[bytes], before: byt
 
 
 @given(st.binary(max_size=20), st.integers(0), st.integers(0, 7))
-def test_what_is_torn_or_flipped_is_no_frame(payload: bytes, at: int, bit: int) -> None:
+def test_a_truncated_or_corrupt_frame_is_none(payload: bytes, at: int, bit: int) -> None:
     whole = frame(payload)
     at %= len(whole)
     flipped = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]

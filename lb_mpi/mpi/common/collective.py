@@ -1,6 +1,6 @@
 """Collective operations: open a communicator, agree that none has failed, exchange objects, share memory, stop.
 
-Every call that all ranks make takes the user's communicator to `opened` (or `duplicate`) and works on what it gets; checks
+Every call that all ranks make passes the user's communicator to `opened` (or `duplicate`) and works on what it gets; checks
 its arguments within `agree`, so that all ranks raise when one does; and compares those that must be equal with `agree_on`.
 Nothing here blocks: ranks that wait for a late one sleep, say for whom they wait, and obey Ctrl-C.
 """
@@ -58,7 +58,7 @@ if MPI.Is_initialized() and not MPI.Is_finalized():
 def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator[MPI.Intracomm]:
     """Collective: be in the call `name` for this block, with a communicator of our own, which is freed at its end.
 
-    A rank that leaves the block by an error of its own sends a failure to all others, which raise `lb_mpi.Error`.
+    A rank that leaves the block by an error sends a failure to all others, which raise `lb_mpi.Error`.
     """
     with call(name, watched=watched):
         own = duplicate(comm)
@@ -205,7 +205,7 @@ def _check_room(n_bytes: int) -> None:
         room = os.statvfs(_WHERE)
         if n_bytes > room.f_bavail * room.f_frsize:
             free = room.f_bavail * room.f_frsize / 2**20
-            raise OSError(f"{n_bytes / 2**20:,.0f} MiB of shared memory wanted, {free:,.0f} MiB are free")
+            raise OSError(f"{n_bytes / 2**20:,.0f} MiB of shared memory needed, {free:,.0f} MiB are free")
 
 
 # --- signals that ask a run to end: it saves first --------------------------------------------------------------------
@@ -240,7 +240,7 @@ def noted() -> Iterator[Signals]:
 
 
 class _Question:
-    """Is any rank asked to stop?  The answer to a question is that of the step before, so that nobody waits for it."""
+    """Is any rank asked to stop?  The answer to a question is that of the step before, so that no rank waits for it."""
 
     def __init__(self, presence: Presence, signals: Signals) -> None:
         self._presence, self._signals = presence, signals

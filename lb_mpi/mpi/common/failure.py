@@ -109,7 +109,7 @@ def _text(error: BaseException) -> str:
 
 
 def line(error: BaseException, rank: int, size: int) -> str:
-    """Return the line that is enough on this rank; "" where the whole traceback is wanted."""
+    """Return the line that is enough on this rank; "" where the whole traceback is needed."""
     cause = error.__cause__
     knows = cause is not None and cause.__traceback__ is not None
     if isinstance(error, TaskError):  # the cause has come to the root without its traceback
@@ -121,7 +121,7 @@ def line(error: BaseException, rank: int, size: int) -> str:
 
 
 def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an exception that nobody has caught, as sys.excepthook."""
+    """Print an uncaught exception, as sys.excepthook."""
     text = ""
     if MPI.Is_initialized() and not MPI.Is_finalized():
         text = line(error, MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)

@@ -1,6 +1,6 @@
 """Parcels on their way: buffers of any size, sent and received without blocking, in order between each two ranks.
 
-A parcel's length is a multiple of 64 bytes, and it travels as so many units of 64 bytes: the count of a message is 32 bits
+A parcel's length is a multiple of 64 bytes, and it travels in units of 64 bytes: the count of a message is 32 bits
 in Open MPI 5, which as bytes would end at 2 GiB.
 
 A computing rank polls rarely, so one poll must find everything that has arrived.  An MPI reads some 64 kB from a socket
@@ -53,7 +53,7 @@ def body(buffer: Buffer) -> memoryview:
 
 def look(comm: MPI.Comm, tag: int, status: MPI.Status) -> MPI.Message | None:
     """Return the next message that has come from anywhere, with this tag; None: there is none."""
-    # MPICH takes in what has come when it has found nothing: without another look that is found when a block is computed.
+    # MPICH receives what has come only when it has found nothing; without a second look it would wait for a whole block.
     return comm.Improbe(MPI.ANY_SOURCE, tag, status) or comm.Improbe(MPI.ANY_SOURCE, tag, status)
 
 

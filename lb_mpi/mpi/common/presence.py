@@ -1,4 +1,4 @@
-"""Presence: in a call that all ranks make, who is awaited, who has failed, and Ctrl-C.
+"""Presence: in a call that all ranks make: late ranks, failed ranks, and Ctrl-C.
 
     with call("lb_mpi.save"):                   # what this rank does; Ctrl-C is held back
         own = duplicate(comm)                   # a communicator of our own; it has a `Presence`
@@ -46,6 +46,7 @@ LOOKS = 8  # in a row, before others get the core: balanced ranks are done at ne
 QUICK_S = 0.2e-3  # without a nap; others may have the core
 LONGEST_NAP_S = 0.5e-3
 FAILED_AFTER_S = 5e-3  # of waiting: look whether another rank has failed
+SETTLED_AFTER = 20  # looks at a failure until it is raised
 LATE_AFTER_S = 1.0  # of waiting
 LONGEST = 1000  # bytes of a text: any MPI sends so few without being asked for
 UNNAMED = "lb_mpi"
@@ -137,7 +138,7 @@ _here = _Here()
 class call:
     """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.waiting`).
 
-    Blocks may be nested: the outermost name counts.  "" is no call: nobody is warned.  `watched`: who has started the
+    Blocks may be nested: the outermost name counts.  "" is no call: no warning.  `watched`: who has started the
     program may take it for a hang when nothing happens here for long, and end it.
     """
 
@@ -219,7 +220,7 @@ class _Questions:
 
 
 class _NobodyToAsk:
-    """Stands for `_Questions` where there is no communicator of ours yet, so that nobody can be asked."""
+    """Stands for `_Questions` where there is no communicator of ours yet, so that no rank can be asked."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         # Some ranks warn: whichever one is awaited, another one does.
@@ -253,7 +254,7 @@ def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int,
         said.append(f"{_named(ranks)} {_are(ranks)} in {theirs}")
     if working:
         said.append(f"{_named(working)} {_are(working)} at work")
-    return f"rank {rank} has waited for {waited_s:.0f} s in {name}: {'; '.join(said) or 'all other ranks wait, too'}"
+    return f"rank {rank} has waited for {waited_s:.0f} s in {name}: {'; '.join(said) or 'all other ranks are waiting'}"
 
 
 def _are(ranks: list[int]) -> str:
@@ -287,6 +288,7 @@ class Presence:
     ) -> None:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
         self._failure: str | None = None
+        self._failure_looks = 0
         self._parent = parent
         self._users: MPI.Intracomm | None = None  # of a anchor: the user's communicator
         self._anchor = self if anchor is None else anchor
@@ -427,11 +429,15 @@ class Presence:
         _kept.append(what)
 
     def raise_failure(self) -> None:
-        """Raise Error when another rank has sent a failure."""
+        """Raise Error when another rank has sent a failure.
+
+        The other rank may have ended this call and failed in the next, and this one may only have to see that it has ended,
+        too.  So a failure is raised at the SETTLED_AFTER-th look at it; a busy rank needs many milliseconds for each.
+        """
         one: Presence | None = self
         while one is not None:
             if one.comm:
-                one._receive_failure()
+                one._receive_failure(SETTLED_AFTER)
             one = one._parent
 
     def duplicate(self) -> MPI.Intracomm:
@@ -443,9 +449,12 @@ class Presence:
         comm.Set_attr(_keyval(), child)
         return comm
 
-    def _receive_failure(self) -> None:
+    def _receive_failure(self, after: int = 1) -> None:
         status = MPI.Status()
         if self.comm.Iprobe(MPI.ANY_SOURCE, Tag.FAILURE, status):
+            self._failure_looks += 1
+            if self._failure_looks < after:
+                return
             data = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
             self.comm.Recv([data, MPI.BYTE], status.Get_source(), Tag.FAILURE)
             self._fail(data.tobytes().decode(errors="replace"))
@@ -474,7 +483,7 @@ def closed(name: str) -> ValueError:
 
 
 def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Collective: a communicator of our own, of the same ranks, without topology; to be freed by who has asked for it.
+    """Collective: a communicator of our own, of the same ranks, without topology; the caller frees it.
 
     TypeError for what is no intracommunicator, ValueError for one that has been freed.
     """
@@ -488,7 +497,7 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 
 def presence_of(comm: MPI.Comm) -> Presence:
-    """Return the presence of a communicator of ours; of a user's, that of its anchor, or one that can't ask anybody."""
+    """Return the presence of a communicator of ours; of a user's, that of its anchor, or one that can't ask any rank."""
     found = _found(comm)
     if found is None:
         assert isinstance(comm, MPI.Intracomm)
@@ -503,7 +512,7 @@ def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: f
 
 
 def adopt(comm: MPI.Intracomm, of: MPI.Intracomm) -> Presence:
-    """Make the presence of `comm`, which the MPI has made from `of`, a communicator of ours, and takes its place."""
+    """Make the presence of `comm`, which the MPI has made from `of`, a communicator of ours, and replaces it."""
     old = presence_of(of)
     presence = Presence(comm, old._anchor, old._parent, old.name)
     presence.usual_call = old.usual_call

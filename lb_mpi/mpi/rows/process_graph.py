@@ -19,7 +19,6 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
-from lb_mpi.arranging.arrange import arrange
 from lb_mpi.checks import choice, show
 from lb_mpi.graph import Floats, Graph, host_graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
@@ -213,6 +212,8 @@ def reorder_ranks(
 
     ValueError or TypeError on every rank when an argument is wrong on any, or not the same on all.
     """
+    from lb_mpi.arranging.arrange import arrange  # numba, which a Balancer doesn't need
+
     with opened(comm, "lb_mpi.reorder_ranks") as own:
         layout, checked, number = agree(own, lambda: _check_reordering(own.size, graph, speeds, seed))
         options: dict[str, Any] = {"objective": objective, "method": method, "seed": number}

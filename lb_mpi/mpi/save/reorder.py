@@ -26,7 +26,7 @@ def to_blocks(comm: MPI.Intracomm, index: Ints, bounds: Ints, arrays: Arrays) ->
 
 
 def from_blocks(comm: MPI.Intracomm, index: Ints, bounds: Ints, blocks: Arrays) -> Arrays:
-    """Collective: the rows `index` (n,), which may be wanted by several ranks, from the blocks that all have."""
+    """Collective: the rows `index` (n,), which several ranks may ask for, from the blocks that all have."""
     return _carry(comm, saving.from_blocks(comm.rank, index, bounds, blocks))
 
 

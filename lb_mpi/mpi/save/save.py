@@ -96,7 +96,7 @@ def load(
     Ranks may be more or fewer than when it was saved.  In their global order, rank 0 has the first rows, and so on: each
     as many, or counts[rank] of them.  With `index`, a rank has those rows (any, in any order, also those of other ranks).
 
-    A save that is torn, flipped, or incomplete is passed over with a UserWarning on rank 0, and the one before is read;
+    A save that is truncated, corrupt, or incomplete is passed over with a UserWarning on rank 0, and the one before is read;
     SaveError on all ranks when all are.  ValueError for a folder of other `options`, of another kind or version, and for
     `counts` or an `index` that don't fit.
     """

@@ -134,7 +134,7 @@ class Saving:
 def saved(
     comm: MPI.Intracomm, path: str | os.PathLike[str] | None, problem: object, bound: Bound | None
 ) -> Iterator[Saving | None]:
-    """Collective: find what there is to go on from, and keep the folder locked for the block; note signals in it.
+    """Collective: find the save to go on from, and keep the folder locked for the block; note signals in it.
 
     None when nothing is to be saved (`path` is None).
     """

@@ -199,7 +199,7 @@ class _Rank(Part):
 
     def _call_back(self, now: float) -> None:
         settings = self._settings
-        with interrupts().allowed():  # raises a Ctrl-C that was held back, too
+        with interrupts().allowed():  # also raises a Ctrl-C that was held back
             if settings.on_turn is not None:
                 settings.on_turn()
             if settings.on_report is not None and now >= self._report_at:
