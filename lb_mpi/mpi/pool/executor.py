@@ -327,7 +327,7 @@ class _Queue:
     def take(self) -> list[_Task]:
         """Take the tasks of a batch; none when there are none."""
         share = -(-len(self.tasks) // (AHEAD * len(self.ranks)))
-        most = min(BATCH_MOST, max(1, int(BATCH_S / self.task_s)), share)
+        most = min(BATCH_MOST, max(1, int(BATCH_S / max(self.task_s, 1e-6))), share)
         taken, n_bytes = list[_Task](), 0
         while self.tasks and len(taken) < most and n_bytes < BATCH_BYTES:
             task = self.tasks.popleft()
