@@ -29,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.measuring import command
-from lb_mpi.diffusion.diffusion import MAX_STEPS, Balance, Diffusion, balance, prepare
-from lb_mpi.diffusion.setup import Setup, usual_scheme
+from lb_mpi.diffusion.diffusion import MAX_STEPS, Balance, Diffusion, balance
+from lb_mpi.diffusion.setup import Setup, prepare, usual_scheme
 from lb_mpi.graph import Floats, Graph, host_graph, parse
 
 MESHES = ("mesh:5x5", "mesh:8x8", "mesh:16x16", "mesh:32x32")

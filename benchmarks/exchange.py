@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from benchmarks.measuring import command, known, of_ranks, ratio, words
 from lb_mpi.graph import Floats, Graph, mesh, most_square_mesh
+from lb_mpi.mpi.common.presence import duplicate, presence_of
 from lb_mpi.mpi.rows.process_graph import METHODS, NeighbourExchange
 from tools.others import Watch
 
@@ -62,13 +63,15 @@ def main() -> None:
     options = parser.parse_args()
     rows, columns = most_square_mesh(comm.size)
     graph = mesh(rows, columns)
-    exchanges = {method: NeighbourExchange(comm, graph, method=method) for method in METHODS}
+    own = duplicate(comm)
+    exchanges = {method: NeighbourExchange(own, graph, method) for method in METHODS}
     ways = {"by hand": by_hand(comm, graph), **{name: exchange.exchange for name, exchange in exchanges.items()}}
     watch = Watch(of_ranks(comm))
     us = measure(comm, ways, options.rounds, options.exchanges)
     others = watch.others()
     for exchange in exchanges.values():
         exchange.close()
+    presence_of(own).close()
     if comm.rank:
         return
     medians = {name: statistics.median(values) for name, values in us.items()}

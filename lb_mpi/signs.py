@@ -1,5 +1,6 @@
 """Signs that a program gives to who has started it (launch/run): it goes on, something was saved, it can save at a signal.
 
+    signs.attend()                      # from here on its stack can be had, and its end is told
     signs.begin()                       # it has come to a call of lb_mpi: MPI has begun, and has to be finalized
     with signs.phase("search"):         # from here on it's a hang if nothing happens for long
         while working:
@@ -52,8 +53,8 @@ class Seen(NamedTuple):
 
     @property
     def spoke(self) -> bool:
-        """The program has said something."""
-        return any(self)
+        """The program has come to lb_mpi."""
+        return any(self._replace(stack_pid=0, at_end=False))
 
 
 class _Page:
@@ -62,6 +63,7 @@ class _Page:
     def __init__(self) -> None:
         self.opened = False
         self.begun = False
+        self.pid = 0  # of the process whose end is told
         self.show(memoryview(bytearray(BYTES)))
 
     def show(self, memory: memoryview) -> None:
@@ -71,20 +73,26 @@ class _Page:
 _page = _Page()
 
 
+def attend() -> None:
+    """Let this process give its stack when it is asked, and say when it comes to its end."""
+    _open()
+    _page.pid = os.getpid()
+    atexit.register(end)  # afterwards mpi4py finalizes MPI
+
+
 def begin() -> None:
     """Say that the program has come to lb_mpi: MPI has begun, and from here on it must come to a regular end (`end`)."""
-    _open()
     if not _page.begun:
         _page.begun = True
+        attend()
         _page.words[_AT_END] = 0
         _page.words[_MPI_PID] = os.getpid()
-        atexit.register(end)  # afterwards mpi4py finalizes MPI
     turn()
 
 
 def end() -> None:
     """Say that the program comes to its end, or that MPI is finalized; a process that it has forked says nothing."""
-    if _page.words[_MPI_PID] == os.getpid():
+    if os.getpid() == _page.pid == (_page.words[_MPI_PID] or _page.pid):
         _page.words[_AT_END] = 1
 
 
@@ -99,7 +107,10 @@ def slept(seconds: float) -> None:
 
 
 class phase:
-    """Say that the program is in `name` (at most 64 bytes): there, `turn` is called every now and then, or it computes."""
+    """Say that the program is in `name` (at most 64 bytes): there, `turn` is called every now and then, or it computes.
+
+    Blocks may be nested: the outermost name is shown.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = _padded(name)
@@ -107,7 +118,8 @@ class phase:
     def __enter__(self) -> None:
         _open()
         self._before = bytes(_page.bytes[_PHASE])
-        _page.bytes[_PHASE] = self._name
+        if not self._before[0]:
+            _page.bytes[_PHASE] = self._name
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -155,10 +167,10 @@ def _open() -> None:
         # On another host, or later, the same path may be another file.
         if not path or not os.readlink(path).startswith(f"/memfd:{NAME}"):
             return
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_APPEND)
         _page.show(memoryview(mmap.mmap(file, BYTES)))
-        os.lseek(file, BYTES, os.SEEK_SET)
         if threading.current_thread() is threading.main_thread():
+            faulthandler.unregister(STACK_SIGNAL)  # launching/beginning.py has registered another copy of this module
             signal.signal(STACK_SIGNAL, signal.SIG_IGN)  # so it is when Python, at its end, takes the next line back
             faulthandler.register(STACK_SIGNAL, file, all_threads=True)
             _page.words[_STACK_PID] = os.getpid()

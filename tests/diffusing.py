@@ -8,10 +8,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from lb_mpi.diffusion import setup as spectral
-from lb_mpi.diffusion.diffusion import (
-    RankDiffusion,
-    prepare,
-)
+from lb_mpi.diffusion.diffusion import RankDiffusion
+from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Floats, Graph, parse
 
 
@@ -81,14 +79,13 @@ def run_ranks(
     together = Together(graph.n)
 
     def run(rank: int) -> tuple[int, float, Floats]:
-        local = setup.local(rank)
-        assert np.array_equal(local.neighbours, graph.neighbours(rank))
-        one = RankDiffusion(local, loads[rank], mean[rank], lambda parts: together.gather(rank, parts).sum(axis=0))
+        neighbours = graph.neighbours(rank)
+        one = RankDiffusion(setup, rank, loads[rank], mean[rank], lambda parts: together.gather(rank, parts).sum(axis=0))
         steps, value = 0, one.value
         while not together.gather(rank, np.array(one.imbalance)).max() <= tolerance:
-            value = one.step(together.gather(rank, np.array(value))[local.neighbours])
+            value = one.step(together.gather(rank, np.array(value))[neighbours])
             steps += 1
-        return steps, one.time, one.flow(together.gather(rank, np.array(one.potential))[local.neighbours])
+        return steps, one.time, one.flow(together.gather(rank, np.array(one.potential))[neighbours])
 
     with ThreadPoolExecutor(graph.n) as pool:
         results = list(pool.map(run, range(graph.n)))

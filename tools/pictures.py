@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.simulate import Cluster, Rows, simulate
+from lb_mpi.balancing.simulate import Cluster, SimulatedRows, simulate
 from lb_mpi.graph_files import as_graph
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record, virtual_files
@@ -92,7 +92,7 @@ def queens() -> list[Run]:
 
 def rows() -> list[Run]:
     """Call map_rows on rows that all take as long, 100 on each rank, six times."""
-    recorded = Rows(len(SPEEDS))
+    recorded = SimulatedRows(len(SPEEDS))
     graph = as_graph("mesh:2x2")
     speeds = np.array(SPEEDS) / 1e-3
     cluster = Cluster(

@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.convergence import Case, draw, steps_to
 from benchmarks.papers.page import Evidence, Item, Run, Section, claim, compare, left_out, table
-from lb_mpi.diffusion.diffusion import Diffusion, outflow, prepare
-from lb_mpi.diffusion.setup import laplacian, paper_tau
+from lb_mpi.diffusion.diffusion import Diffusion, outflow
+from lb_mpi.diffusion.setup import laplacian, paper_tau, prepare
 from lb_mpi.graph import Floats
 
 SOURCE = (

@@ -38,7 +38,7 @@ from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import Graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
 from lb_mpi.pooling.deal import deal
-from lb_mpi.pooling.simulate import Pool, counter_s
+from lb_mpi.pooling.simulate import SimulatedPool, counter_s
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.profiling.profile import Profile
 from lb_mpi.record.events import Driver, Way
@@ -469,7 +469,7 @@ def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int, change: O
     for place, rank in enumerate(kept):
         by_host.setdefault(recorded.hosts[rank], []).append(place)
     order = [place for places in by_host.values() for place in places]
-    pool = Pool([len(places) for places in by_host.values()], speeds[order], seed=seed)
+    pool = SimulatedPool([len(places) for places in by_host.values()], speeds[order], seed=seed)
     if recorded.believed and change is None:
         pool.learned.values = np.array(recorded.believed)[order]
     return recorded.share * pool.map(_listed(recorded, seed), costs_known=costs_known).seconds

@@ -4,8 +4,8 @@ The caller's loop, on MPI (`lb_mpi.mpi.rows.balancer`) and on a virtual clock (`
 
     round = course.begin(n, mark)
     the loop of an actor (`lb_mpi.virtual`)
-      in it, with LEARNED: told = course.learn(learned, ...)   # goes to the root with the rest of a Report
-    course.hear(verdict of the root)
+      in it, with LEARNED: told = course.learn(learned, ...)   # goes to the root with the rest of a RankReport
+    course.hear(verdict of the root, round.learned.late_ticks)
     if verdict.decision.act:
         course.follow(plan)                             # None: all rows stay at home from now on
 
@@ -34,7 +34,7 @@ HANDLING = 0.03  # of the time of rows at home may go into handling their blocks
 
 
 class Told(NamedTuple):
-    """What one rank has learned from a round."""
+    """The findings of one rank from a round."""
 
     work: float = math.nan  # of its rows, in units of work; NaN: not known
     helped: float = 0.0  # work of its rows that others did beyond the plan, less what it did so for others
@@ -42,58 +42,31 @@ class Told(NamedTuple):
     took: float = math.nan  # units of work that its rows took in this very round, nothing smoothed; NaN: not known
 
 
-class Pace(NamedTuple):
-    """What blocks at home took in the last round; 0: not known."""
-
-    row_s: float = 0.0  # a row, with all that goes with it
-    handling_s: float = 0.0  # a block, beside being computed
-
-
-class Ranks(NamedTuple):
-    """What is known of all ranks, the same on all of them; see `reports.Verdict`."""
-
-    worth: Floats  # (P,) of a tick of each, in units of work
-    speeds: Floats  # (P,) units of work per second
-    late: Floats  # (P,) work that each could have done before it came
-
-
-class Planned(NamedTuple):
-    """By which rows are lent."""
-
-    plan: Plan | None = None  # None: they stay at home
-    n_rows: int = 0  # that this rank had when the plan was made
-    n_rounds: int = 0  # with loans by this plan or an earlier one, of rows that look like these
-    kept: float = 0.0  # part of the planned loans that stays at home in this round, for whoever is dry
-    picked: bool = False  # the rows are chosen
-
-
 class Course:
     """One rank of `size`, from round to round; `neighbours` are those on the process graph."""
 
     def __init__(self, rank: int, size: int, neighbours: list[int]) -> None:
         self.rank, self.neighbours = rank, neighbours
-        one, none = (np.broadcast_to(value, size) for value in (1.0, 0.0))  # no room for each: there may be many ranks
-        self.ranks = Ranks(one, one, none)
+        # Of all ranks, the same on all of them, as in the last `Verdict`; no room for each: there may be many.
+        self.worth, self.speeds, self.late = (np.broadcast_to(value, size) for value in (1.0, 1.0, 0.0))
         self.n_calls = 0  # rounds since rows have changed their owner
         self.costs: RowCosts | None = None
         self.mark: int | None = None  # of the rows that the costs are of
-        self._planned = Planned()
-        self.lent: dict[int, Rowset] = {}  # by borrower, as planned
-        self.lenders: list[int] = []
-        self.n_rounds = 0
-        self._last: Round | None = None
-        self._pace = Pace()
-
-    @property
-    def plan(self) -> Plan | None:
-        """By which rows are lent; None: they stay at home."""
-        return self._planned.plan
+        self.plan: Plan | None = None  # by which rows are lent; None: they stay at home
+        self.lent: dict[int, Rowset] | None = None  # by borrower, as planned; None: they are not chosen yet
+        self._n_planned = 0  # rows that this rank had when the plan was made
+        self._n_lending = 0  # rounds with loans by this plan or an earlier one, of rows that look like these
+        self._kept = 0.0  # part of the planned loans that stays at home in this round, for whoever is dry
+        self._n_rounds = 0
+        self._late_ticks = 0.0  # for rows borrowed in the last round, after this rank had told
+        self._row_s = 0.0  # of a row at home in the last round, with all that goes with it; 0: not known
+        self._handling_s = 0.0  # of a block at home, beside being computed; 0: not known
 
     @property
     def work(self) -> float:
         """Units of work that this rank has: that of its rows, and what it could have done before it came."""
         assert self.costs is not None
-        return float(self.costs.work(self.ranks.worth).sum() + self.ranks.late[self.rank])
+        return float(self.costs.work(self.worth).sum() + self.late[self.rank])
 
     @property
     def is_lending(self) -> bool:
@@ -107,23 +80,27 @@ class Course:
     def begin(self, n: int, mark: int, *, warm: bool = True) -> Round:
         """The next round, of n rows that look like `mark`; not `warm`: what the first block takes tells nothing."""
         if not self.knows(mark) or self.costs is None:
-            self.costs, self.mark, self._pace = RowCosts(self.rank, n), mark, Pace()
-            self._planned = self._planned._replace(n_rounds=0, picked=False)
+            self.costs, self.mark, self._row_s, self._handling_s = RowCosts(self.rank, n), mark, 0.0, 0.0
+            self.lent, self._n_lending = None, 0
         elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
-            mean = float(np.mean(self.costs.work(self.ranks.worth))) if len(self.costs) else np.nan
+            mean = float(np.mean(self.costs.work(self.worth))) if len(self.costs) else np.nan
             self.costs = RowCosts(self.rank, n)
-            self.costs.ticks[:] = mean / self.ranks.worth[self.rank]
-            self._planned = self._planned._replace(picked=False)
-        self._keep()
+            self.costs.ticks[:] = mean / self.worth[self.rank]
+            self.lent = None
+        if self.plan is not None and self.is_lending:  # the same on all ranks, so that they agree
+            now = kept(self._n_lending, self.plan.longest_s)
+            if now != self._kept:
+                self.lent, self._kept = None, now
+            self._n_lending += 1
         self._pick()
-        self.n_rounds += 1
+        self._n_rounds += 1
         self.n_calls += 1
         sizes = self._sizes(n)
         return self._round(self._blocks(sizes, warm=warm), sizes)
 
     def failed(self) -> Round:
         """The next round, for a rank whose rows are no good: it fails from the start."""
-        self.n_rounds += 1
+        self._n_rounds += 1
         self._pick()
         round = self._round([])
         round.fail()
@@ -136,99 +113,87 @@ class Course:
         beside its being computed (0: not known, as before).
         """
         assert self.costs is not None
-        seen = self.costs.observe([timed[:3] for timed in learned.timed], self.ranks.worth)
+        seen = self.costs.observe([timed[:3] for timed in learned.timed], self.worth)
         known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
-        given = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known if timed.helped)
+        given = sum(timed.ticks * float(self.worth[timed.by]) for timed in known if timed.helped)
         own = [timed for timed in known if timed.by == self.rank]
         n_known = sum(count(timed.rows) for timed in known)
-        took = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known)
+        took = sum(timed.ticks * float(self.worth[timed.by]) for timed in known)
         n_own = sum(count(timed.rows) for timed in own)
-        row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
-        self._pace = Pace(row_s, handling_s or self._pace.handling_s)
+        self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
+        self._handling_s = handling_s or self._handling_s
         self.costs.fill()
-        own_worth = float(self.ranks.worth[self.rank])
+        own_worth = float(self.worth[self.rank])
         helped_work = given - learned.help_ticks * own_worth
         # What was kept of planned loans was planned to be done by the borrowers, whoever has done it.
-        lent = sum(timed.ticks * float(self.ranks.worth[timed.by]) for timed in known if timed.by != self.rank) - given
-        helped_work += (learned.planned_ticks * own_worth - lent) * self._planned.kept / (1.0 - self._planned.kept)
+        lent = sum(timed.ticks * float(self.worth[timed.by]) for timed in known if timed.by != self.rank) - given
+        helped_work += (learned.planned_ticks * own_worth - lent) * self._kept / (1.0 - self._kept)
         whole = took * len(self.costs) / n_known if n_known else math.nan
-        return Told(float(self.costs.work(self.ranks.worth).sum()), helped_work, tuple(seen), whole)
+        return Told(float(self.costs.work(self.worth).sum()), helped_work, tuple(seen), whole)
 
-    def hear(self, verdict: Verdict) -> None:
-        """Take in what the root has found out."""
-        self.ranks = Ranks(verdict.worth, verdict.speeds, verdict.late)
+    def hear(self, verdict: Verdict, late_ticks: float = 0.0) -> None:
+        """Take in what the root has found out; `late_ticks` of this rank in the round that is over."""
+        self.worth, self.speeds, self.late = verdict.worth, verdict.speeds, verdict.late
+        self._late_ticks = late_ticks
         if verdict.problem:  # nothing is known of the rows, and nothing is lent
             self.own(None)
 
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, rows are lent by this plan, which all ranks have; None: they stay at home."""
-        n_rows = len(self.costs) if self.costs is not None else 0
+        self._n_planned = len(self.costs) if self.costs is not None else 0
         # Its rows are chosen when the next round begins: nobody need wait for that in this one.
-        self._planned = self._planned._replace(plan=plan, n_rows=n_rows, picked=False)
+        self.plan, self.lent = plan, None
 
     def own(self, work: Floats | None) -> None:
         """Rows have changed their owner: this rank's new ones cost (n,) `work`, if that is known; none is lent."""
         self.follow(None)
-        self.costs, self.n_calls, self._planned = None, 0, Planned()
+        self.costs, self.n_calls, self._n_lending, self._kept = None, 0, 0, 0.0
         if work is not None:
             self.costs = RowCosts(self.rank, len(work))
-            self.costs.ticks[:] = work / self.ranks.worth[self.rank]
+            self.costs.ticks[:] = work / self.worth[self.rank]
 
     def _round(self, home: list[Rowset], sizes: Floats | None = None) -> Round:
-        self._last = Round(
-            self.rank, home, lent=self.lent, lenders=self.lenders, neighbours=self.neighbours, speeds=self.ranks.speeds,
-            help_ticks=self._last.learned.late_ticks if self._last is not None else 0.0, handling_s=self._pace.handling_s,
-            sizes=sizes,
+        lenders = [] if self.plan is None else self.plan.to(self.rank)
+        return Round(
+            self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=self.neighbours, speeds=self.speeds,
+            help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes,
         )  # fmt: skip
-        return self._last
-
-    def _keep(self) -> None:
-        """Choose the part of planned loans that stays at home in this round: the same on all ranks, so that they agree."""
-        plan, _, n_rounds, before, _ = self._planned
-        if plan is None or not self.is_lending:
-            return
-        now = kept(n_rounds, plan.longest_s)
-        picked = self._planned.picked and now == before
-        self._planned = self._planned._replace(n_rounds=n_rounds + 1, kept=now, picked=picked)
 
     def _pick(self) -> None:
         """Choose the rows that are lent by the plan, if they are not chosen yet."""
-        if self._planned.picked:
+        if self.lent is not None:
             return
-        self._planned = self._planned._replace(picked=True)
-        self.lent, self.lenders = {}, []
+        self.lent = {}
         if self.plan is None or self.costs is None:
             return
-        n_planned = self._planned.n_rows
         mine = self.plan.of(self.rank)
-        self.lenders = self.plan.to(self.rank)
         if not len(mine.amounts):
             return
-        if n_planned and len(self.costs) != n_planned:  # as large a part of these rows as of those
-            mine = replace(mine, amounts=mine.amounts * (len(self.costs) / n_planned))
-        mine = replace(mine, amounts=mine.amounts * (1.0 - self._planned.kept))
+        if self._n_planned and len(self.costs) != self._n_planned:  # as large a part of these rows as of those
+            mine = replace(mine, amounts=mine.amounts * (len(self.costs) / self._n_planned))
+        mine = replace(mine, amounts=mine.amounts * (1.0 - self._kept))
         items: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(mine.amounts)
         if self.costs.known:
-            items = pick(self.costs.work(self.ranks.worth), mine).items
+            items = pick(self.costs.work(self.worth), mine).items
         self.lent = dict(zip(mine.destinations.tolist(), items, strict=True))
 
     def _blocks(self, sizes: Floats, *, warm: bool) -> list[Rowset]:
         """Divide the rows that stay at home into blocks; the first one is short, so that who is dry is soon heard."""
         n = len(sizes)
-        if len(self.ranks.worth) == 1:
+        if len(self.worth) == 1:
             return [slice(0, n)] if n else []
         kept: Rowset = slice(0, n)
-        lent = [rows for rows in self.lent.values() if not isinstance(rows, slice) and len(rows)]
+        lent = [rows for rows in (self.lent or {}).values() if not isinstance(rows, slice) and len(rows)]
         if lent:
             staying = np.ones(n, dtype=np.bool_)
             staying[np.concatenate(lent)] = False
             kept = np.flatnonzero(staying)
         least, divisor = min(LEAST, max(1, n // BLOCKS)), BLOCKS
         first = LEAST
-        if warm and self._pace.row_s > 0.0:
-            first = least = max(1, int(shortest_s(self._pace.handling_s) / self._pace.row_s))
-            divisor = _divisor(count(kept) * self._pace.row_s, self._pace.handling_s)
-        parts: list[Rowset] = list(blocks(sizes[kept], divisor, self.n_rounds, least))
+        if warm and self._row_s > 0.0:
+            first = least = max(1, int(shortest_s(self._handling_s) / self._row_s))
+            divisor = _divisor(count(kept) * self._row_s, self._handling_s)
+        parts: list[Rowset] = list(blocks(sizes[kept], divisor, self._n_rounds, least))
         if parts and count(parts[0]) >= 2 * first:
             parts[:1] = [cut(parts[0], 0, first), cut(parts[0], first, count(parts[0]))]
         return parts if isinstance(kept, slice) else [kept[part] for part in parts]
@@ -240,7 +205,7 @@ class Course:
         """
         if self.costs is None or not self.costs.known:
             return np.ones(n)
-        work = self.costs.work(self.ranks.worth)
+        work = self.costs.work(self.worth)
         mean = float(work.sum()) / max(1, n)
         return np.asarray(np.maximum(work / mean, LIGHTEST)) if mean > 0.0 else np.ones(n)
 

@@ -1,4 +1,4 @@
-"""What rows cost and how fast ranks are, from nothing but the times of what was computed anyway.   (pure)
+"""Costs of rows and speeds of ranks, from nothing but the times of what was computed anyway.   (pure)
 
 Law.  Rank r measures rows in its own ticks (seconds of its own clock of work); a tick of rank r is worth k_r units of work,
 and g_r seconds pass while it does one.  So its speed is s_r = k_r / g_r units of work per second.
@@ -62,7 +62,7 @@ class Observation(NamedTuple):
 
 
 class RowCosts:
-    """What each of n rows at home costs, refined by whole blocks of rows."""
+    """The costs of n rows at home, refined by whole blocks of rows."""
 
     def __init__(self, rank: int, n: int) -> None:
         self.rank = rank
@@ -74,7 +74,7 @@ class RowCosts:
 
     @property
     def known(self) -> bool:
-        """Whether every row has been measured."""
+        """True when every row has been measured."""
         return not bool(np.isnan(self.ticks).any())
 
     def fill(self) -> None:
@@ -206,6 +206,6 @@ def blocks(sizes: ArrayLike, parts: int, turn: int, least: float = 1.0) -> list[
 
 
 def _halfway(sums: Floats, first: int, end: int, least: float) -> int:
-    """Where to cut first..end into halves that are both no smaller than `least`; its end: nowhere."""
+    """The place that cuts first..end into halves, both no smaller than `least`; its end: there is none."""
     half = int(np.searchsorted(sums, 0.5 * (sums[first] + sums[end]), side="right")) - 1
     return half if first < half and min(sums[half] - sums[first], sums[end] - sums[half]) >= least else end

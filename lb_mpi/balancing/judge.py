@@ -14,54 +14,31 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.balancing.estimate import Observation, Worths, smooth
-from lb_mpi.balancing.migrate import ROWS, Plan, plan_of
-from lb_mpi.balancing.trigger import Decision, Reason, Trigger
+from lb_mpi.balancing.migrate import Direct, Plan
+from lb_mpi.balancing.trigger import BalanceReason, Decision, Trigger
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import imbalance
 
 N_TOLD = 4  # observations in one report; of more, the heaviest are told
 
-REPORT = np.dtype(
-    [
-        ("failed", "?"),
-        ("mark", "<u4"),
-        ("results", "<u4"),
-        ("work", "<f8"),
-        ("busy_s", "<f8"),
-        ("ticks", "<f8"),
-        ("spent_s", "<f8"),
-        ("rows", "<i8"),
-        ("bytes", "<i8"),
-        ("helped", "<f8"),
-        ("began_s", "<f8"),
-        ("n_told", "<i4"),
-        ("told", [("other", "<i4"), ("weight", "<f8"), ("log_ratio", "<f8")], (N_TOLD,)),
-    ]
-)
-_VERDICT = [
-    ("problem", "<i4"),
-    ("reason", "<i4"),
-    ("gain_s", "<f8"),
-    ("imbalance_before", "<f8"),
-    ("imbalance_after", "<f8"),
-    ("rows", "<i8"),
-    ("bytes", "<i8"),
-    ("compare", "?"),
-]
-
+_TYPES = {bool: "?", int: "<i8", float: "<f8"}  # of numbers in a message, by annotation
 Records = NDArray[np.void]
 
 
-class Report(NamedTuple):
-    """What one rank tells after a round."""
+def _columns(of: type) -> list[Any]:
+    """The numbers of a named tuple, as fields of a dtype."""
+    return [(name, _TYPES[kind]) for name, kind in get_type_hints(of).items() if kind in _TYPES]
+
+
+class RankReport(NamedTuple):
+    """The report of one rank after a round."""
 
     failed: bool  # the user's function or rows are no good on this rank
     mark: int  # of what the rows look like
@@ -77,16 +54,16 @@ class Report(NamedTuple):
     told: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks; the heaviest are told
 
     def fields(self) -> tuple[Any, ...]:
-        """As a tuple for an array of dtype REPORT."""
+        """Return a tuple for an array of dtype REPORT."""
         told = sorted(self.told, key=lambda seen: -seen.weight)[:N_TOLD]
-        return *self[:-1], len(told), [*told, *_UNTOLD[len(told) :]]
+        return *self[:-1], len(told), [*told, *[(0, 0.0, 0.0)] * (N_TOLD - len(told))]
 
 
-_UNTOLD: list[tuple[Any, ...]] = [(0, 0.0, 0.0)] * N_TOLD
+REPORT = np.dtype([*_columns(RankReport), ("n_told", "<i8"), ("told", _columns(Observation), (N_TOLD,))])
 
 
-class Problem(IntEnum):
-    """Why a round has come to nothing."""
+class RoundProblem(IntEnum):
+    """The reason why a round has come to nothing."""
 
     NONE = 0
     FAILED = 1  # a rank has failed
@@ -95,9 +72,9 @@ class Problem(IntEnum):
 
 
 class Verdict(NamedTuple):
-    """What all ranks are told."""
+    """The root's answer to all ranks."""
 
-    problem: Problem
+    problem: RoundProblem
     decision: Decision
     imbalance_before: float  # with all rows at home; NaN: not known
     imbalance_after: float  # as it was in this round
@@ -115,43 +92,26 @@ class Verdict(NamedTuple):
         lent = f"; {self.rows:,} rows were lent in this call" if self.rows else ""
         return self.decision.words + lent
 
-    def record(self, room: int = 0) -> Records:
-        """(1,) of the dtype that `verdict_dtype` gives; a plan of more than `room` transfers is left out."""
-        answer = np.zeros(1, dtype=verdict_dtype(len(self.worth), room))
-        numbers = (self.imbalance_before, self.imbalance_after, self.rows, self.bytes, self.compare)
-        answer["verdict"] = [(self.problem, *self.decision, *numbers)]
-        for name in ("worth", "speeds", "late"):
-            answer[name] = getattr(self, name)
-        answer["n_transfers"] = 0 if self.plan is None else 1 + len(self.plan.amounts)
-        if self.plan is not None and len(self.plan.amounts) <= room:
-            answer["transfers"][0, :, : len(self.plan.amounts)] = self.plan.table()
-        return answer
+    def record(self) -> Records:
+        """(1,) of the dtype that `verdict_dtype` gives, with the number of transfers for a plan."""
+        n_transfers = -1 if self.plan is None else len(self.plan.amounts)
+        fields = (self.problem, *self.decision, *self[2:-1], n_transfers)
+        return np.array([fields], dtype=verdict_dtype(len(self.worth)))
 
 
-def verdict_dtype(size: int, room: int = 0) -> np.dtype[Any]:
-    """Make the dtype of a Verdict for `size` ranks, and a plan of at most `room` transfers."""
-    each: Sequence[Any] = [(name, "<f8", (size,)) for name in ("worth", "speeds", "late")]
-    # Of transfers one more than there are: 0 is no plan.
-    return np.dtype([("verdict", _VERDICT), *each, ("n_transfers", "<i8"), ("transfers", "<f8", (ROWS, room))])
-
-
-def left_out(record: Records) -> int:
-    """Count the transfers of a plan for which there was no room: it travels by itself.  0: there is none such."""
-    n, room = int(record["n_transfers"][0]) - 1, record["transfers"].shape[2]
-    return n if n > room else 0
+def verdict_dtype(size: int) -> np.dtype[Any]:
+    """Make the dtype of a Verdict for `size` ranks, without its plan, which travels by itself; n_transfers -1: no plan."""
+    first = [("problem", "<i8"), ("reason", "<i8"), ("gain_s", "<f8"), *_columns(Verdict)]
+    each = [(name, "<f8", (size,)) for name in ("worth", "speeds", "late")]
+    return np.dtype([*first, *each, ("n_transfers", "<i8")])
 
 
 def verdict_of(record: Records) -> Verdict:
-    """Read what `Verdict.record` has made, without a plan that was left out."""
-    problem, reason, gain_s, *rest = record["verdict"][0].tolist()
-    vectors = (np.array(record[name][0]) for name in ("worth", "speeds", "late"))
-    n = int(record["n_transfers"][0]) - 1
-    plan = None if n < 0 or left_out(record) else plan_of(record["transfers"][0, :, :n].copy())
-    verdict = Verdict(Problem(problem), Decision(Reason(reason), gain_s), *rest, *vectors)
-    return verdict._replace(plan=plan)
+    """Read what `Verdict.record` has made, without its plan."""
+    problem, reason, gain_s, *rest, _ = record[0].item()
+    return Verdict(RoundProblem(problem), Decision(BalanceReason(reason), gain_s), *rest)
 
 
-Planner = Callable[[Floats, Floats], Plan]  # from the (P,) loads, at (P,) speeds
 USUAL = 5  # rounds of which the median seconds per tick is taken
 
 
@@ -161,7 +121,7 @@ class Judge:
     `planner` makes the plans where the root alone can; None: the ranks do so together.
     """
 
-    def __init__(self, size: int, trigger: Trigger, planner: Planner | None = None) -> None:
+    def __init__(self, size: int, trigger: Trigger, planner: Direct | None = None) -> None:
         self.trigger, self.planner = trigger, planner
         self.speeds = np.ones(size)
         self.late = np.zeros(size)  # work that a rank could have done before it came
@@ -189,15 +149,16 @@ class Judge:
 
     def hear(self, reports: Records) -> Verdict:
         """Judge the (P,) reports of a round (see `lb_mpi.balancing.judge`)."""
-        problem = Problem.NONE
+        problem = RoundProblem.NONE
         if reports["failed"].any():
-            problem = Problem.FAILED
+            problem = RoundProblem.FAILED
         elif (reports["mark"] != reports["mark"][0]).any():
-            problem = Problem.DIFFER
+            problem = RoundProblem.DIFFER
         if problem:
             self.forget()
             self._rounds = 0
-            return Verdict(problem, Decision(Reason.UNMEASURED), 0.0, 0.0, 0, 0, False, self.worth, self.speeds, self.late)
+            nothing = Decision(BalanceReason.UNMEASURED)
+            return Verdict(problem, nothing, 0.0, 0.0, 0, 0, False, self.worth, self.speeds, self.late)
         worth_before = self.worth
         self._learn(reports)
         done = np.maximum(reports["ticks"] * self.worth + reports["helped"], 0.0)  # as planned
@@ -208,9 +169,9 @@ class Judge:
         moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
         compare = bool((reports["results"] != reports["results"][0]).any())
         plan = None
-        if self.planner is not None and decision.act and decision.reason is not Reason.HOME:
+        if self.planner is not None and decision.act and decision.reason is not BalanceReason.HOME:
             # A rank's work was told in units of before, most of it by what its own ticks were worth then.
-            plan = self.planner(reports["work"] * (self.worth / worth_before) + self.late, self.speeds)
+            plan = self.planner.plan(reports["work"] * (self.worth / worth_before) + self.late, self.speeds)
         return Verdict(problem, decision, before, after, *moved, compare, self.worth, self.speeds, self.late, plan)
 
     def _learn(self, reports: Records) -> None:
@@ -233,7 +194,7 @@ class Judge:
 
     def _decide(self, work: Floats, done: Floats, spent_s: float) -> Decision:
         if len(work) == 1:
-            return Decision(Reason.ALONE)
+            return Decision(BalanceReason.ALONE)
         self._rounds = 0 if np.isnan(work).any() else self._rounds + 1
         auto = self.trigger.when == "auto"
         if self._rounds < 1 + auto:
@@ -251,7 +212,7 @@ class Judge:
         if self.lending and auto:
             at_home_s = float(((work + self.late) / self.speeds).max())
             if at_home_s < now_s + self._moving_s:
-                return Decision(Reason.HOME, now_s + self._moving_s - at_home_s)
+                return Decision(BalanceReason.HOME, now_s + self._moving_s - at_home_s)
         moving_s = 0.0 if self.lending else self._moving_s
         return self.trigger.decide(_imbalance(done, self.speeds), now_s, balanced_s, moving_s)
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.diffusion.diffusion import Diffusion, cancel_cycles, outflow
-from lb_mpi.diffusion.setup import Setup, assemble, find_eigen, tau_rule
+from lb_mpi.diffusion.setup import Setup, assemble, tau_rule
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.metrics import check_loads, check_speeds
 
@@ -83,7 +83,7 @@ def plan_of(table: Floats) -> Plan:
 
 
 class Picked(NamedTuple):
-    """What one rank sends."""
+    """The items that one rank sends."""
 
     items: list[Ints]  # for each transfer of the rank, in the order of its plan: indices of items, ascending
     unsent: float  # planned work that rounding keeps here; negative: sent beyond the plan
@@ -184,7 +184,7 @@ def pick(costs: ArrayLike, transfers: Plan) -> Picked:
 
 
 def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], float]:
-    """Which of the descending costs to take, each one in turn that still fits into the amount; and their sum."""
+    """Choose from the descending costs, in turn, each one that still fits into the amount; (n,) chosen, and their sum."""
     taken = np.zeros(len(costs), dtype=np.bool_)
     sums = np.concatenate([[0.0], np.cumsum(costs)])
     sent, begin = 0.0, 0
@@ -201,6 +201,11 @@ def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype
 STALE = 0.01  # relative change of a speed after which the scheme is prepared anew
 
 
+def is_stale(setup: Setup, speeds: Floats) -> bool:
+    """True when the scheme has to be prepared for (P,) speeds that have changed."""
+    return float(np.abs(speeds / setup.speeds - 1.0).max()) > STALE
+
+
 class Direct:
     """Makes plans on `graph`; `tau` as for `diffusion.setup.prepare`."""
 
@@ -210,10 +215,8 @@ class Direct:
 
     def plan(self, loads: Floats, speeds: Floats) -> Plan:
         """The transfers that level the (P,) loads at (P,) speeds."""
-        setup = self._setup
-        if setup is None or float(np.abs(speeds / setup.speeds - 1.0).max()) > STALE:
-            eigen = find_eigen(self._graph, speeds, "direct", self._rule)
-            setup = self._setup = assemble(self._graph, speeds, "direct", self._rule, eigen)
-        diffusion = Diffusion(setup, loads)
+        if self._setup is None or is_stale(self._setup, speeds):
+            self._setup = assemble(self._graph, speeds, "direct", self._rule)
+        diffusion = Diffusion(self._setup, loads)
         diffusion.step()
-        return plan(self._graph, diffusion.flow(), loads, setup.speeds)
+        return plan(self._graph, diffusion.flow(), loads, self._setup.speeds)

@@ -1,10 +1,10 @@
-"""What calls of the Balancer did, and why: as tables, and as a carrier records it of one rank.   (pure)"""
+"""Calls of the Balancer, what they did and why: as tables, and as a carrier records them on one rank.   (pure)"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from lb_mpi.balancing.course import Course
 from lb_mpi.graph import Graph
-from lb_mpi.record.events import Driver, Move, Step, Way, merged
+from lb_mpi.record.events import Driver, Move, Step, Way
 from lb_mpi.record.record import Record
 from lb_mpi.table import Table
 
@@ -122,40 +122,26 @@ class Shares:
         )
 
 
-def shares(totals: Sequence[Step | None], last: Step | None) -> Shares:
-    """Put together each rank's calls added up, in the order of ranks (None: there was none), and the last call."""
-    ranks = [
-        Share(rank, 0, 0, 0.0, 0.0)
-        if one is None
-        else Share(rank, int(one.home), int(one.units), one.useful_s, one.seconds)
-        for rank, one in enumerate(totals)
-    ]
-    calls = max((one.n for one in totals if one is not None), default=0)
-    imbalances = (math.nan, math.nan) if last is None else (last.before, last.after)
-    return Shares(calls, tuple(ranks), *imbalances)
-
-
 def percent(value: float) -> str:
     """Write a ratio for people, with one digit; "?" when it isn't known."""
     return f"{value:.1%}" if math.isfinite(value) else "?"
 
 
 class Loans:
-    """What this rank lends, and its calls; `worlds[r]` is the rank in COMM_WORLD of rank r."""
+    """The rows that `rank` lends, and its calls; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
-    def __init__(self, record: Record, worlds: list[int]) -> None:
+    def __init__(self, record: Record, worlds: list[int], rank: int) -> None:
         self.record, self._worlds = record, worlds
-        self.last: Step | None = None  # call of map_rows
-        self.total: Step | None = None  # all of them
         self._away: dict[int, tuple[float, int, int]] = {}  # by borrower: since when, rows, bytes
+        # Of the calls of map_rows so far:
+        self.share = Share(rank, 0, 0, 0.0, 0.0)
+        self.n_calls = 0
+        self.ended = math.nan  # when the last one ended; NaN: there was none
+        self._imbalances = (math.nan, math.nan)  # of the last one, with all rows at home and as it was
 
-    @property
-    def ended(self) -> float:
-        """When the last call of map_rows ended; NaN: there was none."""
-        return math.nan if self.last is None else self.last.ended
-
-    def use(self, graph: Graph, rank: int, settings: Mapping[str, Any]) -> None:
-        """A balancer is made: its settings, and its process graph, of which rank 0 keeps all edges."""
+    def use(self, graph: Graph, settings: Mapping[str, Any]) -> None:
+        """Record the settings of a new balancer, and its process graph, of which rank 0 keeps all edges."""
+        rank = self.share.rank
         self.record.use("map_rows", {**settings, "neighbours": graph.neighbours(rank).tolist()})
         if rank == 0:
             self.record.graph(*(np.take(self._worlds, ends) for ends in graph.edges()))
@@ -175,23 +161,29 @@ class Loans:
         self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float, took: float
     ) -> None:
         """map_rows is over: `rows` of this rank, and computed here; seconds computing; work of its own rows, or NaN."""
-        home_s = took / float(course.ranks.speeds[course.rank])
+        home, computed = rows
+        home_s = took / float(course.speeds[course.rank])
         step = self._step(Driver.ROWS, began, ended, last, course)
-        step = step._replace(useful_s=busy_s, home=rows[0], units=rows[1], home_s=home_s)
-        self.last, self.total = step, step if self.total is None else merged(self.total, step)
-        self.record.step(step)
-        costs = course.costs
+        self.record.step(step._replace(useful_s=busy_s, home=home, units=computed, home_s=home_s))
+        costs, before = course.costs, self.share
         if costs is not None and costs.known:
-            self.record.know(ended, lambda: costs.work(course.ranks.worth))
+            self.record.know(ended, lambda: costs.work(course.worth))
+        computed, busy_s = before.rows_computed + computed, before.computing_s + busy_s
+        self.share = Share(before.rank, home, computed, busy_s, before.seconds + ended - began)
+        self.n_calls, self.ended = self.n_calls + 1, ended
+        self._imbalances = last.imbalance_before, last.imbalance_after
 
     def migrated(self, began: float, ended: float, last: Balanced, course: Course) -> None:
         """Migrate is over."""
         self.record.step(self._step(Driver.MIGRATE, began, ended, last, course))
 
+    def shares(self, everyone: Iterable[Share]) -> Shares:
+        """Put together each rank's share, in the order of ranks."""
+        return Shares(self.n_calls, tuple(everyone), *self._imbalances)
+
     def _step(self, driver: Driver, began: float, ended: float, last: Balanced, course: Course) -> Step:
-        speeds = course.ranks.speeds
         return Step(
-            driver, began, ended, 0.0, 0.0, float(speeds[course.rank] / speeds.mean()), last.imbalance_before,
+            driver, began, ended, 0.0, 0.0, float(course.speeds[course.rank] / course.speeds.mean()), last.imbalance_before,
             last.imbalance_after, last.rows_moved, int(last.acted), self.record.reason(last.reason.partition(";")[0]),
             serving_s=last.seconds,
         )  # fmt: skip

@@ -96,7 +96,7 @@ class Loan(NamedTuple):
 
 @dataclass
 class Learned:
-    """What a round has told one rank; see `lb_mpi.balancing.course`."""
+    """The measurements of one rank in a round; see `lb_mpi.balancing.course`."""
 
     sizes: Floats | None = None  # (n,) > 0 what its rows cost, in any unit, as known before; None: all the same
     timed: list[Timed] = field(default_factory=list)
@@ -125,7 +125,7 @@ def shortest_s(handling_s: float) -> float:
 
 
 def kept(n_before: int, loan_s: float) -> float:
-    """Which part of a planned loan stays at home for whoever is dry first, after `n_before` rounds with planned loans.
+    """The part of a planned loan that stays at home for whoever is dry first, after `n_before` rounds with planned loans.
 
     Plans rest on estimates, and a loan that has left is not divided any more.  So half is kept at first, and less in each
     round, as the estimates get better.  The longest loan takes its borrower `loan_s` seconds longer than its own rows, which
@@ -136,7 +136,7 @@ def kept(n_before: int, loan_s: float) -> float:
 
 
 def part(sizes: Sequence[float], each_s: float, share: float, faster: float, handling_s: float = 0.0) -> int:
-    """How many blocks, of these sizes, the next one first, a helper is given of what is left at home.
+    """The number of blocks, of these sizes, the next one first, that a helper is given of what is left at home.
 
     Size 1 takes `each_s` seconds at home.  The helper makes up `share` of the speed of all ranks, and is `faster` times as
     fast as this one.  It gets PART of its share, or all of it if that takes less than a short block, and one block at least;
@@ -157,8 +157,8 @@ LEAST = 2  # rows of a block, where nothing is known: of one alone, a product of
 PAUSE_S = 1e-3  # of being idle, before one rank more is told
 
 
-class Kind(IntEnum):
-    """What a message in a round says."""
+class RoundKind(IntEnum):
+    """The kind of a message in a round."""
 
     PLANNED = 0  # rows lent by plan, maybe none
     HELP = 1  # rows lent to who is dry
@@ -169,18 +169,18 @@ class Kind(IntEnum):
     OVER = 6  # from the root: all have told
 
 
-class Message(NamedTuple):
+class RoundMessage(NamedTuple):
     """One message, of any kind."""
 
-    kind: Kind
+    kind: RoundKind
     rows: Rowset | None = None  # PLANNED, HELP: of the sender
     ticks: float = math.nan  # DONE: that they took, on the sender's clock of work
     payload: Any = None  # the carrier's; LEARNED: a Learned
 
 
 ROOT = 0
-Send = tuple[int, Message]  # destination rank, message
-Arrival = tuple[int, Message]  # source rank, message
+Send = tuple[int, RoundMessage]  # destination rank, message
+Arrival = tuple[int, RoundMessage]  # source rank, message
 
 
 class Job(NamedTuple):
@@ -193,7 +193,7 @@ class Job(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """What has come of a job."""
+    """The outcome of a job."""
 
     seconds: float  # of this rank's time
     ticks: float  # of its clock of work; NaN: not to be relied upon
@@ -201,7 +201,7 @@ class Computed(NamedTuple):
 
 
 class Telling:
-    """Whom a rank tells that it is dry: its neighbours at once, and another one after each pause in which it was idle."""
+    """The ranks that a dry one tells so: its neighbours at once, and another after each pause in which it was idle."""
 
     def __init__(self, rank: int, size: int, neighbours: Iterable[int]) -> None:
         self.rank, self.size, self.neighbours = rank, size, set(neighbours)
@@ -228,12 +228,12 @@ class Telling:
         return [other]
 
     def told(self, other: int) -> bool:
-        """Whether this rank has told another one."""
+        """True when this rank has told another one."""
         return self.begun and (other in self.neighbours or (other - self.rank) % self.size < self.next)
 
     @property
     def wake_at(self) -> float:
-        """When somebody is to be told; infinite: never, as it looks now."""
+        """The time at which the next rank is to be told; infinite: never, as it looks now."""
         return math.inf if self.at is None or self.next >= self.size else self.at
 
     def _skip(self) -> None:
@@ -293,7 +293,7 @@ class Round:
 
     @property
     def wake_at(self) -> float:
-        """When there is something to do even if no message comes."""
+        """The time at which a turn is due even if no message comes."""
         return math.inf if self.over or self.failed else self.telling.wake_at
 
     def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
@@ -309,10 +309,10 @@ class Round:
         if self.home:
             self._fit()
         idle = not (self.home or self.borrowed or self.failed or self.over)
-        sends += [(rank, Message(Kind.DRY)) for rank in self.telling.due(now, idle=idle)]
+        sends += [(rank, RoundMessage(RoundKind.DRY)) for rank in self.telling.due(now, idle=idle)]
         if self.settled and not (self.borrowed or self.told):
             self.learned.told = True
-            sends.append((ROOT, Message(Kind.LEARNED, payload=self.learned)))
+            sends.append((ROOT, RoundMessage(RoundKind.LEARNED, payload=self.learned)))
         return sends
 
     def done(self, job: Job, result: Computed) -> list[Send]:
@@ -333,7 +333,7 @@ class Round:
             self.learned.help_ticks += ticks
         elif known:
             self.learned.planned_ticks += ticks
-        return [(job.owner, Message(Kind.DONE, ticks=ticks, payload=payload))]
+        return [(job.owner, RoundMessage(RoundKind.DONE, ticks=ticks, payload=payload))]
 
     def fail(self, _error: BaseException | None = None) -> list[Send]:
         """The round has failed on this rank."""
@@ -342,7 +342,7 @@ class Round:
         self.home.clear()
         if self.to_lend is not None:
             self.to_lend = dict.fromkeys(self.to_lend, slice(0, 0))
-        sends = [(job.owner, Message(Kind.FAILED)) for job in self.borrowed]
+        sends = [(job.owner, RoundMessage(RoundKind.FAILED)) for job in self.borrowed]
         self.borrowed.clear()
         return sends
 
@@ -350,46 +350,46 @@ class Round:
         """The rows for a borrower could not be packed, and have not left."""
         loan = self.away.pop(borrower)
         self.learned.rows_lent -= count(loan.rows)
-        return [] if loan.helps else [(borrower, Message(Kind.PLANNED, slice(0, 0)))]
+        return [] if loan.helps else [(borrower, RoundMessage(RoundKind.PLANNED, slice(0, 0)))]
 
     def _lend_as_planned(self) -> list[Send]:
         if self.to_lend is None:
             return []
-        sends = [(borrower, Message(Kind.PLANNED, rows)) for borrower, rows in self.to_lend.items()]
+        sends = [(borrower, RoundMessage(RoundKind.PLANNED, rows)) for borrower, rows in self.to_lend.items()]
         for borrower, rows in self.to_lend.items():
             self._lend(borrower, Loan(rows, helps=False))
         self.to_lend = None
         return sends
 
-    def _receive(self, source: int, message: Message) -> list[Send]:
+    def _receive(self, source: int, message: RoundMessage) -> list[Send]:
         kind = message.kind
-        if kind is Kind.PLANNED and source in self.lenders:
+        if kind is RoundKind.PLANNED and source in self.lenders:
             self.lenders.remove(source)
             return self._borrow(source, message)
-        if kind is Kind.HELP and self.telling.told(source):
+        if kind is RoundKind.HELP and self.telling.told(source):
             return self._borrow(source, message)
-        if kind is Kind.DRY and source not in self.dry:
+        if kind is RoundKind.DRY and source not in self.dry:
             self.dry[source] = None
             return []
-        if kind in (Kind.DONE, Kind.FAILED) and source in self.away:
+        if kind in (RoundKind.DONE, RoundKind.FAILED) and source in self.away:
             loan = self.away.pop(source)
-            if kind is Kind.DONE:
+            if kind is RoundKind.DONE:
                 self.learned.timed.append(Timed(loan.rows, source, message.ticks, loan.helps))
             else:
                 self.learned.failed = True
             return []
-        if kind is Kind.OVER and self.told and not self.borrowed:
+        if kind is RoundKind.OVER and self.told and not self.borrowed:
             self.over = True
             return []
         raise ProtocolError(f"rank {self.rank} got {kind.name} from rank {source}, which may not send it now")
 
-    def _borrow(self, source: int, message: Message) -> list[Send]:
+    def _borrow(self, source: int, message: RoundMessage) -> list[Send]:
         rows = message.rows
         if rows is None or not count(rows):
             return []
         if self.failed:
-            return [(source, Message(Kind.FAILED))]
-        self.borrowed.append(Job(source, rows, message.kind is Kind.HELP, message.payload))
+            return [(source, RoundMessage(RoundKind.FAILED))]
+        self.borrowed.append(Job(source, rows, message.kind is RoundKind.HELP, message.payload))
         return []
 
     def _help(self, rank: int) -> list[Send]:
@@ -404,7 +404,7 @@ class Round:
         rows = join(self.home[-n:])
         del self.home[-n:]
         self._lend(rank, Loan(rows, helps=True))
-        return [(rank, Message(Kind.HELP, rows))]
+        return [(rank, RoundMessage(RoundKind.HELP, rows))]
 
     @cached_property
     def _all_speeds(self) -> float:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.judge import REPORT, Judge, Report, Verdict, end_s
-from lb_mpi.balancing.migrate import STALE, Direct, plan
+from lb_mpi.balancing.judge import REPORT, Judge, RankReport, Verdict, end_s
+from lb_mpi.balancing.migrate import Direct, is_stale, plan
 from lb_mpi.balancing.record import Loans
-from lb_mpi.balancing.round import Arrival, Computed, Job, Kind, Learned, Message, Round, Rowset, Send, count
-from lb_mpi.balancing.trigger import Reason, Trigger, When
+from lb_mpi.balancing.round import Arrival, Computed, Job, Learned, Round, RoundKind, RoundMessage, Rowset, Send, count
+from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.diffusion.diffusion import MAX_STEPS, Diffusion
@@ -33,23 +33,8 @@ from lb_mpi.record.record import Record
 from lb_mpi.virtual import Network, Virtual
 
 
-class Times(NamedTuple):
-    """(P,) what each rank did in a round."""
-
-    busy_s: Floats  # with jobs
-    ticks: Floats  # of it, their own
-    blocks: Floats  # jobs
-    handling_s: Floats  # that each job takes beside its own
-
-    def add(self, rank: int, seconds: float) -> None:
-        """One more job."""
-        self.busy_s[rank] += seconds + self.handling_s[rank]
-        self.ticks[rank] += seconds
-        self.blocks[rank] += 1
-
-
 class Call(NamedTuple):
-    """What one call took; seconds are virtual."""
+    """Time and traffic of one call; seconds are virtual."""
 
     seconds: float  # until all ranks are through, and have agreed on what comes next
     bound_s: float  # work / sum of the speeds, or later where ranks come late
@@ -68,7 +53,7 @@ HEADER_BYTES = 64  # of a message
 MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
 
 
-class World(Virtual[Message, Job]):
+class World(Virtual[RoundMessage, Job]):
     """All ranks of one round, and what is under way between them; the gather and the broadcast at its end go on a tree."""
 
     def __init__(
@@ -76,16 +61,12 @@ class World(Virtual[Message, Job]):
     ) -> None:
         super().__init__(rounds, network, rng)
         self.rounds, self.row_bytes = rounds, row_bytes
-        self.times = Times(*np.zeros((4, len(rounds))))
+        # (P,) seconds with jobs, ticks among them, the number of jobs; and seconds of handling that each job adds
+        self.busy_s, self.ticks, self.blocks, self.handling_s = np.zeros((4, len(rounds)))
         self._seconds = seconds
         self._took_s = [0.0] * len(rounds)  # by the job in hand
         self._on_learned: Callable[[int, Learned], object] = lambda rank, learned: None
         self._n_told = 0
-
-    @property
-    def busy_s(self) -> Floats:
-        """(P,) seconds of each rank with jobs."""
-        return self.times.busy_s
 
     def run(
         self,
@@ -111,28 +92,30 @@ class World(Virtual[Message, Job]):
     def begin(self, rank: int, job: Job) -> float:
         """The seconds that rows take, and handling them."""
         self._took_s[rank] = seconds = self._seconds(rank, job)
-        self.times.add(rank, seconds)
-        return seconds + float(self.times.handling_s[rank])
+        self.busy_s[rank] += seconds + self.handling_s[rank]
+        self.ticks[rank] += seconds
+        self.blocks[rank] += 1
+        return seconds + float(self.handling_s[rank])
 
     def end(self, rank: int, job: Job) -> Computed:
         """Ticks are seconds; the payload is how many rows there are."""
         return Computed(self._took_s[rank], self._took_s[rank], count(job.rows))
 
-    def n_bytes(self, message: Message) -> int:
+    def n_bytes(self, message: RoundMessage) -> int:
         """A header, and the rows."""
-        n = message.payload if message.kind is Kind.DONE else count(message.rows) if message.rows is not None else 0
+        n = message.payload if message.kind is RoundKind.DONE else count(message.rows) if message.rows is not None else 0
         return HEADER_BYTES + n * self.row_bytes
 
-    def post(self, source: int, destination: int, message: Message, at: float | None = None) -> None:
+    def post(self, source: int, destination: int, message: RoundMessage, at: float | None = None) -> None:
         """Send a message; what all ranks tell the root, and its answer, are a gather and a broadcast."""
-        if message.kind is not Kind.LEARNED:
+        if message.kind is not RoundKind.LEARNED:
             super().post(source, destination, message, at)
             return
         self._on_learned(source, message.payload)
         self._n_told += 1
         for rank in range(len(self.rounds)) if self._n_told == len(self.rounds) else ():
             at = self.now + 2 * collective_s(self.network, len(self.rounds))
-            self.deliver(destination, rank, Message(Kind.OVER), at)
+            self.deliver(destination, rank, RoundMessage(RoundKind.OVER), at)
 
 
 def collective_s(network: Network, size: int) -> float:
@@ -175,7 +158,7 @@ class Cluster:
         self.row_bytes = integer("row_bytes", row_bytes, 0)
         self.handling = number("handling", handling, least=0.0)
         self.courses = [Course(rank, graph.n, graph.neighbours(rank).tolist()) for rank in range(graph.n)]
-        planner = Direct(graph).plan if chosen == "direct" else None
+        planner = Direct(graph) if chosen == "direct" else None
         self.judge = Judge(graph.n, Trigger(when, every, tolerance), planner)
         self.setup: Setup = prepare(graph, np.ones(graph.n), chosen)
         self._carried_s = np.zeros((2, graph.n))  # busy, and ticks of it, after it had told: for the next call's report
@@ -196,20 +179,20 @@ class Cluster:
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
         world = self.world_class(rounds, seconds_of, self.network, self.rng, self.row_bytes)
-        world.times.handling_s[:] = self.handling / self.speeds
+        world.handling_s[:] = self.handling / self.speeds
         reports = np.empty(self.graph.n, dtype=REPORT)
         told_s = np.zeros((2, self.graph.n))
 
         def report(rank: int, learned: Learned) -> None:
-            told_s[:, rank] = world.times.busy_s[rank], world.times.ticks[rank]
+            told_s[:, rank] = world.busy_s[rank], world.ticks[rank]
             busy = self._carried_s[:, rank] + told_s[:, rank]
             reports[rank] = self._report(rank, learned, world, busy, float(late_s[rank]))
 
         ends_s = world.run(late_s, on_learned=report)
-        self._carried_s = np.array(world.times[:2]) - told_s
+        self._carried_s = np.array([world.busy_s, world.ticks]) - told_s
         verdict = self.judge.hear(reports)
-        for course in self.courses:
-            course.hear(verdict)
+        for course, round in zip(self.courses, rounds, strict=True):
+            course.hear(verdict, round.learned.late_ticks)
         seconds = float(ends_s.max())
         if verdict.decision.act:
             spent_s = self._rebalance(verdict)
@@ -228,18 +211,19 @@ class Cluster:
         )
 
     def _report(self, rank: int, learned: Learned, world: World, busy: Floats, began_s: float) -> tuple[Any, ...]:
-        """What a rank tells; `busy`: seconds, ticks."""
+        """The report of a rank; `busy`: seconds, ticks."""
         busy_s, ticks = busy.tolist()
-        handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.times.blocks[rank]))
+        handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.blocks[rank]))
         told = self.told[rank] = self.courses[rank].learn(learned, busy_s, ticks, handling_s)
         rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.row_bytes
-        return Report(False, 0, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen).fields()
+        report = RankReport(False, 0, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
+        return report.fields()
 
     def _rebalance(self, verdict: Verdict) -> float:
         """Another distribution for the calls to come; the seconds that finding it takes, beside what a call ends with."""
         made, steps = verdict.plan, 0
-        if made is None and verdict.decision.reason is not Reason.HOME:
-            if float(np.abs(self.judge.speeds / self.setup.speeds - 1.0).max()) > STALE:
+        if made is None and verdict.decision.reason is not BalanceReason.HOME:
+            if is_stale(self.setup, self.judge.speeds):
                 self.setup = prepare(self.graph, self.judge.speeds, self.setup.scheme)
             loads = [course.work for course in self.courses]
             diffusion = Diffusion(self.setup, loads)
@@ -256,7 +240,7 @@ class Cluster:
 
 
 class _Clock:
-    """How long jobs take."""
+    """The seconds that jobs take."""
 
     def __init__(self, costs: Sequence[Floats], speeds: Floats, noise: float, rng: random.Random) -> None:
         self._sums = [np.concatenate([[0.0], np.cumsum(mine)]) for mine in costs]
@@ -310,12 +294,12 @@ def simulate(cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int,
     return done
 
 
-class Rows:
+class SimulatedRows:
     """Records calls of a `Cluster` of `size` ranks that was made with world_class=this.world; `called` after each."""
 
     def __init__(self, size: int) -> None:
         self.records = [Record(0.0) for _ in range(size)]
-        self.loans = [Loans(record, list(range(size))) for record in self.records]
+        self.loans = [Loans(record, list(range(size)), rank) for rank, record in enumerate(self.records)]
         self.now = 0.0  # virtual seconds, when the call began that is under way
         self._world: _World | None = None
         self._used = False  # the settings are recorded
@@ -343,8 +327,8 @@ class Rows:
         speeds = cluster.speeds / cluster.speeds.mean()
         for rank, record in enumerate(self.records):
             record.enter(Phase.WAITING, self.now)
-            costs, worth = cluster.courses[rank].costs, cluster.courses[rank].ranks.worth
-            home_s = cluster.told[rank].took / float(cluster.courses[rank].ranks.speeds[rank])
+            costs, worth = cluster.courses[rank].costs, cluster.courses[rank].worth
+            home_s = cluster.told[rank].took / float(cluster.courses[rank].speeds[rank])
             home = 0 if costs is None else len(costs)
             if costs is not None and costs.known:
                 record.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]
@@ -357,12 +341,12 @@ class Rows:
 class _World(World):
     """One call, of which phases and loans are recorded."""
 
-    rows: Rows
+    rows: SimulatedRows
     done: list[int]  # rows that each rank has computed
 
     def arrive(self, rank: int, number: int) -> bool:
         source, _, message = self.under_way[number]
-        if message.kind is Kind.DONE:
+        if message.kind is RoundKind.DONE:
             self.rows.loans[rank].back(source, self.rows.now + self.now, message.payload * self.row_bytes)
         return super().arrive(rank, number)
 
@@ -372,7 +356,7 @@ class _World(World):
 
     def turned(self, rank: int, arrived: Sequence[Arrival], sends: Sequence[Send]) -> None:
         for destination, message in sends:
-            if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None:
+            if message.kind in (RoundKind.PLANNED, RoundKind.HELP) and message.rows is not None:
                 n = count(message.rows)
                 self.rows.loans[rank].lent(destination, self.rows.now + self.now, n, n * self.row_bytes)
         job = self.rounds[rank].job

@@ -1,4 +1,4 @@
-"""When to balance.   (pure)
+"""The decision when to balance.   (pure)
 
 Law ("auto").  Balance when the time that it is expected to save until the next chance exceeds what it costs:
     (seconds of the slowest rank now - seconds after) * calls until the next chance + losses so far  >  cost in seconds
@@ -24,8 +24,8 @@ KEEP = 0.5  # weight of what has come true before
 HOPE = 0.01  # per call, of what has not
 
 
-class Reason(IntEnum):
-    """Why the distribution of rows is changed, or not."""
+class BalanceReason(IntEnum):
+    """The reason why the distribution of rows is changed, or not."""
 
     UNMEASURED = 0
     WITHIN = 1
@@ -40,29 +40,29 @@ class Reason(IntEnum):
 
 
 _WORDS = {
-    Reason.UNMEASURED: "the plan stays: not all rows have been timed twice",
-    Reason.WITHIN: "the plan stays: the imbalance is within the tolerance",
-    Reason.CHANCE: "the plan stays: the next chance comes in a later call",
-    Reason.ALWAYS: "balanced: asked to at every chance",
-    Reason.BOUND: "balanced: the imbalance is above the bound",
-    Reason.GAIN: "balanced: it saves more than it costs",
-    Reason.NO_GAIN: "the plan stays: it would cost more than it saves",
-    Reason.BELOW: "the plan stays: the imbalance is not above the bound",
-    Reason.ALONE: "the plan stays: there is one rank only",
-    Reason.HOME: "rows stay at home from now on: lending them costs more than it saves",
+    BalanceReason.UNMEASURED: "the plan stays: not all rows have been timed twice",
+    BalanceReason.WITHIN: "the plan stays: the imbalance is within the tolerance",
+    BalanceReason.CHANCE: "the plan stays: the next chance comes in a later call",
+    BalanceReason.ALWAYS: "balanced: asked to at every chance",
+    BalanceReason.BOUND: "balanced: the imbalance is above the bound",
+    BalanceReason.GAIN: "balanced: it saves more than it costs",
+    BalanceReason.NO_GAIN: "the plan stays: it would cost more than it saves",
+    BalanceReason.BELOW: "the plan stays: the imbalance is not above the bound",
+    BalanceReason.ALONE: "the plan stays: there is one rank only",
+    BalanceReason.HOME: "rows stay at home from now on: lending them costs more than it saves",
 }
 
 
 class Decision(NamedTuple):
-    """Whether to balance, and why."""
+    """The decision whether to balance, and its reason."""
 
-    reason: Reason
+    reason: BalanceReason
     gain_s: float = 0.0  # expected saving until the next chance, before cost
 
     @property
     def act(self) -> bool:
-        """Whether the distribution is to be changed."""
-        return self.reason in (Reason.ALWAYS, Reason.BOUND, Reason.GAIN, Reason.HOME)
+        """True when the distribution is to be changed."""
+        return self.reason in (BalanceReason.ALWAYS, BalanceReason.BOUND, BalanceReason.GAIN, BalanceReason.HOME)
 
     @property
     def words(self) -> str:
@@ -95,7 +95,7 @@ class Trigger:
         self._expected: tuple[float, float] | None = None  # of the last balancing: seconds of the slowest rank, saving
 
     def paid(self, seconds: float) -> None:
-        """What a balancing has cost; a smaller cost than before is believed at once."""
+        """Take in what a balancing has cost; a smaller cost than before is believed at once."""
         self.cost_s = smooth(self.cost_s or math.nan, seconds)
 
     def come_true(self, now_s: float) -> None:
@@ -106,27 +106,31 @@ class Trigger:
             self.trust = KEEP * self.trust + (1.0 - KEEP) * true
             self._expected = None
 
-    def decide(self, imbalance: float, now_s: float, balanced_s: float, moving_s: float = 0.0) -> Decision:
-        """From the imbalance as it is, the seconds of the slowest rank, those that perfect balance would take, and those
-        that moving rows is going to cost in each call more than now; one number may be NaN: not known yet.
+    def decide(
+        self, imbalance: float, now_s: float, balanced_s: float, moving_s: float = 0.0, cost_s: float | None = None
+    ) -> Decision:
+        """Decide from the imbalance as it is, the seconds of the slowest rank, those that perfect balance would take, and
+        those that moving rows is going to cost in each call more than now; one number may be NaN: not known yet.
+
+        `cost_s`: what the balancing costs; None: as much as the last one.
         """
         self._calls += 1
         self.trust += HOPE * (1.0 - self.trust)
         if self._calls % self.every:
-            return Decision(Reason.CHANCE)
+            return Decision(BalanceReason.CHANCE)
         if math.isnan(imbalance) or math.isnan(balanced_s):
-            return Decision(Reason.UNMEASURED)
+            return Decision(BalanceReason.UNMEASURED)
         saving_s = now_s - balanced_s
         gain_s = max(0.0, self.trust * saving_s - moving_s) * self.every
         if self.when == "always":
-            return Decision(Reason.ALWAYS, gain_s)
+            return Decision(BalanceReason.ALWAYS, gain_s)
         if not isinstance(self.when, str):
-            return Decision(Reason.BOUND if imbalance > self.when else Reason.BELOW, gain_s)
+            return Decision(BalanceReason.BOUND if imbalance > self.when else BalanceReason.BELOW, gain_s)
         if imbalance <= self.tolerance:
-            return Decision(Reason.WITHIN, gain_s)
-        if gain_s + self._lost_s <= self.cost_s:
+            return Decision(BalanceReason.WITHIN, gain_s)
+        if gain_s + self._lost_s <= (self.cost_s if cost_s is None else cost_s):
             self._lost_s += gain_s
-            return Decision(Reason.NO_GAIN, gain_s)
+            return Decision(BalanceReason.NO_GAIN, gain_s)
         self._lost_s = 0.0
         self._expected = now_s, saving_s
-        return Decision(Reason.GAIN, gain_s)
+        return Decision(BalanceReason.GAIN, gain_s)

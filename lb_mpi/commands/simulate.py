@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
-from lb_mpi.balancing.simulate import Call, Rows
+from lb_mpi.balancing.simulate import Call, SimulatedRows
 from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
 from lb_mpi.commands.dispatch import GRAPH, Command, add_route, draw, route_of
 from lb_mpi.diffusion.setup import AUTO, SCHEMES
@@ -219,7 +219,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     graph = as_graph(options.graph)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
     network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
-    recorded = Rows(graph.n) if options.record is not None else None
+    recorded = SimulatedRows(graph.n) if options.record is not None else None
     if recorded is not None:
         recorded.records[0].graph(*graph.edges())
     cluster = rounds.Cluster(
@@ -328,7 +328,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     n_tasks, n_maps = integer("tasks", options.tasks, 0), integer("maps", options.maps, 1)
     seed = integer("seed", options.seed, 0)
     records = [Record(0.0) for _ in range(size)] if options.record is not None else None
-    pool = pools.Pool(
+    pool = pools.SimulatedPool(
         hosts,
         _speeds(options, size),
         speeds_known=options.known in ("speeds", "both"),
@@ -342,7 +342,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
         done.append(pool.map(costs, costs_known=options.known in ("costs", "both")))
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
-        _write(options, records, pool.world.now, names, f"--hosts {options.hosts} --maps {n_maps}")
+        _write(options, records, pool.now, names, f"--hosts {options.hosts} --maps {n_maps}")
     totals = {
         name: sum(getattr(each, name) for each in done)
         for name in ("seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")

@@ -14,7 +14,7 @@ tau_ij (l_i - l_j) units of work flow over the edge ij, so l' = M l with M = I -
         diffusion.step()
     diffusion.flow()                                 # (E,)
 
-    one = RankDiffusion(setup.local(rank), load, mean_time, total)           # the same for one rank
+    one = RankDiffusion(setup, rank, load, mean_time, total)                 # the same for one rank
     while not everybody's one.imbalance <= 0.05:                             # a reduction (max)
         one.step(values of the neighbours)                                   # an exchange of one.value
     one.flow(potentials of the neighbours)                                   # (deg,), an exchange of one.potential
@@ -33,12 +33,9 @@ from numpy.typing import ArrayLike
 
 from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import (
-    SCHEMES,
-    TAU_RULES,
     ConjugateGradient,
     DimensionExchange,
     Ends,
-    Local,
     OneRank,
     Scheme,
     Setup,
@@ -63,16 +60,6 @@ def outflow(graph: Graph, flow: Floats) -> Floats:
     """(P,) what leaves each vertex less what reaches it; loads after the flow = loads - outflow."""
     tails, heads = graph.edges()
     return np.asarray(np.bincount(tails, flow, graph.n) - np.bincount(heads, flow, graph.n), dtype=float)
-
-
-def at_ends(graph: Graph, flow: Floats) -> Floats:
-    """(2E,) the (E,) flow as each vertex sees it, away from it, beside `graph.indices`."""
-    tails, heads = graph.edges()
-    seen = np.empty(len(graph.indices))
-    upper = graph.indices > np.repeat(np.arange(graph.n), graph.degrees)
-    seen[upper] = flow
-    seen[~upper] = -flow[np.lexsort((tails, heads))]
-    return seen
 
 
 def cancel_cycles(graph: Graph, flow: Floats) -> Floats:
@@ -132,18 +119,6 @@ def _walk(start: int, leaving: dict[int, list[int]], to: dict[int, int], amount:
 
 # --- Steps, for a whole graph and for one rank ------------------------------------------------------------------------
 
-__all__ = [
-    "SCHEMES",
-    "TAU_RULES",
-    "Balance",
-    "Diffusion",
-    "Local",
-    "RankDiffusion",
-    "Setup",
-    "balance",
-    "prepare",
-]
-
 MAX_STEPS = 10_000  # to a flow for the Balancer's rows: who needs more has taken the wrong scheme
 
 
@@ -155,12 +130,9 @@ class Diffusion:
         self.steps = 0
         self._loads = check_loads(loads, setup.graph.n)
         self._mean = setup.mean_times(self._loads)
-        ends, time = WholeGraph(setup.graph, setup.tau), self._loads / setup.speeds
-        self._scheme: Scheme
-        if setup.scheme == "direct":
-            self._scheme = _Direct(ends, time, setup, self._mean)
-        else:
-            self._scheme = _scheme(setup, ends, time, setup.speeds, self._mean, setup.colours, _row_sums)
+        ends = WholeGraph(setup.graph, setup.tau)
+        time, speeds, colours = self._loads / setup.speeds, setup.speeds, setup.colours
+        self._scheme = _scheme(setup, ends, time, speeds, self._mean, colours, _row_sums)
 
     @property
     def times(self) -> Floats:
@@ -189,23 +161,23 @@ class Diffusion:
 
 
 class RankDiffusion:
-    """A scheme (but not direct) on one rank, driven by exchanges with its neighbours.
+    """A scheme (but not direct) of `setup` on one rank, driven by exchanges with its neighbours.
 
     `load` >= 0 is in units of work; `mean_time` is sum w / sum s over the rank's component; `total` gives the sums over
     all ranks of a (2,) array, and is called once in a step of cg, never by another scheme.
     """
 
-    def __init__(self, local: Local, load: float, mean_time: float, total: TotalOf | None = None) -> None:
-        if local.scheme == "direct":
+    def __init__(self, setup: Setup, rank: int, load: float, mean_time: float, total: TotalOf | None = None) -> None:
+        if setup.scheme == "direct":
             raise ValueError("scheme = 'direct': expected one that has steps")
-        if local.scheme == "cg" and total is None:
+        if setup.scheme == "cg" and total is None:
             raise ValueError("total = None: expected a function, since cg needs sums over all ranks")
-        self._load = float(check_loads([load], name="load")[0])
+        speed, time = float(setup.speeds[rank]), float(check_loads([load], name="load")[0] / setup.speeds[rank])
         self._mean = float(check_loads([mean_time], name="mean_time")[0])
-        self._ends = OneRank(local.rank, local.neighbours, local.tau)
-        self._scheme = _scheme(
-            local, self._ends, self._load / local.speed, local.speed, self._mean, local.colours, total or _row_sums
-        )
+        tails, heads = setup.graph.edges()
+        mine = np.flatnonzero((tails == rank) | (heads == rank))  # ascending, as the neighbours are
+        self._ends = OneRank(rank, setup.graph.neighbours(rank), setup.tau[mine])
+        self._scheme = _scheme(setup, self._ends, time, speed, self._mean, setup.colours[mine], total or _row_sums)
 
     @property
     def value(self) -> float:
@@ -288,20 +260,16 @@ def balance(
     return Balance(diffusion.steps, diffusion.converged(tolerance), imbalance, flow, after)
 
 
-class _Direct:
+class _Direct(Scheme):
     def __init__(self, ends: Ends, time: Value, setup: Setup, mean: Floats) -> None:
-        self.value = self.time = time
-        self.potential: Value = 0.0 * time
-        self._ends, self._setup, self._mean = ends, setup, mean
+        super().__init__(ends, time, setup.speeds)
+        self._setup, self._mean = setup, mean
 
     def step(self) -> None:
         setup = self._setup
         excess = setup.speeds * (self.time - self._mean)
         self.potential = self.potential + solve_potentials(setup.graph, setup.tau, excess)
-        self.value = self.time = self.time - self._ends.outflow(self._ends.flows(self.potential)) / setup.speeds
-
-    def flow(self) -> Floats:
-        return self._ends.flows(self.potential)
+        self.time = self.time - self._ends.outflow(self._ends.flows(self.potential)) / setup.speeds
 
 
 def _row_sums(rows: Floats) -> Floats:
@@ -309,11 +277,13 @@ def _row_sums(rows: Floats) -> Floats:
 
 
 def _scheme(
-    settings: Setup | Local, ends: Ends, time: Value, speed: Value, mean: Value, colours: Ints, total: TotalOf
+    setup: Setup, ends: Ends, time: Value, speed: Value, mean: Value, colours: Ints, total: TotalOf
 ) -> Scheme:
-    if settings.scheme == "cg":
+    if setup.scheme == "direct":
+        return _Direct(ends, time, setup, mean)
+    if setup.scheme == "cg":
         return ConjugateGradient(ends, time, speed, mean, total)
-    if settings.scheme == "dimension_exchange":
-        return DimensionExchange(ends, time, speed, colours, settings.n_colours)
-    pairs = coefficients(settings.scheme, settings.tau_rule, *settings.eigen)
+    if setup.scheme == "dimension_exchange":
+        return DimensionExchange(ends, time, speed, colours, setup.n_colours)
+    pairs = coefficients(setup.scheme, setup.tau_rule, *setup.eigen)
     return ThreeTerm(ends, time, speed, mean, pairs)

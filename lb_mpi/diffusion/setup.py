@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -161,16 +161,6 @@ Value = Any  # (P,) array over the vertices of a whole graph, or the float of on
 TotalOf = Callable[[Floats], Floats]  # sums of a (k,) array over all ranks; of a (k, P) array over its rows
 
 
-class Ends(Protocol):
-    """The ends of edges: of all edges of a graph, or of those at one rank."""
-
-    def flows(self, value: Value) -> Floats:
-        """tau_ij (value_i - value_j) per edge."""
-
-    def outflow(self, flows: Floats) -> Value:
-        """Work that flows out of each vertex, or of the rank."""
-
-
 class WholeGraph:
     """All edges: flows are (E,), positive from tail to head; values are (P,)."""
 
@@ -178,11 +168,13 @@ class WholeGraph:
         self._tails, self._heads = graph.edges()
         self._n, self._tau = graph.n, tau
 
-    def flows(self, value: Value) -> Floats:  # noqa: D102
+    def flows(self, value: Value) -> Floats:
+        """tau_ij (value_i - value_j) per edge."""
         difference: Floats = value[self._tails] - value[self._heads]
         return self._tau * difference
 
-    def outflow(self, flows: Floats) -> Value:  # noqa: D102
+    def outflow(self, flows: Floats) -> Value:
+        """Work that flows out of each vertex."""
         return np.bincount(self._tails, flows, self._n) - np.bincount(self._heads, flows, self._n)
 
 
@@ -194,27 +186,40 @@ class OneRank:
         self._tau = tau
         self._lower = (neighbours < rank).astype(np.int64)
 
-    def flows(self, value: Value) -> Floats:  # noqa: D102
+    def flows(self, value: Value) -> Floats:
+        """tau_ij (value_i - value_j) per edge."""
         difference: Floats = value - self.heard
         return self._tau * difference
 
-    def outflow(self, flows: Floats) -> Value:  # noqa: D102
+    def outflow(self, flows: Floats) -> Value:
+        """Work that flows out of the rank."""
         to_higher, to_lower = np.bincount(self._lower, flows, 2).tolist()  # added up in this order in WholeGraph, too
         return to_higher + to_lower
 
 
-class Scheme(Protocol):
+Ends = WholeGraph | OneRank  # of all edges of a graph, or of those at one rank
+
+
+class Scheme:
     """One scheme under way."""
 
-    value: Value  # what the neighbours have to know before the next step
-    time: Value  # l as it would be if all the flow so far had been moved
-    potential: Value  # d
+    def __init__(self, ends: Ends, time: Value, speed: Value) -> None:
+        self.time = time  # l as it would be if all the flow so far had been moved
+        self.potential: Value = 0.0 * time  # d
+        self._ends, self._speed = ends, speed
+
+    @property
+    def value(self) -> Value:
+        """The number that the neighbours have to know before the next step."""
+        return self.time
 
     def step(self) -> None:
         """One step, after the neighbours' values have been heard."""
+        raise NotImplementedError
 
     def flow(self) -> Floats:
         """The net flow per edge so far, after the neighbours' potentials have been heard."""
+        return self._ends.flows(self.potential)
 
 
 def coefficients(scheme: str, tau: str, spectrum: Spectrum, points: Floats) -> Iterator[tuple[float, float]]:
@@ -241,7 +246,7 @@ def coefficients(scheme: str, tau: str, spectrum: Spectrum, points: Floats) -> I
         yield omega * scale, omega - 1.0
 
 
-class ThreeTerm:
+class ThreeTerm(Scheme):
     """fos, sos, chebyshev, ops: l' = l - a S^-1 A W A^T l + b (l - l before), d' = d + a (l - lbar) + b (d - d before).
 
     The potentials add up l - lbar and not l (Jin & Wang, eq. 8): the flow is the same, and loses no digits in many steps.
@@ -250,9 +255,8 @@ class ThreeTerm:
     def __init__(
         self, ends: Ends, time: Value, speed: Value, mean: Value, pairs: Iterator[tuple[float, float]]
     ) -> None:
-        self.value = self.time = time
-        self.potential = 0.0 * time
-        self._ends, self._speed, self._mean, self._pairs = ends, speed, mean, pairs
+        super().__init__(ends, time, speed)
+        self._mean, self._pairs = mean, pairs
         self._time_before, self._potential_before = self.time, self.potential
 
     def step(self) -> None:  # noqa: D102
@@ -264,29 +268,28 @@ class ThreeTerm:
             time = time + b * (self.time - self._time_before)
             potential = potential + b * (self.potential - self._potential_before)
         self._time_before, self._potential_before = self.time, self.potential
-        self.value = self.time = time
-        self.potential = potential
-
-    def flow(self) -> Floats:  # noqa: D102
-        return self._ends.flows(self.potential)
+        self.time, self.potential = time, potential
 
 
-class ConjugateGradient:
+class ConjugateGradient(Scheme):
     """cg: solves A W A^T d = w - s lbar (Hu & Blake 1999).
 
     Both sums of a step are in one reduction (Chronopoulos & Gear 1989).
     """
 
     def __init__(self, ends: Ends, time: Value, speed: Value, mean: Value, total: TotalOf) -> None:
-        self.value = speed * (time - mean)  # the residual: work that is still in excess
-        self.time = time
-        self.potential = 0.0 * time
-        self._ends, self._speed, self._mean, self._total = ends, speed, mean, total
+        super().__init__(ends, time, speed)
+        self._excess = speed * (time - mean)  # the residual: work that is still in excess
+        self._mean, self._total = mean, total
         self._direction, self._outflow = 0.0 * time, 0.0 * time  # p and A W A^T p
         self._squared, self._alpha, self._first_squared = 0.0, 0.0, 0.0
 
+    @property
+    def value(self) -> Value:  # noqa: D102
+        return self._excess
+
     def step(self) -> None:  # noqa: D102
-        excess = self.value
+        excess = self._excess
         out = self._ends.outflow(self._ends.flows(excess))
         squared, bent = self._total(np.array([excess * excess, excess * out])).tolist()
         self._first_squared = self._first_squared or squared
@@ -300,23 +303,19 @@ class ConjugateGradient:
         self._direction = excess + beta * self._direction
         self._outflow = out + beta * self._outflow
         self.potential = self.potential + self._alpha * self._direction
-        self.value = excess - self._alpha * self._outflow
-        self.time = self._mean + self.value / self._speed
-
-    def flow(self) -> Floats:  # noqa: D102
-        return self._ends.flows(self.potential)
+        self._excess = excess - self._alpha * self._outflow
+        self.time = self._mean + self._excess / self._speed
 
 
-class DimensionExchange:
+class DimensionExchange(Scheme):
     """dimension_exchange: the edges of one colour in each step; both ends level each other (Cybenko 1989).
 
     Two ends level each other with tau_ij = s_i s_j / (s_i + s_j), which `ends` must have; colours (E,) or (deg,) beside it.
     """
 
     def __init__(self, ends: Ends, time: Value, speed: Value, colours: Ints, n_colours: int) -> None:
-        self.value = self.time = time
-        self.potential = 0.0 * time
-        self._ends, self._speed, self._colours, self._n_colours = ends, speed, colours, n_colours
+        super().__init__(ends, time, speed)
+        self._colours, self._n_colours = colours, n_colours
         self._flow = np.zeros(len(colours))
         self._steps = 0
 
@@ -325,7 +324,7 @@ class DimensionExchange:
             flows = self._ends.flows(self.time)
             flows[self._colours != self._steps % self._n_colours] = 0.0
             self._flow = self._flow + flows
-            self.value = self.time = self.time - self._ends.outflow(flows) / self._speed
+            self.time = self.time - self._ends.outflow(flows) / self._speed
         self._steps += 1
 
     def flow(self) -> Floats:  # noqa: D102
@@ -348,16 +347,7 @@ def colour_edges(graph: Graph) -> Ints:
 
 # --- The set-up -------------------------------------------------------------------------------------------------------
 
-DEFAULT_TAU = {
-    "fos": "paper",
-    "sos": "paper",
-    "chebyshev": "paper",
-    "ops": "paper",
-    "cg": "uniform",
-    "dimension_exchange": "paper",
-    "direct": "uniform",
-}
-SCHEMES = tuple(DEFAULT_TAU)
+SCHEMES = ("fos", "sos", "chebyshev", "ops", "cg", "dimension_exchange", "direct")
 AUTO = "auto"  # the scheme that `usual_scheme` names
 MOST_DIRECT = 512  # ranks for which the root is asked; see docs/scale.md
 SHORT, LONG = 2, 8  # a graph is short up to SHORT log2 P hops from rank 0, long from P / LONG hops on
@@ -372,21 +362,6 @@ class Eigen(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Local:
-    """One rank's part of a Setup."""
-
-    scheme: str
-    tau_rule: str
-    rank: int
-    speed: float
-    neighbours: Ints  # (deg,) ascending
-    tau: Floats  # (deg,) beside neighbours
-    colours: Ints  # (deg,) for dimension_exchange
-    n_colours: int
-    eigen: Eigen
-
-
-@dataclass(frozen=True, eq=False)
 class Setup:
     """All that doesn't depend on the loads; made by `prepare`."""
 
@@ -395,32 +370,19 @@ class Setup:
     graph: Graph
     speeds: Floats  # (P,)
     tau: Floats  # (E,) up to the scheme's own factor
-    n_components: int
-    labels: Ints  # (P,) components
     colours: Ints  # (E,) for dimension_exchange, otherwise 0
-    n_colours: int  # steps in which dimension_exchange uses every edge once
     eigen: Eigen
+
+    @property
+    def n_colours(self) -> int:
+        """The number of steps in which dimension_exchange uses every edge once."""
+        return int(self.colours.max(initial=-1)) + 1
 
     def mean_times(self, loads: ArrayLike) -> Floats:
         """(P,) the time lbar = sum w / sum s of each rank's component."""
-        work = np.bincount(self.labels, check_loads(loads, self.graph.n), self.n_components)
-        return (work / np.bincount(self.labels, self.speeds, self.n_components))[self.labels]
-
-    def local(self, rank: int) -> Local:
-        """The part that one rank needs."""
-        tails, heads = self.graph.edges()
-        mine = np.flatnonzero((tails == rank) | (heads == rank))  # ascending, as the neighbours are
-        return Local(
-            scheme=self.scheme,
-            tau_rule=self.tau_rule,
-            rank=rank,
-            speed=float(self.speeds[rank]),
-            neighbours=self.graph.neighbours(rank),
-            tau=self.tau[mine],
-            colours=self.colours[mine],
-            n_colours=self.n_colours,
-            eigen=self.eigen,
-        )
+        n, labels = self.graph.components()
+        work = np.bincount(labels, check_loads(loads, self.graph.n), n)
+        return (work / np.bincount(labels, self.speeds, n))[labels]
 
 
 def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | None = None) -> Setup:
@@ -438,8 +400,10 @@ def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | Non
     scheme = chosen_scheme(graph, scheme)
     rule = tau_rule(scheme, tau)
     speeds = check_speeds(speeds, graph.n)
-    warn_of_components(graph)
-    return assemble(graph, speeds, scheme, rule, find_eigen(graph, speeds, scheme, rule))
+    count, labels = graph.components()
+    if count > 1:
+        warnings.warn(_name_components(count, labels), UserWarning, stacklevel=2)
+    return assemble(graph, speeds, scheme, rule)
 
 
 def usual_scheme(graph: Graph) -> str:
@@ -470,7 +434,8 @@ def chosen_scheme(graph: Graph, scheme: str) -> str:
 def tau_rule(scheme: str, tau: str | None) -> str:
     """The rule for tau, checked; None: the usual one of the scheme."""
     choice("scheme", scheme, SCHEMES)
-    return DEFAULT_TAU[scheme] if tau is None else choice("tau", tau, TAU_RULES)
+    usual = "uniform" if scheme in ("cg", "direct") else "paper"
+    return usual if tau is None else choice("tau", tau, TAU_RULES)
 
 
 def find_eigen(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Eigen:
@@ -483,24 +448,15 @@ def find_eigen(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Eigen:
     return Eigen()
 
 
-def assemble(graph: Graph, speeds: Floats, scheme: str, rule: str, eigen: Eigen) -> Setup:
-    """The setup, from what has been checked and found; the same on every machine, to the last bit."""
+def assemble(graph: Graph, speeds: Floats, scheme: str, rule: str, eigen: Eigen | None = None) -> Setup:
+    """The setup, from what has been checked; with the given `eigen` the same on every machine, to the last bit."""
+    eigen = find_eigen(graph, speeds, scheme, rule) if eigen is None else eigen
     weights, colours = _conductances(graph, speeds, rule), np.zeros(graph.n_edges, dtype=np.int64)
-    n_colours = 0
     if scheme == "dimension_exchange":
         tails, heads = graph.edges()
         weights = speeds[tails] * speeds[heads] / (speeds[tails] + speeds[heads])
         colours = colour_edges(graph)
-        n_colours = int(colours.max(initial=-1)) + 1
-    count, labels = graph.components()
-    return Setup(scheme, rule, graph, speeds, weights, count, labels, colours, n_colours, eigen)
-
-
-def warn_of_components(graph: Graph) -> None:
-    """A UserWarning for a graph that isn't connected."""
-    count, labels = graph.components()
-    if count > 1:
-        warnings.warn(_name_components(count, labels), UserWarning, stacklevel=3)
+    return Setup(scheme, rule, graph, speeds, weights, colours, eigen)
 
 
 def _conductances(graph: Graph, speeds: Floats, rule: str) -> Floats:

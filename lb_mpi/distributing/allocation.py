@@ -23,7 +23,6 @@ problem for real numbers and rounds; it is method="paper".
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -204,19 +203,15 @@ def _lowest(holds: Callable[[float], bool], top: float) -> float:
     """The smallest floating point number in 0..top for which `holds`; it does for `top`, and above any for which it does."""
     if holds(0.0):
         return 0.0
-    low, high = 0, _to_bits(top)  # the bits of numbers >= 0 are in the numbers' order
+
+    def of_bits(bits: int) -> float:  # of numbers >= 0, the bits are in the numbers' order
+        return float(np.int64(bits).view(np.float64))
+
+    low, high = 0, int(np.float64(top).view(np.int64))
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if holds(_from_bits(middle)) else (middle, high)
-    return _from_bits(high)
-
-
-def _to_bits(number: float) -> int:
-    return int(struct.unpack("q", struct.pack("d", number))[0])
-
-
-def _from_bits(bits: int) -> float:
-    return float(struct.unpack("d", struct.pack("q", bits))[0])
+        low, high = (low, middle) if holds(of_bits(middle)) else (middle, high)
+    return of_bits(high)
 
 
 def _check(
@@ -256,7 +251,7 @@ def _check(
 
 
 def _length(values: Any) -> int | None:
-    """How many numbers there are; None: one for all nodes."""
+    """The number of values; None: one for all nodes."""
     try:
         return len(values)
     except TypeError:

@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class GraphPart:
     """A rank's part of a graph in its own numbers, and what it exchanges with whom."""
 
     vertices: Ints  # (n_local,) global numbers of the owned vertices, ascending
@@ -88,7 +88,7 @@ class Pieces(Sequence[Piece]):
         return np.stack([np.diff(self._begin), np.diff(ends)], axis=1)
 
 
-def part_of(piece: Piece, rank: int) -> Part:
+def part_of(piece: Piece, rank: int) -> GraphPart:
     """All that `rank` has to know of its part, from its piece alone."""
     vertices, indptr, neighbours, owners, weights, vertex_weights = piece
     away = owners != rank
@@ -101,7 +101,7 @@ def part_of(piece: Piece, rank: int) -> Part:
     indices[~away] = np.searchsorted(vertices, neighbours[~away])
     by_number = np.argsort(ghosts)
     indices[away] = len(vertices) + by_number[np.searchsorted(ghosts[by_number], neighbours[away])]
-    return Part(
+    return GraphPart(
         vertices=vertices,
         ghosts=ghosts,
         indptr=indptr,

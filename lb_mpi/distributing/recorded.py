@@ -1,4 +1,4 @@
-"""What a carrier records of one rank's halo exchanges: between two of them it computes its own part.   (pure)"""
+"""The record of one rank's halo exchanges: between two of them it computes its own part.   (pure)"""
 
 from __future__ import annotations
 

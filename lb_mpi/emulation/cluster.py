@@ -12,8 +12,8 @@ belongs to a cluster bears its name, so that `down` finds it even if `up` was ki
 The hosts share the machine's files and cores.
 
 For an ordinary user the cluster lies in a user namespace, where this user is root.  A process called keeper holds that
-namespace, and one of mounts with a separate /run.  What root would do on the machine is done there, by the same command.
-The keeper is found by its command line and its user, so nothing has to be noted.
+namespace, and one of mounts with a separate /run and /dev/shm.  What root would do on the machine is done there, by the
+same command.  The keeper is found by its command line and its user, so nothing has to be noted.
 """
 
 from __future__ import annotations
@@ -355,7 +355,8 @@ def end_keeper(keeper: int) -> None:
 
 def keep(_arguments: Sequence[str], _prog: str) -> NoReturn:
     """Be a keeper."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run"], check=True)
+    for folder, mode in (("/run", "755"), ("/dev/shm", "1777")):  # other jobs' shared memory is none of the cluster's
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", folder], check=True)
     print("ready", flush=True)
     for number in (1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), number)

@@ -1,10 +1,13 @@
-"""Ctrl-C while MPI begins: the process ends at once, by the signal.
+"""The beginning of MPI in a rank: Ctrl-C kills it at once, and afterwards launch/run sees when it comes to its end.
 
 `from mpi4py import MPI` calls MPI_Init.  A KeyboardInterrupt that Python raises after it would end the program, but only
 after MPI_Finalize, which waits for the other ranks, while those wait for this one.  A process that is killed, on the other
 hand, ends the job, and launch/run names it.
 
-Only the standard library is needed, and nothing of lb_mpi: site/sitecustomize.py loads this file by its path.
+A rank whose program ends early, by an error before its first call of lb_mpi for example, waits in MPI_Finalize for the
+others, and they wait for it in lb_mpi.  So its page (../signs.py) says that it is at its end, even without lb_mpi.
+
+Only the standard library is needed: site/sitecustomize.py loads this file by its path, and so is signs.py loaded here.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -49,6 +53,7 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         with Deadly():
+            _attend()
             self._loader.exec_module(module)
         module.__loader__ = self._loader
         if module.__spec__ is not None:
@@ -68,6 +73,15 @@ class _Finder:
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader)
         return spec
+
+
+def _attend() -> None:
+    """Do `signs.attend`, in a copy of that module of which the program knows nothing: it may have another lb_mpi."""
+    spec = importlib.util.spec_from_file_location("_lb_mpi_signs", Path(__file__).parent.parent / "signs.py")
+    if spec is not None and spec.loader is not None:
+        signs = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(signs)
+        signs.attend()
 
 
 def guard() -> None:

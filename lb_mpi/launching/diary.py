@@ -1,4 +1,4 @@
-"""What happens to a run, written beside its records, and shown by a process of its own that looks at them."""
+"""Notes of what happens to a run, written beside its records, and a separate process that shows them."""
 
 from __future__ import annotations
 

@@ -19,29 +19,33 @@ A rank that all others wait for
 -------------------------------
 - A rank waits if it has been in calls of lb_mpi for long, and asleep there for most of the time.  A rank that serves a
   pool is in no call: it may wait for as long as it likes.
-- While one rank computes, nobody hangs.  If all ranks are known and at least one waits, each of the others hangs if it has
-  come to the end of its program, or has not computed for `hang_s`, or is in a blocking call of MPI.
+- While one rank computes, reads or writes, or sleeps on purpose, nobody hangs.  If all ranks are known and at least one
+  waits, each of the others hangs if it has come to the end of its program, or has done nothing for `hang_s`, or is in a
+  blocking call of MPI.
+- A rank sleeps on purpose if the innermost line of its Python stack calls `sleep`: it goes on by itself.
 - In a blocking call of MPI a rank uses CPU time as if it computed.  So for the second half of `hang_s` it is asked for its
   Python stack repeatedly.  It is blocked if the stack is always the same, and its innermost line calls a blocking method:
   all ranks that could send it something wait for it.
 
-Not detected: a rank that waits in MPI in another way, or on a line of code that can't be read here.
+Not detected: a rank that waits in MPI in another way, or on a line of code that can't be read here; one that sleeps again
+and again until something happens that never does; one that waits for a file server that is gone.
 """
 
 from __future__ import annotations
 
 import linecache
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from lb_mpi.launching.heard import State
+from lb_mpi.launching.heard import RankState
 
 START_S = 30.0  # a start is given so long at least: Python is read from a file server by all hosts at once
 
 
 class Start:
-    """What has been heard of a start of ranks on `hosts` (of each rank, its name).
+    """The start of ranks on `hosts` (of each rank, its name), as far as it is known.
 
     `hang_s`: after so long a rank hangs (0: never).  `before_s`: so long after its begin something was said in the start
     before; None when this is the first one.
@@ -55,7 +59,7 @@ class Start:
 
     @property
     def n_ranks(self) -> int:
-        """How many ranks there should be."""
+        """Number of ranks that there should be."""
         return len(self._hosts)
 
     @property
@@ -68,7 +72,7 @@ class Start:
         """It's a restart in which nothing was said: all that was saved is still all that was done."""
         return self._before_s is not None and self._word_s is None
 
-    def stuck(self, now: float, states: Sequence[State]) -> list[State]:
+    def stuck(self, now: float, states: Sequence[RankState]) -> list[RankState]:
         """Return the ranks that hang, `now` seconds after the begin, when `states` are known; as they are to be told."""
         if len(states) != self._n_came:
             self._n_came, self._came_s = len(states), now
@@ -82,20 +86,21 @@ class Start:
         if len(came) < len(numbers):
             missing = [(rank, host) for rank, host in zip(numbers, self._hosts, strict=True) if rank not in came]
             words = "its start, before its program"
-            return [State(*one, missing_s, phase=words) for one in missing if missing_s >= self._limit_s]
+            return [RankState(*one, missing_s, phase=words) for one in missing if missing_s >= self._limit_s]
         if self._before_s is None or now < self._before_s + self._limit_s:
             return []
         idle = [state for state in states if state.idle_s >= self._limit_s]
         return [state._replace(quiet_s=state.idle_s, phase="its start") for state in idle]
 
 
-MOST_ASKED = 4  # ranks; when more of them compute, or seem to, none is asked
+MOST_ASKED = 4  # ranks, of those that do nothing; when more compute, or seem to, none is asked
 N_LOOKS = 4  # at a stack
 # Methods of mpi4py that block, but for those whose names other libraries have for what computes.
 _BLOCKING = re.compile(
     r"\.([SsBbRr]?send|[Rr]ecv|[Ss]endrecv\w*|[Mm]?[Pp]robe|[Ww]ait(all|any|some)?|[Bb]arrier|[Bb]cast"
-    r"|[Aa]llgatherv?|[Aa]lltoall[vw]?|[Aa]llreduce|Gatherv?|Scatterv?|Reduce\w*|Scan|Exscan)\("
+    r"|[Aa]llgatherv?|[Aa]lltoall[vw]?|[Aa]llreduce|Gatherv?|Scatterv?|Reduce\w*|Scan|Exscan|Finalize)\("
 )
+_SLEEP = re.compile(r"\bsleep\(")
 _MAIN = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in .*\n(  .*\n)*', re.MULTILINE)
 
 
@@ -117,7 +122,7 @@ class Hang(NamedTuple):
 
 
 class Awaited:
-    """What is known of ranks for which all others wait.
+    """The ranks for which all others wait.
 
     `n_ranks` : of the run
     `hang_s` : after so long a rank hangs (0: never)
@@ -127,49 +132,57 @@ class Awaited:
     def __init__(self, n_ranks: int, hang_s: float, stack: Callable[[str], str]) -> None:
         self._n_ranks, self._hang_s, self._stack = n_ranks, hang_s, stack
         self._blocked: dict[str, tuple[float, str]] = {}  # by rank: since when, and its stack
+        self._slept: dict[str, float] = {}  # by rank: when it was last seen to sleep on purpose
         self._look_at = 0.0
 
-    def stuck(self, now: float, states: Sequence[State]) -> list[Hang]:
+    def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
         """Return the ranks that hang, `now`, when `states` are known."""
         waiting = [state for state in states if state.waits_s >= self._hang_s / 2]
         late = [state for state in states if state.waits_s < self._hang_s / 2]
         if not self._hang_s or len(states) < self._n_ranks or not waiting or not late:
-            self._blocked.clear()
+            self._forget()
             return []
-        self._look([state.rank for state in late if not self._rests(state, self._hang_s / 2)], now)
+        self._look([state for state in late if not state.at_end], now)
         waited_s = min(state.waits_s for state in waiting)
         hangs = [Hang(state.rank, state.host, self._how(state, now), waited_s, waiting[0].phase) for state in late]
         return hangs if waited_s >= self._hang_s and all(hang.how for hang in hangs) else []
 
-    def _rests(self, state: State, seconds: float) -> bool:
-        return state.at_end or state.idle_s >= seconds
+    def _forget(self) -> None:
+        self._blocked.clear()
+        self._slept.clear()
 
-    def _how(self, state: State, now: float) -> str:
+    def _how(self, state: RankState, now: float) -> str:
         """Say how it hangs; empty if it doesn't."""
         if state.at_end:
             return "at the end of its program"
         if state.idle_s >= self._hang_s:
-            return "" if state.phase or state.stopped else "neither computing nor answering"
+            sleeps = now - self._slept.get(state.rank, -math.inf) < self._hang_s / 2
+            return "" if state.phase or state.stopped or sleeps else "neither computing nor answering"
         since = self._blocked[state.rank][0] if state.rank in self._blocked else now
         return "in a blocking call of MPI" if now - since >= self._hang_s / 2 else ""
 
-    def _look(self, ranks: Sequence[str], now: float) -> None:
-        """Now and then, look at the stacks of these ranks."""
-        if not ranks or len(ranks) > MOST_ASKED:
-            self._blocked.clear()
+    def _look(self, late: Sequence[RankState], now: float) -> None:
+        """Look at the stacks of these ranks, now and then."""
+        resting = [state.rank for state in late if state.idle_s >= self._hang_s / 2]
+        computing = [state.rank for state in late if state.rank not in resting]
+        if len(computing) > MOST_ASKED:
+            self._forget()
             return
         if now < self._look_at:
             return
         self._look_at = now + self._hang_s / 2 / N_LOOKS
         looked = {}
-        for rank in ranks:
-            if stack := blocked(self._stack(rank)):
+        for rank in computing + resting[:MOST_ASKED]:
+            stack, line = innermost(self._stack(rank))
+            if _SLEEP.search(line):
+                self._slept[rank] = now
+            elif _BLOCKING.search(line):
                 since, before = self._blocked.get(rank, (now, stack))
                 looked[rank] = since if stack == before else now, stack
         self._blocked = looked
 
 
-def blocked(stacks: str) -> str:
-    """Return the stack of the main thread, of those that faulthandler has written, if it is in a blocking call of mpi4py."""
+def innermost(stacks: str) -> tuple[str, str]:
+    """Return the stack of the main thread, of those that faulthandler has written, and its innermost line of code."""
     main = _MAIN.search(stacks)
-    return main[0] if main and _BLOCKING.search(linecache.getline(main[1], int(main[2]))) else ""
+    return (main[0], linecache.getline(main[1], int(main[2]))) if main else ("", "")

@@ -1,6 +1,6 @@
-"""What the parts of launch/run tell each other of ranks: rank.py to host.py, and host.py to launch/run, as lines of JSON.
+"""Messages about ranks, as lines of JSON: from rank.py to host.py, and from host.py to launch/run.
 
-Whatever is read is checked, since others may write where these lines are read, and its texts can do nothing to a terminal.
+Each line is checked, since others may write where it is read, and its texts can do nothing to a terminal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Begin(NamedTuple):
 
 
 class End(NamedTuple):
-    """How a rank has ended, when nobody had told it to."""
+    """The end of a rank that was not asked to end."""
 
     rank: str
     host: str
@@ -33,8 +33,8 @@ class End(NamedTuple):
         return f"{where} ended with exit code {self.code}"
 
 
-class State(NamedTuple):
-    """How a rank does, at a look (see `lb_mpi.signs`)."""
+class RankState(NamedTuple):
+    """The state of a rank at one look (see `lb_mpi.signs`)."""
 
     rank: str
     host: str
@@ -63,11 +63,11 @@ class Stack(NamedTuple):
     text: str  # as faulthandler writes it; empty when it can't be had
 
 
-Told = TypeVar("Told", Begin, End, State, Stack)
+Told = TypeVar("Told", Begin, End, RankState, Stack)
 
 
-def told(it: Begin | End | State | Stack) -> str:
-    """As a line, for `read`."""
+def told(it: Begin | End | RankState | Stack) -> str:
+    """Return it as a line, for `read`."""
     return json.dumps(it._asdict())
 
 

@@ -35,18 +35,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi import signs
 from lb_mpi.launching import limit, rank
-from lb_mpi.launching.heard import Begin, End, Stack, State, read, told
+from lb_mpi.launching.heard import Begin, End, RankState, Stack, read, told
 from lb_mpi.launching.program import children
 
 SHARE = 0.02  # of a core: who uses more is computing
+MOVED_BYTES = 4096  # read or written: a program that has moved so many goes on; timers of an MPI move some, too
 ASLEEP = 0.5  # of the time: who sleeps longer is waiting
 LOOK_S = 0.2  # between two looks, at least, for a share that says something
 STACK_S = 2.0  # for writing a stack
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_MOVED = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
 
 class Used(NamedTuple):
@@ -55,22 +58,25 @@ class Used(NamedTuple):
     cpu_s: float
     stopped: bool = False  # one of them is, by SIGSTOP
     gone: bool = False  # there is none
+    moved_bytes: int = 0  # that they have read and written so far
+    on_disk: bool = False  # one of them waits for a disk or a file server
 
 
-class Progress:
-    """For how long a rank has done nothing: neither a turn, nor more CPU time than `SHARE` of a core.
+class Quiet:
+    """Measure how long a rank has done nothing: no turn, no more CPU time than `SHARE` of a core, no reading or writing.
 
     A rank that is nowhere where it must go on may wait for whatever it likes; but not stopped.  What is gone doesn't hang.
     """
 
     def __init__(self, now: float) -> None:
-        self._since, self._turns, self._cpu_s = now, 0, 0.0
+        self._since, self._turns, self._used = now, 0, Used(0.0)
 
     def quiet_s(self, now: float, seen: signs.Seen, used: Used) -> float:
         """Seconds, at a look."""
-        computed = abs(used.cpu_s - self._cpu_s) > SHARE * (now - self._since)
-        if seen.turns != self._turns or computed or used.gone or not (seen.phase or used.stopped):
-            self._since, self._turns, self._cpu_s = now, seen.turns, used.cpu_s
+        computed = abs(used.cpu_s - self._used.cpu_s) > SHARE * (now - self._since)
+        moved = used.on_disk or abs(used.moved_bytes - self._used.moved_bytes) >= MOVED_BYTES
+        if seen.turns != self._turns or computed or moved or used.gone or not (seen.phase or used.stopped):
+            self._since, self._turns, self._used = now, seen.turns, used
         return now - self._since
 
 
@@ -95,19 +101,19 @@ class Rank:
 
     def __init__(self, number: str, pid: int, file: int) -> None:
         self.number, self._pid, self._file = number, pid, file
-        self._progress = Progress(time.monotonic())
-        self._anywhere = Progress(time.monotonic())
+        self._progress = Quiet(time.monotonic())
+        self._anywhere = Quiet(time.monotonic())
         self._waiting = Waiting(time.monotonic())
         self._host = socket.gethostname()
 
-    def look(self) -> State:
-        """How it does; what it has said stays known when it's gone."""
-        seen, used = self._seen(), _used(self._pid)
+    def look(self) -> RankState:
+        """Return its state; what it has said stays known when it is gone."""
+        seen, used = self._seen(), self._used()
         now = time.monotonic()
         quiet_s = self._progress.quiet_s(now, seen, used)
         idle_s = self._anywhere.quiet_s(now, seen._replace(phase="anywhere"), used)
         waits_s = self._waiting.waits_s(now, seen)
-        return State(
+        return RankState(
             self.number, self._host, round(quiet_s, 1), used.stopped, seen.phase, seen.n_saved, seen.saved,
             bool(seen.saves_pid), seen.spoke, round(idle_s, 1), round(waits_s, 1), seen.at_end,
         )  # fmt: skip
@@ -134,6 +140,11 @@ class Rank:
 
     def _seen(self) -> signs.Seen:
         return signs.read(os.pread(self._file, signs.BYTES, 0))
+
+    def _used(self) -> Used:
+        """Return what it has used, without the stacks that it has written when it was asked for them."""
+        used = _used(self._pid)
+        return used._replace(moved_bytes=used.moved_bytes - os.fstat(self._file).st_size)
 
     def _send(self, pid: int, number: int, kill: Callable[[int, int], None] = os.kill) -> None:
         """Send a signal, if `pid` is of this rank: what a page says is the program's to write."""
@@ -167,14 +178,17 @@ def _tree(pid: int) -> list[int]:
 
 
 def _used(pid: int) -> Used:
-    """What the descendants of `pid` have used so far, to 10 ms."""
-    cpu_s, stopped, tree = 0.0, False, _tree(pid)
+    """Return what the descendants of `pid` have used so far; CPU time to 10 ms."""
+    cpu_s, moved_bytes, states, tree = 0.0, 0, set(), _tree(pid)
     for one in tree:
-        with contextlib.suppress(OSError), open(f"/proc/{one}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-            stopped |= fields[0] in (b"T", b"t")
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{one}/stat").read_bytes().rpartition(b")")[2].split()
+            states.add(fields[0])
             cpu_s += sum(map(int, fields[11:15])) * _TICK_S
-    return Used(cpu_s, stopped, not tree)
+            # by the program (rchar, wchar), and by a disk while a call of the program lasts (read_bytes, write_bytes)
+            lines = Path(f"/proc/{one}/io").read_bytes().splitlines()
+            moved_bytes += sum(int(line.split()[1]) for line in lines if line.partition(b":")[0] in _MOVED)
+    return Used(cpu_s, bool(states & {b"T", b"t"}), not tree, moved_bytes, b"D" in states)
 
 
 LOST_S = 20.0
@@ -201,7 +215,7 @@ def say(text: str) -> None:
 
 
 class Datagram(NamedTuple):
-    """What has been received."""
+    """A datagram that has been received, and its sender."""
 
     pid: int  # of the sender
     uid: int  # of its user
@@ -223,7 +237,7 @@ def receive(from_ranks: socket.socket) -> Datagram:
 
 
 def is_page(file: int) -> bool:
-    """Whether it can be a page of signs: all of it can be read, and without waiting."""
+    """Return whether it can be a page of signs: all of it can be read, and without waiting."""
     about = os.fstat(file)
     return stat.S_ISREG(about.st_mode) and about.st_size >= signs.BYTES
 
@@ -236,7 +250,7 @@ class Side:
         self._network: socket.socket | None = None
         self._pids: set[int] = set()  # of the rank.py of all ranks that have been there
         self._ranks: dict[str, Rank] = {}
-        self._said: dict[str, State] = {}
+        self._said: dict[str, RankState] = {}
         self._text = b""
 
     def hear_rank(self, from_ranks: socket.socket) -> None:

@@ -7,12 +7,14 @@ a mark in its environment, and what bears the mark is ended, whoever its parent 
 ssh starts mpiexec's daemons on other hosts, without the mark, and they outlive an mpiexec that is killed, or cut off, while
 they start.  So the command lines of a run on several hosts have a word that no other run's have (start.py).
 
-An MPI that is killed can't remove its shared memory, which is megabytes a job, and Open MPI not its folders: `end` does.
+An MPI that is killed can't remove its shared memory, which is megabytes a job, and Open MPI not its folders; nor can a
+program that shows its progress remove the records of it (`scratch`).  `end` does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shlex
@@ -34,6 +36,7 @@ MARK = "LB_MPI_LAUNCH"
 _UNWINDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PROC = Path("/proc")
 _FOLDER = Path("/dev/shm")
+_SCRATCH = ".lb_mpi-progress-"
 _NAMES = ("mpich_shm_", "vader_segment", "sm_segment", "osc_", "ucx_shm_")  # MPICH's, Open MPI's, UCX's
 
 
@@ -123,6 +126,7 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str 
                 process.poll()  # a dead leader must not count as left
             time.sleep(0.02)
         remove_orphans()
+        remove_scratch()
         if process and not _PROC.is_dir():
             _end_group(process)
         if process and process.pid not in left:
@@ -154,7 +158,7 @@ def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
 
 
 def may_bear(pid: int, mark: str) -> bool:
-    """Whether `pid` bears `mark`, or has ended: what it bore can't be read then."""
+    """Return whether `pid` bears `mark`, or has ended: its mark can't be read then."""
     try:
         environ = (_PROC / str(pid) / "environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -231,6 +235,36 @@ def remove_orphans() -> None:
             path.unlink()
 
 
+@contextlib.contextmanager
+def scratch(place: str | None = None) -> Iterator[str]:
+    """Make a folder in `place` (None: that of temporary files) for this block.
+
+    It has its name while this process has it locked, so that `remove_scratch` knows when this process was killed.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=".lb_mpi-new-", dir=place))
+    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a file system that has no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+            folder = folder.rename(folder.with_name(folder.name.replace(".lb_mpi-new-", _SCRATCH)))
+        yield str(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(file)
+
+
+def remove_scratch() -> None:
+    """Remove the folders of temporary files that processes have made with `scratch`, and were killed."""
+    for folder in filter(_is_ours, Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*")):
+        with contextlib.suppress(OSError):
+            file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(file)
+
+
 def remove_sessions(pids: Iterable[int]) -> None:
     """Remove the folders of those processes, gone by now, that were Open MPI's mpiexec or daemons."""
     for pid in pids:
@@ -240,10 +274,12 @@ def remove_sessions(pids: Iterable[int]) -> None:
 
 
 def orphans() -> set[Path]:
-    """Return them.
+    """Return the segments that `remove_orphans` removes.
 
     A rank that is starting has its segment open until it has mapped it.  So the list is made first, then it is seen
     who has them open, and then who has them mapped: one that is in use is found at one of the two.
+
+    In a user namespace nothing can be known of this user's processes outside, so that none is an orphan there.
     """
     unused = {path for path in _listed() if _is_ours(path)}
     for pid in _pids() if unused else ():
@@ -271,10 +307,16 @@ def _pids() -> Iterable[Path]:
 
 def _opened(process: Path) -> set[Path]:
     found = set()
-    with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
+    try:
         for file in (process / "fd").iterdir():
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                 found.add(Path(os.readlink(file)))
+    except PermissionError:
+        # Where this process may not look, it can be one outside of this user namespace, which may have any of them open.
+        outside = (_PROC / "self" / "uid_map").read_text().split()[2] != "4294967295"
+        return set(_listed()) if outside and _is_ours(process) else set()
+    except OSError:  # gone meanwhile
+        pass
     return found
 
 

@@ -61,7 +61,7 @@ class Program:
         return sum(self._cpu_s.values()) + self._reaped_s
 
     def activity(self) -> Activity:
-        """What its main thread is doing; once it has gone: nothing."""
+        """Return what its main thread is doing; nothing when it is gone."""
         try:
             status, schedstat = (os.pread(file, 8192, 0) for file in self._files)
         except OSError:
@@ -79,7 +79,7 @@ class Program:
                     os.kill(pid, number)
 
     def ended(self) -> bool:
-        """Whether it has; reaps all that have."""
+        """Return whether it has ended, and reap all processes that have."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self.pid:
@@ -87,7 +87,7 @@ class Program:
         return self.status is not None
 
     def has_stopped(self) -> bool:
-        """Whether it has been stopped since the last call."""
+        """Return whether it has been stopped since the last call."""
         with contextlib.suppress(ChildProcessError):
             return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG) is not None
         return False

@@ -1,4 +1,4 @@
-"""What stands between mpiexec and a program on each rank, to tell how the rank ended, and to give it a page for its signs.
+"""The process between mpiexec and the program of a rank: it reports how the rank ended, and makes a page for its signs.
 
 `python lb_mpi/launching rank PROGRAM [ARGUMENTS]`.  Only a parent learns how a process ended, and MPICH's says neither
 rank nor host.  The signals that this process gets go to the program, which dies with it; it ends as the program does, but
@@ -61,7 +61,7 @@ def page(variables: Mapping[str, str]) -> tuple[int, dict[str, str]]:
 
 
 def finalized(file: int) -> bool:
-    """Whether the program, which has ended, came to its regular end, as the page `file` says, or never to MPI."""
+    """Return whether the program, which has ended, came to its regular end, as the page `file` says, or never to MPI."""
     seen = signs.read(os.pread(file, signs.BYTES, 0))
     return seen.at_end or not seen.mpi_pid
 

@@ -1,4 +1,4 @@
-"""What to do when a run has come to its end: is it over, or started again, on which hosts, and why, in words.   (pure)
+"""Decide what to do when a run has ended: whether to start it again, on which hosts, and why, in words.   (pure)
 
 The law
 -------
@@ -42,7 +42,7 @@ SETTLE_S = 1.0
 
 
 class How(Enum):
-    """How a run has ended."""
+    """The ways in which a run can end."""
 
     DONE = "done"
     STOPPED = "stopped"
@@ -53,7 +53,7 @@ class How(Enum):
 
 
 class Outcome(NamedTuple):
-    """What is known of a run that has ended."""
+    """A run that has ended, as far as it is known."""
 
     code: int  # of mpiexec, 0 to 255
     ends: Sequence[tuple[float, End]] = ()  # of ranks, with the seconds after the start when they were told
@@ -66,8 +66,8 @@ class Outcome(NamedTuple):
     seconds: float = 0.0  # that it ran
 
 
-class Decision(NamedTuple):
-    """What is to be done."""
+class RestartDecision(NamedTuple):
+    """The decision after a run."""
 
     again: bool
     code: int  # the exit code, when it's over
@@ -101,35 +101,35 @@ def cause(outcome: Outcome) -> End | None:
     return next((end for at_s, end in ends if end.code < 0 and at_s <= first_s + SETTLE_S), first)
 
 
-def decide(outcome: Outcome, n_restarts: int, allowed: int) -> Decision:
+def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
     """Decide after a run that was started again `n_restarts` times of `allowed`."""
     found = how(outcome)
     if found is How.DONE:
-        return Decision(False, 0, "")
+        return RestartDecision(False, 0, "")
     if found is How.STOPPED:
-        return Decision(False, SAVED, f"saved{_number(outcome)} and stopped: the same command goes on from there")
+        return RestartDecision(False, SAVED, f"saved{_number(outcome)} and stopped: the same command goes on from there")
     code = HUNG if found is How.HUNG else outcome.code or 1
     if not allowed:
-        return Decision(False, code, "")
+        return RestartDecision(False, code, "")
     if found is How.FAILED:
-        return Decision(False, code, "no restart: the program has failed by itself")
+        return RestartDecision(False, code, "no restart: the program has failed by itself")
     if n_restarts == allowed:
-        return Decision(
+        return RestartDecision(
             False, code, f"no restart: {'the one' if allowed == 1 else f'all {allowed}'} allowed had been made"
         )
     if found in (How.GONE, How.HUNG) and outcome.lost_nothing:
-        return Decision(
+        return RestartDecision(
             True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s: the program had not begun"
         )
     if not outcome.n_saved:
-        return Decision(False, code, "no restart: nothing was saved since the last start")
-    return Decision(
+        return RestartDecision(False, code, "no restart: nothing was saved since the last start")
+    return RestartDecision(
         True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s, from save {outcome.saved}"
     )
 
 
 class Place(NamedTuple):
-    """Where a program is started again."""
+    """The ranks of a program that is started again."""
 
     ranks: list[int]  # (n,) the host of each, by its number in the list; empty: nowhere
     words: list[str]  # what is not as it was

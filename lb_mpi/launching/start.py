@@ -27,7 +27,7 @@ from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
 from lb_mpi.launching.diary import Diary, followed
 from lb_mpi.launching.hangs import Awaited, Hang, Start
-from lb_mpi.launching.heard import End, State
+from lb_mpi.launching.heard import End, RankState
 from lb_mpi.launching.restarting import How, Outcome, decide, how, place
 from lb_mpi.launching.watch import LOOK_S, Watch, is_here, launcher
 from lb_mpi.record.launches import DEATH, END, RESTART
@@ -47,7 +47,7 @@ class Mpiexec(NamedTuple):
 
     @property
     def is_open_mpi(self) -> bool:
-        """Whether its options are Open MPI's (5 or newer), or MPICH's."""
+        """Return whether its options are Open MPI's (5 or newer), and not MPICH's."""
         return self.library.startswith("Open MPI")
 
 
@@ -122,7 +122,7 @@ MOST_STACKS = 4  # that are shown
 
 
 class Patience(NamedTuple):
-    """How long to wait before a run is ended."""
+    """Seconds to wait before a run is ended."""
 
     hang_s: float  # for a rank that hangs; 0: for ever
     grace_s: float  # for a program that saves after Ctrl-C or SIGTERM
@@ -164,7 +164,7 @@ def supervise(
 
 
 class _Run:
-    """What is known of a run; `came` are the signals that people have sent."""
+    """A run under way; `came` are the signals that people have sent."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class _Run:
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
-        self._hung: list[State] | list[Hang] = []
+        self._hung: list[RankState] | list[Hang] = []
         self._awaited = Awaited(start.n_ranks, patience.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
         self._asked: tuple[float, int] | None = None  # when the program was told to save, after so many signals
 
@@ -202,7 +202,7 @@ class _Run:
         return not self._hung
 
     def outcome(self) -> Outcome:
-        """How it has ended, after all hosts have told what they know."""
+        """Return how it has ended, after all hosts have reported what they know."""
         code = self._process.poll()
         if code is not None:
             self._gone = self._watch.silent()  # Open MPI's mpiexec may end with 0 when a host has died
@@ -349,7 +349,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
         default=60.0,
         metavar="S",
         help="a rank hangs if, for S seconds, it neither computes nor answers in a call of lb_mpi, or is stopped; or if all "
-        "others wait for it in lb_mpi, and it doesn't compute, is blocked in MPI, or has come to its end; or if, for at "
+        "others wait for it in lb_mpi, and it neither computes, reads, writes nor sleeps, is blocked in MPI, or has come to "
+        "its end; or if, for at "
         "least 30 s, its program doesn't begin, or says nothing in a restart. It is named, with its Python stack, and the "
         "run is ended or restarted; 0: never (default: %(default)g)",
     )
@@ -388,8 +389,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     return top
 
 
-class Job(NamedTuple):
-    """What is to be run, each time that it is started."""
+class MpiJob(NamedTuple):
+    """The job that is started, and started again."""
 
     hosts: list[Host]
     ranks: list[int]  # (n,) the host of each, as wanted
@@ -474,19 +475,19 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
     with contextlib.ExitStack() as stack:
         record = options.record or None
         if options.progress and record is None:  # here, where all hosts see it
-            record = stack.enter_context(tempfile.TemporaryDirectory(prefix=".lb_mpi-progress-", dir=os.getcwd()))
+            record = stack.enter_context(limit.scratch(os.getcwd()))
         job = make(options, program, record)
         if options.progress and record is not None:
             stack.enter_context(followed(record))
         return repeat(job)
 
 
-def make(options: argparse.Namespace, program: list[str], record: str | None) -> Job:
+def make(options: argparse.Namespace, program: list[str], record: str | None) -> MpiJob:
     """Find out what is to be run, recorded in the folder `record`; ValueError or OSError for mistakes."""
     here = Host(socket.gethostname(), max(options.n or n_cores(), 1))
     hosts = read_hosts(options.hosts) if options.hosts else [here]
     ranks = fill(hosts, options.n)
-    return Job(
+    return MpiJob(
         hosts,
         arranged(options.arrange, hosts, ranks) if options.arrange else ranks,
         options.arrange,
@@ -501,7 +502,7 @@ def make(options: argparse.Namespace, program: list[str], record: str | None) ->
     )
 
 
-def repeat(job: Job) -> int:
+def repeat(job: MpiJob) -> int:
     """Start it, and start again what has died, at most so often; the exit code."""
     n_restarts, before = 0, None  # the start before
     while not isinstance(outcome := job.start(before, may_restart=n_restarts < job.restarts), int):

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
 from lb_mpi.launching.commands import argv
-from lb_mpi.launching.heard import End, Stack, State, parse, printable, read
+from lb_mpi.launching.heard import End, RankState, Stack, parse, printable, read
 
 # The first that is found is right: a changed key ends with the same line as one that isn't known.
 _ADVICE = (
@@ -47,7 +47,7 @@ _ADVICE = (
     ),
     (r"Connection refused", "It is on, but no ssh server listens there"),
     (
-        r"timed out|No route to host|Network is unreachable|Connection (?:closed|reset)",
+        r"timed out|No route to host|AnswerPort is unreachable|Connection (?:closed|reset)",
         "See whether it is on, and in reach: `ssh {host}`",
     ),
     (
@@ -78,7 +78,7 @@ MOST_UNKNOWN = 64  # connections that have not said who they are
 
 
 class _Peer:
-    """Who has connected."""
+    """A connection to the port; it becomes that of a host when it sends a token."""
 
     def __init__(self, line: socket.socket) -> None:
         self.socket = line
@@ -86,7 +86,7 @@ class _Peer:
         self.text = b""
 
 
-class Network:
+class AnswerPort:
     """The port, and what hosts have answered there.  It is opened when the first host is invited."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class Network:
 REACH_S = 20.0  # for all hosts, at the same time
 SIGN_S = 12.0  # without a sign of life another host is given up
 SOON_S = 5.0  # the same where that costs little, since the run goes on without it from what it has saved
-DOUBT_S = 3.0  # for a host that was given up, when all others have answered; a busy one takes two to start its Python
+DOUBT_S = 5.0  # for a host that was given up to answer a shell's echo, when all others have said all
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
 MOST_LINES = 40  # of what a host says before it answers: banners, warnings
@@ -185,14 +185,16 @@ class Connection:
         """Begin to connect."""
         self.name = name
         self.facts: dict[str, str] = {}
+        self.greeted = False  # it has said something
         self.answered = 0  # the number of the last question that was
         self.silent_s = 0.0  # for so long it has given no sign of life
         self.ends: list[End] = []  # of its ranks, that nobody has taken yet
-        self.states: dict[str, State] = {}  # of its ranks, as told last
+        self.states: dict[str, RankState] = {}  # of its ranks, as told last
         self.stacks: dict[str, str] = {}  # of ranks that were asked for theirs
         self._said: deque[str] = deque(maxlen=MOST_LINES)  # by others than host.py: why there is no connection
         self._text = b""
-        there = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
+        # A shell answers at once; on a busy host, Python takes seconds to start.
+        there = f"echo lb_mpi alive 0; cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -206,7 +208,7 @@ class Connection:
         self.tell(f"{mark} {word}")
 
     def fileno(self) -> int:
-        """What can be read from when the host has said something, or is gone."""
+        """Return the descriptor that can be read when the host has said something, or is gone."""
         return self._socket.fileno()
 
     def listen(self) -> None:
@@ -238,7 +240,7 @@ class Connection:
         elif what == "alive":
             self.answered, self.silent_s = int(about), 0.0
         elif what == "state":
-            state = read(State, about)
+            state = read(RankState, about)
             self.states[state.rank] = state
         elif what == "end":
             self.ends.append(read(End, about))
@@ -247,6 +249,7 @@ class Connection:
             self.stacks[stack.rank] = stack.text
         else:
             raise ValueError(f"{line}: expected what host.py says")
+        self.greeted = True
 
     def tell(self, line: str) -> None:
         """Tell host.py; "? K" asks for a sign of life."""
@@ -254,7 +257,7 @@ class Connection:
             self._socket.send(f"{line}\n".encode())
 
     def ended(self) -> str | None:
-        """Why the connection has ended; None while it stands."""
+        """Return why the connection has ended; None while it stands."""
         code = self._process.poll()
         if code is None:
             return None
@@ -264,7 +267,7 @@ class Connection:
         return (self._said[-1] if self._said else "the connection ended") + f" (exit code {code})"
 
     def advice(self) -> str:
-        """What to do when it has ended without an answer, as a sentence that goes on; empty if nothing is known."""
+        """Return what to do when it has ended without an answer, as a sentence that goes on; empty if nothing is known."""
         words = advice(self._said, self.name, os.getcwd())
         return f". {words}" if words else ""
 
@@ -309,7 +312,7 @@ class Watch:
         self._cut_off: set[str] = set()  # of these, who still answers, but not over the network
         _allow_files(2 * len(names) + 100)
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
-        self._network = Network()
+        self._network = AnswerPort()
         self.here = Connection(socket.gethostname(), launcher, python, mark, word)
         self.hosts: list[Connection] = []
         try:
@@ -356,18 +359,18 @@ class Watch:
     def reach(self, gone: Collection[str] = ()) -> dict[str, str]:
         """Wait until all hosts have said what they have; by name, a line for each host of which something is wrong.
 
-        Those that were `gone` are not waited for much longer than the others.
+        Those that were `gone` are not waited for much longer than the others, unless they have greeted: they are busy.
         """
-        began = time.monotonic()
-        deadline = began + REACH_S
+        began = now = doubted = time.monotonic()  # only hosts that were gone are waited for since `doubted`
         waiting = self._all
-        while waiting and (left_s := deadline - time.monotonic()) > 0:
-            self._listen(min(left_s, DOUBT_S))
+        while waiting and now < min(began + REACH_S, doubted + DOUBT_S):
+            self._listen(LOOK_S)
+            now = time.monotonic()
             waiting = {one for one in waiting if not (one.facts and self._is_reached(one)) and one.ended() is None}
-            if all(one.name in gone for one in waiting):
-                deadline = min(deadline, time.monotonic() + DOUBT_S)
+            if any(one.name not in gone or (one.greeted and not one.facts) for one in waiting):
+                doubted = now
             time.sleep(0.01)
-        waited_s = time.monotonic() - began
+        waited_s = now - began
         return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one, waited_s))}
 
     def keep(self, names: Iterable[str]) -> None:
@@ -443,7 +446,7 @@ class Watch:
             one.ends = []
         return ends
 
-    def states(self) -> list[State]:
+    def states(self) -> list[RankState]:
         """Return what is known of all ranks of which something is to be told."""
         return [state for one in self._all for state in one.states.values()]
 
@@ -493,7 +496,7 @@ class Watch:
         self._network.close()
 
     def _is_reached(self, one: Connection) -> bool:
-        """Whether a host has come over the network; for one that never has, that isn't asked."""
+        """Return whether a host has come over the network; True for one that never has."""
         return one is self.here or one.name not in self._reached or one.name in self._network.answered
 
     def _over_network(self, one: Connection) -> float:
@@ -520,7 +523,7 @@ def _allow_files(n: int) -> None:
 
 
 def is_here(name: str) -> bool:
-    """Whether the name means this machine, to which mpiexec needs no ssh."""
+    """Return whether the name means this machine, to which mpiexec needs no ssh."""
     return name in ("localhost", "127.0.0.1", socket.gethostname())
 
 

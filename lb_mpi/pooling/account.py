@@ -1,4 +1,4 @@
-"""What is known of a map: which tasks are done, each once, and what each rank has done for it.   (pure)
+"""The account of a map: the tasks that are done, each once, and the work of each rank.   (pure)
 
 Law: a result is taken once, of the map that is under way; when there are as many as tasks, the map is over, and no other
 detection of the end is needed.
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.intervals import unpack
-from lb_mpi.pooling.worker import Kind, Message, Swap
+from lb_mpi.pooling.worker import StealKind, StealMessage, Swap
 from lb_mpi.record.events import Driver, Move, Phase, Step, Way
 from lb_mpi.record.record import Record
 
 
 class RankTasks(NamedTuple):
-    """What one rank has done in a map."""
+    """The work of one rank in a map."""
 
     tasks: int = 0  # tasks run
     busy_s: float = 0.0  # wall-clock seconds in tasks, with what an emulated slower speed adds
@@ -44,15 +44,21 @@ class Collector:
         return True
 
 
-class Steals:
-    """What this rank steals from others, map by map; `worlds[r]` is the rank in COMM_WORLD of rank r."""
+class RankAccount:
+    """The work of one rank, map by map, as it is counted and recorded; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds
         self._began, self._dealt = 0.0, range(0)
+        self.clear()
+
+    def clear(self) -> None:
+        """Count from 0 on."""
+        self._tasks, self._busy_s, self._work_s = 0, 0.0, 0.0  # see `RankTasks`
 
     def begin(self, now: float, lo: int, hi: int) -> None:
-        """A map begins, in which this rank is dealt the tasks lo..hi-1."""
+        """Begin a map, in which this rank is dealt the tasks lo..hi-1."""
+        self.clear()
         self._began, self._dealt = now, range(lo, hi)
         self.record.begin_tasks()
         self.record.enter(Phase.PROTOCOL, now)
@@ -61,26 +67,32 @@ class Steals:
         """Return what the rank does when it runs the task at this position."""
         return Phase.OWN if position in self._dealt else Phase.FOREIGN
 
-    def done(self, tasks: int) -> None:
-        """The rank has done `tasks` tasks of the map."""
-        self.record.doing(tasks, len(self._dealt))
-
-    def ran(self, first: int, n: int, seconds: float) -> None:
-        """The `n` tasks from this position on took `seconds`, in the rank's own time."""
-        self.record.task(first, n, seconds)
+    def ran(self, first: int, n: int, busy_s: float, work_s: float) -> None:
+        """Count the `n` tasks from this position on."""
+        self._tasks += n
+        self._busy_s += busy_s
+        self._work_s += work_s
+        self.record.task(first, n, work_s)
+        self.record.doing(self._tasks, len(self._dealt))
 
     def taken(self, swap: Swap, now: float) -> None:
-        """A swap has succeeded, which took tasks from the back of another rank's word."""
-        n = unpack(swap.old).hi - unpack(swap.new).hi
-        self.record.move(Move(Way.STEAL, self._worlds[swap.rank], now, now, n, 0.0))
+        """Record a swap that has succeeded, which took tasks from the back of another rank's word."""
+        self._steal(swap.rank, unpack(swap.old).hi - unpack(swap.new).hi, now)
 
-    def given(self, source: int, now: float, message: Message) -> None:
-        """A message has come from a rank of another host, maybe with tasks."""
-        if message.kind is Kind.GIVE and message.lo < message.hi:
-            self.record.move(Move(Way.STEAL, self._worlds[source], now, now, message.hi - message.lo, 0.0))
+    def given(self, source: int, now: float, message: StealMessage) -> None:
+        """Record a message of a rank of another host, maybe with tasks."""
+        if message.kind is StealKind.GIVE and message.lo < message.hi:
+            self._steal(source, message.hi - message.lo, now)
+
+    def _steal(self, source: int, n: int, now: float) -> None:
+        self.record.move(Move(Way.STEAL, self._worlds[source], now, now, n, 0.0))
+
+    def done(self, steals: int, rested_s: float = 0.0, sent_bytes: int = 0) -> RankTasks:
+        """Return the work so far, with what the carrier has counted."""
+        return RankTasks(self._tasks, self._busy_s + rested_s, self._work_s, steals, sent_bytes)
 
     def end(self, now: float, done: RankTasks, speed: float) -> None:
-        """The map is over: what this rank has done in it, at its emulated speed."""
+        """Record the whole map, at the rank's emulated speed."""
         step = Step(Driver.TASKS, self._began, now, done.work_s / speed, done.tasks, speed, moved=done.steals)
         self.record.step(step._replace(busy_s=done.busy_s, sent_bytes=done.sent_bytes))
         self.record.enter(Phase.OUTSIDE, now)

@@ -49,7 +49,7 @@ _TUPLE, _INT, _COMPLEX, _ARRAY, _NUMBER = range(5)  # extension types
 
 
 class Checkpoint(NamedTuple):
-    """What was read."""
+    """The content of a checkpoint."""
 
     done: dict[int, Any]  # results by task number
     n_good: int  # bytes that can be trusted: the next record belongs there
@@ -130,7 +130,7 @@ def _frame(payload: Any) -> bytes:
 
 
 def _payload(view: memoryview, at: int) -> tuple[Any, int]:
-    """What the frame at byte `at` holds, and where it ends; (None, at) when it is torn or flipped."""
+    """Read the frame at byte `at`: its payload, and where it ends; (None, at) when it is torn or flipped."""
     packed, end = read_frame(view, at)
     if packed is None:
         return None, at
@@ -309,7 +309,7 @@ def _content(cell: CellType) -> Any:
 
 
 def _code(code: CodeType) -> Any:
-    """What code does: nothing of where it was written."""
+    """Describe what code does: nothing of where it was written."""
     arguments = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     return arguments, code.co_code, getattr(code, "co_exceptiontable", b""), code.co_consts, names

@@ -1,4 +1,4 @@
-"""Who runs which tasks, and how many at a time: by speed, and largest first where costs are known.   (pure)
+"""The tasks of each rank, and how many it begins at a time: by speed, largest first where costs are known.   (pure)
 
 At the begin of a map each rank owns as many tasks as its speed is worth, in their order.  With costs: LPT, longest
 processing time first (Graham 1969), on unequal machines: each task, from the largest on, goes to the rank that would end it
@@ -55,7 +55,7 @@ def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.fl
 class Speeds:
     """Relative speeds of ranks: cost done per second spent on tasks, over the maps so far, the last ones counting more.
 
-    What the user has `given` is not measured.  A few tasks of costs that nobody knows say little of a rank: each is believed
+    Speeds that the user has `given` are not measured.  A few tasks of unknown costs say little of a rank: each is believed
     to have done some at average speed.  Where costs are known, a task tells all but the noise of its clock.
     """
 
@@ -105,7 +105,7 @@ class Pace:
 
 
 def share(n: int, mine: float, theirs: float) -> int:
-    """How many of a victim's n tasks not begun a thief takes: so many that both are done at about the same time.
+    """Return how many of a victim's n tasks not begun a thief takes: so many that both are done at about the same time.
 
     The victim is expected to be in the middle of a task.  `mine` and `theirs` are the speeds of thief and victim.  A slow
     thief leaves the last task to a fast victim.

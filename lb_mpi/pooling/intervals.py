@@ -34,7 +34,7 @@ class Interval(NamedTuple):
 
     @property
     def n(self) -> int:
-        """How many."""
+        """The number of its tasks."""
         return self.hi - self.lo
 
 

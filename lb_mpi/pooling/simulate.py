@@ -1,6 +1,6 @@
 """A pool on a virtual clock: the very objects that run on MPI, with as many ranks and hosts as you like.   (pure)
 
-Maps follow each other as on MPI: the root deals, receives results in batches, and sends End to all when the map is over,
+Maps follow each other as on MPI: the root deals, receives results in batches, and sends EndMap to all when the map is over,
 while some of them are still about to steal.  The words of a host lie in its shared memory: a swap takes its time, and what
 others do meanwhile may make it fail.  One seed gives one run.
 """
@@ -19,20 +19,24 @@ from lb_mpi.checks import choice, integer, number, virtual_s
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.errors import ProtocolError
 from lb_mpi.metrics import check_speeds
-from lb_mpi.pooling.account import Collector, RankTasks, Steals
+from lb_mpi.pooling.account import Collector, RankAccount
 from lb_mpi.pooling.deal import Floats, Speeds, deal
 from lb_mpi.pooling.intervals import EPOCHS, Interval, unpack
-from lb_mpi.pooling.worker import Begin, End, Message, Swap, Worker
+from lb_mpi.pooling.worker import BeginMap, EndMap, StealMessage, Swap, Worker
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.virtual import Network, Raised, Virtual
 
 ROOT = 0
 BATCH_S = 20e-3  # results are sent so often, and when there is nothing to do
+NETWORK = Network((2e-6, 2e-6), (50e-6, 50e-6))  # within a host, and between two
+MOST_RANKS = 10_000  # of which each looks at all words of its host
+MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
+TASKS = ("constant", "lognormal")  # kinds of costs
 
 
 class Costs(NamedTuple):
-    """What a pool costs beside messages, in seconds."""
+    """The costs of a pool beside messages, in seconds."""
 
     swap_s: float = 0.5e-6  # from reading the words to the end of the swap
     look_s: float = 20e-6  # after which an idle rank sees that a word has been filled
@@ -45,36 +49,23 @@ class Costs(NamedTuple):
         return self
 
 
-class Results(NamedTuple):
+class ResultBatch(NamedTuple):
     """A rank to the root: these tasks are done; `raised`: the map in which another one has raised."""
 
     parts: tuple[Interval, ...]
     raised: int | None = None
 
 
-Mail = Message | Begin | End | Results
-
-
-class Account:
-    """What the root knows of the map."""
-
-    def __init__(self, collector: Collector) -> None:
-        self.collector = collector
-        self.over = collector.missing == 0
-
-    def take(self, results: Results) -> None:
-        """Count what is done."""
-        for part in results.parts:
-            self.collector.take(*part)
-        self.over = self.over or self.collector.missing == 0 or results.raised == self.collector.epoch
+Mail = StealMessage | BeginMap | EndMap | ResultBatch
 
 
 class Member:
-    """One rank: its worker, and what the driver on MPI does beside it: results go to the root in batches."""
+    """One rank: its worker, and, as on MPI, its results, which go to the root in batches, and are counted there."""
 
-    def __init__(self, worker: Worker, steals: Steals, batch_s: float) -> None:
-        self.worker, self.steals, self._batch_s = worker, steals, batch_s
-        self.account = Account(Collector(0, 0))
+    def __init__(self, worker: Worker, account: RankAccount, batch_s: float) -> None:
+        self.worker, self.account, self._batch_s = worker, account, batch_s
+        self.collector = Collector(0, 0)  # of the map, on the root
+        self.failed = False  # the root knows that a task has raised
         self.results: list[Interval] = []  # done, and not yet sent
         self._sent_at = 0.0
 
@@ -95,23 +86,25 @@ class Member:
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Mail]]) -> list[tuple[int, Mail]]:
         """The worker's turn; count results, and send some."""
-        mine: list[tuple[int, Message | Begin | End]] = []
+        mine: list[tuple[int, StealMessage | BeginMap | EndMap]] = []
         epoch = self.worker.epoch
         for source, mail in arrived:
-            if isinstance(mail, Results):
-                self.account.take(mail)
+            if isinstance(mail, ResultBatch):
+                for part in mail.parts:
+                    self.collector.take(*part)
+                self.failed = self.failed or mail.raised == self.collector.epoch
                 continue
             mine.append((source, mail))
-            if isinstance(mail, Begin):
-                self.steals.begin(now, mail.lo, mail.hi)
+            if isinstance(mail, BeginMap):
+                self.account.begin(now, mail.lo, mail.hi)
                 epoch = mail.epoch
-            elif isinstance(mail, End):
+            elif isinstance(mail, EndMap):
                 epoch = -1
             elif mail.epoch == epoch:
-                self.steals.given(source, now, mail)
+                self.account.given(source, now, mail)
         sends: list[tuple[int, Mail]] = [*self.worker.turn(now, mine)]
         if self.results and (self.job is None or (self.worker.chunk is self.job and now >= self._sent_at + self._batch_s)):
-            sends.append((ROOT, Results(tuple(self.results))))
+            sends.append((ROOT, ResultBatch(tuple(self.results))))
             self.results, self._sent_at = [], now
         return sends
 
@@ -122,9 +115,9 @@ class Member:
         return [*self.worker.done(job, result)]
 
     def fail(self, error: BaseException) -> list[tuple[int, Mail]]:
-        """A task has raised: the root hears of it at once."""
+        """Note that a task has raised: a message to the root says so at once."""
         epoch = self.worker.epoch
-        return [*self.worker.fail(error), (ROOT, Results((), epoch % EPOCHS))]
+        return [*self.worker.fail(error), (ROOT, ResultBatch((), epoch % EPOCHS))]
 
 
 class Tasks(NamedTuple):
@@ -134,141 +127,10 @@ class Tasks(NamedTuple):
     raising: frozenset[int]  # positions that raise
 
 
-class World(Virtual[Mail, Swap | Interval]):
-    """All ranks, the words of their hosts, and what is under way between them; hosts[k] are the ranks of host k."""
-
-    def __init__(
-        self,
-        hosts: Sequence[Sequence[int]],
-        speeds: Floats,
-        network: Network,
-        costs: Costs,
-        *,
-        seed: int = 0,
-        worker_class: type[Worker] = Worker,
-        records: Sequence[Record] | None = None,
-    ) -> None:
-        size = len(speeds)
-        kept = records or [OFF] * size
-        self.hosts, self.speeds, self.costs = hosts, speeds, costs
-        self.words = [0] * size
-        self.told: dict[int, float] = {}  # speeds, as the ranks know them
-        self.members: list[Member] = []
-        host_of: list[int] = []
-        for k, host in enumerate(hosts):
-            others = [ranks for other, ranks in enumerate(hosts) if other != k]
-            for rank in host:
-                worker = worker_class(rank, host, others, words=self.words, speeds=self.told, seed=seed)
-                self.members.append(Member(worker, Steals(kept[rank], list(range(size))), costs.batch_s))
-                host_of.append(k)
-        super().__init__(self.members, network, random.Random(f"delays {seed}"), host_of)
-        self._host_of = host_of
-        self.tasks: dict[int, Tasks] = {}  # by epoch
-        self.n_tasks, self.tasks_s = [0] * size, [0.0] * size  # done in this map, by rank, and the seconds in them
-        self._raised = False
-
-    @property
-    def over(self) -> bool:
-        """The root has all results of the map, or has heard that a task has raised."""
-        return self.members[ROOT].account.over
-
-    @property
-    def raised(self) -> bool:
-        """A task of this map has raised."""
-        return self._raised
-
-    @property
-    def collector(self) -> Collector:
-        """What is done of the map."""
-        return self.members[ROOT].account.collector
-
-    def open(self, epoch: int, bounds: Sequence[int], tasks: Tasks, told: Floats) -> None:
-        """The root begins a map: rank r owns the positions bounds[r]..bounds[r + 1] - 1, and is told all speeds."""
-        self.tasks[epoch % EPOCHS] = tasks
-        self.told.update(enumerate(told.tolist()))
-        self._raised = False
-        self.n_tasks, self.tasks_s = [0] * len(self.words), [0.0] * len(self.words)
-        for rank, member in enumerate(self.members):
-            member.worker.steals = 0
-            self.post(ROOT, rank, Begin(epoch, bounds[rank], bounds[rank + 1]))
-        self.members[ROOT].account = Account(Collector(epoch % EPOCHS, bounds[-1]))
-
-    def close(self) -> None:
-        """The root tells all that the map is over."""
-        for rank in range(len(self.members)):
-            self.post(ROOT, rank, End())
-
-    def step(self) -> bool:
-        """Let the next turn happen; ProtocolError when nothing can happen any more."""
-        if not super().step():
-            raise ProtocolError(f"deadlock at {self.now} s: {self.collector.missing} tasks are not done")
-        return True
-
-    def begin(self, rank: int, job: Swap | Interval) -> float:
-        """The seconds of a swap or of a chunk."""
-        if isinstance(job, Swap):
-            return self.costs.swap_s
-        sums = self.tasks[job.epoch].sums
-        return float(sums[job.hi] - sums[job.lo]) / float(self.speeds[rank])
-
-    def end(self, rank: int, job: Swap | Interval) -> float:
-        """Swap; or count what is done."""
-        if isinstance(job, Swap):
-            return self._swap(rank, job)
-        tasks, seconds = self.tasks[job.epoch], self.begin(rank, job)
-        ours = job.epoch == self.collector.epoch
-        if not tasks.raising.isdisjoint(range(job.lo, job.hi)):
-            self._raised |= ours
-            raise Raised(RuntimeError(f"a task of {job} has raised"))
-        if ours:
-            self.n_tasks[rank] += job.n
-            self.tasks_s[rank] += seconds
-            self.members[rank].steals.ran(job.lo, job.n, seconds * float(self.speeds[rank]))
-        return seconds
-
-    def compare_and_swap(self, swap: Swap) -> bool:
-        """True when the word was what it is expected to be, and is now the new one."""
-        if self.words[swap.rank] != swap.old:
-            return False
-        self.words[swap.rank] = swap.new
-        return True
-
-    def _swap(self, rank: int, swap: Swap) -> bool:
-        """Swap, and wake who is idle on this host when a word has been filled."""
-        if not self.compare_and_swap(swap):
-            return False
-        if unpack(swap.new).hi > unpack(swap.old).hi:
-            for mate in self.hosts[self._host_of[rank]]:
-                if mate != rank:
-                    self.wake(mate, self.now + self.costs.look_s)
-        return True
-
-    def finish(self, rank: int, job: Swap | Interval) -> list[tuple[int, Mail]]:
-        """End a job; a steal is recorded."""
-        member = self.members[rank]
-        steals = member.worker.steals
-        sends = super().finish(rank, job)
-        if isinstance(job, Swap) and member.worker.steals > steals:
-            member.steals.taken(job, self.now)
-        return sends
-
-    def turned(self, rank: int, arrived: Sequence[tuple[int, Mail]], sends: Sequence[tuple[int, Mail]]) -> None:
-        """Record phases."""
-        steals, job = self.members[rank].steals, self.members[rank].job
-        idle = Phase.PROTOCOL if isinstance(job, Swap) else Phase.WAITING
-        steals.record.enter(steals.phase(job.lo) if isinstance(job, Interval) else idle, self.now)
-
-
-NETWORK = Network((2e-6, 2e-6), (50e-6, 50e-6))  # within a host, and between two
-MOST_RANKS = 10_000  # of which each looks at all words of its host
-MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
-TASKS = ("constant", "lognormal")  # kinds of costs
-
-
 class MapRun(NamedTuple):
-    """What one map did; seconds are virtual."""
+    """The outcome of one map; seconds are virtual."""
 
-    seconds: float  # until the root has all results, or has heard that a task has raised
+    seconds: float  # until the root has all results, or knows that a task has raised
     bound_s: float  # all work / sum of the speeds, and not less than the largest task on the fastest rank
     dealt_s: float  # if each rank ran what it was dealt, and nothing was stolen
     counter_s: float  # if each rank took the next task from a counter, at no cost
@@ -284,10 +146,10 @@ class MapRun(NamedTuple):
         return self.seconds / self.bound_s if self.bound_s else 1.0
 
 
-class Pool:
+class SimulatedPool(Virtual[Mail, Swap | Interval]):
     """A pool from map to map: hosts[k]: how many ranks there are on host k; `speeds` (ranks,), of work per second.
 
-    The pool measures speeds, or is told them (`speeds_known`).
+    The pool measures speeds, or knows them (`speeds_known`).
     """
 
     def __init__(
@@ -301,20 +163,29 @@ class Pool:
         first_epoch: int = 1,
         seed: int = 0,
         worker_class: type[Worker] = Worker,
-        world_class: type[World] = World,
         records: Sequence[Record] | None = None,
     ) -> None:
         counts = [integer("hosts", n_ranks, 1, unit="ranks of a host") for n_ranks in hosts]
         size = integer("hosts", sum(counts), 1, unit="ranks in all")
-        true = check_speeds([1.0] * size if speeds is None else speeds, size)
+        seed = check_seed(seed)
+        self.speeds = check_speeds([1.0] * size if speeds is None else speeds, size)
+        self.costs = (expenses or Costs()).checked()
         ends = np.cumsum(counts).tolist()
-        ranks = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
-        self.world = world_class(
-            ranks, true, network.checked(), (expenses or Costs()).checked(),
-            seed=check_seed(seed), worker_class=worker_class, records=records,
-        )  # fmt: skip
-        self.learned = Speeds(size, true.tolist() if speeds_known else None)
-        self.epoch = first_epoch
+        self.hosts = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
+        self._host_of = [k for k, n in enumerate(counts) for _ in range(n)]
+        self.words = [0] * size
+        self.believed = [1.0] * size  # speeds, by which ranks steal
+        self.members: list[Member] = []
+        for rank, k in enumerate(self._host_of):
+            others = [ranks for other, ranks in enumerate(self.hosts) if other != k]
+            worker = worker_class(rank, self.hosts[k], others, words=self.words, speeds=self.believed, seed=seed)
+            account = RankAccount(OFF if records is None else records[rank], list(range(size)))
+            self.members.append(Member(worker, account, self.costs.batch_s))
+        super().__init__(self.members, network.checked(), random.Random(f"delays {seed}"), self._host_of)
+        self.tasks: dict[int, Tasks] = {}  # by epoch
+        self.raised = False  # a task of this map
+        self.learned = Speeds(size, self.speeds.tolist() if speeds_known else None)
+        self.epoch = first_epoch  # of the next map
 
     def map(
         self,
@@ -322,47 +193,119 @@ class Pool:
         *,
         costs_known: bool = False,
         raising: Collection[int] = (),
-        on_step: Callable[[World], None] | None = None,
+        on_step: Callable[[SimulatedPool], None] | None = None,
     ) -> MapRun:
         """Map tasks of these costs (seconds on a rank of speed 1), of which those in `raising` raise an error.
 
         `on_step` is called after each event.  ProtocolError when the map never ends.
         """
-        world, speeds = self.world, self.learned.values.copy()
+        speeds = self.learned.values.copy()
         order, bounds = deal(np.arange(len(costs)), speeds.tolist(), costs if costs_known else None)
-        dealt = costs[order]
-        sums = np.concatenate([[0.0], np.cumsum(dealt)])
+        sums = np.concatenate([[0.0], np.cumsum(costs[order])])
         wrong = frozenset(np.flatnonzero(np.isin(order, list(raising))).tolist())
         how = {"costs": costs_known, "chunksize": 0, "speeds": speeds.tolist()}
-        world.members[0].steals.record.use("pool", how)
-        began, n_messages = world.now, sum(world.sent)
-        world.open(self.epoch, bounds.tolist(), Tasks(sums, wrong), speeds)
-        self.epoch += 1
-        while not world.over:
-            world.step()
+        self.members[ROOT].account.record.use("pool", how)
+        began, n_messages = self.now, sum(self.sent)
+        self.open(bounds.tolist(), Tasks(sums, wrong), speeds)
+        while not self.over:
+            if not self.step():
+                raise ProtocolError(f"deadlock at {self.now} s: {self.collector.missing} tasks are not done")
             if on_step is not None:
-                on_step(world)
-        seconds = world.now - began
-        for rank, (member, speed) in enumerate(zip(world.members, world.speeds.tolist(), strict=True)):
-            tasks_s = world.tasks_s[rank]
-            done = RankTasks(world.n_tasks[rank], tasks_s, tasks_s * speed, member.worker.steals)
-            member.steals.end(world.now, done, speed)
-        world.close()
-        n, busy_s = np.array(world.n_tasks, dtype=np.float64), np.array(world.tasks_s)
-        work = busy_s * world.speeds if costs_known else None
-        if not world.raised:
-            self.learned.observe(n, work, busy_s)
+                on_step(self)
+        seconds = self.now - began
+        done = [member.account.done(member.worker.steals) for member in self.members]
+        for rank, member in enumerate(self.members):
+            member.account.end(self.now, done[rank], float(self.speeds[rank]))
+            self.post(ROOT, rank, EndMap())
+        n, busy_s = np.array([(each.tasks, each.busy_s) for each in done]).T
+        if not self.raised:
+            self.learned.observe(n, busy_s * self.speeds if costs_known else None, busy_s)
         return MapRun(
             seconds,
-            bound_s(costs, world.speeds),
-            float((np.diff(sums[bounds]) / world.speeds).max()),
-            counter_s(-np.sort(-costs) if costs_known else costs, world.speeds),
-            n.astype(int).tolist(),
+            bound_s(costs, self.speeds),
+            float((np.diff(sums[bounds]) / self.speeds).max()),
+            counter_s(-np.sort(-costs) if costs_known else costs, self.speeds),
+            [each.tasks for each in done],
             busy_s.tolist(),
-            sum(member.worker.steals for member in world.members),
-            sum(world.sent) - n_messages,
-            world.raised,
+            sum(each.steals for each in done),
+            sum(self.sent) - n_messages,
+            self.raised,
         )
+
+    @property
+    def over(self) -> bool:
+        """The root has all results of the map, or knows that a task has raised."""
+        return self.members[ROOT].failed or not self.collector.missing
+
+    @property
+    def collector(self) -> Collector:
+        """The results of the map that the root has."""
+        return self.members[ROOT].collector
+
+    def open(self, bounds: Sequence[int], tasks: Tasks, believed: Floats) -> None:
+        """The root begins a map: rank r owns the positions bounds[r]..bounds[r + 1] - 1, and knows the speeds `believed`."""
+        self.tasks[self.epoch % EPOCHS] = tasks
+        self.believed[:] = believed.tolist()
+        self.raised = False
+        for rank, member in enumerate(self.members):
+            member.worker.steals = 0
+            member.account.clear()
+            self.post(ROOT, rank, BeginMap(self.epoch, bounds[rank], bounds[rank + 1]))
+        self.members[ROOT].collector = Collector(self.epoch % EPOCHS, bounds[-1])
+        self.members[ROOT].failed = False
+        self.epoch += 1
+
+    def begin(self, rank: int, job: Swap | Interval) -> float:
+        """The seconds of a swap or of a chunk."""
+        if isinstance(job, Swap):
+            return self.costs.swap_s
+        sums = self.tasks[job.epoch].sums
+        return float(sums[job.hi] - sums[job.lo]) / float(self.speeds[rank])
+
+    def end(self, rank: int, job: Swap | Interval) -> float:
+        """Swap; or count what is done."""
+        if isinstance(job, Swap):
+            return self._swap(rank, job)
+        tasks, seconds = self.tasks[job.epoch], self.begin(rank, job)
+        ours = job.epoch == self.collector.epoch
+        if not tasks.raising.isdisjoint(range(job.lo, job.hi)):
+            self.raised |= ours
+            raise Raised(RuntimeError(f"a task of {job} has raised"))
+        if ours:
+            self.members[rank].account.ran(job.lo, job.n, seconds, seconds * float(self.speeds[rank]))
+        return seconds
+
+    def compare_and_swap(self, swap: Swap) -> bool:
+        """True when the word was what it is expected to be, and is now the new one."""
+        if self.words[swap.rank] != swap.old:
+            return False
+        self.words[swap.rank] = swap.new
+        return True
+
+    def _swap(self, rank: int, swap: Swap) -> bool:
+        """Swap, and wake the idle ranks of this host when a word has been filled."""
+        if not self.compare_and_swap(swap):
+            return False
+        if unpack(swap.new).hi > unpack(swap.old).hi:
+            for mate in self.hosts[self._host_of[rank]]:
+                if mate != rank:
+                    self.wake(mate, self.now + self.costs.look_s)
+        return True
+
+    def finish(self, rank: int, job: Swap | Interval) -> list[tuple[int, Mail]]:
+        """End a job; a steal is recorded."""
+        member = self.members[rank]
+        steals = member.worker.steals
+        sends = super().finish(rank, job)
+        if isinstance(job, Swap) and member.worker.steals > steals:
+            member.account.taken(job, self.now)
+        return sends
+
+    def turned(self, rank: int, arrived: Sequence[tuple[int, Mail]], sends: Sequence[tuple[int, Mail]]) -> None:
+        """Record phases."""
+        account, job = self.members[rank].account, self.members[rank].job
+        idle = Phase.PROTOCOL if isinstance(job, Swap) else Phase.WAITING
+        account.record.enter(account.phase(job.lo) if isinstance(job, Interval) else idle, self.now)
 
 
 def bound_s(costs: Floats, speeds: Floats) -> float:

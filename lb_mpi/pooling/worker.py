@@ -1,4 +1,4 @@
-"""One rank of a pool, map after map: what it begins next, whom it steals from, what it answers.   (pure)
+"""One rank of a pool, map after map: its chunks, steals and answers.   (pure)
 
 A `Worker` is an actor (`lb_mpi.virtual`) from `begin` until `end`: then the map is over for it.  Its jobs are
 
@@ -16,10 +16,10 @@ task back and forth for ever.  Only its owner fills an empty word, and so it nev
 On one host words lie in shared memory, and nobody waits for a rank that computes.  Between hosts a thief that finds nothing
 on its own host asks a rank of another (ASK), which between two of its chunks steals for it from whoever on its host has the
 most, and answers (GIVE, maybe of nothing).  A rank in the middle of a long task doesn't answer for as long, so a thief asks
-the next host after a while.  Each ASK is answered by one GIVE.  What is given to a rank that has got tasks from elsewhere in
-the meantime is kept until it has none.
+the next host after a while.  Each ASK is answered by one GIVE.  Tasks that are given to a rank which has got others in the
+meantime are kept until it has none.
 
-What a rank does at the end of a turn (the first row that fits):
+The end of a turn of a rank (the first row that fits):
 
     it has                                  it proposes to                       when that has succeeded
     stolen tasks not yet in its word        fill its empty word                  -
@@ -37,20 +37,26 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.deal import Pace, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, take_back, take_front, unpack
 
-Words = Mapping[int, int] | Sequence[int]  # by rank
+T_co = TypeVar("T_co", covariant=True)
 PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before hosts that had nothing are asked again
 PATIENCE_S = 2e-3  # after which a thief that has no answer asks the next host, too
 
 
-class Begin(NamedTuple):
+class ByRank(Protocol[T_co]):
+    """A value of each rank, such as a dict or a list has."""
+
+    def __getitem__(self, rank: int, /) -> T_co: ...
+
+
+class BeginMap(NamedTuple):
     """The root to each rank: map number `epoch` (from 1 on) begins, and lo..hi-1 are yours; chunksize 0: adaptive."""
 
     epoch: int
@@ -59,29 +65,29 @@ class Begin(NamedTuple):
     chunksize: int = 0
 
 
-class End(NamedTuple):
+class EndMap(NamedTuple):
     """The root to each rank: the map is over; what is left in words is not begun any more."""
 
 
-class Kind(IntEnum):
+class StealKind(IntEnum):
     """Messages between ranks of different hosts."""
 
     ASK = 1  # speed: the thief's
     GIVE = 2  # lo, hi: what is given; lo == hi: nothing
 
 
-class Message(NamedTuple):
+class StealMessage(NamedTuple):
     """One message of a map."""
 
-    kind: Kind
+    kind: StealKind
     epoch: int
     lo: int = 0
     hi: int = 0
     speed: float = 0.0
 
 
-Send = tuple[int, Message]  # destination rank, message
-Arrival = tuple[int, Message | Begin | End]  # source rank, message
+Send = tuple[int, StealMessage]  # destination rank, message
+Arrival = tuple[int, StealMessage | BeginMap | EndMap]  # source rank, message
 
 
 class Swap(NamedTuple):
@@ -90,13 +96,6 @@ class Swap(NamedTuple):
     rank: int
     old: int
     new: int
-
-
-class Ask(NamedTuple):
-    """What a rank of another host wants."""
-
-    thief: int
-    speed: float
 
 
 class Worker:
@@ -108,8 +107,8 @@ class Worker:
         host: Sequence[int],
         others: Sequence[Sequence[int]] = (),
         *,
-        words: Words,
-        speeds: Mapping[int, float],
+        words: ByRank[int],
+        speeds: ByRank[float],
         seed: int = 0,
     ) -> None:
         self.rank = rank
@@ -122,13 +121,13 @@ class Worker:
         self._pace = Pace()
         self._rest: Interval | None = None  # stolen, not yet in the word
         self._given: list[Interval] = []  # of other hosts, and not yet begun
-        self._asks: list[Ask] = []
+        self._asks: list[tuple[int, float]] = []  # (thief, its speed), of other hosts
         self._swap: Swap | None = None  # proposed
         self._answering = False  # that is for the first of the asks
         self._sends: list[Send] = []
 
     def begin(self, epoch: int, lo: int, hi: int, chunksize: int = 0) -> None:
-        """Begin a map; see `Begin`."""
+        """Begin a map; see `BeginMap`."""
         if self.chunk is not None or not 0 <= lo <= hi <= MOST:
             raise ProtocolError(f"begin of {lo}..{hi} with chunk {self.chunk}")
         self.epoch = epoch
@@ -139,7 +138,7 @@ class Worker:
         self._hosts.begin()
 
     def end(self) -> None:
-        """The map is over; see `End`."""
+        """The map is over; see `EndMap`."""
         self.epoch = -1
         self._swap = None
 
@@ -188,20 +187,20 @@ class Worker:
         sends, self._sends = self._sends, []
         return sends
 
-    def _receive(self, source: int, message: Message | Begin | End) -> None:
+    def _receive(self, source: int, message: StealMessage | BeginMap | EndMap) -> None:
         """Take in a message; one from a rank in another map is answered with nothing, or dropped."""
-        if isinstance(message, Begin):
+        if isinstance(message, BeginMap):
             self.begin(*message)
             return
-        if isinstance(message, End):
+        if isinstance(message, EndMap):
             self.end()
             return
         current = message.epoch == self.epoch
-        if message.kind == Kind.ASK and current:
-            self._asks.append(Ask(source, message.speed))
-        elif message.kind == Kind.ASK:
-            self._sends.append((source, Message(Kind.GIVE, message.epoch)))
-        elif message.kind == Kind.GIVE:
+        if message.kind == StealKind.ASK and current:
+            self._asks.append((source, message.speed))
+        elif message.kind == StealKind.ASK:
+            self._sends.append((source, StealMessage(StealKind.GIVE, message.epoch)))
+        elif message.kind == StealKind.GIVE:
             if current:
                 self._take_given(source, message.lo, message.hi)
         else:
@@ -224,13 +223,13 @@ class Worker:
             # At the begin of a map the word may hold what an ended one has left, and its thieves may still take of it.
             return Swap(self.rank, own, pack(*self._rest))
         if self._asks:
-            if (swap := self._steal([self.rank, *self._host], self._asks[0].speed)) is not None:
+            if (swap := self._steal([self.rank, *self._host], self._asks[0][1])) is not None:
                 self._answering = True
                 return swap
             while self._asks:
                 self._give(0, 0)
         if self.chunk is None and (asked := self._hosts.ask(now)) is not None:
-            self._sends.append((asked, Message(Kind.ASK, self.epoch, speed=self.speeds[self.rank])))
+            self._sends.append((asked, StealMessage(StealKind.ASK, self.epoch, speed=self.speeds[self.rank])))
         return None
 
     def _swapped(self, swap: Swap) -> None:
@@ -250,7 +249,7 @@ class Worker:
         return Interval(self.epoch % EPOCHS, lo, hi)
 
     def _steal(self, ranks: Sequence[int], speed: float) -> Swap | None:
-        """A share for a thief of this speed, of who needs the longest for what it has not begun."""
+        """Propose to take a share, for a thief of this speed, of the rank whose interval would last the longest."""
         words, speeds = self.words, self.speeds
         best, longest = None, 0.0
         for rank in ranks:
@@ -269,7 +268,7 @@ class Worker:
         self._rest = stolen._replace(lo=stolen.lo + begun) if begun < stolen.n else None
 
     def _give(self, lo: int, hi: int) -> None:
-        self._sends.append((self._asks.pop(0).thief, Message(Kind.GIVE, self.epoch, lo, hi)))
+        self._sends.append((self._asks.pop(0)[0], StealMessage(StealKind.GIVE, self.epoch, lo, hi)))
 
     def _take_given(self, source: int, lo: int, hi: int) -> None:
         if not self._hosts.answered(source, gave=lo < hi):
@@ -279,7 +278,7 @@ class Worker:
 
 
 class _Hosts:
-    """Which other host is asked next: each once in a random order, then a pause that grows while they have nothing."""
+    """The other hosts: each is asked once, in a random order, then after a pause that grows while they have nothing."""
 
     def __init__(self, others: Sequence[Sequence[int]], rng: random.Random) -> None:
         self.asked: set[int] = set()  # ranks that have not answered

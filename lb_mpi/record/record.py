@@ -189,11 +189,17 @@ class Record:
 
 
 class Off(Record):
-    """The record of a run that isn't recorded."""
+    """The record of a run that isn't recorded: it has room for nothing."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.OUTSIDE
+
+    def reason(self, _words: str) -> int:
+        """Return -1: there is none."""
+        return -1
 
     enter = step = move = mark = clock = use = know = _nothing
     begin_tasks = task = doing = stepped = draw = graph = _nothing
-
 
 
 class _Line:
@@ -289,7 +295,7 @@ class _Kept:
         self._seen += 1
 
 
-OFF = Off(0.0)
+OFF = Off()
 
 
 # --- store ------------------------------------------------------------------------------------------------------------

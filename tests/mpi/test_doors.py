@@ -10,8 +10,6 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import mesh
-from lb_mpi.mpi.rows.diffuse import Diffuser
-from lb_mpi.mpi.rows.process_graph import NeighbourExchange
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -24,8 +22,6 @@ def arranged(graph: Any) -> None:
 
 DOORS: dict[str, Callable[[Any], Any]] = {
     "Balancer": lambda graph: lb_mpi.Balancer(COMM, graph=graph).close(),
-    "NeighbourExchange": lambda graph: NeighbourExchange(COMM, graph).close(),
-    "Diffuser": lambda graph: Diffuser(COMM, graph).close(),
     "reorder_ranks": arranged,
     "distribute": lambda graph: lb_mpi.distribute(COMM, graph, method="block").close(),
 }

@@ -18,8 +18,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree, duplicate
-from lb_mpi.mpi.pool.crew import Crew
-from lb_mpi.mpi.pool.served import run_alone
+from lb_mpi.mpi.pool.script import run_alone
+from lb_mpi.mpi.pool.session import Session
 from tests.misbehaviour import NotForPickling
 
 COMM = MPI.COMM_WORLD
@@ -44,7 +44,7 @@ def on_root(use: Callable[[lb_mpi.Executor], Any], **options: Any) -> None:
 
 def in_script(run: Callable[[], None]) -> None:
     """Run it as `python -m lb_mpi pool` does."""
-    agree(COMM, lambda: run_alone(Crew(duplicate(COMM), 0), run))
+    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), run))
 
 
 def rank_of(_: object = None) -> int:

@@ -12,11 +12,11 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.graph import mesh
 from lb_mpi.mpi.common.failure import describe
+from lb_mpi.mpi.common.presence import duplicate, presence_of
 from lb_mpi.mpi.graph import speed
 from lb_mpi.mpi.graph.halo import MOST_KINDS, HaloPlan
 from lb_mpi.mpi.graph.speed import multiply_add
 from lb_mpi.mpi.rows.diffuse import Diffuser
-from lb_mpi.mpi.rows.process_graph import METHODS, NeighbourExchange
 from tests.misbehaviour import RAISES, RETURNS
 
 COMM = MPI.COMM_WORLD
@@ -206,21 +206,25 @@ def on_a_plan() -> Iterator[Callable[[], object]]:
 
 
 @contextmanager
-def on_an_exchange(method: str) -> Iterator[Callable[[], object]]:
-    with NeighbourExchange(COMM, mesh(1, SIZE), method=method) as exchange:
-        yield lambda: exchange.exchange(1.0)
-
-
-@contextmanager
-def on_a_diffuser(scheme: str) -> Iterator[Callable[[], object]]:
-    with Diffuser(COMM, mesh(1, SIZE), scheme=scheme, tolerance=1e-9) as diffuser:
-        yield lambda: diffuser.diffuse(1.0 + RANK, 1.0)
+def on_a_diffuser(scheme: str, exchange: str) -> Iterator[Callable[[], object]]:
+    own = duplicate(COMM)
+    presence = presence_of(own)
+    diffuser = Diffuser(own, mesh(1, SIZE), scheme, tolerance=1e-9, exchange=exchange)
+    try:
+        yield lambda: diffuser.diffuse(np.arange(1.0, SIZE + 1), np.ones(SIZE))
+    except BaseException as error:
+        presence.spread(error)
+        raise
+    finally:
+        presence.close(diffuser.close)
 
 
 LEFT: dict[str, Callable[[], Any]] = {
     "plan": on_a_plan,
-    **{method: lambda m=method: on_an_exchange(m) for method in METHODS},  # type: ignore[misc]
-    **{scheme: lambda s=scheme: on_a_diffuser(s) for scheme in ("fos", "cg", "direct")},  # type: ignore[misc]
+    **{
+        f"{scheme}, {method}": lambda s=scheme, m=method: on_a_diffuser(s, m)  # type: ignore[misc]
+        for scheme, method in (("fos", "paper"), ("cg", "neighbourhood"), ("cg", "paper"))
+    },
 }
 
 

@@ -18,9 +18,8 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.common import presence
 from lb_mpi.mpi.common.collective import duplicate
-from lb_mpi.mpi.pool.crew import Crew
-from lb_mpi.mpi.pool.script import WORKER, open_script, run_script
-from lb_mpi.mpi.pool.served import run_alone
+from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
+from lb_mpi.mpi.pool.session import Session
 from tests.misbehaviour import RAISES, NotForPickling
 
 COMM = MPI.COMM_WORLD
@@ -371,7 +370,7 @@ def test_an_error_while_a_map_is_told_reaches_all(monkeypatch: pytest.MonkeyPatc
             if pool is not None:
                 with monkeypatch.context() as patch:
                     if RANK == 0:
-                        patch.setattr(pool._crew.host.shelf, "spread", break_down)
+                        patch.setattr(pool._session.broadcast, "spread", break_down)
                     pool.map(abs, np.ones((50, 5000)))
 
     with pytest.raises(lb_mpi.Error if RANK else MemoryError, match="no room"):
@@ -410,7 +409,7 @@ def test_pools_that_fail_on_all_ranks_are_freed() -> None:
                     call(pool, how)
         except (lb_mpi.TaskError, ValueError, SystemExit):
             assert pool is not None
-            assert pool._crew.comm == MPI.COMM_NULL
+            assert pool._session.presence.comm == MPI.COMM_NULL
         else:
             assert pool is None
     assert len(presence._kept) == n_abandoned
@@ -457,13 +456,13 @@ def test_between_hosts(n_hosts: int) -> None:
             ranks = pool.map(spin, [0.5e-3] * 100)
             assert ranks is not None
             assert len(ranks) == 100
-            assert pool.map(square, np.arange(20_000.0)) == [k * k for k in np.arange(20_000.0)]  # over the shelf
+            assert pool.map(square, np.arange(20_000.0)) == [k * k for k in np.arange(20_000.0)]  # by broadcast
         with pytest.raises(lb_mpi.TaskError, match="task 70 "):
             pool.map(functools.partial(leave_at, 70), 100)
         assert pool.map(square, 100) == [k * k for k in range(100)]
         pool.close()
 
-    run_alone(Crew(duplicate(COMM), 0, host=host), run)
+    run_alone(Session(duplicate(COMM), 0, alone=True, host=host), run)
     host.Free()
 
 

@@ -18,11 +18,10 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi import signs
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import collective, presence
 from lb_mpi.mpi.common.presence import MOST, Tag
-from lb_mpi.mpi.rows.diffuse import Diffuser, diffuse
-from lb_mpi.mpi.rows.process_graph import NeighbourExchange
 from tests.pile import Pile
 
 COMM = MPI.COMM_WORLD
@@ -84,18 +83,6 @@ def plan(comm: MPI.Intracomm, _folder: Path) -> Iterator[Any]:
 
 
 @contextmanager
-def neighbours(comm: MPI.Intracomm, _folder: Path, method: str = "neighbourhood") -> Iterator[NeighbourExchange]:
-    with NeighbourExchange(comm, f"complete:{SIZE}", method=method) as opened:
-        yield opened
-
-
-@contextmanager
-def diffuser(comm: MPI.Intracomm, _folder: Path) -> Iterator[Diffuser]:
-    with Diffuser(comm, f"complete:{SIZE}") as opened:
-        yield opened
-
-
-@contextmanager
 def asking(comm: MPI.Intracomm, _folder: Path) -> Iterator[Any]:
     with lb_mpi.asked_to_stop(comm) as asked:
         yield asked
@@ -152,18 +139,6 @@ DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManag
     ),
     "save": ("lb_mpi.save", alone(lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[RANK], rows=ROWS[:1]))),
     "load": ("lb_mpi.load", alone(lambda comm, folder: lb_mpi.load(comm, folder))),
-    "diffuse": ("lb_mpi.diffuse", alone(lambda comm, _: diffuse(comm, f"complete:{SIZE}", RANK + 1.0, 1.0))),
-    "Diffuser()": ("Diffuser", alone(lambda comm, _: Diffuser(comm, f"complete:{SIZE}").close())),
-    "Diffuser.diffuse": ("lb_mpi.diffuse", within(diffuser, lambda one: one.diffuse(RANK + 1.0, 1.0))),
-    "NeighbourExchange()": (
-        "NeighbourExchange",
-        alone(lambda comm, _: NeighbourExchange(comm, f"complete:{SIZE}").close()),
-    ),
-    "NeighbourExchange.exchange": ("NeighbourExchange", within(neighbours, lambda one: one.exchange(1.0))),
-    "NeighbourExchange.exchange, paper": (
-        "NeighbourExchange",
-        within(lambda comm, folder: neighbours(comm, folder, "paper"), lambda one: one.exchange(1.0)),
-    ),
     "asked_to_stop": ("lb_mpi.asked_to_stop", alone(leave)),
     "asked": ("lb_mpi.asked_to_stop", within(asking, ask)),
 }
@@ -176,10 +151,12 @@ DOORS: dict[str, tuple[str, Callable[[MPI.Intracomm, Path], AbstractContextManag
 def warned(on_warning: Callable[[], None]) -> Iterator[list[str]]:
     """Collect the warnings of lb_mpi on this rank; outside of this block there are none."""
     lines: list[str] = []
+    phases: list[str] = []  # what launch/run sees then
 
     def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
         assert kind is RuntimeWarning
         lines.append(text)
+        phases.append(signs.read(bytes(signs._page.bytes)).phase)
         on_warning()
 
     COMM.Barrier()
@@ -187,6 +164,7 @@ def warned(on_warning: Callable[[], None]) -> Iterator[list[str]]:
         patch.setattr(warnings, "warn", warn)
         patch.setenv("LB_MPI_HANG_S", "0.2")
         yield lines
+    assert all(phase and f" s in {phase}: " in text for phase, text in zip(phases, lines, strict=True)), (phases, lines)
 
 
 def tell() -> None:

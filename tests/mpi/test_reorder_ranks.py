@@ -9,7 +9,8 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
-from lb_mpi.mpi.rows.diffuse import diffuse
+from lb_mpi.mpi.common.presence import duplicate, presence_of
+from lb_mpi.mpi.rows.diffuse import Diffuser
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -46,10 +47,11 @@ def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
     placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS.tolist())
     layout = SPEEDS[lb_mpi.arrange(graph, SPEEDS).positions]
     loads = layout * np.random.default_rng(1).uniform(5, 15, SIZE)
-    mine = float(SPEEDS[RANK])
-    assert mine == layout[placed.rank]
-    found = diffuse(placed, graph, float(loads[placed.rank]), mine, scheme="fos", tau="uniform", tolerance=1e-6)
-    assert found.steps == balance(graph, loads, layout, scheme="fos", tau="uniform", tolerance=1e-6).steps
+    assert SPEEDS[RANK] == layout[placed.rank]
+    diffuser = Diffuser(own := duplicate(placed), graph, "fos", "uniform", 1e-6)
+    steps = len(diffuser.diffuse(loads, layout).imbalance) - 1
+    presence_of(own).close(diffuser.close)
+    assert steps == balance(graph, loads, layout, scheme="fos", tau="uniform", tolerance=1e-6).steps
     placed.Free()
 
 

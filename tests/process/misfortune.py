@@ -6,6 +6,7 @@ It counts its starts in a file, says that it has saved, waits until the others k
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi import signs
+from lb_mpi.launching.host import MOVED_BYTES
+
+SLOW_S = 6.0  # longer than ranks may hang
 
 
 def save(folder: Path) -> int:
@@ -49,6 +53,42 @@ def wait_together(comm: MPI.Intracomm, folder: Path) -> None:
         sys.exit(signs.SAVED)
 
 
+def be_outside(what: str, comm: MPI.Intracomm) -> None:
+    """Outside of lb_mpi: wait for what never comes, or be slow."""
+    if what == "wait-outside":
+        threading.Event().wait()
+    if what == "receive-outside":
+        comm.recv(source=0, tag=7)
+    end = time.monotonic() + SLOW_S
+    if what == "sleep-outside":
+        time.sleep(SLOW_S)
+    if what == "compute-outside":
+        while time.monotonic() < end:
+            sum(range(1000))
+    if what == "read-outside":
+        read_end, write_end = os.pipe()
+
+        def write() -> None:
+            while time.monotonic() < end:
+                time.sleep(0.25)
+                os.write(write_end, bytes(MOVED_BYTES))
+            os.close(write_end)
+
+        threading.Thread(target=write).start()
+        while os.read(read_end, MOVED_BYTES):
+            pass
+
+
+def come_to(door: str, comm: MPI.Intracomm, folder: Path) -> None:
+    """Wait in a call of lb_mpi to which not all ranks come."""
+    if door == "load":
+        lb_mpi.load(comm, folder)
+    elif door == "save":
+        lb_mpi.save(comm, folder, 1, rows=np.ones(4))
+    else:
+        lb_mpi.Pool(comm)
+
+
 def main(what: str, folder: Path) -> None:
     """Kill (rank 0, or the last), fail, hang, leave, stop, or wait for a signal or a file; at the first start only."""
     comm = MPI.COMM_WORLD
@@ -74,6 +114,10 @@ def main(what: str, folder: Path) -> None:
         if last:
             return
         balancer.map_rows(np.sqrt, np.ones(8))
+    if number == 1 and what.startswith("interrupted"):
+        if last:
+            raise KeyboardInterrupt  # before its first call of lb_mpi; at its end, MPI_Finalize waits for the others
+        come_to(what.partition("-")[2], comm, folder / "saves")
     if what == "linger" and comm.rank == 0:
         (folder / "ready").touch()
         while not (folder / "go").exists():
@@ -95,10 +139,8 @@ def main(what: str, folder: Path) -> None:
 
     with lb_mpi.Pool(comm) as pool:
         comm.Barrier()
-        if number == 1 and what == "sleep-outside" and last:
-            time.sleep(1000)
-        if number == 1 and what == "receive-outside" and last:
-            comm.recv(source=0, tag=7)
+        if number == 1 and last:
+            be_outside(what, comm)
         done = pool.map(task, 4 * comm.size, chunksize=1)
     if comm.rank == 0:
         print(f"start {number}, {comm.size} ranks: {sum(done)}", flush=True)

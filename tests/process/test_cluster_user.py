@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,16 @@ def test_one_cluster_of_a_name_and_nothing_left_of_one_that_fails() -> None:
     assert "no cluster" in said[1]
     assert "there is a cluster" in said[2]
     assert "no cluster" in said[3]
+
+
+@needs_user_namespaces
+@needs_mpiexec
+def test_shared_memory_of_other_jobs_is_not_there() -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="mpich_shm_test") as other:  # no process can be seen to use it
+        done = as_a_user('"$@" up --hosts 1 && "$@" run -- ls /dev/shm; "$@" down')
+        assert Path(other.name).exists()
+    assert "h1" in done.stdout, done.stderr
+    assert Path(other.name).name not in done.stdout
 
 
 @needs_user_namespaces

@@ -13,7 +13,7 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.launching import commands, limit, rank
-from lb_mpi.launching.heard import End, State, printable, read, told
+from lb_mpi.launching.heard import End, RankState, printable, read, told
 from tests.process.started import started
 
 pytestmark = pytest.mark.one_mpi
@@ -99,7 +99,7 @@ def test_a_rank_is_believed(host: Host) -> None:
     with host.told(begun("3"), saves=1) as pid:
         assert pid
         (line,) = host.answers()
-        assert read(State, line.removeprefix("lb_mpi state ")).rank == "3"
+        assert read(RankState, line.removeprefix("lb_mpi state ")).rank == "3"
     env = {**host.env, "PMI_RANK": "4"}
     done = subprocess.run([*commands.argv(sys.executable, "rank"), sys.executable, "-c", "raise SystemExit(7)"], env=env)
     assert done.returncode == 7
@@ -146,7 +146,7 @@ def test_a_name_that_another_process_could_foresee_is_not_used() -> None:
 def test_what_is_printed_can_do_nothing_to_a_terminal() -> None:
     assert printable("\x1b[2Jrank\r\n\x00\u202e é") == "\\x1b[2Jrank\\r\\n\\x00\\u202e é"
     assert "\x1b" not in str(read(End, told(End("0", "\x1b[2J", 1))))
-    assert "\n" not in str(read(State, told(State("0", "here", 5.0, phase="x\nrun: y"))))
+    assert "\n" not in str(read(RankState, told(RankState("0", "here", 5.0, phase="x\nrun: y"))))
 
 
 def test_a_page_is_no_file_of_somebodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

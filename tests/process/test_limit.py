@@ -92,10 +92,34 @@ def test_segments_in_use_stay_and_others_go(segment: Path) -> None:
     assert not segment.exists()
 
 
+def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment: Path) -> None:
+    inside = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*inside, "true"], capture_output=True).returncode:
+        pytest.skip("no user namespaces here")
+    with segment.open():
+        remove = "from lb_mpi.launching import limit; limit.remove_orphans()"
+        subprocess.run([*inside, sys.executable, "-c", remove], cwd=ROOT, check=True)
+        assert segment.exists()
+
+
 def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None:
     maps = f"import mmap, os; f = open({str(segment)!r}, 'r+b'); m = mmap.mmap(f.fileno(), 0); os.kill(os.getpid(), 9)"
     assert limit.run([sys.executable, "-c", maps], 60.0, env=os.environ) == -signal.SIGKILL
     assert not segment.exists()
+
+
+def test_a_scratch_folder_goes_even_when_its_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with limit.scratch() as folder:
+        Path(folder, "file").touch()
+        limit.remove_scratch()
+        assert Path(folder, "file").exists()
+    assert list(tmp_path.iterdir()) == []
+    killed = "import os\nfrom lb_mpi.launching import limit\nwith limit.scratch() as folder: os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", killed], cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert len(list(tmp_path.iterdir())) == 1
+    limit.remove_scratch()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["run --hosts x", "cluster status", "throttle --speed 0.5 sleep 60", "test", "demo"])

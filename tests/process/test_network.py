@@ -9,7 +9,7 @@ import pytest
 
 from lb_mpi.launching import limit
 from lb_mpi.launching.host import connect
-from lb_mpi.launching.watch import MOST_BYTES, MOST_UNKNOWN, Network
+from lb_mpi.launching.watch import MOST_BYTES, MOST_UNKNOWN, AnswerPort
 from tests.process.lab import until
 from tests.process.started import started
 
@@ -17,20 +17,20 @@ pytestmark = pytest.mark.one_mpi
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
-    one = Network()
+def network() -> Iterator[AnswerPort]:
+    one = AnswerPort()
     yield one
     one.close()
 
 
-def invited(network: Network, name: str) -> tuple[int, str]:
+def invited(network: AnswerPort, name: str) -> tuple[int, str]:
     """The port and the token that a host is given."""
     what, host, port, token = network.invite(name).split()
     assert (what, host) == ("network", socket.gethostname())
     return int(port), token
 
 
-def test_a_host_with_its_token_is_listened_to(network: Network) -> None:
+def test_a_host_with_its_token_is_listened_to(network: AnswerPort) -> None:
     network.listen()
     port, token = invited(network, "far")
     line = connect("127.0.0.1", port, token, 5.0)
@@ -46,7 +46,7 @@ def test_a_host_with_its_token_is_listened_to(network: Network) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"\n", b"\xff\n", b"x" * (MOST_BYTES + 1), b"0" * 32 + b"\n3\n"])
-def test_who_has_no_token_is_not_listened_to(network: Network, junk: bytes) -> None:
+def test_who_has_no_token_is_not_listened_to(network: AnswerPort, junk: bytes) -> None:
     port, _ = invited(network, "far")
     with socket.create_connection(("127.0.0.1", port), 5.0) as stranger:
         stranger.sendall(junk)
@@ -65,7 +65,7 @@ def test_who_has_no_token_is_not_listened_to(network: Network, junk: bytes) -> N
     assert network.answered == {}
 
 
-def test_a_token_is_good_for_one_connection(network: Network) -> None:
+def test_a_token_is_good_for_one_connection(network: AnswerPort) -> None:
     port, token = invited(network, "far")
     lines = [connect("127.0.0.1", port, token, 5.0) for _ in range(2)]
     until(lambda: network.listen() or "far" in network.answered)
@@ -76,7 +76,7 @@ def test_a_token_is_good_for_one_connection(network: Network) -> None:
         line.close()
 
 
-def test_strangers_who_say_nothing_do_not_keep_a_host_out(network: Network) -> None:
+def test_strangers_who_say_nothing_do_not_keep_a_host_out(network: AnswerPort) -> None:
     port, token = invited(network, "far")
     strangers = []
     for _ in range(2 * MOST_UNKNOWN):

@@ -35,9 +35,11 @@ def test_a_launcher_reads_what_a_program_says(page: int) -> None:
         for _ in range(3):
             signs.turn()
         assert seen(page) == (3, 0, 0, os.getpid(), 0, "search", 0, False, 0.0)
-        with signs.phase("x" * 100):
-            assert seen(page).phase == "x" * 64
+        with signs.phase("inside"):
+            assert seen(page).phase == "search"
         assert seen(page).phase == "search"
+    with signs.phase("x" * 100):
+        assert seen(page).phase == "x" * 64
     signs.saved(7)
     signs.saved(8)
     signs.saves_at_signal(True)
@@ -68,6 +70,7 @@ def test_what_a_program_has_slept_adds_up(page: int) -> None:
         ("os._exit(0)", False),
         ("signs.end(); os._exit(0)", True),  # MPI.Finalize
         ("if os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)", False),
+        ("if os.fork() == 0: signs.attend(); sys.exit(0)\nos.wait(); os._exit(0)", False),
     ],
 )
 def test_whether_a_program_came_to_its_end(page: int, last: str, regular: bool) -> None:
@@ -75,6 +78,35 @@ def test_whether_a_program_came_to_its_end(page: int, last: str, regular: bool) 
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as process:
         assert process.wait() == 0
     assert (seen(page).mpi_pid, seen(page).at_end) == (process.pid, regular)
+
+
+def test_a_program_that_never_comes_to_lb_mpi_says_only_that_it_ends(page: int) -> None:
+    program = "from lb_mpi import signs\nsigns.attend()\nprint(flush=True)\ninput()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, **pipes) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert (seen(page).at_end, seen(page).stack_pid, seen(page).spoke) == (False, process.pid, False)
+        process.communicate(b"\n")
+    assert (seen(page).at_end, seen(page).spoke) == (True, False)
+
+
+def test_two_copies_of_the_module_say_the_same_and_give_the_stack(page: int) -> None:
+    program = """
+import importlib.util, signal, sys
+spec = importlib.util.spec_from_file_location("copy", "lb_mpi/signs.py")
+copy = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(copy)
+copy.attend()
+signal.raise_signal(copy.STACK_SIGNAL)
+from lb_mpi import signs
+signs.begin()
+signal.raise_signal(signs.STACK_SIGNAL)
+"""
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
+    text = os.pread(page, 9999, signs.BYTES).decode()
+    assert text.count("in <module>") == 2
+    assert seen(page).at_end
 
 
 @pytest.mark.parametrize("path", ["", "/nosuch/file", os.devnull])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lb_mpi.launching import hangs, limit, start
-from lb_mpi.launching.heard import State
+from lb_mpi.launching.heard import RankState
 from tests.process.lab import ROOT, script
 from tests.protocol.test_protocol import changed_module
 from tools.environment import here
@@ -38,11 +38,11 @@ LIVES = [
 LIVES += [(0, 0, 1), (0, 2, 3), (0, 0, 6), (6, 6, 7), (0, 9, 10)]
 
 
-def state(rank: int, life: tuple[int, int, int], look: int) -> State:
+def state(rank: int, life: tuple[int, int, int], look: int) -> RankState:
     came, computes, speaks = life
     spoke = look >= speaks
     idle_s = 0.0 if spoke else STEP_S * max(0, look - max(came, computes))
-    return State(str(rank), HOSTS[rank], spoke=spoke, idle_s=idle_s)
+    return RankState(str(rank), HOSTS[rank], spoke=spoke, idle_s=idle_s)
 
 
 def check_course(module: Any, lives: tuple[tuple[int, int, int], ...], hang_s: float, before_s: float | None) -> str:
@@ -91,14 +91,14 @@ def test_all_small_courses_keep_the_law() -> None:
 
 def test_ranks_without_known_numbers_may_do_what_they_like() -> None:
     one = hangs.Start(HOSTS, LIMIT_S, 1.0)
-    assert one.stuck(500.0, [State("?", "a", idle_s=400.0)]) == []
-    assert one.stuck(900.0, [State("?", "a", idle_s=800.0)]) == []
-    assert one.stuck(990.0, [State("7", "a"), State("0", "a", idle_s=800.0)]) == []
+    assert one.stuck(500.0, [RankState("?", "a", idle_s=400.0)]) == []
+    assert one.stuck(900.0, [RankState("?", "a", idle_s=800.0)]) == []
+    assert one.stuck(990.0, [RankState("7", "a"), RankState("0", "a", idle_s=800.0)]) == []
 
 
 def test_how_it_is_said() -> None:
     one = hangs.Start(HOSTS, LIMIT_S, 1.0)
-    (missing,) = one.stuck(41.0, [State("0", "a")]) or one.stuck(90.0, [State("0", "a")])
+    (missing,) = one.stuck(41.0, [RankState("0", "a")]) or one.stuck(90.0, [RankState("0", "a")])
     assert str(missing) == (
         "rank 1 on host b hangs: neither computing nor answering for 49 s, in its start, before its program"
     )
@@ -129,7 +129,7 @@ MUTANTS = [
     ("if rank not in came]", "if rank in came]"),
     ("if len(came) < len(numbers):", "if not came:"),
     ("if len(came) < len(numbers):", "if False:"),
-    ("State(*one, missing_s", "State(*one[::-1], missing_s"),
+    ("RankState(*one, missing_s", "RankState(*one[::-1], missing_s"),
     # what is remembered
     ("if self._word_s is None and any(", "if any("),
     ("self._before_s if self._word_s is None else self._word_s", "self._word_s"),

@@ -10,8 +10,8 @@ import numpy as np
 
 from lb_mpi.pooling.account import Collector
 from lb_mpi.pooling.intervals import EPOCHS, Interval, meets, unpack
-from lb_mpi.pooling.simulate import Results, World
-from lb_mpi.pooling.worker import Begin, End, Kind, Message, Send, Swap, Worker
+from lb_mpi.pooling.simulate import ResultBatch, SimulatedPool
+from lb_mpi.pooling.worker import BeginMap, EndMap, Send, StealKind, StealMessage, Swap, Worker
 from tests.protocol.explore import Exploration, State, clone, put
 
 ACCOUNT = -1  # who begins and ends maps, and counts results: no rank, so that nothing is taken for granted of the root
@@ -33,10 +33,10 @@ def check_law(
     pieces = [(piece.lo, piece.hi) for piece in owned if piece is not None and piece.epoch == epoch]
     asks: Counter[tuple[int, int]] = Counter()  # (thief, rank asked): ASK, or its answer
     for source, destination, mail in messages:
-        if isinstance(mail, Begin | Message) and mail.epoch == number:
+        if isinstance(mail, BeginMap | StealMessage) and mail.epoch == number:
             pieces += [(mail.lo, mail.hi)]
-            if isinstance(mail, Message):
-                asks[(source, destination) if mail.kind == Kind.ASK else (destination, source)] += 1
+            if isinstance(mail, StealMessage):
+                asks[(source, destination) if mail.kind == StealKind.ASK else (destination, source)] += 1
     for worker in workers:
         old = worker.chunk is not None and worker.epoch >= 0 and worker.chunk.epoch != worker.epoch % EPOCHS
         assert not old, f"rank {worker.rank} runs {worker.chunk} in map {worker.epoch}"
@@ -44,7 +44,7 @@ def check_law(
         assert not ours or worker.epoch in (number, -1), f"rank {worker.rank} runs {worker.chunk} in map {worker.epoch}"
         if worker.epoch == number:
             pieces += [(piece.lo, piece.hi) for piece in (worker._rest, *worker._given) if piece is not None]
-            asks.update((ask.thief, worker.rank) for ask in worker._asks)
+            asks.update((thief, worker.rank) for thief, _ in worker._asks)
     assert all(lo == hi or 0 <= lo < hi <= len(places) for lo, hi in pieces), f"tasks of another map: {pieces}"
     for lo, hi in pieces:
         places[lo:hi] += 1
@@ -65,21 +65,21 @@ def check_swap(rank: int, swap: Swap, worker: Worker, sends: Iterable[Send]) -> 
     assert new.epoch == old.epoch == worker.epoch % EPOCHS, f"rank {rank} takes of another map: {old}"
     front, back = Interval(old.epoch, old.lo, new.lo), Interval(old.epoch, new.hi, old.hi)
     assert (front.n == 0) != (back.n == 0), f"{old} became {new}"
-    given = any(mail.kind == Kind.GIVE and (mail.lo, mail.hi) == (back.lo, back.hi) for _, mail in sends)
+    given = any(mail.kind == StealKind.GIVE and (mail.lo, mail.hi) == (back.lo, back.hi) for _, mail in sends)
     chunk = worker.chunk
     assert given or (chunk is not None and chunk.lo == (front if front.n else back).lo), "taken, and not begun"
 
 
-def check_world(world: World, number: int) -> None:
+def check_pool(pool: SimulatedPool, number: int) -> None:
     """Hold the law against a simulation."""
-    under_way = [each for each in world.under_way.values() if not isinstance(each[2], Results)]
-    results = [mail for _, _, mail in world.under_way.values() if isinstance(mail, Results)]
-    done = [part for mail in results for part in mail.parts] + [part for one in world.members for part in one.results]
-    workers = [member.worker for member in world.members]
-    check_law(number, workers, world.words, under_way, done, world.collector, complete=not world.raised)
+    under_way = [each for each in pool.under_way.values() if not isinstance(each[2], ResultBatch)]
+    results = [mail for _, _, mail in pool.under_way.values() if isinstance(mail, ResultBatch)]
+    done = [part for mail in results for part in mail.parts] + [part for one in pool.members for part in one.results]
+    workers = [member.worker for member in pool.members]
+    check_law(number, workers, pool.words, under_way, done, pool.collector, complete=not pool.raised)
 
 
-class CheckedWorld(World):
+class CheckedPool(SimulatedPool):
     """A simulation in which each swap is checked, and that no word comes back within its map."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -87,7 +87,7 @@ class CheckedWorld(World):
         self._seen: set[tuple[int, int]] = set()
 
     def open(self, *arguments: Any) -> None:
-        """See `World`."""
+        """See `SimulatedPool`."""
         self._seen.clear()
         super().open(*arguments)
 
@@ -192,8 +192,8 @@ class Maps(Exploration):
         tasks = self.small.maps[len(self.small.maps) - left] if left else [0] * self.size
         lo = 0
         for rank in range(self.size):
-            ended = [(rank, End())] if around.number >= self.small.first else []
-            begun = [(rank, Begin(number, lo, lo + tasks[rank], self.small.chunksize))] if left else []
+            ended = [(rank, EndMap())] if around.number >= self.small.first else []
+            begun = [(rank, BeginMap(number, lo, lo + tasks[rank], self.small.chunksize))] if left else []
             state = self.post(state, ACCOUNT, [*ended, *begun])
             lo += tasks[rank]
         around = around._replace(number=number, collector=self._collector(number % EPOCHS, lo), maps_left=left)
@@ -204,10 +204,10 @@ class Maps(Exploration):
         """False in the middle of a swap or a chunk; and while a map can't begin, since a rank is in the one before."""
         if rank != ACCOUNT and state.actors[rank].job is not None and not state.rest.due[rank]:
             return False
-        if not isinstance(mail, Begin) or not meets(mail.epoch):
+        if not isinstance(mail, BeginMap) or not meets(mail.epoch):
             return True
         wires = [wire for (source, _), wire in state.wires.items() if source == ACCOUNT]
-        return not any(isinstance(one, Begin) and one.epoch == mail.epoch for wire in wires for one in wire[1:])
+        return not any(isinstance(one, BeginMap) and one.epoch == mail.epoch for wire in wires for one in wire[1:])
 
     def turns(self, state: State, rank: int, arrived: list[tuple[int, Any]]) -> Iterator[State]:
         """A turn, in which the rank asks nobody, or one of the others."""

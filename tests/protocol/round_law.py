@@ -10,10 +10,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.round import ROOT, Computed, Job, Kind, Message, Round, count, numbers
+from lb_mpi.balancing.round import ROOT, Computed, Job, Round, RoundKind, RoundMessage, count, numbers
 from tests.protocol.explore import Exploration, State
 
-UnderWay = Iterable[tuple[int, int, Message]]  # source, destination, message
+UnderWay = Iterable[tuple[int, int, RoundMessage]]  # source, destination, message
 
 
 def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWay) -> None:
@@ -37,16 +37,17 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
             put(rank, timed.rows)
             assert timed.by == rank or count(timed.rows), "a loan without rows was answered"
     for source, destination, message in messages:
-        if message.kind in (Kind.LEARNED, Kind.OVER):
+        if message.kind in (RoundKind.LEARNED, RoundKind.OVER):
             continue
-        late = rounds[destination].over and message.kind is not Kind.DRY
+        late = rounds[destination].over and message.kind is not RoundKind.DRY
         assert not late, f"{message} for rank {destination}, which is at the end of its round"
-        if message.kind in (Kind.PLANNED, Kind.HELP) and message.rows is not None and count(message.rows):
+        if message.kind in (RoundKind.PLANNED, RoundKind.HELP) and message.rows is not None and count(message.rows):
             put(source, message.rows)
             heard = destination in rounds[source].dry
-            assert message.kind is Kind.PLANNED or heard, f"help for rank {destination}, which has not said that it is dry"
+            planned = message.kind is RoundKind.PLANNED
+            assert planned or heard, f"help for rank {destination}, which has not said that it is dry"
             loans[source, destination] = loans.get((source, destination), 0) + 1
-        if message.kind in (Kind.DONE, Kind.FAILED):
+        if message.kind in (RoundKind.DONE, RoundKind.FAILED):
             loan = rounds[destination].away.get(source)
             assert loan is not None, f"{message} for rank {destination}, which has lent rank {source} nothing"
             put(destination, loan.rows)
@@ -58,7 +59,7 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
     if not any(round.failed for round in rounds):
         assert len(places) == sum(n_rows), f"{sum(n_rows) - len(places)} rows are lost"
     for rank, round in enumerate(rounds):
-        said = Counter(to for source, to, message in messages if source == rank and message.kind is Kind.DRY)
+        said = Counter(to for source, to, message in messages if source == rank and message.kind is RoundKind.DRY)
         said.update(other for other, theirs in enumerate(rounds) if rank in theirs.dry)
         assert not said or max(said.values()) == 1, f"rank {rank} has said twice that it is dry: {said}"
         told = {other for other in range(len(rounds)) if round.telling.told(other)}
@@ -119,7 +120,7 @@ class Rounds(Exploration):
             tuple(sorted((_rows(t.rows), t.by, t.helped) for t in r.learned.timed)), r.learned.home_size,
         )  # fmt: skip
 
-    def key_of_message(self, message: Message) -> Hashable:
+    def key_of_message(self, message: RoundMessage) -> Hashable:
         return message.kind, _rows(message.rows)
 
     def law(self, state: State) -> None:
@@ -127,13 +128,13 @@ class Rounds(Exploration):
         if self.is_end(state):
             check_end(state.actors, self.n_rows)
 
-    def hears(self, state: State, rank: int, message: Message) -> bool:
+    def hears(self, state: State, rank: int, message: RoundMessage) -> bool:
         return not all(round.told for round in state.actors)  # what comes later means nothing, see check_law
 
-    def post(self, state: State, source: int, sends: Iterable[tuple[int, Message]]) -> State:
-        return super().post(state, source, [send for send in sends if send[1].kind is not Kind.LEARNED])
+    def post(self, state: State, source: int, sends: Iterable[tuple[int, RoundMessage]]) -> State:
+        return super().post(state, source, [send for send in sends if send[1].kind is not RoundKind.LEARNED])
 
-    def turns(self, state: State, rank: int, arrived: list[tuple[int, Message]]) -> Iterable[State]:
+    def turns(self, state: State, rank: int, arrived: list[tuple[int, RoundMessage]]) -> Iterable[State]:
         """A turn now, or after a long time."""
         late = not arrived and state.actors[rank].telling.at == math.inf
         return [
@@ -153,7 +154,7 @@ class Rounds(Exploration):
         if all(round.told for round in state.actors):
             for rank, round in enumerate(state.actors):
                 if not round.over:
-                    yield from super().turns(state, rank, [(ROOT, Message(Kind.OVER))])
+                    yield from super().turns(state, rank, [(ROOT, RoundMessage(RoundKind.OVER))])
 
 
 def _rows(rows: object) -> tuple[int, ...]:

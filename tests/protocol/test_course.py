@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing.course import Course
-from lb_mpi.balancing.judge import REPORT, Judge, Problem, Records, Report, Verdict, verdict_of
+from lb_mpi.balancing.judge import REPORT, Judge, RankReport, Records, RoundProblem, Verdict, verdict_of
 from lb_mpi.balancing.migrate import plan
 from lb_mpi.balancing.round import KEPT_S, Timed, count, kept, numbers
 from lb_mpi.balancing.simulate import Cluster, row_costs, simulate
-from lb_mpi.balancing.trigger import Decision, Reason, Trigger
+from lb_mpi.balancing.trigger import BalanceReason, Decision, Trigger
 from lb_mpi.graph import mesh, most_square_mesh, parse
 from lb_mpi.virtual import Network
 
@@ -130,39 +130,40 @@ def test_a_round_of_a_course_has_every_row_once() -> None:
                 assert min(map(count, blocks)) == count(blocks[-1]) == 2
 
 
-def reports(*rows: Report) -> Records:
+def reports(*rows: RankReport) -> Records:
     return np.array([row.fields() for row in rows], dtype=REPORT)
 
 
 def test_lending_that_does_not_pay_is_given_up() -> None:
     judge = Judge(2, Trigger())
-    plain = reports(*(Report(False, 1, 0, 1.0, busy, 1.0, 0.0, 0, 0) for busy in (1.0, 0.5)))
-    assert judge.hear(plain).decision.reason is not Reason.HOME
+    plain = reports(*(RankReport(False, 1, 0, 1.0, busy, 1.0, 0.0, 0, 0) for busy in (1.0, 0.5)))
+    assert judge.hear(plain).decision.reason is not BalanceReason.HOME
     judge.changed(lending=True)
-    dear = reports(*(Report(False, 1, 0, 1.0, 0.75, 1.0, 2.0, 0, 0) for _ in range(2)))
+    dear = reports(*(RankReport(False, 1, 0, 1.0, 0.75, 1.0, 2.0, 0, 0) for _ in range(2)))
     judge.hear(dear)
-    assert judge.hear(dear).decision.reason is Reason.HOME
+    assert judge.hear(dear).decision.reason is BalanceReason.HOME
 
 
 def test_failed_ranks_and_rows_that_differ() -> None:
     answers = ((False, 5), (True, 5), (False, 6))
-    good, failed, other = (Report(bad, mark, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0) for bad, mark in answers)
-    for others, problem in ((good, Problem.NONE), (failed, Problem.FAILED), (other, Problem.DIFFER)):
+    good, failed, other = (RankReport(bad, mark, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0) for bad, mark in answers)
+    for others, problem in ((good, RoundProblem.NONE), (failed, RoundProblem.FAILED), (other, RoundProblem.DIFFER)):
         assert Judge(2, Trigger()).hear(reports(good, others)).problem is problem
 
 
 def test_rounding_below_zero_is_no_work() -> None:
     judge = Judge(2, Trigger())
     for _ in range(3):
-        verdict = judge.hear(reports(*(Report(False, 1, 0, 1.0, 1.0, 1e-3, 0.0, 0, 0, helped=h) for h in (0.0, -1.1e-3))))
-    assert verdict.problem is Problem.NONE
+        both = (RankReport(False, 1, 0, 1.0, 1.0, 1e-3, 0.0, 0, 0, helped=h) for h in (0.0, -1.1e-3))
+        verdict = judge.hear(reports(*both))
+    assert verdict.problem is RoundProblem.NONE
     assert verdict.speeds.min() > 0.0
 
 
 def test_a_verdict_travels_as_it_is() -> None:
-    verdict = Verdict(
-        Problem.NONE, Decision(Reason.GAIN, 0.25), math.nan, 0.5, 10**12, 3, True, np.arange(3.0), np.ones(3), np.zeros(3)
-    )
+    vectors = np.arange(3.0), np.ones(3), np.zeros(3)
+    gain = Decision(BalanceReason.GAIN, 0.25)
+    verdict = Verdict(RoundProblem.NONE, gain, math.nan, 0.5, 10**12, 3, True, *vectors)
     read = verdict_of(verdict.record())
     assert repr(read) == repr(verdict)
     assert read.decision.act

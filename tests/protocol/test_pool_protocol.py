@@ -14,11 +14,11 @@ import pytest
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling import account, deal, intervals, worker
 from lb_mpi.pooling.intervals import Interval
-from lb_mpi.pooling.simulate import Costs, Pool, World
-from lb_mpi.pooling.worker import Begin, End, Kind, Message, Swap, Worker
+from lb_mpi.pooling.simulate import Costs, SimulatedPool
+from lb_mpi.pooling.worker import BeginMap, EndMap, StealKind, StealMessage, Swap, Worker
 from lb_mpi.virtual import Network
 from tests.protocol import pool_law
-from tests.protocol.pool_law import CheckedWorld, Maps, Small, check_world
+from tests.protocol.pool_law import CheckedPool, Maps, Small, check_pool
 from tests.protocol.pool_mutants import MUTANTS
 
 PAIR, THREE, APART, PAIR_AND_ONE = [[0, 1]], [[0, 1, 2]], [[0], [1]], [[0], [1, 2]]
@@ -67,7 +67,7 @@ def play(
     *,
     sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9),
     worker_class: type[Worker] = Worker,
-    world_class: type[World] = CheckedWorld,
+    pool_class: type[SimulatedPool] = CheckedPool,
 ) -> int:
     """Some maps under the law: random hosts, speeds, costs, errors, delays log-uniform over three decades; the steals."""
     rng = random.Random(seed)
@@ -75,10 +75,10 @@ def play(
     ends = sorted({*rng.sample(range(1, size), rng.randint(0, min(7, size - 1))), size})
     hosts = np.diff([0, *ends]).tolist()
     expenses = Costs(swap_s=rng.choice([0.0, 1e-6, 1e-4]), look_s=1e-5, batch_s=2e-3)
-    pool = Pool(
+    pool = pool_class(
         hosts, [2.0 ** rng.uniform(-4, 0) for _ in range(size)], speeds_known=rng.random() < 0.3,
         network=Network((1e-6, 1e-3)), expenses=expenses,
-        first_epoch=rng.choice([1, 254]), seed=seed, worker_class=worker_class, world_class=world_class,
+        first_epoch=rng.choice([1, 254]), seed=seed, worker_class=worker_class,
     )  # fmt: skip
     steals = 0
     for _ in range(4):
@@ -87,11 +87,11 @@ def play(
         raising = [rng.randrange(n)] if n and rng.random() < 0.3 else []
         number, steps = pool.epoch, 0
 
-        def check(world: World, number: int = number) -> None:
+        def check(pool: SimulatedPool, number: int = number) -> None:
             nonlocal steps
             steps += 1
-            if steps % size == 0 or world.over:
-                check_world(world, number)
+            if steps % size == 0 or pool.over:
+                check_pool(pool, number)
             assert steps < 300_000, "no end in sight"
 
         run = pool.map(costs, costs_known=rng.random() < 0.3, raising=raising, on_step=check)
@@ -124,13 +124,14 @@ def mutant(module: types.ModuleType, before: str, after: str) -> dict[str, Any]:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = module.__name__
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    for name in ("Kind", "Message", "Swap", "Ask", "Interval", "RankTasks", "Begin", "End"):
+    shared = ("StealKind", "StealMessage", "Swap", "BeginMap", "EndMap")
+    for name in (*shared, "Interval", "RankTasks"):
         if name in vars(changed):
             setattr(changed, name, vars(module)[name])
     if module in (deal, intervals):
         host = types.ModuleType("host")
         exec(compile(inspect.getsource(worker), "host", "exec"), vars(host))
-        vars(host).update({name: vars(worker)[name] for name in ("Kind", "Message", "Swap", "Ask", "Begin", "End")})
+        vars(host).update({name: vars(worker)[name] for name in shared})
         names = ("share", "Pace") if module is deal else ("pack", "unpack", "take_front", "take_back")
         vars(host).update({name: vars(changed)[name] for name in names})
         changed = host
@@ -145,14 +146,14 @@ def begun(worker_class: type[Worker], others: list[list[int]], number: int = 1, 
 
 
 def begin(one: Worker, number: int, lo: int = 0, hi: int = 0) -> None:
-    assert one.turn(0.0, [(0, Begin(number, lo, hi))]) == []
+    assert one.turn(0.0, [(0, BeginMap(number, lo, hi))]) == []
     swap(one)
 
 
 def swap(one: Worker) -> None:
     """Let the worker do the swap that it proposes."""
     assert isinstance(one.job, Swap)
-    one.words = {**dict(one.words), one.job.rank: one.job.new}
+    one.words = {one.job.rank: one.job.new}
     assert one.done(one.job, True) == []
 
 
@@ -160,8 +161,8 @@ def check_gives(worker_class: type[Worker]) -> None:
     """Two hosts give something, one after the other was no longer waited for."""
     one = begun(worker_class, [[1], [2]])
     asked = [*one.turn(0.0, []), *one.turn(1.0, [])]
-    assert sorted(asked) == [(rank, Message(Kind.ASK, 1, speed=1.0)) for rank in (1, 2)]
-    gives = [(1, Message(Kind.GIVE, 1, 3, 4)), (2, Message(Kind.GIVE, 1, 7, 8))]
+    assert sorted(asked) == [(rank, StealMessage(StealKind.ASK, 1, speed=1.0)) for rank in (1, 2)]
+    gives = [(1, StealMessage(StealKind.GIVE, 1, 3, 4)), (2, StealMessage(StealKind.GIVE, 1, 7, 8))]
     for first in (3, 7):
         assert one.turn(1.0, gives) == []
         assert one.job == Interval(1, first, first + 1)
@@ -169,7 +170,7 @@ def check_gives(worker_class: type[Worker]) -> None:
         gives = []
     assert one.turn(2.0, []) == []  # all hosts were asked: a pause
     ((rank, _ask),) = one.turn(3.0, [])
-    assert one.turn(3.0, [(rank, Message(Kind.GIVE, 1, 5, 6)), (0, End())]) == []  # what was given is of an ended map
+    assert one.turn(3.0, [(rank, StealMessage(StealKind.GIVE, 1, 5, 6)), (0, EndMap())]) == []  # a GIVE of an ended map
     begin(one, 2)
     one.turn(4.0, [])
     assert one.job is None
@@ -184,7 +185,7 @@ def check_asking(worker_class: type[Worker]) -> None:
         for _ in range(3):
             ((rank, _ask),) = one.turn(now, answer)
             asked.append(rank)
-            answer = [(rank, Message(Kind.GIVE, 1))]
+            answer = [(rank, StealMessage(StealKind.GIVE, 1))]
         assert sorted(asked) == [1, 2, 3]
         assert one.turn(now, answer) == []
         assert one.job is None
@@ -252,13 +253,13 @@ def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(AssertionError):
         Maps(SMALL[2]).explore()
 
-    class Blind(CheckedWorld):
+    class Blind(CheckedPool):
         def compare_and_swap(self, swap: Swap) -> bool:
             self.words[swap.rank] = swap.new
             return True
 
     with pytest.raises((AssertionError, ProtocolError)):
-        _ = [play(seed, world_class=Blind) for seed in range(20)]
+        _ = [play(seed, pool_class=Blind) for seed in range(20)]
 
 
 def test_what_the_table_rules_out() -> None:
@@ -266,14 +267,14 @@ def test_what_the_table_rules_out() -> None:
     with pytest.raises(ProtocolError, match="is done, the chunk is None"):
         one.done(Interval(1, 0, 1), 1.0)
     with pytest.raises(ProtocolError, match=r"GIVE of 3\.\.4 from rank 2, which was not asked"):
-        one.turn(0.0, [(2, Message(Kind.GIVE, 1, 3, 5))])
+        one.turn(0.0, [(2, StealMessage(StealKind.GIVE, 1, 3, 5))])
     with pytest.raises(ProtocolError, match="from rank 1"):
-        one.turn(0.0, [(1, Message(9, 1))])  # type: ignore[arg-type]
+        one.turn(0.0, [(1, StealMessage(9, 1))])  # type: ignore[arg-type]
     one.turn(0.0, [])
     swap(one)
     assert one.job == Interval(1, 0, 1)
     with pytest.raises(ProtocolError, match=r"begin of 0\.\.1 with chunk"):
-        one.turn(0.0, [(0, Begin(2, 0, 1))])
+        one.turn(0.0, [(0, BeginMap(2, 0, 1))])
 
 
 def test_a_rank_without_a_map_has_no_job() -> None:
@@ -286,13 +287,13 @@ def test_a_task_that_raises_ends_the_map_for_its_rank() -> None:
     one.turn(0.0, [])
     swap(one)
     assert (one.fail(ValueError()), one.job, one.over) == ([], None, True)
-    assert one.turn(0.0, [(2, Message(Kind.ASK, 1, speed=1.0))]) == [(2, Message(Kind.GIVE, 1))]
+    assert one.turn(0.0, [(2, StealMessage(StealKind.ASK, 1, speed=1.0))]) == [(2, StealMessage(StealKind.GIVE, 1))]
 
 
 def test_messages_of_another_map_are_answered_with_nothing_or_dropped() -> None:
     one = begun(Worker, [[1]], 300)
     one._hosts.ready_at = 1.0  # it asks nobody by itself
     for number in (44, 299, 301):  # 44 looks like 300 in a word
-        arrived = [(1, Message(Kind.ASK, number, speed=1.0)), (1, Message(Kind.GIVE, number, 0, 9))]
-        assert one.turn(0.0, arrived) == [(1, Message(Kind.GIVE, number, 0, 0))]
+        arrived = [(1, StealMessage(StealKind.ASK, number, speed=1.0)), (1, StealMessage(StealKind.GIVE, number, 0, 9))]
+        assert one.turn(0.0, arrived) == [(1, StealMessage(StealKind.GIVE, number, 0, 0))]
     assert one.job is None

@@ -20,9 +20,9 @@ from lb_mpi.balancing.round import (
     PAUSE_S,
     Computed,
     Job,
-    Kind,
-    Message,
     Round,
+    RoundKind,
+    RoundMessage,
     join,
     numbers,
     part,
@@ -147,8 +147,8 @@ MUTANTS = [
     ("if self.home and rank not in self.away:", "if self.home:"),
     ("for rank in self.dry:\n            if", "for rank in range(len(self.speeds)):\n            if"),
     ("self._lend(rank, Loan(rows, helps=True))", "pass"),
-    ("[(rank, Message(Kind.HELP, rows))]", "[(rank, Message(Kind.PLANNED, rows))]"),
-    ("[(rank, Message(Kind.HELP, rows))]", "[]"),
+    ("[(rank, RoundMessage(RoundKind.HELP, rows))]", "[(rank, RoundMessage(RoundKind.PLANNED, rows))]"),
+    ("[(rank, RoundMessage(RoundKind.HELP, rows))]", "[]"),
     ("[cut(block, rows, count(block)), cut(block, 0, rows)]", "[cut(block, 0, rows)]"),
     ("[cut(block, rows, count(block)), cut(block, 0, rows)]", "[block, cut(block, 0, rows)]"),
     # who is dry, and who is told
@@ -171,14 +171,14 @@ MUTANTS = [
     # what arrives
     ("loan = self.away.pop(source)\n            if", "loan = self.away[source]\n            if"),
     ("self.learned.timed.append(Timed(loan.rows, source", "self.learned.timed.append(Timed(loan.rows[:0], source"),
-    ("            if kind is Kind.DONE:\n                self.learned",
+    ("            if kind is RoundKind.DONE:\n                self.learned",
      "            if False:\n                self.learned"),
-    ("self.borrowed.append(Job(source, rows, message.kind is Kind.HELP, message.payload))", "pass"),
+    ("self.borrowed.append(Job(source, rows, message.kind is RoundKind.HELP, message.payload))", "pass"),
     ("        if rows is None or not count(rows):\n            return []\n", ""),
     # what is computed
     ("            self.home.pop()\n", ""),
     ("        self.borrowed.popleft()\n", ""),
-    ("[(job.owner, Message(Kind.DONE, ticks=ticks, payload=payload))]", "[]"),
+    ("[(job.owner, RoundMessage(RoundKind.DONE, ticks=ticks, payload=payload))]", "[]"),
     ("self.learned.timed.append(Timed(job.rows, self.rank, ticks, helped=False))", "pass"),
     # what is told
     ("if self.settled and not (self.borrowed or self.told)", "if not (self.borrowed or self.told)"),
@@ -196,9 +196,9 @@ MUTANTS = [
     # failures
     ("        self.home.clear()\n", ""),
     ("        self.borrowed.clear()\n", ""),
-    ("sends = [(job.owner, Message(Kind.FAILED)) for job in self.borrowed]", "sends = []"),
-    ("            return [(source, Message(Kind.FAILED))]\n", "            return []\n"),
-    ("        if self.failed:\n            return [(source, Message(Kind.FAILED))]\n", ""),
+    ("sends = [(job.owner, RoundMessage(RoundKind.FAILED)) for job in self.borrowed]", "sends = []"),
+    ("            return [(source, RoundMessage(RoundKind.FAILED))]\n", "            return []\n"),
+    ("        if self.failed:\n            return [(source, RoundMessage(RoundKind.FAILED))]\n", ""),
     ("home[-2:] = [join(home[-2:])]", "home[-2:] = home[-1:]"),
     ("home[-2:] = [join(home[-2:])]", "home[-2:] = home[-2:-1]"),
     ("home[-1:] = [cut(block, rows, count(block)), cut(block, 0, rows)]", "home[-1:] = [cut(block, 0, rows)]"),
@@ -212,7 +212,7 @@ def mutant(before: str, after: str) -> type[Round]:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = round_module.__name__  # for its dataclass
     exec(compile(source.replace(before, after, 1), "mutant", "exec"), vars(changed))
-    for name in ("Kind", "Message", "Job", "Computed"):  # not Telling: it may be the one that is changed
+    for name in ("RoundKind", "RoundMessage", "Job", "Computed"):  # not Telling: it may be the one that is changed
         setattr(changed, name, getattr(round_module, name))
     mutated: type[Round] = changed.Round
     return mutated
@@ -241,26 +241,27 @@ def test_what_the_table_rules_out() -> None:
     round = Round(0, [slice(2, 3)], lent=lent, lenders=[3], neighbours=[1, 2], speeds=np.ones(6))
     round.turn(0.0, [])
     assert set(round.away) == {4}
-    wrong = [(1, Kind.PLANNED), (1, Kind.HELP), (3, Kind.HELP), (5, Kind.DONE), (1, Kind.FAILED)]
+    wrong = [(1, RoundKind.PLANNED), (1, RoundKind.HELP), (3, RoundKind.HELP), (5, RoundKind.DONE), (1, RoundKind.FAILED)]
     for source, kind in wrong:
         with pytest.raises(ProtocolError, match=f"rank 0 got {kind.name} from rank {source}"):
-            round.turn(0.0, [(source, Message(kind, slice(0, 1)))])
-    round.turn(0.0, [(1, Message(Kind.DRY))])
+            round.turn(0.0, [(source, RoundMessage(kind, slice(0, 1)))])
+    round.turn(0.0, [(1, RoundMessage(RoundKind.DRY))])
     with pytest.raises(ProtocolError, match="rank 1"):
-        round.turn(0.0, [(1, Message(Kind.DRY))])
+        round.turn(0.0, [(1, RoundMessage(RoundKind.DRY))])
     with pytest.raises(ProtocolError, match="rank 0 got OVER from rank 0"):
-        round.turn(0.0, [(0, Message(Kind.OVER))])
+        round.turn(0.0, [(0, RoundMessage(RoundKind.OVER))])
 
 
 def test_rows_that_could_not_be_packed_have_not_left() -> None:
     round = Round(0, [slice(2, 5)], lent={1: np.arange(2), 2: slice(0, 0)}, lenders=[], neighbours=[3], speeds=np.ones(4))
-    assert [(rank, message.kind) for rank, message in round.turn(0.0, [])] == [(1, Kind.PLANNED), (2, Kind.PLANNED)]
+    sends = round.turn(0.0, [])
+    assert [(rank, message.kind) for rank, message in sends] == [(1, RoundKind.PLANNED), (2, RoundKind.PLANNED)]
     sends = round.fail() + round.take_back(1)
-    assert [(rank, message.kind, len(numbers(message.rows))) for rank, message in sends] == [(1, Kind.PLANNED, 0)]
+    assert [(rank, message.kind, len(numbers(message.rows))) for rank, message in sends] == [(1, RoundKind.PLANNED, 0)]
     assert not round.away
     assert round.learned.rows_lent == 0
     ((to, learned),) = round.turn(0.0, [])  # a rank that has failed wants no help
-    assert (to, learned.kind, learned.payload.failed, round.settled) == (0, Kind.LEARNED, True, True)
+    assert (to, learned.kind, learned.payload.failed, round.settled) == (0, RoundKind.LEARNED, True, True)
 
 
 def test_neighbours_are_told_at_once_and_one_more_after_each_pause() -> None:
@@ -268,14 +269,14 @@ def test_neighbours_are_told_at_once_and_one_more_after_each_pause() -> None:
     told = []
     for _ in range(6):
         sends = round.turn(round.wake_at if told else 0.0, [])
-        told.append([rank for rank, message in sends if message.kind is Kind.DRY])
+        told.append([rank for rank, message in sends if message.kind is RoundKind.DRY])
         assert round.turn(PAUSE_S * (len(told) - 0.5), []) == []
         if round.wake_at == math.inf:
             break
     assert told == [[1, 4], [3], [5], [0]]
     round = Round(2, [], lent={}, lenders=[], neighbours=[1, 4], speeds=np.ones(6))
     round.turn(0.0, [])
-    round.turn(0.0, [(1, Message(Kind.HELP, slice(0, 9)))])
+    round.turn(0.0, [(1, RoundMessage(RoundKind.HELP, slice(0, 9)))])
     assert round.wake_at == math.inf  # it has something to do
     assert round.job is not None
     round.done(round.job, Computed(1.0, 1.0))

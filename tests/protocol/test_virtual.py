@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.round import Kind as RoundKind
-from lb_mpi.balancing.round import Message as RoundMessage
-from lb_mpi.balancing.round import Round
-from lb_mpi.pooling.worker import End, Worker
+from lb_mpi.balancing.round import Round, RoundKind, RoundMessage
+from lb_mpi.pooling.worker import EndMap, Worker
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason, Searcher
@@ -132,8 +130,8 @@ def ended() -> list[tuple[Actor[Any, Any, Any], Any]]:
     round.turn(0.0, [(0, RoundMessage(RoundKind.OVER))])
     worker = Worker(0, [0], words=[0], speeds={0: 1.0})
     worker.begin(1, 0, 3)
-    worker.turn(0.0, [(0, End())])
-    return [(searcher, Message(Kind.DRAFTING, 0, 1)), (round, RoundMessage(RoundKind.DRY)), (worker, End())]
+    worker.turn(0.0, [(0, EndMap())])
+    return [(searcher, Message(Kind.DRAFTING, 0, 1)), (round, RoundMessage(RoundKind.DRY)), (worker, EndMap())]
 
 
 @pytest.mark.parametrize("number", range(3))

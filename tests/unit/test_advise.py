@@ -12,10 +12,10 @@ from lb_mpi.__main__ import main
 from lb_mpi.advising import replay
 from lb_mpi.advising.advice import Advice, core_share
 from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks, alone
-from lb_mpi.balancing.simulate import Cluster, Rows, row_costs, simulate
+from lb_mpi.balancing.simulate import Cluster, SimulatedRows, row_costs, simulate
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
-from lb_mpi.pooling.simulate import Pool, task_costs
+from lb_mpi.pooling.simulate import SimulatedPool, task_costs
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.profiling.profile import Line, Profile, RankProfile, write_profile
 from lb_mpi.record.events import Driver, Phase, Step
@@ -42,7 +42,7 @@ def predicted(advice: Advice | None, what: str) -> float:
     return found
 
 
-def cluster_run(scheme: str, calls: int, recorded: Rows | None = None, seed: int = 5) -> float:
+def cluster_run(scheme: str, calls: int, recorded: SimulatedRows | None = None, seed: int = 5) -> float:
     """Seconds of calls in which a warm region moves over four unequal ranks."""
     more = {} if recorded is None else {"world_class": recorded.world}
     cluster = Cluster(mesh(2, 2), SPEEDS * 1e4, scheme=scheme, noise=0.05, seed=seed, **more)
@@ -53,7 +53,7 @@ def cluster_run(scheme: str, calls: int, recorded: Rows | None = None, seed: int
 
 @pytest.mark.parametrize("calls", [16, 40])
 def test_rows_take_what_was_predicted(calls: int) -> None:
-    recorded = Rows(4)
+    recorded = SimulatedRows(4)
     cluster_run("fos", calls, recorded)
     advice = advise_rows(run_of(recorded.records, recorded.now), quiet)
     assert advice is not None
@@ -117,10 +117,10 @@ def test_what_ranks_do_outside_counts() -> None:
 def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
     costs = task_costs("lognormal", 300, 5e-3, spread=1.2, seed=3)
     records = [Record(0.0) for _ in SPEEDS]
-    pool = Pool([4], SPEEDS, records=records)
+    pool = SimulatedPool([4], SPEEDS, records=records)
     took_s = pool.map(costs, costs_known=with_costs).seconds
     advice = advise_tasks(run_of(records, took_s), quiet)
-    other = Pool([4], SPEEDS).map(costs, costs_known=not with_costs)
+    other = SimulatedPool([4], SPEEDS).map(costs, costs_known=not with_costs)
     assert advice is not None
     assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.03)
     assert advice.lines[0].measured_s == pytest.approx(took_s, rel=0.01)
@@ -133,7 +133,7 @@ def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
 
 def test_maps_before_the_last_count_by_their_work() -> None:
     records = [Record(0.0) for _ in SPEEDS]
-    pool = Pool([4], SPEEDS, records=records)
+    pool = SimulatedPool([4], SPEEDS, records=records)
     took_s = sum(pool.map(np.full(n, 2e-3)).seconds for n in (400, 200))
     advice = advise_tasks(run_of(records, took_s), quiet)
     assert advice is not None
@@ -180,7 +180,7 @@ def test_a_model_that_follows_no_parts_is_wrong(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [Record(0.0) for _ in SPEEDS]
-    took_s = Pool([4], SPEEDS, records=records).map(np.full(200, 5e-3)).seconds
+    took_s = SimulatedPool([4], SPEEDS, records=records).map(np.full(200, 5e-3)).seconds
     monkeypatch.setattr(replay, "core_share", lambda ranks, tables, quiet: 1.0 / SPEEDS)
     advice = advise_tasks(run_of(records, took_s), quiet)
     assert advice is not None
@@ -275,7 +275,7 @@ def test_a_busy_machine_is_noticed() -> None:
 
 def pool_files() -> list[tuple[str, bytes]]:
     records = [Record(0.0) for _ in SPEEDS]
-    took_s = Pool([4], SPEEDS, records=records).map(task_costs("constant", 40, 5e-3)).seconds
+    took_s = SimulatedPool([4], SPEEDS, records=records).map(task_costs("constant", 40, 5e-3)).seconds
     return list(virtual_files(records, took_s, ["a", "a", "b", "b"], "program"))
 
 

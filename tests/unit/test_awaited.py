@@ -6,28 +6,29 @@ from pathlib import Path
 import pytest
 
 from lb_mpi import signs
-from lb_mpi.launching.hangs import Awaited, Hang, blocked
-from lb_mpi.launching.heard import State
+from lb_mpi.launching.hangs import Awaited, Hang, innermost
+from lb_mpi.launching.heard import RankState
 from lb_mpi.launching.host import ASLEEP, Waiting
 
 HANG_S = 8.0
 MAP = "a map"
 
 
-def waits(rank: int, seconds: float) -> State:
-    return State(str(rank), "a", phase=MAP, waits_s=seconds)
+def waits(rank: int, seconds: float) -> RankState:
+    return RankState(str(rank), "a", phase=MAP, waits_s=seconds)
 
 
-def idle(rank: int, seconds: float) -> State:
-    return State(str(rank), "b", idle_s=seconds)
+def idle(rank: int, seconds: float) -> RankState:
+    return RankState(str(rank), "b", idle_s=seconds)
 
 
-def at_end(rank: int) -> State:
-    return State(str(rank), "b", at_end=True)
+def at_end(rank: int) -> RankState:
+    return RankState(str(rank), "b", at_end=True)
 
 
-def no_stack(rank: str) -> str:
-    raise AssertionError(f"rank {rank} is asked for its stack")
+def no_stack(_rank: str) -> str:
+    """What is no Python, for example, gives none."""
+    return ""
 
 
 def stack(program: Path, line: int, other: int = 0) -> str:
@@ -42,7 +43,10 @@ def stack(program: Path, line: int, other: int = 0) -> str:
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "program.py"
-    path.write_text("done = comm.recv(source=0)\ndone = solve(a)\nrequest.Wait()\nfound = np.add.reduce(a)\n")
+    path.write_text(
+        "done = comm.recv(source=0)\ndone = solve(a)\nrequest.Wait()\nfound = np.add.reduce(a)\n"
+        "time.sleep(900)\nMPI.Finalize()\n"
+    )
     return path
 
 
@@ -61,7 +65,7 @@ def program(tmp_path: Path) -> Path:
         ([idle(0, 99.0), idle(1, 99.0), at_end(2)], []),  # nobody is inside
     ],
 )
-def test_who_hangs(states: list[State], ranks: list[str]) -> None:
+def test_who_hangs(states: list[RankState], ranks: list[str]) -> None:
     assert [hang.rank for hang in Awaited(3, HANG_S, no_stack).stuck(50.0, states)] == ranks
     assert Awaited(3, 0.0, no_stack).stuck(50.0, states) == []
 
@@ -79,7 +83,7 @@ def course(stacks: list[str]) -> tuple[list[Hang], int]:
     asked = iter(stacks)
     awaited = Awaited(2, HANG_S, lambda _rank: next(asked))
     for second in range(40):
-        if found := awaited.stuck(100.0 + second, [waits(0, float(second)), State("1", "b")]):
+        if found := awaited.stuck(100.0 + second, [waits(0, float(second)), RankState("1", "b")]):
             return found, second
     return [], 40
 
@@ -93,23 +97,43 @@ def test_a_rank_that_is_blocked_in_mpi_hangs(program: Path) -> None:
     assert second == HANG_S + 1
     (hang,), second = course([*same[:3], stack(program, 3), *same])
     assert second > HANG_S
+    (hang,), second = course([stack(program, 6)] * 99)
+    assert (hang.how, second) == ("in a blocking call of MPI", HANG_S)
 
 
-@pytest.mark.parametrize("lines", [[2], [4], [1, 3], [1, 1, 2]])
+@pytest.mark.parametrize("lines", [[2], [4], [5], [1, 3], [1, 1, 2]])
 def test_a_rank_that_computes_or_goes_from_call_to_call_does_not_hang(program: Path, lines: list[int]) -> None:
     assert course([stack(program, line) for line in lines] * 40) == ([], 40)
     assert course([""] * 99) == ([], 40)
 
 
 def test_many_ranks_that_compute_are_not_asked() -> None:
-    states = [waits(0, 99.0), *(State(str(rank), "b") for rank in range(1, 9))]
-    assert Awaited(9, HANG_S, no_stack).stuck(50.0, states) == []
+    def asked(rank: str) -> str:
+        raise AssertionError(f"rank {rank} is asked for its stack")
+
+    states = [waits(0, 99.0), *(RankState(str(rank), "b") for rank in range(1, 9))]
+    assert Awaited(9, HANG_S, asked).stuck(50.0, states) == []
 
 
-def test_only_what_can_be_read_and_blocks_is_taken_for_blocked(program: Path) -> None:
-    assert blocked(stack(program, 3)).startswith("Current thread")
-    assert "help" not in blocked(stack(program, 3))
-    assert blocked(stack(program, 2)) == blocked(stack(program / "nosuch", 1)) == blocked("") == ""
+def test_a_rank_that_sleeps_on_purpose_does_not_hang(program: Path) -> None:
+    line = 5
+    awaited = Awaited(9, HANG_S, lambda _rank: stack(program, line))
+    for second in range(40):
+        states = [waits(0, float(second)), *(idle(rank, float(second)) for rank in range(1, 9))]  # more than are asked
+        assert awaited.stuck(100.0 + second, states) == []
+    line = 2  # from here on it waits for something else
+    found = [bool(awaited.stuck(140.0 + second, states)) for second in range(9)]
+    assert found == sorted(found)
+    assert found[-1]
+
+
+def test_only_what_can_be_read_is_an_innermost_line(program: Path) -> None:
+    text, line = innermost(stack(program, 3))
+    assert text.startswith("Current thread")
+    assert "help" not in text
+    assert line == "request.Wait()\n"
+    assert innermost(stack(program / "nosuch", 1))[1] == ""
+    assert innermost("") == ("", "")
 
 
 def test_a_rank_waits_that_is_asleep_in_a_call_most_of_the_time() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.distributing.halo import Part, Pieces, block_parts, part_of, random_parts
+from lb_mpi.distributing.halo import GraphPart, Pieces, block_parts, part_of, random_parts
 from lb_mpi.graph import Graph, Ints, mesh, parse
 from lb_mpi.partitioning.quality import volume
 
@@ -25,11 +25,11 @@ def distributions(draw: st.DrawFn) -> tuple[Graph, Ints, int]:
     return graph, owners, size
 
 
-def all_parts(graph: Graph, owners: Ints, size: int) -> list[Part]:
+def all_parts(graph: Graph, owners: Ints, size: int) -> list[GraphPart]:
     return [part_of(piece, rank) for rank, piece in enumerate(Pieces(graph, owners, size))]
 
 
-def exchanged(parts: list[Part], values: np.ndarray) -> list[np.ndarray]:
+def exchanged(parts: list[GraphPart], values: np.ndarray) -> list[np.ndarray]:
     """What all ranks have after an exchange of their vertices' `values`, done on paper."""
     around = []
     for rank, part in enumerate(parts):
@@ -43,7 +43,7 @@ def exchanged(parts: list[Part], values: np.ndarray) -> list[np.ndarray]:
     return around
 
 
-def check(graph: Graph, owners: Ints, parts: list[Part]) -> None:
+def check(graph: Graph, owners: Ints, parts: list[GraphPart]) -> None:
     """The law of parts; AssertionError or ValueError for any that break it."""
     owned = np.concatenate([part.vertices for part in parts])
     assert np.array_equal(np.sort(owned), np.arange(graph.n))
@@ -109,25 +109,25 @@ def test_a_mesh_in_two_halves() -> None:
     assert other.indices[other.indptr[1] : other.indptr[2]].tolist() == [4, 0, 2]  # of vertex 4: the ghost of 1, 3, 5
 
 
-def _ghost_order(part: Part) -> Part:
+def _ghost_order(part: GraphPart) -> GraphPart:
     return dataclasses.replace(part, ghosts=part.ghosts[::-1])
 
 
-def _local_order(part: Part) -> Part:
+def _local_order(part: GraphPart) -> GraphPart:
     rows = [np.sort(part.indices[a:b]) for a, b in zip(part.indptr[:-1], part.indptr[1:], strict=True)]
     return dataclasses.replace(part, indices=np.concatenate(rows))
 
 
-def _send_order(part: Part) -> Part:
+def _send_order(part: GraphPart) -> GraphPart:
     return dataclasses.replace(part, send=part.send[::-1])
 
 
-def _send_first(part: Part) -> Part:
+def _send_first(part: GraphPart) -> GraphPart:
     return dataclasses.replace(part, send=np.zeros_like(part.send))
 
 
 @pytest.mark.parametrize("wrong", [_ghost_order, _local_order, _send_order, _send_first])
-def test_wrong_parts_are_found(wrong: Callable[[Part], Part]) -> None:
+def test_wrong_parts_are_found(wrong: Callable[[GraphPart], GraphPart]) -> None:
     graph = mesh(4, 6)
     owners = np.arange(24) // 3 % 3
     parts = all_parts(graph, owners, 3)

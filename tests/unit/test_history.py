@@ -2,20 +2,24 @@
 
 import math
 
-from lb_mpi.balancing.record import Balanced, History, shares
-from lb_mpi.record.events import Driver, Step, merged
+from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.record import Balanced, History, Loans
+from lb_mpi.record.record import Record
 
 
-def step(began: float, rows: int, computing_s: float, before: float, after: float, home: int = 90) -> Step:
-    return Step(Driver.ROWS, began, began + 1.0, computing_s, rows, 1.0, before, after, home=home)
+def call(loans: Loans, began: float, rows: int, computing_s: float, before: float, after: float, home: int = 90) -> None:
+    last = Balanced(False, "the plan stays", before, after, 0, 0, 0, 0.0, 0.0)
+    loans.mapped(began, began + 1.0, last, Course(0, 1, []), (home, rows), computing_s, math.nan)
 
 
 def test_calls_add_up() -> None:
-    fast, slow = (
-        merged(step(1.0, rows, computing_s, math.nan, math.nan, home=100), step(5.0, rows, computing_s, 1.0, 0.25))
-        for rows, computing_s in ((150, 0.9), (50, 0.5))
-    )
-    found = shares([fast, slow], step(5.0, 150, 0.9, 1.0, 0.25))
+    both = [Loans(Record(0.0), [0, 1], rank) for rank in range(2)]
+    for loans, rows, computing_s in zip(both, (150, 50), (0.9, 0.5), strict=True):
+        call(loans, 1.0, rows, computing_s, math.nan, math.nan, home=100)
+        call(loans, 5.0, rows, computing_s, 1.0, 0.25)
+        assert loans.ended == 6.0
+    found = both[1].shares(loans.share for loans in both)
+    assert [one.rank for one in found.ranks] == [0, 1]
     assert [one.rows_home for one in found.ranks] == [90, 90]
     assert [one.rows_computed for one in found.ranks] == [300, 100]
     assert [round(one.idle, 12) for one in found.ranks] == [0.1, 0.5]
@@ -23,14 +27,16 @@ def test_calls_add_up() -> None:
 
 
 def test_shares_print_a_line_a_rank_and_say_what_imbalance_is() -> None:
-    one = step(0.0, 1000, 0.75, math.nan, 0.125, home=1000)
-    lines = str(shares([one], one)).splitlines()
+    loans = Loans(Record(0.0), [0], 0)
+    call(loans, 0.0, 1000, 0.75, math.nan, 0.125, home=1000)
+    lines = str(loans.shares([loans.share])).splitlines()
     assert lines[1].split() == ["0", "1,000", "1,000", "0.750", "25.0%"]
     assert "imbalance of the last one: 12.5%, with all rows at home ?" in lines[2]
 
 
 def test_before_the_first_call_there_is_nothing() -> None:
-    found = shares([None], None)
+    loans = Loans(Record(0.0), [0], 0)
+    found = loans.shares([loans.share])
     assert found.ranks[0].idle == 0.0
     assert "0 calls; imbalance of the last one: ?" in str(found)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lb_mpi.__main__ import main
 from lb_mpi.pooling.deal import TARGET_S, Floats, Pace, Speeds, deal, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, meets, pack, take_back, take_front, unpack
-from lb_mpi.pooling.simulate import MapRun, Pool, bound_s, counter_s, task_costs
+from lb_mpi.pooling.simulate import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.virtual import Network
 
 UNEQUAL = [0.8, 0.4, 0.2, 0.2]
@@ -116,7 +116,7 @@ def runs(hosts: Sequence[int], n: int, task_s: float, *, maps: int = 1, seeds: i
     speeds = UNEQUAL if sum(hosts) == 4 else None
     found = []
     for seed in range(seeds):
-        pool = Pool(hosts, speeds, speeds_known=known.get("speeds_known", False), seed=seed)
+        pool = SimulatedPool(hosts, speeds, speeds_known=known.get("speeds_known", False), seed=seed)
         for k in range(maps):
             costs = task_costs("lognormal", n, task_s, seed=1000 * seed + k)
             run = pool.map(costs, costs_known=known.get("costs_known", False))
@@ -147,7 +147,7 @@ def test_many_ranks_do_what_a_counter_does_and_more_when_costs_are_known() -> No
 def test_hosts_far_apart() -> None:
     network = Network((2e-6, 2e-6), (1e-3, 1e-3))
     costs = task_costs("lognormal", 1200, 10e-3, spread=0.5, seed=1)
-    assert Pool([4, 4, 4], network=network).map(costs).ratio < 1.10
+    assert SimulatedPool([4, 4, 4], network=network).map(costs).ratio < 1.10
 
 
 def test_the_bound_and_the_counter() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi.balancing.estimate import Observation, RowCosts, Worths, blocks, own_time_s, smooth
-from lb_mpi.balancing.judge import N_TOLD, REPORT, Report
+from lb_mpi.balancing.judge import N_TOLD, REPORT, RankReport
 from lb_mpi.balancing.trigger import Trigger
 
 NAN = math.nan
@@ -142,7 +142,7 @@ def told(size: int, seen: list[tuple[int, Observation]]) -> np.ndarray:
     reports = np.empty(size, dtype=REPORT)
     for rank in range(size):
         mine = tuple(one for own, one in seen if own == rank)
-        reports[rank] = Report(False, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0, told=mine).fields()
+        reports[rank] = RankReport(False, 0, 0, 1.0, 1.0, 1.0, 0.0, 0, 0, told=mine).fields()
     return reports
 
 

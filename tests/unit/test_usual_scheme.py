@@ -9,8 +9,8 @@ from lb_mpi.__main__ import main
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.round import PAUSE_S
 from lb_mpi.balancing.simulate import Cluster, World, row_costs, simulate
-from lb_mpi.diffusion.diffusion import balance, prepare
-from lb_mpi.diffusion.setup import chosen_scheme, usual_scheme
+from lb_mpi.diffusion.diffusion import balance
+from lb_mpi.diffusion.setup import chosen_scheme, prepare, usual_scheme
 from lb_mpi.graph import Graph, parse
 
 
@@ -78,7 +78,7 @@ def test_the_command_says_which_scheme_it_was(capsys: pytest.CaptureFixture[str]
 
 def test_a_rank_knows_of_all_others_without_room_for_each() -> None:
     course = Course(5, 10**12, [4, 6])
-    assert course.ranks.speeds.shape == course.ranks.worth.shape == course.ranks.late.shape == (10**12,)
+    assert course.speeds.shape == course.worth.shape == course.late.shape == (10**12,)
 
 
 def test_a_rank_that_waits_looks_once_at_a_time() -> None:

@@ -1,4 +1,4 @@
-"""What Python runs at its start in each rank of launch/run (rank.py puts this folder first in PYTHONPATH).
+"""Code that Python runs at its start in each rank of launch/run (rank.py puts this folder first in PYTHONPATH).
 
 It guards the beginning of MPI (../beginning.py), removes its folder from the path again, and runs the sitecustomize that
 would have been run without it, if there is one.

@@ -146,7 +146,7 @@ class call:
 
     def __init__(self, name: str, *, watched: bool = False) -> None:
         self._name = name
-        self._phase = signs.phase(name) if watched else None
+        self._phase = signs.phase(_here.call or name) if watched else None
 
     def __enter__(self) -> Interrupts:  # not a generator: a map comes here twice, and may be a short one
         self._outermost = not _here.call
@@ -341,7 +341,8 @@ class Presence:
                 os.sched_yield()
                 if done():
                     return
-            with call(self.usual_call if name is None else name) as interrupts:
+            name = self.usual_call if name is None else name
+            with call(name, watched=bool(name)) as interrupts:
                 self._wait(done, late, began, longest_s, interrupts)
         except BaseException:
             _kept.append((done, keep))
@@ -509,15 +510,6 @@ def presence_of(comm: MPI.Comm) -> Presence:
 def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: float = LONGEST_NAP_S) -> None:
     """Complete `request` of `comm`, asleep most of the time; see `Presence.wait`."""
     presence_of(comm).wait(request.Test, (request, keep), longest_s=longest_s)
-
-
-def adopt(comm: MPI.Intracomm, of: MPI.Intracomm) -> Presence:
-    """Make the presence of `comm`, which the MPI has made from `of`, a communicator of ours, and replaces it."""
-    old = presence_of(of)
-    presence = Presence(comm, old._anchor, old._parent, old.name)
-    presence.usual_call = old.usual_call
-    comm.Set_attr(_keyval(), presence)
-    return presence
 
 
 def _found(comm: MPI.Comm) -> Presence | None:

@@ -85,23 +85,17 @@ def distribute(
         tasks = agree(own, lambda: as_graph(graph) if on_root else None)
         hosts = tuple(allgather(own, MPI.Get_processor_name()))
         options = _Options(hosts, method, speeds, machine, unit_s, imbalance, effort, seed, parts, aim)
-        wants = bcast(own, agree(own, lambda: options.check(tasks.n) if tasks is not None else None), first)
-        if wants.speeds or wants.messages:
-            rounds = 5 if wants.speeds else 1
-            measured = measure(own, kernel, messages=wants.messages, rounds=rounds, emulated_speed=emulated_speed)
+        wanted = agree(own, lambda: options.check(tasks.n) if tasks is not None else None)
+        of_speeds, of_messages = bcast(own, wanted, first)
+        if of_speeds or of_messages:
+            rounds = 5 if of_speeds else 1
+            measured = measure(own, kernel, messages=of_messages, rounds=rounds, emulated_speed=emulated_speed)
             options = options._replace(machine=measured)
         decided = agree(own, lambda: None if tasks is None else _decide(tasks, options))
-        worth, allocation = bcast(own, decided and (decided.worth, decided.allocation), first)
-        piece = _scatter(own, decided and decided.pieces, first)
+        worth, allocation = bcast(own, decided and decided[2:], first)
+        piece = _scatter(own, decided and decided[1], first)
         part = agree(own, lambda: part_of(piece, own.rank))
-        return HaloPlan(own, part, worth, allocation, decided and decided.owners, emulated_speed)
-
-
-class _Wants(NamedTuple):
-    """The quantities that have to be measured."""
-
-    speeds: bool
-    messages: bool
+        return HaloPlan(own, part, worth, allocation, decided and decided[0], emulated_speed)
 
 
 class _Options(NamedTuple):
@@ -118,8 +112,8 @@ class _Options(NamedTuple):
     parts: ArrayLike | None
     aim: str
 
-    def check(self, n: int) -> _Wants:
-        """Check; return what has to be measured.  ValueError or TypeError, n vertices being given."""
+    def check(self, n: int) -> tuple[bool, bool]:
+        """Check, n vertices being given; return whether speeds and messages have to be measured."""
         choice("method", self.method, METHODS)
         choice("effort", self.effort, EFFORTS)
         choice("aim", self.aim, AIMS)
@@ -130,46 +124,39 @@ class _Options(NamedTuple):
         if self.speeds is not None:
             check_speeds(self.speeds, len(self.hosts))
         if self.machine is not None:
-            self._check_machine(self.machine)
+            _check_machine(self.machine, self.hosts)
         if self.parts is not None:
             check_parts(self.parts, n, len(self.hosts))
         if self.parts is not None or self.method not in PARTITIONERS:
             if self.aim != "cut":
                 given = "parts" if self.parts is not None else f"method = {self.method!r}"
                 raise ValueError(f"aim = {self.aim!r} with {given}: it decides alone")
-            return _Wants(False, False)
+            return False, False
         if self.aim == "time" and self.unit_s is None:
             raise ValueError("aim = 'time' without unit_s: expected the seconds of a unit of work on the fastest rank")
         unknown = self.machine is None
-        return _Wants(unknown and self.speeds is None, unknown and self.unit_s is not None)
+        return unknown and self.speeds is None, unknown and self.unit_s is not None
 
     def costs(self) -> Machine | None:
-        """What work and messages cost; None if that is not known."""
+        """The costs of work and messages; None if they are not known."""
         if self.machine is None or self.unit_s is None:
             return None
         speeds = check_speeds(self.machine.speeds if self.speeds is None else self.speeds, len(self.hosts))
         return Machine(self.hosts, speeds, self.machine.latency_s, self.machine.s_per_byte)
 
-    def _check_machine(self, machine: Machine) -> None:
-        if not isinstance(machine, Machine):
-            raise TypeError(f"machine = {show(machine)}: expected an lb_mpi.machine.Machine")
-        if machine.size != len(self.hosts):
-            raise ValueError(f"machine of {machine.size} ranks: expected {len(self.hosts)}")
-        for rank, (measured, here) in enumerate(zip(machine.hosts, self.hosts, strict=True)):
-            if measured != here:
-                raise ValueError(f"machine with rank {rank} on host {measured}: expected {here} (measure it anew)")
+
+def _check_machine(machine: object, hosts: tuple[str, ...]) -> None:
+    if not isinstance(machine, Machine):
+        raise TypeError(f"machine = {show(machine)}: expected an lb_mpi.machine.Machine")
+    if machine.size != len(hosts):
+        raise ValueError(f"machine of {machine.size} ranks: expected {len(hosts)}")
+    for rank, (measured, here) in enumerate(zip(machine.hosts, hosts, strict=True)):
+        if measured != here:
+            raise ValueError(f"machine with rank {rank} on host {measured}: expected {here} (measure it anew)")
 
 
-class _Decided(NamedTuple):
-    """Parts as the root has found them."""
-
-    owners: Ints  # (n,) the rank of each vertex
-    allocation: Allocation | None
-    pieces: Pieces
-    worth: Worth
-
-
-def _decide(graph: Graph, options: _Options) -> _Decided:
+def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Worth, Allocation | None]:
+    """(n,) the rank of each vertex; the ranks' pieces; and what is known of the distribution."""
     size, allocation, by_cut = len(options.hosts), None, None
     machine = options.costs()
     if options.parts is not None:
@@ -188,7 +175,7 @@ def _decide(graph: Graph, options: _Options) -> _Decided:
             by_cut = mapping_cost(graph, owners, machine, unit_s=options.unit_s)
             owners = shorten(graph, owners, machine, unit_s=options.unit_s, effort=effort, seed=seed)
     cost = None if machine is None else mapping_cost(graph, owners, machine, unit_s=options.unit_s)
-    return _Decided(owners, allocation, Pieces(graph, owners, size), Worth(cut(graph, owners, size), cost, by_cut))
+    return owners, Pieces(graph, owners, size), Worth(cut(graph, owners, size), cost, by_cut), allocation
 
 
 def _by_cut(graph: Graph, allocation: Allocation, options: _Options) -> Ints:

@@ -21,9 +21,9 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from lb_mpi.distributing.allocation import Allocation
-from lb_mpi.distributing.halo import Part
+from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.distributing.recorded import Halos
-from lb_mpi.graph import Floats, Ints
+from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.collective import duplicate, wait
 from lb_mpi.mpi.common.presence import MOST, Tag, presence_of
 from lb_mpi.mpi.common.recorder import recorder
@@ -73,12 +73,21 @@ class HaloPlan:
 
     `allocation.counts` is how many vertices of mean weight each rank was meant to get.  The parts differ from that by up to
     `imbalance` (3 %), since a lighter cut is worth more than a few vertices.
+
+    Attributes
+    ----------
+    vertices : (n_local,) global numbers of the owned vertices, ascending.
+    ghosts : (n_ghosts,) global numbers of the ghosts.
+    indptr : (n_local+1,) where the neighbours of each owned vertex begin.
+    indices : (nnz,) neighbours: owned vertices 0..n_local-1, then ghosts.
+    weights : (nnz,) of the edges, beside `indices`.
+    vertex_weights : (n_local,) of the owned vertices.
     """
 
     def __init__(
         self,
         comm: MPI.Intracomm,
-        part: Part,
+        part: GraphPart,
         worth: Worth,
         allocation: Allocation | None = None,
         parts: Ints | None = None,
@@ -86,6 +95,8 @@ class HaloPlan:
     ) -> None:
         """Collective: everybody's own part; works on a duplicate of `comm`."""
         self.part = part
+        self.vertices, self.ghosts, self.vertex_weights = part.vertices, part.ghosts, part.vertex_weights
+        self.indptr, self.indices, self.weights = part.indptr, part.indices, part.weights
         self.cut, self.cost, self.cost_by_cut = worth  # on all ranks
         self.allocation = allocation  # how many vertices (of mean weight) each rank was to get; None: wasn't computed
         self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
@@ -106,36 +117,6 @@ class HaloPlan:
         """Say how large this rank's part is."""
         n, ghosts = len(self.vertices), len(self.ghosts)
         return f"<lb_mpi.HaloPlan: {n:,} vertices and {ghosts:,} ghosts on this rank, cut {self.cut:g}>"
-
-    @property
-    def vertices(self) -> Ints:
-        """(n_local,) global numbers of the owned vertices, ascending."""
-        return self.part.vertices
-
-    @property
-    def ghosts(self) -> Ints:
-        """(n_ghosts,) global numbers of the ghosts."""
-        return self.part.ghosts
-
-    @property
-    def indptr(self) -> Ints:
-        """(n_local+1,) where the neighbours of each owned vertex begin."""
-        return self.part.indptr
-
-    @property
-    def indices(self) -> Ints:
-        """(nnz,) neighbours: owned vertices 0..n_local-1, then ghosts."""
-        return self.part.indices
-
-    @property
-    def weights(self) -> Floats:
-        """(nnz,) of the edges, beside `indices`."""
-        return self.part.weights
-
-    @property
-    def vertex_weights(self) -> Floats:
-        """(n_local,) of the owned vertices."""
-        return self.part.vertex_weights
 
     @property
     def halo_bytes(self) -> int:

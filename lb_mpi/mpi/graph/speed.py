@@ -91,22 +91,15 @@ def _check(kernel: object, rounds: int, round_s: float) -> _Rounds:
 # --- speeds -----------------------------------------------------------------------------------------------------------
 
 
-class _MultiplyAdd:
-    """Our kernel: a unit is a million multiplications and additions in a vector of 32 KiB."""
-
-    LENGTH = 4096
-
-    def __init__(self) -> None:
-        self._vector = np.linspace(0.0, 1.0, self.LENGTH)
-
-    def __call__(self, n: int) -> None:
-        vector = self._vector
-        for _ in range(n * (1_000_000 // (2 * self.LENGTH))):
-            vector *= 0.999
-            vector += 0.001  # towards 1: no overflow, no denormal numbers
+_vector = np.linspace(0.0, 1.0, 4096)  # 32 KiB
 
 
-multiply_add = _MultiplyAdd()
+def multiply_add(n: int) -> None:
+    """Do `n` units of work: a million multiplications and additions each, in one vector."""
+    vector = _vector
+    for _ in range(n * (1_000_000 // (2 * len(vector)))):
+        vector *= 0.999
+        vector += 0.001  # towards 1: no overflow, no denormal numbers
 
 
 class _Round(NamedTuple):

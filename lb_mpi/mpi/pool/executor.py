@@ -34,12 +34,9 @@ from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
-from lb_mpi.mpi.pool import served
-from lb_mpi.mpi.pool.crew import Crew
-from lb_mpi.mpi.pool.functions import dumps
-from lb_mpi.mpi.pool.messages import failure_of, numbers_parcel, pack_failure, read_numbers, task_error, unpack_failure
+from lb_mpi.mpi.pool.messages import dumps, failure_of, read_task, task_error, task_parcel
 from lb_mpi.mpi.pool.pool import Pool
-from lb_mpi.mpi.pool.submitting import Leader
+from lb_mpi.mpi.pool.session import Session
 
 T = TypeVar("T")
 
@@ -91,42 +88,35 @@ class Executor(concurrent.futures.Executor):
         initargs: tuple[Any, ...] = (),
         root_works: bool = True,
     ) -> None:
-        def make_queue(crew: Crew) -> _Queue:
-            ranks = [rank for rank in range(crew.size) if rank != crew.root]
+        self._pool = Pool(comm, root=0)  # in a script, one of several that share their ranks
+        session = self._pool._session
+
+        def make() -> _Queue:
+            ranks = [rank for rank in range(session.size) if rank != session.root]
             if root_works or not ranks:
-                ranks.append(crew.root)
+                ranks.append(session.root)
             if max_workers is not None and checks.integer("max_workers", max_workers) < 1:
                 raise ValueError(f"max_workers must be greater than 0, not {show(max_workers)}")
             checks.function("initializer", initializer, optional=True)
-            if initializer is None or crew.rank != crew.root:
-                return _Queue(ranks[:max_workers], b"")
-            data = dumps((initializer, tuple(initargs), {}), f"initializer = {show(initializer)} or an argument of it")
+            data = b""
+            if self._pool.is_root:
+                _check_level(session)
+                if initializer is not None:
+                    what = f"initializer = {show(initializer)} or an argument of it"
+                    data = dumps((initializer, tuple(initargs), {}), what)
             return _Queue(ranks[:max_workers], data)
 
-        self._pool: Pool | None = None  # where it is of this executor only
-        leader = served.leader()
-        if leader is not None:
-            crew = leader.crew
-            served.check(crew, comm, None, None, 1.0)
-            self._queue = make_queue(crew)
+        if not self._pool._owns:
+            self._queue = make()
         else:
-            self._pool = Pool(comm, root=0)
-            crew, leader = self._pool._crew, self._pool._leader
-
-            def make() -> _Queue:
-                queue = make_queue(crew)
-                if crew.rank == crew.root:
-                    _check_level()
-                return queue
-
             try:
-                self._queue = agree(crew.comm, make)
+                self._queue = agree(session.presence.comm, make)
             except BaseException:
-                crew.close()
+                session.close()
                 raise
-        self._serves = crew.rank != crew.root
+        self._serves = not self._pool.is_root
         if not self._serves:
-            self._dispatcher = _dispatcher(leader, self._queue, self._pool)
+            self._dispatcher = _dispatcher(self._pool, self._queue)
             weakref.finalize(self, self._dispatcher.close, self._queue).atexit = False
 
     @property
@@ -223,7 +213,6 @@ class Executor(concurrent.futures.Executor):
         cancel_futures : cancel the tasks that were not sent to a rank.
         """
         if self._serves:
-            assert self._pool is not None
             self._pool.wait()
             return
         self._dispatcher.close(self._queue, cancel=cancel_futures)
@@ -289,7 +278,7 @@ def _outcome(rank: int, data: bytes) -> tuple[bool, bytes]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
-        return True, pack_failure(failure_of(error, rank))
+        return True, pickle.dumps(failure_of(error, rank), pickle.HIGHEST_PROTOCOL)
 
 
 def _run_chunk(function: Callable[..., Any], chunk: list[Iterable[Any]]) -> list[Any]:
@@ -351,14 +340,15 @@ class _Batch(NamedTuple):
 
 
 class _Dispatcher:
-    """The threads of the root, for all executors of these ranks; `pool`, if any, is closed with the last executor."""
+    """The threads of the root, for all executors of these ranks; `pool`, unless a script's, is closed with the last one."""
 
-    def __init__(self, crew: Crew, pool: Pool | None) -> None:
+    def __init__(self, pool: Pool) -> None:
+        session = pool._session
         self.changed = threading.Condition()
         self.over = False  # it accepts no further executor
-        self._crew, self._pool = crew, pool
+        self._session, self._pool = session, pool
         self._queues = deque[_Queue]()
-        self._at = dict.fromkeys((rank for rank in range(crew.size) if rank != crew.root), 0)  # batches, by rank
+        self._at = dict.fromkeys((rank for rank in range(session.size) if rank != session.root), 0)  # batches, by rank
         self._sent: dict[int, _Batch] = {}  # by number, also to the root
         self._n = 0  # the last number; below 0, since a pool's own tasks have those from 0
         self._interrupted = False
@@ -368,9 +358,9 @@ class _Dispatcher:
 
     def begin(self) -> None:
         """Take the ranks over."""
-        crew = self._crew
-        crew.lent_to, self._take_others = "an lb_mpi.Executor", crew.take_result
-        crew.take_result = self._take
+        session = self._session
+        session.lent_to, self._take_others = "an lb_mpi.Executor", session.take_result
+        session.take_result = self._take
         self.thread.start()
 
     def add(self, queue: _Queue) -> bool:
@@ -378,7 +368,7 @@ class _Dispatcher:
         with self.changed:
             if not self.over:
                 self._queues.append(queue)
-                if self._crew.root in queue.ranks and not self._worker.ident:
+                if self._session.root in queue.ranks and not self._worker.ident:
                     self._worker.start()
                 self.changed.notify_all()
             return not self.over
@@ -422,13 +412,13 @@ class _Dispatcher:
 
     def _dispatch(self) -> None:
         """Be the thread that calls MPI."""
-        crew = self._crew
+        session = self._session
         try:
-            with crew.news.telling():
+            with session.presence.telling():
                 while self._goes_on():
-                    crew.work("", self._pauses, self._turn)
-                    crew.news.look()
-                    crew.news.raise_failure()
+                    session.work("", self._pauses, self._turn)
+                    session.presence.look()
+                    session.presence.raise_failure()
         except BaseException as error:
             with self.changed:
                 self.over = True
@@ -442,8 +432,9 @@ class _Dispatcher:
         else:
             if self._worker.ident:
                 self._worker.join()
-        crew.lent_to, crew.take_result = "", self._take_others
-        if self._pool is not None:
+        session.lent_to, session.take_result = "", self._take_others
+        if self._pool._owns:
+            _dispatchers.pop(session)
             self._pool.close()
 
     def _pauses(self) -> bool:
@@ -479,14 +470,14 @@ class _Dispatcher:
                         batches.append(batch)
         for batch in batches:
             data = pickle.dumps((_run, batch.arguments, {}), pickle.HIGHEST_PROTOCOL)
-            self._crew.parcels.send(batch.rank, Tag.TASK, numbers_parcel(batch.number, data=data))
+            self._session.parcels.send(batch.rank, Tag.TASK, task_parcel(batch.number, False, data))
         self._turned.set()
         return bool(batches)
 
     def _take(self, source: int, tag: int, buffer: Buffer) -> None:
         """Take in an answer that has come from another rank, or a late result of a pool's."""
-        number, failed, _, data = read_numbers(buffer)
-        if tag != Tag.RESULT or number not in self._sent:
+        number, failed, data = read_task(buffer) if tag == Tag.RESULT else (0, False, memoryview(b""))
+        if number not in self._sent:
             self._take_others(source, tag, buffer)
             return
         self._at[source] -= 1
@@ -507,7 +498,7 @@ class _Dispatcher:
         """Wait for tasks for the root; None: there will be none."""
         with self.changed:
             while not self.over:
-                if (batch := self._next(self._crew.root)) is not None:
+                if (batch := self._next(self._session.root)) is not None:
                     return batch
                 self.changed.wait()
         return None
@@ -566,34 +557,33 @@ class _Dispatcher:
                     task.future.set_exception(queue.broken)
 
 
-_dispatchers = weakref.WeakKeyDictionary[Crew, _Dispatcher]()  # the last one of each crew
+_dispatchers: dict[Session, _Dispatcher] = {}  # the last one of each session
 _lock = threading.Lock()
 
 
-def _dispatcher(leader: Leader, queue: _Queue, pool: Pool | None) -> _Dispatcher:
+def _dispatcher(pool: Pool, queue: _Queue) -> _Dispatcher:
     """Return what serves the executor of this queue, with others of the same ranks."""
-    crew = leader.crew
+    session, tasks = pool._session, pool._queue
     with _lock:
-        found = _dispatchers.get(crew)
+        found = _dispatchers.get(session)
         if found is None:
-            leader.ends.push(lambda _kind, error, _trace: _dispatchers[crew].end(error))
+            tasks.ends.push(lambda _kind, error, _trace: _dispatchers[session].end(error))
         elif found.add(queue):
             return found
         else:
             found.thread.join()
-        _check_level()
-        crew.check()
-        if crew.busy:
+        session.check()
+        if session.busy:
             raise Error("a map of these ranks is under way: expected none when an executor is made")
-        made = _dispatchers[crew] = _Dispatcher(crew, pool)
+        made = _dispatchers[session] = _Dispatcher(pool)
         made.add(queue)
         made.begin()
         return made
 
 
-def _check_level() -> None:
+def _check_level(session: Session) -> None:
     """Error where MPI allows no other thread than the main one to call it."""
-    several = any(one.thread.is_alive() for one in _dispatchers.values())
+    several = any(one.thread.is_alive() for other, one in [*_dispatchers.items()] if other is not session)
     needed = MPI.THREAD_MULTIPLE if several else MPI.THREAD_SERIALIZED
     if MPI.Query_thread() < needed:
         why = "calls it from a thread" + ", one for each communicator" * several
@@ -626,7 +616,7 @@ def _settle(future: Future[Any], failed: bool, data: bytes) -> None:
 
 def _error(data: bytes) -> BaseException:
     """Return what a task has raised, caused by a TaskError with the traceback; that itself where it could not be sent."""
-    failure = unpack_failure(data)
+    failure = pickle.loads(data)
     told = task_error(failure, None)
     told.add_note(failure.traceback)
     error, told.__cause__ = told.__cause__, None

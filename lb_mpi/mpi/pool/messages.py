@@ -1,70 +1,121 @@
-"""What the ranks of a pool tell each other, as parcels: a header of 64 bytes, and then what belongs to it."""
+"""Messages between the ranks of a pool, as parcels: a header of 64 bytes, and what belongs to it.
+
+Functions travel once, and are found again by the digest of their pickled form.  Items travel in the order of their
+positions in the map: the rows of an array raw, a range as two numbers, a list in pickled blocks, of which a rank reads those
+that it needs.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import struct
 import traceback
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lb_mpi.errors import TaskError
 from lb_mpi.mpi.common.failure import describe, place
 from lb_mpi.mpi.common.parcels import Buffer, body, parcel
 from lb_mpi.pooling.account import RankTasks
-from lb_mpi.pooling.worker import Kind, Message
+from lb_mpi.pooling.worker import StealKind, StealMessage
+
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
-class End(IntEnum):
-    """How a map has ended."""
+class MapOutcome(IntEnum):
+    """The end of a map, as the root tells it."""
 
     DONE = 0
     FAILED = 1
     DROPPED = 2  # its other results are not wanted
 
 
-class Flag:
-    """How the tasks of a map are run: bits, and no enum, whose operations cost some microseconds."""
-
-    STAR = 1  # function(*item)
-    KEEP_EXCEPTIONS = 2  # they are results
-    SHELF = 4  # function and items don't follow in this parcel, but lie on the shelf
-    TO_ALL = 8  # all ranks get the results
-
-
-class Start(NamedTuple):
-    """A map, as one rank is told of it."""
+class StartOrder(NamedTuple):
+    """The begin of a map, as the root tells it to one rank; the speeds of all ranks, function and items follow."""
 
     epoch: int
     lo: int  # its own tasks
     hi: int
-    flags: int
-    speed: float
     chunksize: int  # 0: adaptive
+    star: bool  # function(*item)
+    keep_exceptions: bool  # they are results
+    to_all: bool  # all ranks get the results
     function_bytes: int  # 0: it's known, by its digest
-    items_bytes: int
+    data_bytes: int  # that follow
     digest: bytes  # of the function
-
-    @property
-    def data_bytes(self) -> int:
-        """Bytes of function and items together."""
-        return self.function_bytes + self.items_bytes
 
 
 class Frame(NamedTuple):
-    """Results of the tasks at positions lo..hi-1; or the failure of one, and then there is no more of that rank."""
+    """Results of the tasks at positions lo..hi-1; lo == hi: the failure of one, and then there is no more of that rank."""
 
     lo: int
     hi: int
-    failed: bool
     data: memoryview | bytes
 
 
-class Failure(NamedTuple):
-    """What is told of a task that raised, or of a rank that can't go on."""
+START = struct.Struct("<iiii???qq16s")
+_RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
+_STEAL = struct.Struct("<iqqqd")
+NUMBERS = struct.Struct("<qqq")  # two, and the bytes that follow
+
+
+def read_start(buffer: Buffer) -> StartOrder:
+    """Read the header of a START."""
+    return StartOrder(*START.unpack_from(buffer.data))
+
+
+def steal_parcel(message: StealMessage) -> Buffer:
+    """Make an ASK or a GIVE."""
+    return parcel(_STEAL.pack(*message))
+
+
+def read_steal(buffer: Buffer) -> StealMessage:
+    """Read an ASK or a GIVE."""
+    kind, epoch, lo, hi, speed = _STEAL.unpack_from(buffer.data)
+    return StealMessage(StealKind(kind), epoch, lo, hi, speed)
+
+
+def results_parcel(epoch: int, done: RankTasks, frames: Sequence[Frame]) -> Buffer:
+    """Make the parcel of results of one rank, with all that it has done in this map so far."""
+    table = np.array([(lo, hi, len(data)) for lo, hi, data in frames], dtype=np.int64)
+    return parcel(_RESULTS.pack(epoch, len(frames), *done), [table.tobytes(), *(frame.data for frame in frames)])
+
+
+def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
+    """Read the number of the map, what the rank has done so far, and its results."""
+    epoch, n, *done = _RESULTS.unpack_from(buffer.data)
+    rest = body(buffer)
+    table = np.frombuffer(rest, np.int64, count=3 * n).reshape(n, 3)
+    frames, at = [], table.nbytes
+    for lo, hi, n_bytes in table.tolist():
+        frames.append(Frame(lo, hi, rest[at : at + n_bytes]))
+        at += n_bytes
+    return epoch, RankTasks(*done), frames
+
+
+def task_parcel(number: int, failed: bool, data: bytes) -> Buffer:
+    """Make the parcel of a submitted task, or of its result."""
+    return parcel(NUMBERS.pack(number, failed, len(data)), [data])
+
+
+def read_task(buffer: Buffer) -> tuple[int, bool, memoryview]:
+    """Read the parcel of a submitted task, or of its result."""
+    number, failed, n_bytes = NUMBERS.unpack_from(buffer.data)
+    return number, bool(failed), body(buffer)[:n_bytes]
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+class TaskFailure(NamedTuple):
+    """A task that raised, or a rank that can't go on; it travels pickled."""
 
     text: str  # for the message
     position: int  # of the task; -1: none
@@ -73,85 +124,17 @@ class Failure(NamedTuple):
     error: bytes  # the exception, pickled; empty if that can't be
 
 
-_START = struct.Struct("<iiiidiqq16s")
-_RESULTS = struct.Struct("<iiqddqq")  # epoch, frames, RankTasks
-_STEAL = struct.Struct("<iqqqd")
-_NUMBERS = struct.Struct("<qqq")
-
-
-def start_parcel(start: Start, parts: Sequence[bytes | memoryview]) -> Buffer:
-    """Tell of a map; `parts` are function and items, unless they lie on the shelf."""
-    return parcel(_START.pack(*start), parts)
-
-
-def read_start(buffer: Buffer) -> Start:
-    """Read what one rank is told of a map."""
-    return Start(*_START.unpack_from(buffer.data))
-
-
-def steal_parcel(message: Message) -> Buffer:
-    """ASK or GIVE."""
-    return parcel(_STEAL.pack(*message))
-
-
-def read_steal(buffer: Buffer) -> Message:
-    """Read an ASK or a GIVE."""
-    kind, epoch, lo, hi, speed = _STEAL.unpack_from(buffer.data)
-    return Message(Kind(kind), epoch, lo, hi, speed)
-
-
-def results_parcel(epoch: int, done: RankTasks, frames: Sequence[Frame]) -> Buffer:
-    """Results of one rank, and all that it has done in this map so far."""
-    table = np.array([(lo, hi, failed, len(data)) for lo, hi, failed, data in frames], dtype=np.int64)
-    return parcel(_RESULTS.pack(epoch, len(frames), *done), [table.tobytes(), *(frame.data for frame in frames)])
-
-
-def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
-    """Read the number of the map, what the rank has done so far, and its results."""
-    epoch, n, *done = _RESULTS.unpack_from(buffer.data)
-    rest = body(buffer)
-    table = np.frombuffer(rest, np.int64, count=4 * n).reshape(n, 4)
-    frames, at = [], table.nbytes
-    for lo, hi, failed, n_bytes in table.tolist():
-        frames.append(Frame(lo, hi, bool(failed), rest[at : at + n_bytes]))
-        at += n_bytes
-    return epoch, RankTasks(*done), frames
-
-
-def numbers_parcel(*numbers: int, data: bytes | memoryview = b"") -> Buffer:
-    """At most three numbers, and bytes, whose number is told behind them."""
-    padded = [*numbers, 0, 0, 0][:3]
-    return parcel(_NUMBERS.pack(*padded) + len(data).to_bytes(8, "little"), [data])
-
-
-def read_numbers(buffer: Buffer) -> tuple[int, int, int, memoryview]:
-    """Read three numbers, and the bytes behind them."""
-    first, second, third = _NUMBERS.unpack_from(buffer.data)
-    n_bytes = int.from_bytes(buffer[_NUMBERS.size : _NUMBERS.size + 8].tobytes(), "little")
-    return first, second, third, body(buffer)[:n_bytes]
-
-
-def failure_of(error: BaseException, rank: int, position: int = -1) -> Failure:
-    """What is told of an exception."""
+def failure_of(error: BaseException, rank: int, position: int = -1) -> TaskFailure:
+    """Describe an exception."""
     try:
         text = "".join(traceback.format_exception(error))
     except Exception:  # its own __str__ may raise
         text = f"{describe(error)} {place(error)}\n"
-    return Failure(f"{describe(error)} {place(error)}", position, rank, text, pickled_error(error))
+    return TaskFailure(f"{describe(error)} {place(error)}", position, rank, text, pickled_error(error))
 
 
-def pack_failure(failure: Failure) -> bytes:
-    """A failure as bytes."""
-    return pickle.dumps(tuple(failure), pickle.HIGHEST_PROTOCOL)
-
-
-def unpack_failure(data: bytes | memoryview) -> Failure:
-    """A failure from bytes."""
-    return Failure(*pickle.loads(data))
-
-
-def task_error(failure: Failure, index: int | None) -> TaskError:
-    """The error that all are told; its cause is the exception of the task, where that can be had."""
+def task_error(failure: TaskFailure, index: int | None) -> TaskError:
+    """Make the error that all ranks raise; its cause is the exception of the task, where that can be unpickled."""
     where = f"task {index} on rank {failure.rank}" if index is not None else f"rank {failure.rank}"
     error = TaskError(f"{where}: {failure.text}", index=index, rank=failure.rank, traceback=failure.traceback)
     try:
@@ -162,10 +145,136 @@ def task_error(failure: Failure, index: int | None) -> TaskError:
 
 
 def pickled_error(error: BaseException) -> bytes:
-    """An exception as bytes; none where it can't be read again."""
+    """Return an exception as bytes; none where it can't be read again."""
     try:
         data = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
         pickle.loads(data)
     except Exception:
         return b""
     return data
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+KEPT = 4  # functions, on each rank
+_EXPECTED = "expected a function of a module, a pool whose ranks all call its methods"
+
+
+def dumps(value: Any, what: str) -> bytes:
+    """Pickle a value with functions, by cloudpickle where needed and installed; TypeError, about `what`, if it can't be."""
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        why = f"({type(error).__name__}: {error}): {_EXPECTED}"
+        try:
+            import cloudpickle
+        except ImportError:
+            raise TypeError(f"{what} can't be pickled {why}, or cloudpickle to be installed") from error
+    try:
+        return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    except Exception as error:
+        why = f"({type(error).__name__}: {error}): {_EXPECTED}"
+        raise TypeError(f"{what} can't be pickled, not with cloudpickle either {why}") from error
+
+
+def digest_of(data: bytes) -> bytes:
+    """Return the digest of a pickled function, 16 bytes."""
+    return hashlib.sha256(data).digest()[:16]  # quicker than others where the processor helps
+
+
+class KnownFunctions(OrderedDict[bytes, Callable[..., Any]]):
+    """The last functions, by digest; sender and receivers forget the same ones."""
+
+    def keep(self, digest: bytes, function: Callable[..., Any]) -> None:
+        """Know it from now on, and forget the oldest beyond `KEPT`."""
+        self[digest] = function
+        if len(self) > KEPT:
+            self.popitem(last=False)
+
+
+# --- items ------------------------------------------------------------------------------------------------------------
+
+BLOCK = 256  # items in a block of a list, at most
+BLOCKS_A_RANK = 8  # at least, where there are so many items
+# ItemKind; start of the range, items in a block, or bytes of (dtype, shape); step of the range, or number of blocks;
+# numbers in the order of a range.
+_ITEMS = struct.Struct("<qqqq")
+
+
+class ItemKind(IntEnum):
+    """The form in which items travel."""
+
+    RANGE = 1
+    ARRAY = 2
+    LIST = 3
+
+
+def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes | memoryview]:
+    """Encode a range, an array, or a list, in the order of their positions, for `size` ranks.
+
+    TypeError, with the number of the item, for one that can't be pickled.
+    """
+    if isinstance(items, range):
+        numbers = order[:0] if np.array_equal(order, np.arange(len(order))) else order
+        return [_ITEMS.pack(ItemKind.RANGE, items.start, items.step, len(numbers)), numbers.tobytes()]
+    if isinstance(items, np.ndarray) and not items.dtype.hasobject:
+        rows = items[order]
+        about = pickle.dumps((rows.dtype, rows.shape), pickle.HIGHEST_PROTOCOL)
+        return [_ITEMS.pack(ItemKind.ARRAY, len(about), 0, 0), about, rows.tobytes()]
+    n_block = max(1, min(BLOCK, len(order) // (size * BLOCKS_A_RANK)))
+    numbers_left = iter(order.tolist())
+    blocks = []
+    while places := list(islice(numbers_left, n_block)):
+        blocks.append(_pickled_block(items, places))
+    ends = np.cumsum([0, *map(len, blocks)])
+    return [_ITEMS.pack(ItemKind.LIST, n_block, len(blocks), 0), ends.astype(np.int64).tobytes(), *blocks]
+
+
+def _pickled_block(items: Any, places: list[int]) -> bytes:
+    try:
+        return pickle.dumps([items[k] for k in places], pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        for k in places:
+            try:
+                pickle.dumps(items[k], pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                raise TypeError(f"items[{k}] can't be pickled: {type(error).__name__}: {error}") from error
+        raise
+
+
+class ReceivedItems:
+    """Items by position, as `encode` has made them."""
+
+    def __init__(self, data: memoryview) -> None:
+        kind, self._first, self._second, n = _ITEMS.unpack_from(data)
+        self._kind, self._data = ItemKind(kind), data[_ITEMS.size :]
+        self._block, self._block_number = list[Any](), -1
+        if self._kind is ItemKind.RANGE:
+            self._numbers = np.frombuffer(self._data, np.int64, count=n)
+        elif self._kind is ItemKind.ARRAY:
+            dtype, shape = pickle.loads(self._data[: self._first])
+            self._array: NDArray[Any] = np.ndarray(shape, dtype, self._data, self._first)
+        else:
+            self._ends = np.frombuffer(self._data, np.int64, count=self._second + 1)
+            self._data = self._data[self._ends.nbytes :]
+
+    def some(self, lo: int, hi: int) -> list[Any]:
+        """Return the items at positions lo..hi-1."""
+        if self._kind is ItemKind.RANGE:
+            places = self._numbers[lo:hi].tolist() if len(self._numbers) else range(lo, hi)
+            return [self._first + self._second * k for k in places]
+        if self._kind is ItemKind.ARRAY:
+            return [copied(row) for row in self._array[lo:hi]]
+        found = []
+        for k in range(lo, hi):
+            if k // self._first != self._block_number:
+                self._block_number = k // self._first
+                begin, end = self._ends[self._block_number : self._block_number + 2].tolist()
+                self._block = pickle.loads(self._data[begin:end])
+            found.append(self._block[k % self._first])
+        return found
+
+
+def copied(item: Any) -> Any:
+    """Return a row of an array as the task's own; a structured number, too, is a view of the array."""
+    return item.copy() if isinstance(item, np.ndarray | np.void) else item

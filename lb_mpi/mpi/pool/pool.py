@@ -1,6 +1,11 @@
 """lb_mpi.Pool: independent tasks on all ranks of a communicator, the root among them.
 
-How tasks find their rank stands in `lb_mpi.pooling.worker`; here ranks come together, map by map.
+`lb_mpi.pooling.worker` says which rank runs which tasks; here ranks come together, map by map:
+
+    root       Pool.map -> RootMap: check, plan, START -> Session.work -> RootMap.turn: a chunk -> put    -> collect, END
+    others     Pool.map -> WorkerMap, made of a START  -> Session.work -> WorkerMap.turn: a chunk -> put -> RootMap.take
+
+A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carrier's loop, which receives meanwhile.
 """
 
 from __future__ import annotations
@@ -10,27 +15,26 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
 
+import numpy as np
 from mpi4py import MPI
 
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
-from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
-from lb_mpi.mpi.common.presence import Tag, closed, presence_of
+from lb_mpi.mpi.common.collective import agree, agree_on, duplicate, raise_together
+from lb_mpi.mpi.common.presence import Tag, closed, hang_s, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
-from lb_mpi.mpi.pool import served
-from lb_mpi.mpi.pool.crew import MAP, Crew
-from lb_mpi.mpi.pool.following import Followed, follow, serve
-from lb_mpi.mpi.pool.functions import pickled
-from lb_mpi.mpi.pool.leading import Lead, Options, Plan, make_job, plan_map
-from lb_mpi.mpi.pool.ledger import PoolReport
-from lb_mpi.mpi.pool.meeting import Op, meet
-from lb_mpi.mpi.pool.messages import End
-from lb_mpi.mpi.pool.shift import Call
-from lb_mpi.mpi.pool.submitting import Future, Leader, Submitted
+from lb_mpi.mpi.common.recorder import running
+from lb_mpi.mpi.pool import script
+from lb_mpi.mpi.pool.root import MapOptions, PoolReport, RootMap, check_options
+from lb_mpi.mpi.pool.serving import MapCall, follow, serve
+from lb_mpi.mpi.pool.session import MAP, Session
+from lb_mpi.mpi.pool.submitting import Future, TaskQueue, cancel_all
 from lb_mpi.pooling.deal import Speeds
+from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
+_OPS = ("map", "wait", "close")  # methods in which all ranks come together
 
 
 class Pool:
@@ -43,8 +47,8 @@ class Pool:
                 results = pool.map(f, items)
 
     In the first way the function is at hand on each rank: lambdas, and models of any size, cost no byte.  In the second it
-    is sent once, and again only when it has changed.  Every rank owns an interval of the tasks, by speed, and who has done
-    its own steals from others (see `lb_mpi.pooling.worker`).
+    is sent once, and again only when it has changed.  Every rank owns an interval of the tasks, by speed; a rank that has
+    done its own steals from others (see `lb_mpi.pooling.worker`).
 
     Parameters
     ----------
@@ -65,36 +69,37 @@ class Pool:
         speeds: Sequence[float] | None = None,
         emulated_speed: float = 1.0,
     ) -> None:
-        leader = served.leader()
-        self._owns = leader is None
-        if leader is not None:
-            given = served.check(leader.crew, comm, root, speeds, emulated_speed)
+        queue = script.queue()
+        self._owns = queue is None  # its session
+        if queue is not None:
+            given = _check_in_script(queue.session, comm, root, speeds, emulated_speed)
         else:
             with in_call("lb_mpi.Pool"):
                 own = duplicate(MPI.COMM_WORLD if comm is None else comm)
                 try:
-                    given = agree(own, lambda: served.check_pool(own.size, root, speeds, emulated_speed))
+                    given = agree(own, lambda: _check(own.size, root, speeds, emulated_speed))
                     agree_on(own, root=root, speeds=given)
-                    leader = Leader(Crew(own, root or 0, emulated_speed=emulated_speed), alone=root is not None)
+                    session = Session(own, root or 0, alone=root is not None, emulated_speed=emulated_speed)
                 except BaseException as error:
                     presence_of(own).leave(error)
                     raise
-        self._leader, self._crew, self._serves = leader, leader.crew, leader.alone
-        self._speeds = Speeds(self._crew.size, given)
-        self._submitted = Submitted(leader)
-        self._lead: Lead | None = None  # the map of this pool that is under way, on the root
+            queue = TaskQueue(session)
+        self._queue, self._session = queue, queue.session
+        self._speeds = Speeds(self._session.size, given)
+        self._unfinished: dict[int, Future] = {}  # submitted tasks
+        self._map: RootMap | None = None  # of this pool that is under way, on the root
         self._closed = False
         self._report: PoolReport | None = None  # of the last map, on the root
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return self._crew.size
+        return self._session.size
 
     @property
     def is_root(self) -> bool:
         """True on the root."""
-        return self._crew.rank == self._crew.root
+        return self._session.rank == self._session.root
 
     def is_master(self) -> bool:
         """Return `is_root`, under the name that programs for schwimmbad call."""
@@ -142,9 +147,9 @@ class Pool:
         raises: tasks not begun are dropped, and the pool can be used on.  In a pool whose methods all ranks call, it is
         raised on every rank; but the rank on which it was SystemExit or KeyboardInterrupt raises that.
         """
-        call = Call(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        begun = self._begin(call, *items, costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint)
-        return begun.collect()
+        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
+        options = MapOptions(costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint)
+        return self._collect(call, items, options)
 
     def starmap(
         self,
@@ -152,29 +157,29 @@ class Pool:
         items: Any = None,
         *,
         return_exceptions: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[MapOptions],
     ) -> list[T] | None:
         """Return function(*item) for each of the root's items; the other arguments are those of `map`."""
-        call = Call(function, star=True, keep_exceptions=return_exceptions)
-        return self._begin(call, items, **options).collect()
+        return self._collect(MapCall(function, star=True, keep_exceptions=return_exceptions), (items,), options)
 
     def imap_unordered(
         self,
         function: Callable[..., T],
         *items: Any,
         return_exceptions: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[MapOptions],
     ) -> Iterator[tuple[int, T]]:
         """Yield (index of the item, function(item)) on the root, as results come; nothing on the other ranks.
 
         The other arguments are those of `map`, but for `to`.  The tasks are begun at once; on the root they go on only
-        while it asks for the next result.  What it doesn't ask for waits where it is, at most 64 MiB on each rank.  Who
-        leaves the loop early drops the tasks not begun.
+        while it asks for the next result.  Results that it has not asked for are kept by the ranks that computed them, at
+        most 64 MiB on each.  Leaving the loop early drops the tasks not begun.
         """
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
-        call = Call(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        return self._begin(call, *items, **options).each()
+        call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
+        begun, _ = self._begin(call, items, options)
+        return iter(()) if begun is None else begun.each()
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future:
         """Hand in one task, function(*args, **kwargs), on the root of a pool made with `root=`; its `Future`.
@@ -182,25 +187,24 @@ class Pool:
         No thread works on it: the other ranks do, and this one while it waits for a result.
         """
         self._check_root("submit")
-        return self._submitted.submit(checks.function("function", function), args, kwargs)
+        return self._queue.submit(self._unfinished, checks.function("function", function), args, kwargs)
 
     def as_completed(self, futures: Iterable[Future], timeout: float | None = None) -> Iterator[Future]:
         """Yield futures of this pool as they are over; TimeoutError when none is for `timeout` seconds."""
         self._check_root("as_completed")
-        return self._submitted.as_completed(futures, timeout)
+        return self._as_completed(set(futures), timeout)
 
     def wait(self) -> None:
         """Serve the root of a pool made with `root=` until it closes the pool, also here; on the root, do nothing."""
-        crew = self._crew
         if self._closed:
             raise closed("pool")
-        crew.news.check()
-        if not self._serves:
-            meet(crew, Op.WAIT, _no_wait)
+        self._session.presence.check()
+        if not self._session.alone:
+            self._meet("wait", _no_wait)
         if self.is_root:
             return
         try:
-            serve(crew)
+            serve(self._session)
         finally:
             self._free()
 
@@ -208,30 +212,31 @@ class Pool:
         """End the pool; collective, unless the other ranks serve.  A second time, do nothing."""
         if self._closed:
             return
-        crew = self._crew
+        session = self._session
         try:
-            if self._lead is not None:
-                self._lead.end(dropped=True)  # where nobody has asked for all results
-            if crew.news.failed:
+            if self._map is not None:
+                self._map.end(dropped=True)  # where nobody has asked for all results
+            if session.presence.failed:
                 pass
-            elif not self._serves:
-                meet(crew, Op.CLOSE, lambda: None)
+            elif not session.alone:
+                self._meet("close", lambda: None)
             elif self.is_root:
-                self._submitted.finish()
+                if self._unfinished:
+                    self._queue.wait(lambda: not self._unfinished)
                 if self._owns:
-                    crew.send_all(Tag.CLOSE)
+                    session.send_all(Tag.CLOSE, [b""] * session.size)
         except BaseException as error:
             if self._owns:  # the others can't know that this rank has closed it
-                crew.news.spread(error, alone=True)
+                session.presence.spread(error, alone=True)
             raise
         finally:
             self._free()
 
     shutdown = close
 
-    def __enter__(self) -> Any:  # checkers would want to be told that it isn't None where all ranks call
+    def __enter__(self) -> Any:  # as `Pool | None`, users would have to check for None where all ranks call
         """Return the pool; on ranks that serve, do so until the root closes it, and return None."""
-        if self._serves and not self.is_root:
+        if self._session.alone and not self.is_root:
             self.wait()
             return None
         return self
@@ -241,84 +246,146 @@ class Pool:
     ) -> None:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
         if error is not None and not self._closed:
-            if self._serves:
-                self._submitted.cancel()
+            if self._session.alone:
+                cancel_all(self._unfinished, also_running=False)
             else:
-                self._crew.news.spread(error)
+                self._session.presence.spread(error)
         self.close()
 
-    def _begin(self, call: Call, *items: Any, **options: Unpack[Options]) -> Lead | Followed:
-        """Bring the ranks together for a map: the root leads it, the others have followed it when this returns."""
+    def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
+        begun, results = self._begin(call, items, options)
+        return results if begun is None else begun.collect()
+
+    def _begin(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> tuple[RootMap | None, list[Any] | None]:
+        """Begin a map: on the root, return it; the others have worked on it, and return the results that they get."""
         self._check()
+        session = self._session
         with ExitStack() as opened:  # closed when the ranks do not come to a map
-            if self._serves:
-                plan = self._plan(call, items, options, opened)
+            if session.alone:
+                begun = self._plan(call, items, options, opened)
             else:
                 with in_call(MAP, watched=True):
-                    plan = meet(self._crew, Op.MAP, lambda: self._plan(call, items, options, opened))
-            if plan is None:
-                return self._follow(call.function)
-            lead = self._lead = Lead(self._leader, plan, self._ended)
+                    begun = self._meet("map", lambda: self._plan(call, items, options, opened))
+            if begun is None:
+                return None, self._follow(call.function)
+            begun.begin_all(self._ended)
+            self._map = self._queue.map = begun
             opened.pop_all()
-        return lead
+        return begun, None
 
-    def _plan(self, call: Call, items: tuple[Any, ...], options: Options, opened: ExitStack) -> Plan | None:
-        """Hold the arguments against what is expected, items and costs of the root only; None on the other ranks."""
-        if self._serves and options.get("to") == "all":
+    def _plan(self, call: MapCall, items: tuple[Any, ...], options: MapOptions, opened: ExitStack) -> RootMap | None:
+        """Check the arguments, items, costs and checkpoint of the root only; None on the other ranks."""
+        if self._session.alone and options.get("to") == "all":
             raise ValueError("to = 'all': expected 'root' in a pool whose other ranks serve")
-        if not self.is_root:
-            options = {**options, "costs": None, "checkpoint": None}
-            make_job(call, (0,), **options)
-            return None
-        job = make_job(call, items, **options)
-        if job.log is not None:
-            opened.callback(job.log.close)
-        sent = pickled(call.function) if self._serves and self.size > 1 else None
-        return plan_map(self._crew, job, self._speeds.values.tolist(), sent)
+        if self.is_root:
+            return RootMap(self._session, call, items, options, self._speeds.values.tolist(), opened)
+        check_options(call.function, **options)
+        return None
 
-    def _ended(self, lead: Lead) -> None:
-        self._lead = None
-        self._speeds.observe(*lead.observed())
-        self._report = lead.report()
+    def _ended(self, begun: RootMap) -> None:
+        self._map = self._queue.map = None
+        self._speeds.observe(*begun.observed())
+        self._report = begun.report()
 
-    def _follow(self, function: Callable[..., Any]) -> Followed:
-        crew = self._crew
-        crew.busy = True
+    def _follow(self, function: Callable[..., Any]) -> list[Any] | None:
+        presence = self._session.presence
+        with presence.telling():
+            results, error, together = follow(self._session, function)
+        if error is not None:
+            raise presence.together(error) if together else error
+        return results
+
+    def _meet(self, op: str, make: Callable[[], T]) -> T:
+        """Collective: return make() of this rank; when it raises on any rank, all ranks raise.
+
+        ValueError on all ranks when they call different methods.
+        """
+        presence = self._session.presence
+        error, value = None, None
         try:
-            with crew.news.telling():
-                followed = follow(crew, function)
-        finally:
-            crew.busy = False
-        if followed.error is not None:
-            if followed.end == End.FAILED:
-                crew.news.together(followed.error)
-            raise followed.error
-        return followed
+            value = make()
+        except BaseException as caught:
+            error = caught
+        number = _OPS.index(op)
+        mine = np.array([error is not None, number, -number], dtype=np.int32)
+        result = np.zeros_like(mine)
+        with running(self._session.record, Phase.WAITING):
+            request = presence.comm.Iallreduce(mine, result, MPI.MAX)
+            presence.wait(request.Test, keep=(mine, result), name=f"{op} of lb_mpi.Pool")
+        failed, last, first = result.tolist()
+        if failed:
+            raise_together(presence.comm, error)
+        if last != -first:
+            names = f"{_OPS[-first]} is called on one rank of the pool, {_OPS[last]} on another"
+            raise presence.together(ValueError(f"{names}: expected one method"))
+        return value  # type: ignore[return-value]
+
+    def _as_completed(self, left: set[Future], timeout: float | None) -> Iterator[Future]:
+        while left:
+            if not self._closed:
+                self._queue.wait(lambda: any(future.over for future in left), timeout)
+            ready = [future for future in left if future.over]
+            if not ready:  # of another pool
+                raise closed("pool")
+            left.difference_update(ready)
+            yield from ready
 
     def _check(self) -> None:
         if self._closed:
             raise closed("pool")
-        self._crew.check()
-        if self._crew.busy:
+        self._session.check()
+        if self._session.busy:
             raise Error(
                 "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
             )
-        if self._serves and not self.is_root:
+        if self._session.alone and not self.is_root:
             raise Error("a pool that this rank serves: expected to be called on its root")
 
     def _check_root(self, name: str) -> None:
         if self._closed:
             raise closed("pool")
-        self._crew.check()
-        if not self._serves or not self.is_root:
+        self._session.check()
+        if not self._session.alone or not self.is_root:
             raise Error(f"{name}: expected the root of a pool made with root=")
 
     def _free(self) -> None:
         self._closed = True
-        self._submitted.close()
+        cancel_all(self._unfinished, also_running=True)
         if self._owns:
-            self._crew.close()
+            self._session.close()
 
 
 def _no_wait() -> NoReturn:
     raise Error("wait: expected a pool made with root=")
+
+
+def _check_in_script(
+    session: Session, comm: MPI.Intracomm | None, root: int | None, speeds: Sequence[float] | None, emulated_speed: float
+) -> list[float] | None:
+    """Check the arguments of a pool in a script that rank 0 runs alone; return the speeds, if there are any."""
+    if session.rank != session.root:
+        raise Error("a pool on a rank that serves: expected `if __name__ == '__main__':` before what makes it")
+    ours = comm is None or comm.size in (1, session.size)
+    if not ours or root not in (None, session.root) or emulated_speed != 1.0:
+        raise ValueError(
+            "a pool of a script that rank 0 runs alone: expected Pool(), of all ranks and at their own speeds"
+        )
+    return _check(session.size, None, speeds, emulated_speed)
+
+
+def _check(size: int, root: int | None, speeds: Sequence[float] | None, emulated_speed: float) -> list[float] | None:
+    """Check the arguments of a pool; return the speeds, if there are any."""
+    checks.emulated_speed(emulated_speed)
+    hang_s()
+    if root is not None:
+        checks.integer("root", root, least=0, most=size - 1)
+    if speeds is None:
+        return None
+    try:
+        listed = list(speeds)
+    except TypeError:
+        raise TypeError(f"speeds = {checks.show(speeds)}: expected {size} numbers, one for each rank") from None
+    given = [checks.number(f"speeds[{rank}]", speed, above=0.0) for rank, speed in enumerate(listed)]
+    if len(given) != size:
+        raise ValueError(f"speeds: {len(given)} of them: expected {size}, one for each rank")
+    return given

@@ -7,7 +7,7 @@ stands behind `if __name__ == "__main__":` is left out, as with multiprocessing 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -15,8 +15,10 @@ from mpi4py import MPI
 
 from lb_mpi.files import Load, find_script, folder_of
 from lb_mpi.mpi.common.collective import agree, duplicate
-from lb_mpi.mpi.pool.crew import Crew
-from lb_mpi.mpi.pool.served import run_alone
+from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.pool.serving import serve
+from lb_mpi.mpi.pool.session import Session
+from lb_mpi.mpi.pool.submitting import TaskQueue
 
 WORKER = "__worker__"  # what __name__ is on ranks that serve; by this name their objects of its classes travel, too
 
@@ -40,7 +42,7 @@ class _Main(ModuleType):
 class Script(NamedTuple):
     """A script that all ranks have found."""
 
-    crew: Crew
+    session: Session
     load: Load
     folder: str  # where it imports from
 
@@ -49,15 +51,15 @@ def open_script(target: str, *, module: bool) -> Script:
     """Collective: find a script (or a module, by name); ValueError, SyntaxError or OSError on all ranks if one can't."""
     own = duplicate(MPI.COMM_WORLD)
     load = agree(own, lambda: find_script(target, module=module))
-    return Script(Crew(own, 0), load, folder_of(target, module=module))
+    return Script(Session(own, 0, alone=True), load, folder_of(target, module=module))
 
 
 def run_script(script: Script, argv: Sequence[str]) -> None:
     """Collective: run it on rank 0, while all others serve its `lb_mpi.Pool()`; raises there what the script raises."""
-    crew, load, folder = script
+    session, load, folder = script
     sys.argv = [*argv]
     sys.path[0] = folder
-    if crew.rank != crew.root:
+    if session.rank != session.root:
         sys.modules["__main__"] = sys.modules[WORKER] = _Main(load)
 
     def run() -> None:
@@ -66,4 +68,31 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
         main.__dict__.update(names)
         exec(code, main.__dict__)
 
-    run_alone(crew, run)
+    run_alone(session, run)
+
+_queues: list[TaskQueue] = []  # of the script that is running, if any
+
+
+def queue() -> TaskQueue | None:
+    """Return the tasks of all pools of the script that is running; None when each pool has its own."""
+    return _queues[-1] if _queues else None
+
+
+def run_alone(session: Session, run: Callable[[], None]) -> None:
+    """Collective: run() on the root, whose pools all share `session`, which the other ranks serve; then it is closed."""
+    queue = TaskQueue(session)
+    _queues.append(queue)
+    try:
+        if session.rank != session.root:
+            serve(session)
+        else:
+            try:
+                with queue.ends:
+                    run()
+            finally:
+                with session.presence.telling():
+                    queue.close()
+                    session.send_all(Tag.CLOSE, [b""] * session.size)
+    finally:
+        _queues.pop()
+        session.close()

@@ -1,7 +1,7 @@
-"""What the root has under way: a map, at most, and single tasks, each of which it sends to a rank that has few.
+"""Submitted tasks: the root sends each to a rank that has few, and runs some itself while it waits.
 
 No thread: messages are looked at by whoever waits for a map or a `Future`, and when a task is submitted.  All pools of a
-script that rank 0 runs alone share one `Leader`.
+script that rank 0 runs alone share one `TaskQueue`.
 """
 
 from __future__ import annotations
@@ -10,32 +10,31 @@ import math
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from lb_mpi.checks import show
 from lb_mpi.mpi.common.parcels import Buffer
-from lb_mpi.mpi.common.presence import Tag, closed
+from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.waiting import Interrupts
-from lb_mpi.mpi.pool.crew import TASK, Crew
-from lb_mpi.mpi.pool.functions import dumps
-from lb_mpi.mpi.pool.messages import failure_of, numbers_parcel, read_numbers, task_error, unpack_failure
+from lb_mpi.mpi.pool.messages import dumps, failure_of, read_task, task_error, task_parcel
+from lb_mpi.mpi.pool.root import RootMap
+from lb_mpi.mpi.pool.session import TASK, Session
 from lb_mpi.record.events import Phase
 
 AHEAD = 2  # tasks at a rank: one that it runs, and the next
-CLOSED = ": the pool was closed"  # why a task was cancelled
 
 
 class Future:
     """The result of a submitted task, some day; of `lb_mpi.Pool.submit`."""
 
-    def __init__(self, number: int, submitted: Submitted) -> None:
-        self._number, self._submitted = number, submitted
+    def __init__(self, number: int, queue: TaskQueue, unfinished: dict[int, Future]) -> None:
+        self._number, self._queue, self._unfinished = number, queue, unfinished
         self._state: str = "pending"  # running, done, failed, cancelled
         self._value: Any = None
-        submitted.unfinished[number] = self
+        unfinished[number] = self
 
     def __repr__(self) -> str:
         """Say which task, and how far it is."""
@@ -43,12 +42,13 @@ class Future:
 
     def done(self) -> bool:
         """True when there is a result, or an error, or the task was cancelled; looks at messages."""
-        self._submitted.look()
+        if not self.over:
+            self._queue.look()
         return self.over
 
     @property
     def over(self) -> bool:
-        """As `done`, as far as is known by now."""
+        """True when `done` is, as far as is known by now."""
         return self._state in ("done", "failed", "cancelled")
 
     def cancel(self) -> bool:
@@ -77,68 +77,23 @@ class Future:
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait as `result` does, and return the error, or None."""
-        self._submitted.wait(lambda: self.over, timeout)
+        if not self.over:
+            self._queue.wait(lambda: self.over, timeout)
         if self._state == "cancelled":
             raise RuntimeError(f"task {self._number} was cancelled{self._value}")
         return self._value if self._state == "failed" else None
 
-    def _start(self) -> None:
-        self._state = "running"
-
     def _end(self, state: str, value: Any) -> None:
         if not self.over:
             self._state, self._value = state, value
-            del self._submitted.unfinished[self._number]
+            del self._unfinished[self._number]
 
 
-class Submitted:
-    """The tasks that were submitted to one pool."""
-
-    def __init__(self, leader: Leader) -> None:
-        self.unfinished: dict[int, Future] = {}  # by number
-        self._leader, self._closed = leader, False
-
-    def submit(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future:
-        """A new task, which is sent at once if some rank has few."""
-        return self._leader.submit(self, function, args, kwargs)
-
-    def look(self) -> None:
-        """Take in what has come, and send what can be sent."""
-        if not self._closed:
-            self._leader.look()
-
-    def wait(self, over: Callable[[], bool], timeout: float | None = None) -> None:
-        """Work until `over()`; TimeoutError."""
-        if not self._closed:
-            self._leader.wait(over, timeout)
-        elif not over():  # a future of another pool
-            raise closed("pool")
-
-    def as_completed(self, futures: Iterable[Future], timeout: float | None = None) -> Iterator[Future]:
-        """The futures, as they are over."""
-        left = set(futures)
-        while left:
-            self.wait(lambda: any(future.over for future in left), timeout)
-            ready = [future for future in left if future.over]
-            left.difference_update(ready)
-            yield from ready
-
-    def finish(self) -> None:
-        """Wait for all tasks."""
-        if self.unfinished:
-            self.wait(lambda: not self.unfinished)
-
-    def cancel(self) -> None:
-        """Take those tasks back that no rank has got, since the pool is about to be closed."""
-        for future in [*self.unfinished.values()]:
-            if not future.running():
-                future._end("cancelled", CLOSED)
-
-    def close(self) -> None:
-        """Cancel all that is not done: the pool is closed, and nobody can wait any more."""
-        self._closed = True
-        for future in [*self.unfinished.values()]:
-            future._end("cancelled", CLOSED)
+def cancel_all(unfinished: dict[int, Future], *, also_running: bool) -> None:
+    """Cancel the tasks that no rank has got, or all of them, since their pool is closed."""
+    for future in [*unfinished.values()]:
+        if also_running or not future.running():
+            future._end("cancelled", ": the pool was closed")
 
 
 class _Pending(NamedTuple):
@@ -148,38 +103,25 @@ class _Pending(NamedTuple):
     data: bytes
 
 
-class Led(Protocol):
-    """A map that is under way."""
+class TaskQueue:
+    """The submitted tasks of a session, on its root; while it waits for them, it also works on the map under way."""
 
-    def take(self, source: int, buffer: Buffer) -> None:
-        """Results have come from another rank."""
-
-    def turn(self, interrupts: Interrupts) -> bool:
-        """Work on it for a moment; False when there is nothing to do."""
-
-    def end(self, *, dropped: bool) -> None:
-        """Tell all ranks that it is over, and, if `dropped`, that the other results are not wanted."""
-
-
-class Leader:
-    """The root's map and submitted tasks; `alone`: only the root goes on, the other ranks serve it."""
-
-    def __init__(self, crew: Crew, *, alone: bool) -> None:
-        self.crew, self.alone = crew, alone
-        self.map: Led | None = None
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.map: RootMap | None = None
         self.ends = ExitStack()  # what is to be ended with the script, before the other ranks are
         self._pending: deque[_Pending] = deque()
         self._running: dict[int, Future] = {}  # at other ranks
-        self._at = dict.fromkeys((rank for rank in range(crew.size) if rank != crew.rank), 0)  # tasks, by rank
+        self._at = dict.fromkeys((rank for rank in range(session.size) if rank != session.rank), 0)  # tasks, by rank
         self._n = 0
-        crew.take_result = self._take
+        session.take_result = self._take
 
     def submit(
-        self, of: Submitted, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, unfinished: dict[int, Future], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Future:
-        """A new task, which is sent at once if some rank has few."""
+        """Take a new task, which is sent at once if some rank has few; it is `unfinished` until it is over."""
         data = dumps((function, args, kwargs), f"function = {show(function)} or an argument of it") if self._at else b""
-        future = Future(self._n, of)
+        future = Future(self._n, self, unfinished)
         self._n += 1
         self._pending.append(_Pending(future, function, (args, kwargs), data))
         self.look()
@@ -187,16 +129,16 @@ class Leader:
 
     def look(self) -> None:
         """Take in what has come, and send what can be sent."""
-        self.crew.check_lent()
-        with running(self.crew.record):
-            self.crew.news.look()
-            self.crew.receive()
+        self.session.check_lent()
+        with running(self.session.record):
+            self.session.presence.look()
+            self.session.receive()
             self._send()
 
     def wait(self, over: Callable[[], bool], timeout: float | None = None) -> None:
         """Work until `over()`; TimeoutError."""
-        self.crew.check_lent()
-        self.crew.work(TASK, over, self._turn, math.inf if timeout is None else time.perf_counter() + timeout)
+        self.session.check_lent()
+        self.session.work(TASK, over, self._turn, math.inf if timeout is None else time.perf_counter() + timeout)
         if not over():
             raise TimeoutError(f"no result within {timeout} s")
 
@@ -208,8 +150,8 @@ class Leader:
 
     def _turn(self, interrupts: Interrupts) -> bool:
         self._send()
-        crew = self.crew
-        if self.map is not None and crew.worker.chunk is None and self.map.turn(interrupts):  # not within a task of it
+        within_a_task = self.session.worker.chunk is not None  # of the map
+        if self.map is not None and not within_a_task and self.map.turn(interrupts):
             return True
         if (task := self._next()) is None:
             return False
@@ -223,52 +165,50 @@ class Leader:
                 if has == n and (task := self._next()) is not None:
                     self._at[rank] += 1
                     self._running[task.future._number] = task.future
-                    self.crew.parcels.send(rank, Tag.TASK, numbers_parcel(task.future._number, data=task.data))
+                    self.session.parcels.send(rank, Tag.TASK, task_parcel(task.future._number, False, task.data))
 
     def _next(self) -> _Pending | None:
         while self._pending:
             task = self._pending.popleft()
             if not task.future.over:
-                task.future._start()
+                task.future._state = "running"
                 return task
         return None
 
     def _run(self, task: _Pending, interrupts: Interrupts) -> None:
-        self.crew.record.enter(Phase.OWN, time.perf_counter())
+        session, future, (args, kwargs) = self.session, task.future, task.arguments
+        session.record.enter(Phase.OWN, time.perf_counter())
         cpu = time.thread_time()
-        (args, kwargs), future = task.arguments, task.future
         try:
             with interrupts.allowed():
                 value = task.function(*args, **kwargs)
         except BaseException as error:
-            failed = task_error(failure_of(error, self.crew.rank), future._number)
+            failed = task_error(failure_of(error, session.rank), future._number)
             failed.__cause__ = error
             future._end("failed", failed)
             if isinstance(error, KeyboardInterrupt):
                 raise
         else:
             future._end("done", value)
-        self.crew.slow.charge(time.thread_time() - cpu)
+        session.throttle.charge(time.thread_time() - cpu)
 
     def _take(self, source: int, tag: int, buffer: Buffer) -> None:
-        """Take in results that have come from another rank."""
-        if tag == Tag.RESULT:
-            self._take_result(source, buffer)
-        elif self.map is not None:
-            self.map.take(source, buffer)
-
-    def _take_result(self, source: int, buffer: Buffer) -> None:
-        number, failed, _, data = read_numbers(buffer)
+        """Take in results that have come from another rank: of a map, or of a submitted task."""
+        if tag == Tag.RESULTS:
+            if self.map is not None:
+                self.map.take(source, buffer)
+            return
+        number, failed, data = read_task(buffer)
         self._at[source] -= 1
         future = self._running.pop(number)
-        if failed:
-            future._end("failed", task_error(unpack_failure(data), number))
-            return
         try:
             value = pickle.loads(data)
         except Exception as error:
             wrong = task_error(failure_of(error, source), number)
             wrong.__cause__ = error
             future._end("failed", wrong)
+            return
+        if failed:
+            future._end("failed", task_error(value, number))
         else:
             future._end("done", value)

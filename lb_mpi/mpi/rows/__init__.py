@@ -1,1 +1,1 @@
-"""lb_mpi.Balancer and lb_mpi.diffuse on MPI."""
+"""lb_mpi.Balancer and lb_mpi.reorder_ranks on MPI."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -11,83 +12,27 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
-from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.judge import REPORT, Judge, Problem, Report, Verdict, left_out, verdict_dtype, verdict_of
-from lb_mpi.balancing.migrate import ROWS, plan_of
-from lb_mpi.balancing.record import Balanced, History, Loans, Shares, shares
-from lb_mpi.balancing.round import Learned
-from lb_mpi.balancing.trigger import Reason, Trigger, When, check_when
+from lb_mpi.balancing.course import Course
+from lb_mpi.balancing.judge import Judge
+from lb_mpi.balancing.record import Balanced, History, Loans, Shares
+from lb_mpi.balancing.trigger import BalanceReason, Trigger, When, check_when
+from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import function as check_function
-from lb_mpi.checks import integer, number
 from lb_mpi.diffusion.setup import AUTO, prepare
 from lb_mpi.emulate import Varying
 from lb_mpi.errors import BalanceError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.mpi.common.carrier import Carrier
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_together, wait
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, raise_together
 from lb_mpi.mpi.common.failure import Failed, of_argument
 from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.rows.diffuse import Flows
-from lb_mpi.mpi.rows.lending import Lending, Stopwatch, Wire
-from lb_mpi.mpi.rows.migrating import Owners, check_costs
+from lb_mpi.mpi.rows.diffuse import Central, planner
+from lb_mpi.mpi.rows.lending import Hearing, Lending, Stopwatch, Wire
+from lb_mpi.mpi.rows.migrating import check_costs, migrate
 from lb_mpi.mpi.rows.process_graph import METHODS, fingerprint, process_graph
-from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Unpack, with_arguments
+from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Unpack
 from lb_mpi.record.events import Phase
-
-
-class Hearing:
-    """One call's; `judge` is on the root only.  Collective: `tell`, once, and then `heard` until it says so."""
-
-    def __init__(self, comm: MPI.Intracomm, judge: Judge | None) -> None:
-        self._comm, self._judge = comm, judge
-        self._reports = np.empty(comm.size if judge is not None else 0, dtype=REPORT)
-        self._room = comm.size  # transfers for which the verdict has room
-        self._answer = np.zeros(1, dtype=verdict_dtype(comm.size, self._room))
-        self._gathered: MPI.Request | None = None
-        self._spread: MPI.Request | None = None
-        self._verdict: Verdict | None = None  # on the root
-        self._error: Exception | None = None
-        self.judging_s = 0.0  # on the root
-
-    def tell(self, report: Report) -> None:
-        """Send this rank's report on its way."""
-        self._mine = np.array([report.fields()], dtype=REPORT)
-        self._gathered = self._comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
-        if self._judge is None:
-            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
-
-    def heard(self) -> bool:
-        """See whether the verdict has come; the root gives it when it has heard everybody."""
-        assert self._gathered is not None
-        gathered = self._gathered.Test()
-        if self._spread is None and gathered:
-            began = time.perf_counter()
-            self._decide()
-            self.judging_s = time.perf_counter() - began
-            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
-        return self._spread is not None and self._spread.Test() and gathered
-
-    def verdict(self) -> Verdict:
-        """Collective, when it has come: what was decided.  What was raised on the root, all raise."""
-        verdict = self._verdict or verdict_of(self._answer)
-        if verdict.problem is Problem.JUDGE:
-            raise_together(self._comm, self._error)
-        if n := left_out(self._answer):
-            table = verdict.plan.table() if verdict.plan is not None else np.empty((ROWS, n))
-            wait(self._comm, self._comm.Ibcast(table, 0), table)
-            verdict = verdict._replace(plan=plan_of(table))
-        return verdict
-
-    def _decide(self) -> None:
-        assert self._judge is not None
-        try:
-            self._verdict = self._judge.hear(self._reports)
-            self._answer = self._verdict.record(self._room)
-        except Exception as caught:  # the others wait for a verdict
-            self._error = caught
-            self._answer["verdict"]["problem"] = Problem.JUDGE
-            self._verdict = verdict_of(self._answer)
 
 
 class Balancer:
@@ -146,33 +91,33 @@ class Balancer:
                 hosts = allgather(own, MPI.Get_processor_name())
                 self.graph = agree(own, lambda: process_graph(comm, graph, hosts))
                 self._watch = agree(own, lambda: Stopwatch(emulated_speed))
-                bound, policy, calls = agree(own, lambda: _check(self.graph, scheme, tau, tolerance, when, every))
+                bound, policy, calls = agree(own, lambda: _check(tolerance, when, every, exchange, self.graph, scheme, tau))
                 same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
-                agree_on(own, **same, edges_of_graph=fingerprint(self.graph))
-                self._loans = Loans(recorder(own), worlds(own))
-                self._flows = Flows(own, self.graph, scheme, tau, bound, exchange=exchange)
+                agree_on(own, **same, edges_of_graph=fingerprint(self.graph), method=exchange)
+                self._loans = Loans(recorder(own), worlds(own), own.rank)
+                self._planner = planner(own, self.graph, scheme, tau, bound, exchange)
                 self._wire = Wire(own)
             except BaseException as error:
                 self._presence.leave(error)
                 raise
-        self._carrier = Carrier(self._presence, self._loans.record, self._watch.slow)
-        self._loans.use(self.graph, own.rank, same)
-        trigger = Trigger(policy, calls, bound)
-        self._judge = Judge(own.size, trigger, self._flows.planner) if own.rank == 0 else None
+        self._loans.use(self.graph, same)
+        self._judge: Judge | None = None
+        if own.rank == 0:
+            direct = self._planner.direct if isinstance(self._planner, Central) else None
+            self._judge = Judge(own.size, Trigger(policy, calls, bound), direct)
         self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
-        self._owners = Owners(own, self._flows, Trigger(policy, calls, bound))
+        self._migration = Trigger(policy, calls, bound)
         self.history = History()
 
     @property
     def last(self) -> Balanced | None:
-        """What the last call did, and why; None before the first."""
+        """The record of the last call, with its reason; None before the first."""
         return self.history[-1] if len(self.history) else None
 
     @property
     def speeds(self) -> Floats:
         """(P,) speeds as known by now, relative to their mean; the same on all ranks."""
-        speeds = self._course.ranks.speeds
-        return np.asarray(speeds / speeds.mean())
+        return np.asarray(self._course.speeds / self._course.speeds.mean())
 
     def map_rows(
         self,
@@ -211,48 +156,34 @@ class Balancer:
         KeyboardInterrupt are raised again where they came from); ValueError or TypeError when the rows are no good on any,
         or differ.
         """
-        comm, course = self._open(), self._course
+        comm, course, watch = self._open(), self._course, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
-        mine: Rows | None = None
-        failed: Failed | None = None
+        mine, failed = _NO_ROWS, None
         try:
             check_function("function", function)
             mine = _rows(rows, more, pack, unpack, block_rows)
-            function = with_arguments(function, more, options)
         except Exception as caught:
             failed = of_argument(caught)
-        if mine is not None and not course.knows(mine.spec.mark):
-            self._watch.warm = False
+        if failed is None and not course.knows(mine.spec.mark):
+            watch.warm = False
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record):
-            self._watch.begin()
+            watch.begin()
             self._wire.begin()
-            warm = self._watch.warm
-            round = course.begin(mine.n_units, mine.spec.mark, warm=warm) if mine is not None else course.failed()
-            told = Told()
             hearing = Hearing(comm, self._judge)
-
-            def tell(learned: Learned) -> None:
-                nonlocal told
-                told = self._tell(lending, hearing, learned, mine, began_s)
-
-            lending = Lending(
-                self._wire, comm.rank, round, function, mine, self._watch, self._loans, failed, tell=tell,
-                heard=hearing.heard,
-            )  # fmt: skip
+            bound = functools.partial(function, **options) if options else function
+            lending = Lending(self._wire, course, bound, mine, watch, self._loans, hearing, began_s, failed)
             try:
-                self._carrier.carry(lending, interrupts)
-                self._watch.end()
+                Carrier(self._presence, self._loans.record, watch.slow).carry(lending, interrupts)
+                watch.end()
                 self._finish(lending, hearing, mine)
             except BaseException as error:
                 self._presence.spread(error)
                 if self._presence.failed:
                     self._presence.abandon(lending, hearing)
                 raise
-            ended = time.perf_counter()
-            n_rows = mine.n if mine is not None else 0, self._watch.rows
-            computing_s = self._watch.computing_s
-            self._loans.mapped(began, ended, self.history[-1], course, n_rows, computing_s, told.took)
-        return lending.results.value if lending.results is not None else None
+            ended, took, n_rows = time.perf_counter(), lending.told.took, (mine.n, lending.n_computed)
+            self._loans.mapped(began, ended, self.history[-1], course, n_rows, watch.computing_s, took)
+        return lending.results.value
 
     def migrate(
         self, rows: Any, costs: ArrayLike | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
@@ -270,14 +201,13 @@ class Balancer:
             mine = agree(comm, lambda: _rows(rows, (), pack, unpack, None))
             given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
             agree_on(comm, rows=mine.spec.words, costs_given=given is not None)
-            known = (
-                course.costs if course.costs is not None and course.costs.known and len(course.costs) == mine.n else None
-            )
-            work = known.work(course.ranks.worth) if known is not None else None
+            known = course.costs is not None and course.costs.known and len(course.costs) == mine.n
+            work = course.costs.work(course.worth) if known and course.costs is not None else None
             began = time.perf_counter()
             self._wire.drain()
             with running(self._loans.record):
-                moved = self._owners.move(mine, given, work, course.ranks.speeds, max(1, course.n_calls))
+                calls = max(1, course.n_calls)
+                moved = migrate(comm, self._planner, self._migration, mine, given, work, course.speeds, calls)
         self.history.append(moved.last)
         self._loans.migrated(began, time.perf_counter(), moved.last, course)
         if not moved.last.acted:
@@ -291,7 +221,7 @@ class Balancer:
         """Say what each rank had, computed and waited in the calls so far; prints as a table.  The same on all ranks."""
         comm = self._open()
         with call("lb_mpi.Balancer.report"), self._presence.telling():
-            return shares(allgather(comm, self._loans.total), self._loans.last)
+            return self._loans.shares(allgather(comm, self._loans.share))
 
     def close(self) -> None:
         """Free what belongs to the MPI; collective.  A second time does nothing."""
@@ -311,38 +241,29 @@ class Balancer:
     def _free(self) -> None:
         align(self._presence.comm, self._loans.record)
         self._wire.drain()
-        self._flows.close()
+        self._planner.close()
 
     def _open(self) -> MPI.Intracomm:
         self._presence.check()
         return self._presence.comm
 
-    def _tell(self, lending: Lending, hearing: Hearing, learned: Learned, mine: Rows | None, began_s: float) -> Told:
-        """Learn from a round, and report to the root what this rank has learned."""
-        measured, told = self._watch.tell(), Told()
-        if not learned.failed:
-            told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
-        mark, n_bytes = mine.spec.mark if mine is not None else 0, lending.bytes_moved
-        results = lending.results.mark if lending.results is not None else 0
-        report = Report(
-            learned.failed, mark, results, told.work, measured.occupied_s, measured.ticks, lending.spent_s,
-            learned.rows_lent, n_bytes, told.helped, began_s, told.seen,
-        )  # fmt: skip
-        hearing.tell(report)
-        return told
-
-    def _finish(self, lending: Lending, hearing: Hearing, mine: Rows | None) -> None:
+    def _finish(self, lending: Lending, hearing: Hearing, mine: Rows) -> None:
         """After a round: hear the verdict, and change the distribution if it says so."""
         course = self._course
         verdict, judging_s = hearing.verdict(), hearing.judging_s
-        course.hear(verdict)
+        course.hear(verdict, lending.round.learned.late_ticks)
         if verdict.problem:
-            self._raise(lending.failed, mine.spec.words if mine is not None else None)
+            self._raise(lending.failed, mine.spec.words)
         steps = 0
         if verdict.decision.act:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
-            steps = self._rebalance(verdict)
+            plan, steps = verdict.plan, 1  # the root alone has made it; or, by the other schemes, all make it together
+            if verdict.decision.reason is BalanceReason.HOME:
+                plan, steps = None, 0
+            elif plan is None:
+                plan, steps = self._planner.plan(course.work, verdict.speeds)
+            course.follow(plan)
             judging_s += time.perf_counter() - began
             if self._judge is not None:
                 self._judge.changed(lending=course.is_lending, seconds=judging_s)
@@ -359,7 +280,7 @@ class Balancer:
                 predicted_gain_s=verdict.decision.gain_s,
             )
         )
-        if verdict.compare and lending.results is not None:
+        if verdict.compare:
             self._agree_on_results(lending.results)
 
     def _agree_on_results(self, results: Results) -> None:
@@ -373,7 +294,7 @@ class Balancer:
         if results.spec is None:
             results.look_like(expected)
 
-    def _raise(self, failed: Failed | None, words: str | None) -> NoReturn:
+    def _raise(self, failed: Failed | None, words: str) -> NoReturn:
         """Collective: raise what a rank has failed with on all ranks; or that their rows, in `words`, differ."""
         comm = self._presence.comm
         raise_together(comm, failed)
@@ -385,16 +306,7 @@ class Balancer:
                 break
         raise self._presence.together(wrong)
 
-    def _rebalance(self, verdict: Verdict) -> int:
-        """Another distribution for the calls to come; the number of steps."""
-        if verdict.decision.reason is Reason.HOME:
-            self._course.follow(None)
-            return 0
-        plan, steps = verdict.plan, 1  # the root alone has made it; or, by the other schemes, all make it together
-        if plan is None:
-            plan, steps = self._flows.plan(self._course.work, verdict.speeds)
-        self._course.follow(plan)
-        return steps
+_NO_ROWS = Rows(np.zeros(0))
 
 
 def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | None, block_rows: int | None) -> Rows:
@@ -403,10 +315,11 @@ def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | No
 
 
 def _check(
-    graph: Graph, scheme: str, tau: str | None, tolerance: float, when: object, every: object
+    tolerance: float, when: object, every: object, exchange: object, graph: Graph, scheme: str, tau: str | None
 ) -> tuple[float, When, int]:
     bound = number("tolerance", tolerance, above=0.0)
     policy, calls = check_when(when, every)
     prepare(graph, np.ones(graph.n), scheme, tau)
+    choice("method", exchange, METHODS)
     hang_s()
     return bound, policy, calls

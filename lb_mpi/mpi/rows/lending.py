@@ -15,35 +15,47 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from lb_mpi.balancing.course import Course, Told
+from lb_mpi.balancing.judge import REPORT, Judge, RankReport, RoundProblem, Verdict, verdict_dtype, verdict_of
+from lb_mpi.balancing.migrate import Plan
 from lb_mpi.balancing.record import Loans
-from lb_mpi.balancing.round import ROOT, Arrival, Computed, Job, Kind, Learned, Message, Round, Send, count, numbers
+from lb_mpi.balancing.round import (
+    ROOT,
+    Arrival,
+    Computed,
+    Job,
+    Learned,
+    RoundKind,
+    RoundMessage,
+    Send,
+    count,
+    numbers,
+)
 from lb_mpi.emulate import Varying, throttle
 from lb_mpi.mpi.common.carrier import Part, Spent
+from lb_mpi.mpi.common.collective import raise_together
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Presence, Tag
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s
+from lb_mpi.mpi.rows.diffuse import spread_plan
 from lb_mpi.mpi.rows.rows import (
     HEADER_BYTES,
     Results,
     Rows,
     columns_of,
-    concatenate,
     empty_parcel,
     head,
     in_blocks,
-    in_form,
-    parcel_of,
 )
 from lb_mpi.record.events import Phase
 
 
 class Measured:
-    """What a rank did with rows."""
+    """Seconds and ticks that a rank spent on rows."""
 
     def __init__(self) -> None:
         self.occupied_s = 0.0  # computing, resting (emulated), and all that goes with it: copying, sending, messages
-        self.computing_s = 0.0  # of it, computing and resting
         self.ticks = 0.0
         self.called_s = 0.0  # in the function
         self.handled = 0  # blocks that came straight after another one, without any message
@@ -68,9 +80,8 @@ class Stopwatch:
     def __init__(self, emulated_speed: float | Varying) -> None:
         self.slow = throttle(emulated_speed, "emulated_speed")
         self.warm = False  # the first call of a function may compile it, and tells nothing about rows
-        self.computing_s = 0.0  # of this round, with what the first call took
-        self.rows = 0  # computed in this round
-        self._measured = Measured()
+        self.computing_s = 0.0  # of this round, with rests, and with what the first call took
+        self.measured = Measured()  # since it was told the last time
         self._handled_cpu_s = 0.0  # since the function returned, without rests
         self._handling_since: float | None = None  # CPU time; None: there were messages since the function returned
         self._begins = False  # a block: the next call is its first
@@ -78,7 +89,7 @@ class Stopwatch:
 
     def begin(self) -> None:
         """Begin a new round, in this thread."""
-        self.computing_s, self.rows = 0.0, 0
+        self.computing_s = 0.0
         self.disturbed()
         self._clocks.begin()
 
@@ -90,7 +101,7 @@ class Stopwatch:
         self.slow.charge(after.cpu_s - before.cpu_s)
         seconds = after.wall_s - before.wall_s
         self.computing_s += seconds
-        measured = self._measured
+        measured = self.measured
         if not self.warm:
             self.warm = True
             measured.occupied_s -= seconds
@@ -99,33 +110,22 @@ class Stopwatch:
             measured.handled += 1
             measured.handled_cpu_s += self._handled_cpu_s + before.cpu_s - self._handling_since
         ticks = own_s(before, after)
-        measured.computing_s += seconds
         measured.called_s += seconds
         measured.ticks += ticks
         self._begins, self._handled_cpu_s, self._handling_since = False, 0.0, after.cpu_s
         return result, ticks
 
-    def occupy(self, seconds: float) -> None:
-        """The rank was occupied with rows for so long, with computing and with all else that it takes."""
-        self._measured.occupied_s += seconds
-
-    def block(self, rows: int) -> None:
+    def block(self) -> None:
         """A block of rows is about to be computed."""
-        self.rows += rows
         self._begins = True
 
     def disturbed(self) -> None:
         """The rank has done something else than one block after the other."""
         self._handling_since = None
 
-    @property
-    def handling_s(self) -> float:
-        """Seconds that a block took beside being computed, so far; 0: not known."""
-        return self._measured.handling_s
-
     def tell(self) -> Measured:
-        """What was measured since this was asked the last time."""
-        measured, self._measured = self._measured, Measured()
+        """Return what was measured since this was asked the last time."""
+        measured, self.measured = self.measured, Measured()
         return measured
 
     def rests(self, *, begins: bool) -> None:
@@ -139,9 +139,7 @@ class Stopwatch:
 
     def rested(self, seconds: float) -> None:
         """The rank has rested for so long, in which it has looked at its messages: all that is emulated computing."""
-        measured = self._measured
-        measured.occupied_s += seconds
-        measured.computing_s += seconds
+        self.measured.occupied_s += seconds
         self.computing_s += seconds
 
     def end(self) -> None:
@@ -153,109 +151,132 @@ _NUMBER = struct.Struct("<q")
 _AT = HEADER_BYTES - _NUMBER.size  # in the header of a parcel, behind what it says of its rows
 
 
-class Wire:
+class Wire(Parcels):
     """Parcels on `comm` (not the user's: a duplicate), from round to round.
 
-    A rank that has heard that a round is over may be in the next one before another has heard it.  So a parcel bears the
-    number of its round: what comes too early is kept, and what comes too late, which means nothing then, is dropped.
+    A rank that knows that a round is over may be in the next one before another knows it.  So a parcel bears the number of
+    its round: what comes too early is kept, and what comes too late, which means nothing then, is dropped.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self._parcels = Parcels(comm, Tag.LENDING)
-        self._number = 0
+        super().__init__(comm, Tag.LENDING)
+        self._round = 0
         self._early: list[tuple[int, Buffer]] = []
-        self._sent_before = 0
 
     def begin(self) -> None:
         """Begin the next round."""
-        self._number += 1
-        self._sent_before = self._parcels.sent_bytes
+        self._round += 1
 
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes that were sent in this round."""
-        return self._parcels.sent_bytes - self._sent_before
-
-    def send(self, rank: int, buffer: Buffer) -> None:
+    def post(self, rank: int, buffer: Buffer) -> None:
         """Start to send in this round; returns at once."""
-        _NUMBER.pack_into(buffer.data, _AT, self._number)
-        self._parcels.send(rank, Tag.LENDING, buffer)
+        _NUMBER.pack_into(buffer.data, _AT, self._round)
+        self.send(rank, Tag.LENDING, buffer)
 
-    def take(self) -> list[tuple[int, Buffer]]:
+    def arrived(self) -> list[tuple[int, Buffer]]:
         """Return what has arrived for this round, as (source, parcel), those of one source in their order."""
-        arrived = self._early + [(source, buffer) for source, _, buffer in self._parcels.take()]
-        self._early = []
-        if not arrived:
-            return arrived
-        mine = []
-        for source, buffer in arrived:
+        all_rounds = self._early + [(source, buffer) for source, _, buffer in self.take()]
+        self._early, mine = [], []
+        for source, buffer in all_rounds:
             (number,) = _NUMBER.unpack_from(buffer.data, _AT)
-            if number == self._number:
+            if number == self._round:
                 mine.append((source, buffer))
-            elif number > self._number:
+            elif number > self._round:
                 self._early.append((source, buffer))
         return mine
 
-    def drain(self) -> None:
-        """Collective, between rounds: receive and drop what is still under way."""
-        self._parcels.drain()
+
+class Hearing:
+    """The reports of one call, and the verdict; `judge` is on the root only.  Collective: `tell`, once, and then `heard`
+    until it says so.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, judge: Judge | None) -> None:
+        self._comm, self._judge = comm, judge
+        self._reports = np.empty(comm.size if judge is not None else 0, dtype=REPORT)
+        self._answer = np.zeros(1, dtype=verdict_dtype(comm.size))
+        self._gathered: MPI.Request | None = None
+        self._spread: MPI.Request | None = None
+        self._plan: Plan | None = None  # on the root
+        self._error: Exception | None = None
+        self.judging_s = 0.0  # on the root
+
+    def tell(self, report: RankReport) -> None:
+        """Send this rank's report on its way."""
+        self._mine = np.array([report.fields()], dtype=REPORT)
+        self._gathered = self._comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
+        if self._judge is None:
+            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
+
+    def heard(self) -> bool:
+        """See whether the verdict has come; the root gives it when it has all reports."""
+        assert self._gathered is not None
+        gathered = self._gathered.Test()
+        if self._judge is not None and self._spread is None and gathered:
+            began = time.perf_counter()
+            try:
+                verdict = self._judge.hear(self._reports)
+                self._answer, self._plan = verdict.record(), verdict.plan
+            except Exception as caught:  # the others wait for a verdict
+                self._error = caught
+                self._answer["problem"] = RoundProblem.JUDGE
+            self.judging_s = time.perf_counter() - began
+            self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
+        return self._spread is not None and self._spread.Test() and gathered
+
+    def verdict(self) -> Verdict:
+        """Collective, when it has come: the decision, with the plan if there is one.  An error on the root, all raise."""
+        verdict = verdict_of(self._answer)
+        if verdict.problem is RoundProblem.JUDGE:
+            raise_together(self._comm, self._error)
+        n_transfers = int(self._answer["n_transfers"][0])
+        return verdict if n_transfers < 0 else verdict._replace(plan=spread_plan(self._comm, self._plan, n_transfers))
 
 
-VERDICT_S = 1.0  # who has left the block has had the verdict: it is on its way, and only if it doesn't come that matters
+VERDICT_S = 1.0  # after reporting, wait so much longer: the verdict may be on its way although another rank has left
 
 
 class Lending(Part):
-    """Carries `round` of `rank` on `wire`; `rows` is None when they are no good, `failed` says why.
+    """Carries one round of `course` on `wire`.  With `failed` the rows are no good, and the round fails from the start.
 
-    `loans` is told of phases, and of what is lent.  `tell` sends what the round has taught this rank to the root, once;
-    `heard` says whether the root has answered.
+    `loans` records phases, and what is lent.  `began_s`: seconds since the last round.
     """
 
     def __init__(
         self,
         wire: Wire,
-        rank: int,
-        round: Round,
+        course: Course,
         function: Callable[..., Any],
-        rows: Rows | None,
+        rows: Rows,
         stopwatch: Stopwatch,
         loans: Loans,
-        failed: Failed | None = None,
-        *,
-        tell: Callable[[Learned], object],
-        heard: Callable[[], bool],
+        hearing: Hearing,
+        began_s: float,
+        failed: Failed | None,
     ) -> None:
-        self._round, self._function, self._rows, self._watch = round, function, rows, stopwatch
-        self._wire, self._rank = wire, rank
-        self.results = Results(rows) if rows is not None else None
-        self._loans, self._tell, self._heard = loans, tell, heard
-        self._answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
-        self._learned: list[Message] = []  # to be told behind it
+        self._wire, self._course, self._function, self._rows = wire, course, function, rows
+        self._watch, self._loans, self._hearing, self._began_s = stopwatch, loans, hearing, began_s
         self.failed = failed
+        self.round = course.failed() if failed else course.begin(rows.n_units, rows.spec.mark, warm=stopwatch.warm)
+        self.results = Results(rows)
+        self.told = Told()
+        self.n_computed = 0  # rows of this and of other ranks
+        self._sent_before = wire.sent_bytes
+        self._answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
+        self._learned: list[RoundMessage] = []  # to be told behind it
         self.spent_s = 0.0  # for packing, sending, and putting together
-
-    @property
-    def learned(self) -> Learned:
-        """What the round has told this rank."""
-        return self._round.learned
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes that this rank has sent."""
-        return self._wire.sent_bytes
 
     @property
     def over(self) -> bool:
         """The round has come to its end, as it does on all ranks, whatever the user's functions do."""
-        return self._round.over
+        return self.round.over
 
     def turn(self, now: float) -> bool:
         """Take in what has arrived, send what is to be sent; report, once, and see whether the root has answered."""
-        round = self._round
-        arrived = [self._open(*parcel) for parcel in self._wire.take()]
+        round = self.round
+        arrived = [self._open(*parcel) for parcel in self._wire.arrived()]
         sends = round.turn(now, arrived)
-        self._learned += [message for _, message in sends if message.kind is Kind.LEARNED]
-        sends = [send for send in sends if send[1].kind is not Kind.LEARNED]
+        self._learned += [message for _, message in sends if message.kind is RoundKind.LEARNED]
+        sends = [send for send in sends if send[1].kind is not RoundKind.LEARNED]
         self._post(sends)
         active = bool(arrived or sends)
         if active:
@@ -263,8 +284,8 @@ class Lending(Part):
             self.spent_s += time.perf_counter() - now
         if self._learned and not self._answer:
             self._tell(self._learned.pop().payload)
-        if round.told and not self._learned and self._heard():
-            round.turn(now, [(ROOT, Message(Kind.OVER))])
+        if round.told and not self._learned and self._hearing.heard():
+            round.turn(now, [(ROOT, RoundMessage(RoundKind.OVER))])
         return active
 
     def work(self, interrupts: Interrupts) -> bool:
@@ -272,18 +293,18 @@ class Lending(Part):
         if self._answer:
             self._post(self._answer)
             self._answer = []
-        job = self._round.job
+        job = self.round.job
         if job is not None:
             self._answer = self._compute(job, interrupts)
         return job is not None
 
     def look(self, presence: Presence, waited_s: float) -> None:
         """See `Part`; once this rank has reported, the root's answer may be on its way although another rank has left."""
-        super().look(presence, waited_s - VERDICT_S * self._round.told)
+        super().look(presence, waited_s - VERDICT_S * self.round.told)
 
     def interrupted(self, interrupts: Interrupts, waited_s: float) -> None:
         """Ctrl-C fails the round; a rank that has reported waits a while for the root's answer, and raises it then."""
-        if self._round.told:
+        if self.round.told:
             if waited_s > PATIENCE_S:
                 interrupts.check()
             return
@@ -297,7 +318,7 @@ class Lending(Part):
         if how is Spent.RESTING:
             self._watch.rested(seconds)
         elif how is Spent.WORKING:
-            self._watch.occupy(seconds)
+            self._watch.measured.occupied_s += seconds
         else:
             self._watch.disturbed()
 
@@ -305,14 +326,25 @@ class Lending(Part):
         """See `Part`."""
         self._watch.rests(begins=begins)
 
+    def _tell(self, learned: Learned) -> None:
+        """Learn from the round, and report to the root what this rank has learned."""
+        measured = self._watch.tell()
+        if not learned.failed:
+            self.told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
+        n_bytes = self._wire.sent_bytes - self._sent_before
+        report = RankReport(
+            learned.failed, self._rows.spec.mark, self.results.mark, self.told.work, measured.occupied_s, measured.ticks,
+            self.spent_s, learned.rows_lent, n_bytes, self.told.helped, self._began_s, self.told.seen,
+        )  # fmt: skip
+        self._hearing.tell(report)
+
     def _open(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; results that it brings are put where they belong."""
         about = head(buffer)
-        message = Message(Kind(about.kind), slice(0, about.n), about.ticks, buffer)
-        loan = self._round.away.get(source)
-        if loan is not None and message.kind is Kind.DONE:
+        message = RoundMessage(RoundKind(about.kind), slice(0, about.n), about.ticks, buffer)
+        loan = self.round.away.get(source)
+        if loan is not None and message.kind is RoundKind.DONE:
             self._loans.back(source, time.perf_counter(), buffer.nbytes)
-        if message.kind is Kind.DONE and loan is not None and self._rows is not None and self.results is not None:
             try:
                 self.results.receive(self._rows.of_units(loan.rows), buffer)
             except BaseException as caught:  # of the user's unpack
@@ -320,8 +352,6 @@ class Lending(Part):
         return source, message
 
     def _post(self, sends: Iterable[Send]) -> None:
-        if not sends:
-            return
         waiting = deque(sends)
         while waiting:
             rank, message = waiting.popleft()
@@ -330,81 +360,68 @@ class Lending(Part):
             except BaseException as caught:  # of the user's pack
                 waiting.extend(self._fail(caught, f"packing rows for rank {rank}", rank))
             else:
-                self._wire.send(rank, buffer)
-                if message.rows is not None and self._rows is not None:
+                self._wire.post(rank, buffer)
+                if message.rows is not None:
                     n = count(self._rows.of_units(message.rows))
                     self._loans.lent(rank, time.perf_counter(), n, buffer.nbytes)
 
-    def _pack(self, message: Message) -> Buffer:
-        if message.kind is Kind.DONE:
+    def _pack(self, message: RoundMessage) -> Buffer:
+        if message.kind is RoundKind.DONE:
             buffer: Buffer = message.payload
             return buffer
-        if message.rows is None or self._rows is None or not len(numbers(message.rows)):
+        if message.rows is None or not count(message.rows):
             return empty_parcel(message.kind)
         return self._rows.parcel(self._rows.of_units(message.rows), kind=message.kind)
 
     def _compute(self, job: Job, interrupts: Interrupts) -> list[Send]:
         """Compute a job; what is to be sent then."""
-        foreign = job.owner != self._rank
+        rows, record, foreign = self._rows, self._loans.record, job.owner != self._course.rank
+        if foreign and head(job.payload).mark != rows.spec.mark:
+            return self.round.fail()  # the rows differ between ranks, as will be found out
+        index = job.rows if foreign else rows.of_units(job.rows)
+        began = copied = time.perf_counter()
         try:
-            return self._compute_foreign(job, interrupts) if foreign else self._compute_home(job, interrupts)
-        except BaseException as caught:
-            n = len(numbers(job.rows))
             if foreign:
-                return self._fail(caught, f"{n} rows lent by rank {job.owner}")
-            assert self._rows is not None
-            places = numbers(self._rows.of_units(job.rows))
+                record.enter(Phase.FOREIGN, began)
+                block = columns_of(job.payload, rows.spec, rows.unpack)
+            else:
+                record.enter(Phase.PACKING, began)
+                block = rows.block(index)
+                copied = time.perf_counter()
+                record.enter(Phase.OWN, copied)
+            result, ticks = self._call(block, interrupts)
+            computed = time.perf_counter()
+            record.enter(Phase.PACKING, computed)
+            parcel = None
+            if foreign:
+                parcel = self.results.parcel(result, ticks)
+            else:
+                self.results.put(index, result)
+        except BaseException as caught:
+            if foreign:
+                return self._fail(caught, f"{count(job.rows)} rows lent by rank {job.owner}")
+            places = numbers(index)
             return self._fail(caught, f"its rows {places[0]}..{places[-1]}")
-
-    def _compute_foreign(self, job: Job, interrupts: Interrupts) -> list[Send]:
-        if self._rows is None or head(job.payload).mark != self._rows.spec.mark:
-            return self._round.fail()  # the rows differ between ranks, as will be found out
-        began = time.perf_counter()
-        self._loans.record.enter(Phase.FOREIGN, began)
-        block = columns_of(job.payload, self._rows.spec, self._rows.unpack)
-        result, ticks = self._call(block, interrupts)
-        computed = time.perf_counter()
-        self._loans.record.enter(Phase.PACKING, computed)
-        assert self.results is not None
-        assert self.results.spec is not None
-        parcel = parcel_of(result, self.results.spec, self._rows.pack, ticks)
-        sends = self._round.done(job, Computed((computed - began) / self._watch.slow.speed, ticks, parcel))
-        self.spent_s += time.perf_counter() - computed
-        return sends
-
-    def _compute_home(self, job: Job, interrupts: Interrupts) -> list[Send]:
-        assert self._rows is not None
-        assert self.results is not None
-        began = time.perf_counter()
-        self._loans.record.enter(Phase.PACKING, began)
-        index = self._rows.of_units(job.rows)
-        block = self._rows.block(index)
-        copied = time.perf_counter()
-        self._loans.record.enter(Phase.OWN, copied)
-        result, ticks = self._call(block, interrupts)
-        computed = time.perf_counter()
-        self._loans.record.enter(Phase.PACKING, computed)
-        self.results.put(index, result)
-        sends = self._round.done(job, Computed((computed - copied) / self._watch.slow.speed, ticks))
-        self._round.learned.handling_s = self._round.learned.handling_s or self._watch.handling_s
+        sends = self.round.done(job, Computed((computed - copied) / self._watch.slow.speed, ticks, parcel))
+        if not foreign:
+            learned = self.round.learned
+            learned.handling_s = learned.handling_s or self._watch.measured.handling_s
         self.spent_s += copied - began + time.perf_counter() - computed
         return sends
 
     def _call(self, block: tuple[Any, ...], interrupts: Interrupts) -> tuple[tuple[Any, ...], float]:
         """Call the user's function; its result as columns, and the ticks it took."""
-        assert self._rows is not None
-        assert self.results is not None
-        spec, results, total = self._rows.spec, [], 0.0
-        self._watch.block(len(block[0]))
-        for part in in_blocks(block, spec.block_rows):
+        results, total = [], 0.0
+        self.n_computed += len(block[0])
+        self._watch.block()
+        for part in in_blocks(block, self._rows.spec.block_rows):
             with interrupts.allowed():
-                result, ticks = self._watch.call(self._function, (in_form(spec, part), *part[spec.n_home :]))
+                result, ticks = self._watch.call(self._function, self._rows.arguments(part))
             results.append(self.results.check(result, len(part[0])))
             total += ticks
-        assert self.results.spec is not None
-        return results[0] if len(results) == 1 else tuple(concatenate(self.results.spec, results)), total
+        return self.results.joined(results), total
 
     def _fail(self, error: BaseException, what: str, *unsent: int) -> list[Send]:
         if self.failed is None:
-            self.failed = of_rows(error, self._rank, what)
-        return self._round.fail(error) + [send for borrower in unsent for send in self._round.take_back(borrower)]
+            self.failed = of_rows(error, self._course.rank, what)
+        return self.round.fail(error) + [send for borrower in unsent for send in self.round.take_back(borrower)]

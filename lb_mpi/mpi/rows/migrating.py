@@ -21,7 +21,7 @@ from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.rows.diffuse import Flows
+from lb_mpi.mpi.rows.diffuse import Central, Diffuser
 from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
 
 _KIND = 0
@@ -36,92 +36,85 @@ class Owned(NamedTuple):
     work: Floats | None = None  # (n,) of each row, if it has been measured
 
 
-class Owners:
-    """Decides when rows are to have other owners, and gives them away, on `comm` (not the user's: a duplicate)."""
+def migrate(
+    comm: MPI.Intracomm,
+    planner: Central | Diffuser,
+    trigger: Trigger,
+    rows: Rows,
+    costs: Floats | None,
+    work: Floats | None,
+    speeds: Floats,
+    calls: int,
+) -> Owned:
+    """Collective: decide by the given (n,) costs; otherwise by the measured (n,) work, or else by the number of rows.
 
-    def __init__(self, comm: MPI.Intracomm, flows: Flows, trigger: Trigger) -> None:
-        self._comm, self._flows, self._trigger = comm, flows, trigger
-        self._last_s = 0.0  # what it took the last time
-
-    def move(self, rows: Rows, costs: Floats | None, work: Floats | None, speeds: Floats, calls: int) -> Owned:
-        """Collective: by the given (n,) costs; otherwise by the measured (n,) work, or else by the number of rows.
-
-        `calls` of map_rows have computed these rows since they changed their owner: as many are expected to follow.
-        """
-        comm, began = self._comm, time.perf_counter()
-        timed = bool(_allreduce(comm, int(work is not None), MPI.MIN))
-        if work is None or not timed:
-            work = np.ones(rows.n)
-        table = np.column_stack([work if costs is None else costs, work])
-        before, most_s, balanced_s = self._levels(table, speeds)
-        seconds = timed and costs is None  # otherwise the costs are in a unit of their own, not to be set against time
-        chances = calls if seconds else 1
-        self._trigger.cost_s = self._last_s if seconds else 0.0
-        decision = self._trigger.decide(before, chances * most_s, chances * balanced_s)
-        after, value = before, None
-        steps = n_rows = n_bytes = 0
-        if decision.act:
-            transfers, steps = self._flows.plan(float(table[:, 0].sum()), speeds)
-            items = agree(comm, lambda: pick(table[:, 0], transfers.of(comm.rank)).items)
-            targets = transfers.destinations[transfers.sources == comm.rank].tolist()
-            sources = transfers.sources[transfers.destinations == comm.rank].tolist()
-            moved = _move(comm, rows, table, dict(zip(targets, items, strict=True)), sources)
-            raise_together(comm, moved.failed)
-            n_rows, n_bytes = (int(_allreduce(comm, n, MPI.SUM)) for n in (moved.rows, moved.bytes))
-            value, table = moved.value, moved.table
-            after = self._levels(table, speeds)[0]
-            self._last_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
-        last = Balanced(
-            acted=decision.act,
-            reason=decision.words,
-            imbalance_before=before,
-            imbalance_after=after,
-            rows_moved=n_rows,
-            bytes_moved=n_bytes,
-            steps=steps,
-            seconds=time.perf_counter() - began,
-            predicted_gain_s=decision.gain_s if seconds else math.nan,
+    `calls` of map_rows have computed these rows since they changed their owner: as many are expected to follow.  `comm` is
+    not the user's, but a duplicate.
+    """
+    began = time.perf_counter()
+    timed = bool(_allreduce(comm, int(work is not None), MPI.MIN))
+    if work is None or not timed:
+        work = np.ones(rows.n)
+    table = np.column_stack([work if costs is None else costs, work])
+    before, most_s, balanced_s = _levels(comm, table, speeds)
+    seconds = timed and costs is None  # otherwise the costs are in a unit of their own, not to be set against time
+    chances = calls if seconds else 1
+    decision = trigger.decide(before, chances * most_s, chances * balanced_s, cost_s=None if seconds else 0.0)
+    after, value = before, None
+    steps = n_rows = n_bytes = 0
+    if decision.act:
+        transfers, steps = planner.plan(float(table[:, 0].sum()), speeds)
+        items = agree(comm, lambda: pick(table[:, 0], transfers.of(comm.rank)).items)
+        targets = transfers.destinations[transfers.sources == comm.rank].tolist()
+        value, table, given, sent = _move(
+            comm, rows, table, dict(zip(targets, items, strict=True)), transfers.to(comm.rank)
         )
-        return Owned(last, value, table[:, 1] if decision.act and timed else None)
-
-    def _levels(self, table: Floats, speeds: Floats) -> tuple[float, float, float]:
-        """Imbalance, seconds of the slowest rank, balanced seconds: the same on all ranks to the last bit; collective.
-
-        ValueError on every rank for costs that add up to infinity.
-        """
-        loads, levels = np.zeros(self._comm.size), np.zeros(3)
-        mine = np.array([table[:, 0].sum()])
-        wait(self._comm, self._comm.Igather(mine, loads, 0), (mine, loads))
-
-        def compute() -> None:
-            if self._comm.rank == 0:
-                with np.errstate(over="ignore"):
-                    if not np.isfinite(loads.sum()):
-                        raise ValueError("costs: expected numbers whose sum over all ranks is finite")
-                levels[:] = [imbalance(loads, speeds), (loads / speeds).max(), lower_bound(loads, speeds)]
-
-        agree(self._comm, compute)
-        wait(self._comm, self._comm.Ibcast(levels, 0), levels)
-        before, most_s, balanced_s = levels.tolist()
-        return before, most_s, balanced_s
+        n_rows, n_bytes = (int(_allreduce(comm, n, MPI.SUM)) for n in (given, sent))
+        after = _levels(comm, table, speeds)[0]
+        trigger.cost_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
+    last = Balanced(
+        acted=decision.act,
+        reason=decision.words,
+        imbalance_before=before,
+        imbalance_after=after,
+        rows_moved=n_rows,
+        bytes_moved=n_bytes,
+        steps=steps,
+        seconds=time.perf_counter() - began,
+        predicted_gain_s=decision.gain_s if seconds else math.nan,
+    )
+    return Owned(last, value, table[:, 1] if decision.act and timed else None)
 
 
-class _Moved(NamedTuple):
-    """One rank's part."""
+def _levels(comm: MPI.Intracomm, table: Floats, speeds: Floats) -> tuple[float, float, float]:
+    """Imbalance, seconds of the slowest rank, balanced seconds: the same on all ranks to the last bit; collective.
 
-    value: Any  # its new rows, in the user's form
-    table: Floats  # (n', c) beside them
-    rows: int  # given away
-    bytes: int  # sent
-    failed: Failed | None  # the user's pack or unpack
+    ValueError on every rank for costs that add up to infinity.
+    """
+    loads, levels = np.zeros(comm.size), np.zeros(3)
+    mine = np.array([table[:, 0].sum()])
+    wait(comm, comm.Igather(mine, loads, 0), (mine, loads))
+
+    def compute() -> None:
+        if comm.rank == 0:
+            with np.errstate(over="ignore"):
+                if not np.isfinite(loads.sum()):
+                    raise ValueError("costs: expected numbers whose sum over all ranks is finite")
+            levels[:] = [imbalance(loads, speeds), (loads / speeds).max(), lower_bound(loads, speeds)]
+
+    agree(comm, compute)
+    wait(comm, comm.Ibcast(levels, 0), levels)
+    before, most_s, balanced_s = levels.tolist()
+    return before, most_s, balanced_s
 
 
 def _move(
     comm: MPI.Intracomm, rows: Rows, table: Floats, leaving: Mapping[int, Ints], sources: Sequence[int]
-) -> _Moved:
+) -> tuple[Any, Floats, int, int]:
     """Collective: send rows `leaving[rank]`, with theirs of the (n, c) table, to each rank; receive from each source.
 
-    Stays in step with the others when packing or unpacking fails on some rank.
+    Returns this rank's new rows, the (n', c) table beside them, and the rows and bytes that were sent.  Stays in step with
+    the others when packing or unpacking fails on some rank; then all raise.
     """
     failed: Failed | None = None
     numbers = Rows(table)
@@ -142,7 +135,7 @@ def _move(
         staying[index] = False
     kept = np.flatnonzero(staying)
     blocks, tables = [rows.block(kept)], [numbers.block(kept)]
-    for source in sorted(sources):
+    for source in sources:
         parcel, beside = arrived[source]
         if failed is None and head(parcel).kind != _BROKEN:
             try:
@@ -152,7 +145,8 @@ def _move(
             except BaseException as caught:
                 failed = of_rows(caught, comm.rank, f"rows of rank {source}")
     value = in_form(rows.spec, concatenate(rows.spec, blocks))
-    return _Moved(value, concatenate(numbers.spec, tables)[0], rows.n - len(kept), parcels.sent_bytes, failed)
+    raise_together(comm, failed)
+    return value, concatenate(numbers.spec, tables)[0], rows.n - len(kept), parcels.sent_bytes
 
 
 def _receive(comm: MPI.Intracomm, parcels: Parcels, sources: Sequence[int]) -> dict[int, list[Buffer]]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lb_mpi.balancing.round import Kind, Rowset, numbers
+from lb_mpi.balancing.round import RoundKind, Rowset, numbers
 from lb_mpi.checks import show
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer
 
@@ -31,7 +31,7 @@ MOST_COLUMNS = 60
 
 
 class Head(NamedTuple):
-    """What a parcel says of itself."""
+    """The header of a parcel."""
 
     n: int  # rows
     kind: int  # the protocol's
@@ -41,7 +41,7 @@ class Head(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What rows look like: the same on all ranks, or nothing is sent."""
+    """The look of rows: the same on all ranks, or nothing is sent."""
 
     form: str  # "array", "tuple", "list" of arrays; "objects"
     dtypes: tuple[np.dtype[Any], ...]  # of the columns
@@ -83,7 +83,7 @@ class Rows:
         for name, value in (("pack", pack), ("unpack", unpack)):
             if value is not None and not callable(value):
                 raise TypeError(f"{name} = {show(value)}: expected a function")
-        self.pack, self.unpack = pack, unpack
+        self.pack, self.unpack, self._more = pack, unpack, more
         self.fortran = 0
         arrays = [(k, one) for k, one in enumerate(more) if not _is_scalar(one)]
         if pack is not None:
@@ -138,6 +138,11 @@ class Rows:
             else:
                 columns.append(np.asarray(np.take(column, index, axis=0), order=order))
         return tuple(columns)
+
+    def arguments(self, block: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of the user's function for a block: the rows proper, and `more`, scalars as they are."""
+        arrays = iter(block[self.spec.n_home :])
+        return in_form(self.spec, block), *(one if _is_scalar(one) else next(arrays) for one in self._more)
 
     def parcel(self, index: Rowset, *, kind: int) -> Buffer:
         """Some rows of all columns as one buffer."""
@@ -203,17 +208,6 @@ def columns_of(buffer: Buffer, spec: Spec, unpack: Unpack | None) -> tuple[Any, 
     return tuple(_views(buffer, spec.dtypes, spec.shapes, about))
 
 
-def parcel_of(block: tuple[Any, ...], spec: Spec, pack: Pack | None, ticks: float) -> Buffer:
-    """A parcel of results."""
-    header = Head(len(block[0]), Kind.DONE, spec.mark, ticks)
-    if pack is not None:
-        return _pack_objects([pack(item) for item in block[0]], header)
-    buffer, views = _allocate(spec.dtypes, spec.shapes, header)
-    for column, view in zip(block, views, strict=True):
-        view[...] = column
-    return buffer
-
-
 def in_blocks(block: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
     """Cut a block of rows into blocks of `size` rows, the last one maybe shorter; 0: as it is."""
     if not size:
@@ -271,7 +265,7 @@ class Results:
             self.receive(index, buffer)
 
     def check(self, result: Any, n: int) -> tuple[Any, ...]:
-        """What the user's function returned for n rows, as columns; ValueError or TypeError for what is no such result."""
+        """The columns that the user's function returned for n rows; ValueError or TypeError for what is no such result."""
         if self._rows.pack is not None:
             if not isinstance(result, list) or len(result) != n:
                 raise ValueError(f"function returned {_describe(result)}: expected a list of {n} objects")
@@ -291,6 +285,22 @@ class Results:
         elif spec != self.spec:
             raise TypeError(f"function returned {spec.words}: expected {self.spec.words}, as for the rows before")
         return columns
+
+    def joined(self, blocks: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Put checked results of several calls together."""
+        assert self.spec is not None
+        return blocks[0] if len(blocks) == 1 else tuple(concatenate(self.spec, blocks))
+
+    def parcel(self, block: tuple[Any, ...], ticks: float) -> Buffer:
+        """Checked results as one buffer, with the ticks that they took."""
+        assert self.spec is not None
+        header = Head(len(block[0]), RoundKind.DONE, self.spec.mark, ticks)
+        if self._rows.pack is not None:
+            return _pack_objects([self._rows.pack(item) for item in block[0]], header)
+        buffer, views = _allocate(self.spec.dtypes, self.spec.shapes, header)
+        for column, view in zip(block, views, strict=True):
+            view[...] = column
+        return buffer
 
     def put(self, index: Rowset, block: tuple[Any, ...]) -> None:
         """Some rows have been computed."""
@@ -317,18 +327,6 @@ class Results:
             self.look_like(Spec(form, dtypes[:n], shapes[:n], n))
         assert self.spec is not None
         return in_form(self.spec, self._columns)
-
-
-def with_arguments(function: Callable[..., Any], more: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Pass scalars among `more`, and keyword arguments, to each call of `function`, beside the arrays that are cut."""
-    if not options and not any(map(_is_scalar, more)):
-        return function
-
-    def call(block: Any, *blocks: Any) -> Any:
-        arrays = iter(blocks)
-        return function(block, *(one if _is_scalar(one) else next(arrays) for one in more), **options)
-
-    return call
 
 
 def _is_scalar(value: object) -> bool:

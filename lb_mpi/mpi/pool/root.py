@@ -1,0 +1,510 @@
+"""The root's part in a map: plan it, begin it on all ranks, take in results, and tell all ranks that it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import pickle
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lb_mpi import checks, signs
+from lb_mpi.checks import show
+from lb_mpi.errors import Error
+from lb_mpi.metrics import as_numbers
+from lb_mpi.mpi.common.parcels import Buffer
+from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.recorder import ProgressLine, mark_save
+from lb_mpi.mpi.common.waiting import Interrupts
+from lb_mpi.mpi.pool.messages import (
+    NUMBERS,
+    START,
+    MapOutcome,
+    StartOrder,
+    TaskFailure,
+    copied,
+    digest_of,
+    dumps,
+    encode,
+    failure_of,
+    read_results,
+    task_error,
+)
+from lb_mpi.mpi.pool.serving import FLUSH_S, LocalMap, MapCall
+from lb_mpi.mpi.pool.session import MAP, Session
+from lb_mpi.pooling import checkpoint
+from lb_mpi.pooling.account import Collector, RankTasks
+from lb_mpi.pooling.deal import Floats, deal
+from lb_mpi.pooling.intervals import MOST
+from lb_mpi.table import Table
+
+Progress = Callable[[int, int], None]
+REPORT_S = 0.25
+_INT64 = range(-(1 << 63), 1 << 63)  # numbers of a range that travel as such
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+class MapOptions(TypedDict, total=False):
+    """The arguments of a map beside function and items; see `lb_mpi.Pool.map`."""
+
+    costs: Any
+    to: str
+    chunksize: int | None
+    progress: Progress | bool | None
+    checkpoint: Any
+
+
+def check_options(
+    function: Any,
+    *,
+    costs: Any = None,
+    to: str = "root",
+    chunksize: int | None = None,
+    progress: Progress | bool | None = None,
+    checkpoint: Any = None,
+) -> tuple[int, Progress | None]:
+    """Check what all ranks pass to a map; return the chunksize (0: adaptive), and what to call with the progress."""
+    checks.function("function", function)
+    checks.choice("to", to, ("root", "all"))
+    if chunksize is not None:
+        chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
+    if isinstance(progress, bool):
+        progress = ProgressLine() if progress else None
+    return chunksize or 0, checks.function("progress", progress, optional=True)
+
+
+def check_items(*given: Any) -> Any:
+    """Check what the user passes as items, or as several iterables of arguments; return a range, an array or a list."""
+    items = _check_iterable(given[0] if given else None)
+    if len(given) > 1:
+        items = zip(*map(_rows, map(_check_iterable, given)), strict=False)
+    if isinstance(items, range) and items:  # its numbers may be more than len() can count
+        n = (items[-1] - items[0]) // items.step + 1
+    else:
+        items = items if isinstance(items, range | np.ndarray) else list(items)
+        n = len(items)
+    if n > MOST:
+        count = f"{n:,}" if n in _INT64 else "more than 2**63"
+        raise ValueError(f"{count} items: expected at most {MOST:,}")
+    if isinstance(items, range) and not (items.start in _INT64 and items.step in _INT64):
+        return list(items)
+    return items
+
+
+def _check_iterable(items: Any) -> Any:
+    if isinstance(items, bool | str | bytes) or not isinstance(items, int | np.integer | Iterable):
+        raise TypeError(f"items = {show(items)}: expected a number, a range, an array or a list of items")
+    if isinstance(items, int | np.integer):
+        if items < 0:
+            raise ValueError(f"items = {items}: expected an integer >= 0")
+        return range(int(items))
+    if isinstance(items, np.ndarray) and type(items) is not np.ndarray:
+        raise TypeError(f"items of type {type(items).__name__}: expected an array of no subclass, or a list")
+    if isinstance(items, np.ndarray) and not items.ndim:
+        raise ValueError("items of shape (): expected at least one dimension, the items")
+    return items
+
+
+def _rows(items: Iterable[Any]) -> Iterable[Any]:
+    return map(copied, items) if isinstance(items, np.ndarray) else items
+
+
+def check_costs(costs: Any, n: int) -> Floats | None:
+    """Return the costs of n items as parts of the largest one: their unit is any, and sums must be finite.
+
+    ValueError, saying what was expected.
+    """
+    if costs is None:
+        return None
+    values = as_numbers("costs", costs)
+    if values.shape != (n,):
+        raise ValueError(f"costs of shape {values.shape}: expected ({n},), one for each item")
+    if wrong := np.flatnonzero(~(np.isfinite(values) & (values >= 0))).tolist():
+        raise ValueError(f"costs[{wrong[0]}] = {values[wrong[0]]}: expected a finite number >= 0")
+    most = values.max(initial=0.0)
+    return values / most if most else values
+
+
+# --- the map ----------------------------------------------------------------------------------------------------------
+
+
+class PoolReport(NamedTuple):
+    """The outcome of the last map of a pool."""
+
+    n: int  # tasks run; those of the checkpoint are not
+    seconds: float  # wall-clock time of the map
+    lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
+    ranks: list[RankTasks]  # of each rank, in order
+
+    def __str__(self) -> str:
+        """Write a table, a line for each rank."""
+        whole_s = self.seconds or 1.0
+        lines = [
+            (str(rank), f"{one.tasks:,}", f"{one.busy_s:.3f}", f"{one.busy_s / whole_s:.0%}", f"{one.steals:,}",
+             f"{one.sent_bytes:,}")
+            for rank, one in enumerate(self.ranks)
+        ]  # fmt: skip
+        return (
+            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s\n"
+            f"{Table(('rank', 'tasks', 'busy s', 'busy', 'steals', 'bytes'), lines)}"
+        )
+
+
+class RootMap(LocalMap):
+    """A map, on its root.  To make it checks and plans it, after which `begin_all` raises nothing.
+
+    Position k of the map is task order[k].  With a checkpoint, results count when they are on disk, some milliseconds
+    after they came.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        call: MapCall,
+        items: Sequence[Any],
+        options: MapOptions,
+        speeds: list[float],
+        opened: contextlib.ExitStack,
+    ) -> None:
+        super().__init__(session, call)
+        chunksize, self._progress = check_options(call.function, **options)
+        self._items = check_items(*items)
+        self._n = len(self._items)
+        self._costs = check_costs(options.get("costs"), self._n)
+        self._to_all = options.get("to") == "all"
+        self._file: CheckpointFile | None = None
+        tasks: NDArray[np.int64] = np.arange(self._n, dtype=np.int64)
+        self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), as they came
+        if options.get("checkpoint") is not None:
+            self._file = opened.enter_context(contextlib.closing(self._open(options["checkpoint"], items)))
+            done = self._file.done
+            tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)
+            self._fresh.append((list(done), list(done.values())))
+        function, digest = b"", b""  # where all ranks have it
+        if session.alone and session.size > 1:
+            function = dumps(call.function, f"function = {show(call.function)}")
+            digest = digest_of(function)
+        self._order, bounds = deal(tasks, speeds, None if self._costs is None else self._costs[tasks])
+        if digest in session.functions:
+            function = b""
+        self._speeds = speeds
+        self._parts = [np.array(speeds).tobytes(), function, *encode(self._items, self._order, session.size)]
+        self._epoch = session.epoch + 1
+        self._starts = [
+            StartOrder(
+                self._epoch, lo, hi, chunksize, call.star, call.keep_exceptions, self._to_all,
+                len(function), sum(map(len, self._parts)), digest,
+            )
+            for lo, hi in itertools.pairwise(bounds.tolist())
+        ]  # fmt: skip
+        self.failure: TaskFailure | None = None
+        self._rank_tasks = [RankTasks()] * session.size
+        self._rank_costs = np.zeros(session.size)  # of the tasks that each rank has done, where they are known
+        self.seconds = 0.0
+        self.under_way = False
+        self._unwritten: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values)
+        self._write_at = 0.0
+        self._collector = Collector(self._epoch, len(self._order))
+
+    def _open(self, path: Any, items: Sequence[Any]) -> CheckpointFile:
+        """Open the checkpoint of these items; ValueError, TypeError or OSError."""
+        for one in items:
+            if isinstance(one, set | frozenset):
+                raise TypeError(f"items = {show(one)}: expected items in a fixed order, such as sorted(items)")
+        function, star, _ = self._call
+        checkpoint.check_returns(function)
+        return CheckpointFile(path, checkpoint.digest(function, self._items, star=star), self._n)
+
+    def begin_all(self, ended: Callable[[RootMap], None]) -> None:
+        """Begin it on all ranks; `ended` is called when it is over."""
+        session = self._session
+        self._ended = ended
+        self._began = self._reported = time.perf_counter()
+        how = {"costs": self._costs is not None, "chunksize": self._starts[0].chunksize, "speeds": self._speeds}
+        session.record.use("pool", how)
+        with session.presence.telling():
+            session.epoch = self._epoch
+            if self._starts[0].function_bytes:
+                session.functions.keep(self._starts[0].digest, self._call.function)
+            session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
+            self.begin(self._starts[session.rank], self._speeds, self._began)
+        self.under_way = True
+        self._starts, self._parts = [], []  # they may be large
+
+    def collect(self) -> list[Any]:
+        """Work on the map to its end; all results, in the order of the items."""
+        results: list[Any] = [None] * self._n
+        with self._ending(results):
+            self._session.work(MAP, lambda: self.over, self.turn)
+            for tasks, values in self._take_fresh():
+                for task, value in zip(tasks, values, strict=True):
+                    results[task] = value
+        return results
+
+    def each(self) -> Iterator[tuple[int, Any]]:
+        """Work on the map while results are asked for; (index of the item, result), as they come."""
+        with self._ending():
+            while True:
+                if not self.under_way:
+                    raise Error("a map whose pool was closed: expected all its results to be taken before")
+                self._session.work(MAP, lambda: self.over or bool(self._fresh), self.turn)
+                fresh = self._take_fresh()
+                if not fresh:
+                    break
+                for tasks, values in fresh:
+                    yield from zip(tasks, values, strict=True)
+
+    @property
+    def over(self) -> bool:
+        """All tasks are done, or one has failed."""
+        return not self._collector.missing or self.failure is not None
+
+    def turn(self, interrupts: Interrupts) -> bool:
+        """See `LocalMap`; tell the user how far it is, now and then."""
+        ran = super().turn(interrupts)
+        now = time.perf_counter()
+        if now > self._reported + REPORT_S:
+            self._reported = now
+            self._tell_progress()
+        return ran
+
+    def arguments(self, lo: int, hi: int) -> list[Any]:
+        """See `LocalMap`; rows of an array are copies."""
+        return [copied(self._items[task]) for task in self._order[lo:hi].tolist()]
+
+    def take(self, source: int, buffer: Buffer) -> None:
+        """Take in results from another rank."""
+        epoch, done, frames = read_results(buffer)
+        if epoch != self._epoch:
+            return
+        self._rank_tasks[source] = done
+        for lo, hi, data in frames:
+            try:
+                found = pickle.loads(data)
+            except Exception as error:
+                self.fail(failure_of(error, source, lo), None)
+                return
+            if lo == hi:
+                self.fail(found, None)
+            else:
+                self._put(source, lo, hi, found)
+
+    def put(self, lo: int, hi: int, values: list[Any]) -> None:
+        """See `LocalMap`."""
+        self._put(self._session.rank, lo, hi, values)
+
+    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """See `LocalMap`; `error` is an exception of this very rank."""
+        self.failure = self.failure or failure
+        self.failed = self.failed or error
+
+    def flush(self, now: float, *, idle: bool) -> None:
+        """See `LocalMap`; results that are here already may not yet be in the checkpoint."""
+        self._rank_tasks[self._session.rank] = self.done
+        if self._unwritten and (idle or now > self._write_at):
+            self._write_at = now + FLUSH_S
+            self._write()
+
+    def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
+        """Tell all ranks, once, that it is over: with the results, with what has failed, or that no more are wanted."""
+        if not self.under_way:
+            return
+        session = self._session
+        self.under_way = False
+        self.stop()
+        payload = b""
+        try:
+            self._write()
+            if self._file is not None:
+                self._file.close()
+            if self.failure is None:
+                self._tell_progress()
+            if self._to_all and self.failure is None and not self._collector.missing:
+                payload = pickle.dumps(results, pickle.HIGHEST_PROTOCOL)
+        except BaseException as error:
+            self.fail(failure_of(error, session.rank), error)
+        outcome, index = MapOutcome.DONE, -1
+        if dropped:
+            outcome = MapOutcome.DROPPED
+        elif self.failure is not None:
+            outcome, index = MapOutcome.FAILED, -1 if (found := self._index) is None else found
+            payload = pickle.dumps(self.failure, pickle.HIGHEST_PROTOCOL)
+        session.send_all(Tag.END, [NUMBERS.pack(outcome, index, len(payload))] * session.size, [payload])
+        self.seconds = time.perf_counter() - self._began
+        self._ended(self)
+
+    def report(self) -> PoolReport:
+        """Return what has become of it."""
+        work_s = sum(rank.work_s for rank in self._rank_tasks)
+        bound_s = work_s / sum(self._session.emulated_speeds)
+        return PoolReport(len(self._order), self.seconds, bound_s, list(self._rank_tasks))
+
+    def observed(self) -> tuple[Floats, Floats | None, Floats]:
+        """Return, by rank, the number of tasks done, their costs, if known, and the seconds that they took."""
+        n, seconds = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
+        return n, None if self._costs is None else self._rank_costs, seconds
+
+    @contextlib.contextmanager
+    def _ending(self, results: list[Any] | None = None) -> Iterator[None]:
+        """End the map on all ranks, whatever happens in the block; raise what it has failed with."""
+        session = self._session
+
+        def together(error: BaseException) -> BaseException:
+            """Mark what all ranks raise, where all of them call the pool's methods."""
+            return error if session.alone else session.presence.together(error)
+
+        try:
+            yield
+        except GeneratorExit:
+            self.end(dropped=True)
+            raise
+        except BaseException as error:
+            if self.under_way:
+                self.fail(failure_of(error, session.rank), error)
+                self.end()
+                together(error)
+            raise
+        self.end(results)
+        if self.failure is not None:
+            raise together(self._error(self.failure))
+
+    def _error(self, failure: TaskFailure) -> BaseException:
+        """Make the error of a map that has failed; where only the root goes on, SystemExit in a task does not end it."""
+        own = self.failed
+        if isinstance(own, KeyboardInterrupt) or (isinstance(own, SystemExit) and not self._session.alone):
+            return own
+        error = task_error(failure, self._index)
+        error.__cause__ = own or error.__cause__
+        return error
+
+    @property
+    def _index(self) -> int | None:
+        """The number of the task that has failed; None: it was none."""
+        position = -1 if self.failure is None else self.failure.position
+        return int(self._order[position]) if position >= 0 else None
+
+    def _take_fresh(self) -> list[tuple[list[int], list[Any]]]:
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def _tell_progress(self) -> None:
+        if self._progress is not None:
+            self._progress(len(self._order) - self._collector.missing, len(self._order))
+
+    def _put(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
+        if self._file is None:
+            self._count(source, lo, hi, values)
+        else:
+            self._unwritten.append((source, lo, hi, values))
+
+    def _write(self) -> None:
+        """Write to the checkpoint what has come, and count it."""
+        came, self._unwritten = self._unwritten, []
+        if not came or self._file is None:
+            return
+        tasks = [task for _, lo, hi, _ in came for task in self._order[lo:hi].tolist()]
+        try:
+            self._file.write(tasks, [value for *_, values in came for value in values])
+        except (OSError, TypeError, ValueError) as error:
+            self.fail(failure_of(error, self._session.rank), error)
+            return
+        for results in came:
+            self._count(*results)
+
+    def _count(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
+        self._collector.take(self._epoch, lo, hi)
+        tasks = self._order[lo:hi]
+        self._fresh.append((tasks.tolist(), values))
+        if self._costs is not None:
+            self._rank_costs[source] += self._costs[tasks].sum()
+
+
+# --- its checkpoint ---------------------------------------------------------------------------------------------------
+
+
+class CheckpointFile:
+    """The checkpoint (see `lb_mpi.pooling.checkpoint`) at `path`: read when a map begins, written before results count.
+
+    `done` are the results that it has, by task number.  ValueError for what is no checkpoint, or one of another function or
+    other tasks; OSError, also while another run writes to it.  What is torn or flipped is dropped, with a UserWarning that
+    tells how much.
+    """
+
+    def __init__(self, path: Any, digest: bytes, n: int) -> None:
+        if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
+            raise TypeError(f"checkpoint = {show(path)}: expected the name of a file")
+        if Path(name).exists() and not Path(name).is_file():
+            raise ValueError(f"checkpoint = {show(path)}: expected a file")
+        self._name = os.path.abspath(name)  # the working directory may change
+        self._file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
+        self._warned = False  # that it is no longer there
+        try:
+            self.done = self._read(digest, n)
+        except BaseException:
+            self._file.close()
+            raise
+        self._n_written = len(self.done)
+
+    def _read(self, digest: bytes, n: int) -> dict[int, Any]:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(f"{self._name}: another run writes to this checkpoint") from None
+        self._file.seek(0)
+        try:
+            read = checkpoint.read(self._file.read(), digest, n)
+        except ValueError as error:
+            raise ValueError(f"checkpoint {self._name}: {error}") from None
+        if read.dropped:
+            warnings.warn(f"checkpoint {self._name}: dropped {read.dropped}", stacklevel=2)
+            self._file.truncate(read.n_good)
+        if not read.n_good:
+            self._write(checkpoint.header(digest, n))
+        return read.done
+
+    def write(self, tasks: list[int], values: list[Any]) -> None:
+        """Write results of some tasks: on disk when this returns; TypeError for one of a type that can't be kept.
+
+        OSError, naming the file, when they can't be written: the checkpoint is then as it was before.
+        """
+        began = time.perf_counter()
+        self._write(checkpoint.record(tasks, values))
+        self._check_name()
+        self._n_written += len(tasks)
+        signs.saved(self._n_written)
+        mark_save(began, self._n_written)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        end = os.fstat(self._file.fileno()).st_size
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.truncate(end)  # what follows a torn record can't be read
+            raise OSError(error.errno, error.strerror, self._name) from None
+
+    def _check_name(self) -> None:
+        """Warn once when the file was removed or replaced: the results go on, but another run won't find them."""
+        try:
+            there = os.path.samestat(os.stat(self._name), os.fstat(self._file.fileno()))
+        except OSError:
+            there = False
+        if not there and not self._warned:
+            self._warned = True
+            warnings.warn(f"checkpoint {self._name}: removed while it is in use; a restart will begin anew", stacklevel=2)

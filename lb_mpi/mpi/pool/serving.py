@@ -1,0 +1,295 @@
+"""One rank's part in a map, and a rank that serves: it follows the root's orders, and works on each map to its end."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lb_mpi.errors import ProtocolError
+from lb_mpi.mpi.common.parcels import Buffer
+from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.waiting import Interrupts, own_s
+from lb_mpi.mpi.pool.messages import (
+    NUMBERS,
+    Frame,
+    MapOutcome,
+    ReceivedItems,
+    StartOrder,
+    TaskFailure,
+    failure_of,
+    pickled_error,
+    read_start,
+    read_task,
+    results_parcel,
+    task_error,
+    task_parcel,
+)
+from lb_mpi.mpi.pool.session import MAP, TASK, Session
+from lb_mpi.pooling.account import RankTasks
+from lb_mpi.pooling.intervals import Interval, meets
+from lb_mpi.pooling.worker import Swap
+from lb_mpi.record.events import Phase
+
+FLUSH_S = 20e-3  # results wait so long for others to go with
+FLUSH_BYTES = 256 << 10
+UNSENT_BYTES = 64 << 20  # a rank with so many under way begins nothing new
+
+
+class MapCall(NamedTuple):
+    """The function of a map, and how it is called: function(item)."""
+
+    function: Callable[..., Any]
+    star: bool = False  # function(*item)
+    keep_exceptions: bool = False  # they are results
+
+
+class LocalMap:
+    """One rank's part in a map: it begins chunks as its `Worker` says, runs them, and hands the results on."""
+
+    def __init__(self, session: Session, call: MapCall) -> None:
+        self._session, self._call = session, call
+        self.failed: BaseException | None = None  # an exception of this very rank: it begins nothing more
+        self._sent_before = session.parcels.sent_bytes
+
+    def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
+        """Begin the map on this rank, which has done nothing for it yet."""
+        session = self._session
+        session.speeds[:] = speeds
+        if meets(start.epoch):  # see `lb_mpi.pooling.intervals`
+            session.presence.wait(session.presence.comm.Ibarrier().Test)
+        session.account.begin(began, start.lo, start.hi)
+        session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize)
+        session.clocks.begin()
+        session.rested_s, session.busy = 0.0, True
+
+    def stop(self) -> None:
+        """Begin nothing more: the map is over."""
+        session = self._session
+        session.busy = False
+        session.worker.end()
+        session.account.end(time.perf_counter(), self.done, session.emulated_speeds[session.rank])
+
+    @property
+    def done(self) -> RankTasks:
+        """The work of this rank so far in this map."""
+        session = self._session
+        sent_bytes = session.parcels.sent_bytes - self._sent_before
+        return session.account.done(session.worker.steals, session.rested_s, sent_bytes)
+
+    def arguments(self, lo: int, hi: int) -> list[Any]:
+        """Return the items at positions lo..hi-1."""
+        raise NotImplementedError
+
+    def put(self, lo: int, hi: int, values: list[Any]) -> None:
+        """Hand on the results of the tasks at positions lo..hi-1."""
+        raise NotImplementedError
+
+    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """Note that a task has raised, or that this rank can't go on: there is no more of it in this map."""
+        raise NotImplementedError
+
+    def flush(self, now: float, *, idle: bool) -> None:
+        """Let go what has been put, at once when the rank is `idle`."""
+        raise NotImplementedError
+
+    def turn(self, interrupts: Interrupts) -> bool:
+        """Answer, begin, and run one chunk; False when there was none to run."""
+        session, worker = self._session, self._session.worker
+        if session.parcels.unsent_bytes > UNSENT_BYTES:
+            return False
+        sends = worker.turn(time.perf_counter(), [])
+        while isinstance(job := worker.job, Swap):
+            steals = worker.steals
+            sends += worker.done(job, session.intervals.swap(job))
+            if worker.steals > steals:
+                session.account.taken(job, time.perf_counter())
+            sends += worker.turn(time.perf_counter(), [])
+        session.send(sends)
+        if job is not None:
+            self._run(job, interrupts)
+        self.flush(time.perf_counter(), idle=job is None)
+        return job is not None
+
+    def _run(self, chunk: Interval, interrupts: Interrupts) -> None:
+        lo, hi = chunk.lo, chunk.hi
+        function, star, keep = self._call
+        session, worker = self._session, self._session.worker
+        values: list[Any] = []
+        failed: BaseException | None = None
+        before = session.clocks.before()
+        session.record.enter(session.account.phase(lo), before.wall_s)
+        try:
+            arguments = self.arguments(lo, hi)
+            with interrupts.allowed():
+                for argument in arguments:
+                    try:
+                        values.append(function(*argument) if star else function(argument))
+                    except Exception as error:
+                        if not keep:
+                            raise
+                        values.append(error if pickled_error(error) else RuntimeError(failure_of(error, -1).text))
+        except BaseException as error:
+            failed = error
+        after = session.clocks.after()
+        session.throttle.charge(after.cpu_s - before.cpu_s)
+        session.record.enter(Phase.PACKING, after.wall_s)
+        wall_s = after.wall_s - before.wall_s
+        session.account.ran(lo, len(values), wall_s, own_s(before, after))
+        worker.done(chunk, wall_s)
+        if values:
+            self.put(lo, lo + len(values), values)
+        if failed is not None:
+            self.fail(failure_of(failed, session.rank, lo + len(values)), failed)
+        if self.failed is not None:
+            worker.end()
+
+
+# --- the other ranks --------------------------------------------------------------------------------------------------
+
+
+class WorkerMap(LocalMap):
+    """A map on another rank than the root: it is begun by an order, and results go to the root, in batches.
+
+    `function` is the rank's own; None: the root has sent it.
+    """
+
+    def __init__(self, session: Session, order: Buffer, function: Callable[..., Any] | None) -> None:
+        self.start = start = read_start(order)
+        super().__init__(session, MapCall(function or _unknown, start.star, start.keep_exceptions))
+        data = session.read_all(order, start.data_bytes)
+        speeds, data = np.frombuffer(data, np.float64, session.size), data[8 * session.size :]
+        self._frames: list[Frame] = []  # results to send
+        self._bytes, self._since = 0, 0.0
+        self.begin(start, speeds.tolist(), time.perf_counter())
+        known = session.functions
+        try:
+            if start.function_bytes:
+                known.keep(start.digest, _unknown)  # whatever comes of it: all ranks know the same digests
+                known.keep(start.digest, function or pickle.loads(data[: start.function_bytes]))
+            self._call = self._call._replace(function=function or known[start.digest])
+            self._items = ReceivedItems(data[start.function_bytes :])
+        except Exception as error:  # the user's classes may do anything when they are unpickled
+            self.fail(failure_of(error, session.rank), error)
+            session.worker.end()
+
+    def arguments(self, lo: int, hi: int) -> list[Any]:
+        """See `LocalMap`."""
+        return self._items.some(lo, hi)
+
+    def put(self, lo: int, hi: int, values: list[Any]) -> None:
+        """See `LocalMap`; a result that can't be pickled is a failure."""
+        try:
+            self._add(lo, hi, values)
+        except Exception:
+            for k, value in enumerate(values, lo):
+                try:
+                    self._add(k, k + 1, [value])
+                except Exception as caught:
+                    wrong = TypeError(f"result of type {type(value).__name__} can't be pickled: {caught}")
+                    self.fail(failure_of(wrong, self._session.rank, k), wrong)
+                    return
+
+    def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
+        """See `LocalMap`."""
+        if self.failed is None:
+            self.failed = error
+            self._add(failure.position, failure.position, failure)
+            self._bytes = FLUSH_BYTES
+
+    def flush(self, now: float, *, idle: bool) -> None:
+        """See `LocalMap`."""
+        if self._frames and (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
+            parcel = results_parcel(self.start.epoch, self.done, self._frames)
+            self._session.parcels.send(self._session.root, Tag.RESULTS, parcel)
+            self._frames, self._bytes = [], 0
+
+    def _add(self, lo: int, hi: int, what: list[Any] | TaskFailure) -> None:
+        data = pickle.dumps(what, pickle.HIGHEST_PROTOCOL)
+        if not self._frames:
+            self._since = time.perf_counter()
+        self._frames.append(Frame(lo, hi, data))
+        self._bytes += len(data)
+
+
+class Followed(NamedTuple):
+    """The outcome of a map on another rank than the root."""
+
+    results: list[Any] | None = None  # where all ranks get them
+    error: BaseException | None = None  # which this rank is to raise
+    together: bool = False  # as all ranks do
+
+
+def follow(session: Session, function: Callable[..., Any] | None = None) -> Followed:
+    """Wait for a map, and work on it to its end; `function` as in `WorkerMap`."""
+    part = WorkerMap(session, _await_order(session, Tag.START), function)
+    try:
+        end = _await_order(session, Tag.END, part.turn)
+    finally:
+        part.stop()
+    outcome, index, n_bytes = NUMBERS.unpack_from(end.data)
+    payload = session.read_all(end, n_bytes)
+    own = part.failed if not isinstance(part.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
+    if outcome == MapOutcome.FAILED:
+        error = own or task_error(pickle.loads(payload), None if index < 0 else index)
+        return Followed(error=error, together=True)
+    return Followed(pickle.loads(payload) if part.start.to_all and outcome == MapOutcome.DONE else None, own)
+
+
+def serve(session: Session) -> None:
+    """Follow all orders of the root until it closes the pool."""
+    orders = session.orders
+    with session.presence.telling():
+        while True:
+            session.work("", lambda: bool(orders), lambda _: False)
+            tag = orders[0][0]
+            if tag == Tag.START:
+                error = follow(session).error
+                if isinstance(error, KeyboardInterrupt):
+                    raise error
+            elif tag == Tag.TASK:
+                session.work(TASK, lambda: not orders or orders[0][0] != Tag.TASK, lambda i: _run_task(session, i))
+            else:
+                _await_order(session, Tag.CLOSE)
+                return
+
+
+def _await_order(session: Session, expected: Tag, turn: Callable[[Interrupts], bool] | None = None) -> Buffer:
+    """Run submitted tasks, and work in turns, until the expected order has come; its parcel."""
+    orders = session.orders
+
+    def work(interrupts: Interrupts) -> bool:
+        return _run_task(session, interrupts) if orders else turn is not None and turn(interrupts)
+
+    session.work(MAP, lambda: bool(orders) and orders[0][0] == expected, work)
+    return orders.popleft()[1]
+
+
+def _run_task(session: Session, interrupts: Interrupts) -> bool:
+    """Run a submitted task, whose order has come, and send its result."""
+    tag, buffer = session.orders.popleft()
+    if tag != Tag.TASK:
+        raise ProtocolError(f"{Tag(tag).name} from the root: expected TASK")
+    number, _, data = read_task(buffer)
+    session.record.enter(Phase.OWN, time.perf_counter())
+    cpu = time.thread_time()
+    failed = False
+    try:
+        function, args, kwargs = pickle.loads(data)
+        with interrupts.allowed():
+            value = function(*args, **kwargs)
+        answer = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        failed, answer = True, pickle.dumps(failure_of(error, session.rank), pickle.HIGHEST_PROTOCOL)
+    session.throttle.charge(time.thread_time() - cpu)
+    session.parcels.send(session.root, Tag.RESULT, task_parcel(number, failed, answer))
+    return True
+
+
+def _unknown(*_: Any) -> Any:
+    raise LookupError("the function of this map could not be unpickled on this rank")

@@ -1,0 +1,281 @@
+"""The session of a pool: what its ranks keep from map to map, and the one loop in which they work together.
+
+The root sends orders (START, END, TASK and CLOSE), which each other rank follows one after the other; these send it results.
+Between hosts, ranks send each other ASK and GIVE; on one host, they steal in shared memory.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from lb_mpi.emulate import throttle, throttled
+from lb_mpi.errors import Error
+from lb_mpi.mpi.common.carrier import Carrier, Part, Spent
+from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate
+from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel, unit
+from lb_mpi.mpi.common.presence import Tag, presence_of
+from lb_mpi.mpi.common.presence import call as in_call
+from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
+from lb_mpi.mpi.common.waiting import Clocks, Interrupts
+from lb_mpi.mpi.pool.messages import KnownFunctions, read_steal, steal_parcel
+from lb_mpi.pooling.account import RankAccount
+from lb_mpi.pooling.worker import Send, Swap, Worker
+from lb_mpi.record.events import Phase
+
+MAP = "a map of lb_mpi.Pool"
+TASK = "a task of lb_mpi.Pool"
+INLINE_BYTES = 64 << 10  # a longer one is broadcast
+QUICK_S = 0.3e-3  # without a nap, since maps may follow each other; others may have the core
+
+
+class Session:
+    """The ranks of `comm` (not the user's: a duplicate, which `close` frees), led by `root`; collective, as is `close`.
+
+    `alone`: only the root goes on, the other ranks serve it.  `host`: the ranks of this host, for tests; usually those that
+    share memory.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        root: int,
+        *,
+        alone: bool,
+        emulated_speed: float = 1.0,
+        host: MPI.Intracomm | None = None,
+    ) -> None:
+        self.record = recorder(comm)
+        self.root, self.alone = root, alone
+        self.rank, self.size = comm.rank, comm.size
+        self.epoch = 0  # of the last map, on the root
+        self.busy = False  # a map is under way
+        self.lent_to = ""  # what calls MPI for these ranks from its own thread; empty: nothing does
+        self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has not yet followed
+        self.take_result: Callable[[int, int, Buffer], None]  # on the root: (source, tag, parcel)
+        self.presence = presence_of(comm)
+        self.presence.name = "pool"
+        self.throttle = throttle(emulated_speed)
+        self.emulated_speeds: list[float] = allgather(comm, emulated_speed * throttled())  # for the lower bound
+        self.functions = KnownFunctions()
+        self.clocks = Clocks()
+        self.rested_s = 0.0  # in this map, as an emulated slow rank
+        self._traffic = duplicate(comm)  # of parcels
+        self.parcels = Parcels(self._traffic)
+        self.account = RankAccount(self.record, worlds(comm))
+        self._carrier = Carrier(self.presence, self.record, self.throttle, quick_s=QUICK_S)
+        key = -1 if comm.rank == root else comm.rank  # the root is the first on its host
+        if host is None:
+            together = comm.Split_type(MPI.COMM_TYPE_SHARED, key)
+        else:
+            together = comm.Split(host.allreduce(comm.rank, MPI.MIN), key)
+        self._host = MPI.Intracomm(together)
+        mine: list[int] = self._host.allgather(comm.rank)
+        self.intervals = SharedIntervals(self._host, mine)
+        self.speeds = [1.0] * comm.size  # of all ranks, as the root has measured them
+        self.broadcast = Broadcast(comm, self._host, root)
+        hosts: dict[int, list[int]] = {}
+        for rank, first in enumerate(allgather(comm, min(mine))):
+            hosts.setdefault(first, []).append(rank)
+        others = [ranks for ranks in hosts.values() if comm.rank not in ranks]
+        self.worker = Worker(comm.rank, mine, others, words=self.intervals, speeds=self.speeds)
+
+    def check(self) -> None:
+        """Error after a failure on any rank, and while these ranks are lent."""
+        self.presence.check()
+        self.check_lent()
+
+    def check_lent(self) -> None:
+        """Error while something else calls MPI for these ranks."""
+        if self.lent_to:
+            raise Error(f"these ranks work for {self.lent_to}, which is open: expected its shutdown before")
+
+    def work(
+        self,
+        call: str,
+        over: Callable[[], bool],
+        work: Callable[[Interrupts], bool],
+        until: float = math.inf,
+    ) -> None:
+        """Receive what arrives, and `work` for a moment, again and again, until `over()`, or the time `until`.
+
+        `work` returns False if there is nothing to do: then this rank sleeps.  `call` names what it does, where the other
+        ranks must come to the same.
+        """
+        with in_call(call, watched=True) as interrupts, running(self.record):
+            self._carrier.carry(_Turns(self, over, work, until), interrupts)
+
+    def receive(self) -> bool:
+        """Receive what has arrived: the requests of thieves, results, and orders, which wait until they are followed."""
+        arrived, steals = self.parcels.take(), []
+        for source, tag, buffer in arrived:
+            if tag == Tag.STEAL:
+                message = read_steal(buffer)
+                steals.append((source, message))
+                if message.epoch == self.worker.epoch:
+                    self.account.given(source, time.perf_counter(), message)
+            elif tag in (Tag.RESULTS, Tag.RESULT):
+                self.take_result(source, tag, buffer)
+            else:
+                self.orders.append((tag, buffer))
+        if steals:
+            self.send(self.worker.turn(time.perf_counter(), steals))
+        return bool(arrived)
+
+    def send(self, messages: list[Send]) -> None:
+        """Send the messages of the worker."""
+        for rank, message in messages:
+            self.parcels.send(rank, Tag.STEAL, steal_parcel(message))
+
+    def send_all(self, tag: Tag, headers: Sequence[bytes], parts: Sequence[bytes | memoryview] = ()) -> None:
+        """From the root: to each other rank its header, and to all the same bytes, by broadcast where they are long."""
+        n_bytes = sum(map(len, parts))
+        inline = parts if n_bytes <= INLINE_BYTES else ()
+        for rank, header in enumerate(headers):
+            if rank != self.rank:
+                self.parcels.send(rank, tag, parcel(header, inline))
+        if n_bytes > INLINE_BYTES:
+            self.broadcast.spread(n_bytes, parts)
+
+    def read_all(self, buffer: Buffer, n_bytes: int) -> memoryview:
+        """Return the bytes that all ranks are sent, behind the header of this parcel; valid until the next ones."""
+        return body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self.broadcast.spread(n_bytes)
+
+    def close(self) -> None:
+        """Free everything; after a failure of one rank alone, nothing."""
+
+        def free() -> None:
+            align(self.presence.comm, self.record)
+            self.parcels.drain()
+            self._traffic.Free()
+            self.broadcast.close()
+            self.intervals.close()
+            self._host.Free()
+
+        self.clocks.end()
+        self.presence.close(free)
+        self.record.enter(Phase.OUTSIDE, time.perf_counter())
+
+
+class _Turns(Part):
+    """The work of a rank until it is over: a part of a map, submitted tasks, or nothing but to wait for orders."""
+
+    def __init__(
+        self, session: Session, over: Callable[[], bool], work: Callable[[Interrupts], bool], until: float
+    ) -> None:
+        self._session, self._over, self._work, self._until = session, over, work, until
+
+    @property
+    def over(self) -> bool:
+        return self._over() or (self._until < math.inf and time.perf_counter() >= self._until)
+
+    @property
+    def wake_at(self) -> float:
+        return min(self._session.worker.wake_at, self._until)
+
+    def turn(self, _now: float) -> bool:
+        return self._session.receive()
+
+    def work(self, interrupts: Interrupts) -> bool:
+        return self._work(interrupts)
+
+    def spent(self, how: Spent, seconds: float) -> None:
+        if how is Spent.RESTING:
+            self._session.rested_s += seconds
+
+
+# --- memory that the ranks of a host share ----------------------------------------------------------------------------
+
+_LINE = 64  # bytes of a cache line: ranks don't wait for each other's words
+_NO_WORD = np.uint64(2**64 - 1)  # lo == hi == 2**28 - 1 in epoch 255: nobody's
+
+
+class SharedIntervals:
+    """The interval of each rank on a host, as a word (see `lb_mpi.pooling.intervals`).
+
+    `host` is a communicator of ranks that share memory, `ranks` their numbers in the session.  Reading a word costs no MPI
+    call.  A rank that acts on what it has read swaps, and learns then if it was stale.  Collective, as is `close`.
+    """
+
+    def __init__(self, host: MPI.Intracomm, ranks: list[int]) -> None:
+        self._places = {rank: place for place, rank in enumerate(ranks)}  # in the window
+        self._window = MPI.Win.Allocate_shared(_LINE, 1, comm=host)
+        lines: list[Any] = [self._window.Shared_query(place)[0] for place in range(host.size)]
+        self._words = {rank: memoryview(line).cast("B").cast("Q") for rank, line in zip(ranks, lines, strict=True)}
+        self._words[ranks[host.rank]][0] = 0
+        self._old, self._new, self._found = (np.zeros(1, dtype=np.uint64) for _ in range(3))
+        self._window.Lock_all(MPI.MODE_NOCHECK)
+        self._window.Sync()
+        host.Barrier()
+
+    def __getitem__(self, rank: int) -> int:
+        return self._words[rank][0]
+
+    def swap(self, swap: Swap) -> bool:
+        """Compare and swap; False when the word was another one by then."""
+        if len(self._places) == 1:  # nobody else is there, and MPI may take its time for such a window
+            self._words[swap.rank][0] = swap.new
+            return True
+        place = self._places[swap.rank]
+        self._old[0], self._new[0], self._found[0] = swap.old, swap.new, _NO_WORD
+        self._window.Compare_and_swap(self._new, self._old, self._found, place, 0)
+        # In shared memory it's done by now, as the answer shows; a flush would give the core away on a busy machine.
+        if self._found[0] == _NO_WORD:
+            self._window.Flush(place)
+        return int(self._found[0]) == swap.old
+
+    def close(self) -> None:
+        """Collective: free the window."""
+        self._window.Unlock_all()
+        self._words.clear()
+        self._window.Free()
+
+
+class Broadcast:
+    """Bytes from the root to all ranks of `comm`: one copy on each host, in shared memory that grows as it is needed.
+
+    `root` is the first rank in `host`, the ranks on its host.  Collective, as are all its methods.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int) -> None:
+        self._comm, self._host, self._wait = comm, host, presence_of(comm).wait
+        color = 0 if host.rank == 0 else MPI.UNDEFINED
+        self._firsts = MPI.Intracomm(comm.Split(color, -1 if comm.rank == root else comm.rank))  # the root is the first
+        self._shared: SharedBytes | None = None
+
+    def spread(self, n_bytes: int, parts: Sequence[bytes | memoryview] = ()) -> memoryview:
+        """Return the bytes of `parts` (which only the root passes) on all ranks, valid until the next call."""
+        size = -(-n_bytes // UNIT_BYTES) * UNIT_BYTES
+        if self._shared is None or len(self._shared.array) < size:
+            self._wait(self._comm.Ibarrier().Test)  # within the MPI, nobody would learn that a rank can't come
+            self._free()
+            self._shared = SharedBytes(self._comm, self._host, max(1 << 20, 1 << (size - 1).bit_length()))
+        array = self._shared.array
+        self._wait(self._host.Ibarrier().Test)  # nobody reads what was there before
+        at = 0
+        for part in parts:
+            array[at : at + len(part)] = np.frombuffer(part, np.uint8)
+            at += len(part)
+        self._wait(self._host.Ibarrier().Test)
+        if self._firsts and self._firsts.size > 1:
+            message = [array[:size], size // UNIT_BYTES, unit()]
+            self._wait(self._firsts.Ibcast(message, 0).Test)
+        self._wait(self._host.Ibarrier().Test)
+        return array.data[:n_bytes]
+
+    def close(self) -> None:
+        """Free all that was made."""
+        self._free()
+        if self._firsts:
+            self._firsts.Free()
+
+    def _free(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
