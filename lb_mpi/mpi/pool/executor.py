@@ -249,7 +249,7 @@ class Executor(concurrent.futures.Executor):
 
 
 class _Answer(NamedTuple):
-    """What has become of a batch."""
+    """The outcome of a batch."""
 
     failure: bytes  # of the initializer; empty: none
     outcomes: list[tuple[bool, bytes]]  # (failed, value or failure), of the first tasks of it
@@ -294,7 +294,7 @@ class _Task(NamedTuple):
 
 
 class _Queue:
-    """What one executor has under way; all under the lock of its dispatcher."""
+    """The tasks of one executor; used under the lock of its dispatcher."""
 
     def __init__(self, ranks: list[int], initializer: bytes) -> None:
         self.ranks = ranks  # that may run its tasks
