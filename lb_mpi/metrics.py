@@ -87,3 +87,17 @@ def imbalance(loads: ArrayLike, speeds: ArrayLike) -> float:
 def efficiency(loads: ArrayLike, speeds: ArrayLike) -> float:
     """The fraction of the whole hardware's speed in use until the slowest rank is done: 1 / (1 + imbalance)."""
     return 1.0 / (1.0 + imbalance(loads, speeds))
+
+
+QUEUED, QUEUED_S = 0.1, 0.1  # of the time at work, and seconds: below, nothing is said of it
+
+
+def queueing(busy_s: float, queued_s: float) -> str:
+    """Say at the end of a line that ranks queued for cores for `queued_s` of the `busy_s` seconds that they were at work.
+
+    "" where that was little.
+    """
+    if queued_s <= max(QUEUED_S, QUEUED * busy_s):
+        return ""
+    part = min(1.0, queued_s / busy_s)
+    return f"; ranks queued for cores for {part:.0%} of their time at work (fewer cores than ranks, or a busy machine)"

@@ -34,6 +34,7 @@ class Prediction(NamedTuple):
     spread_s: float = 0.0  # from the least to the greatest of what was predicted
     measured_s: float = math.nan  # NaN: was not run
     change: str = ""  # the lines to change; "": none, or there are none to show
+    elsewhere: bool = False  # on another machine, or at no cost: nothing that can be changed in the program
 
 
 class Advice(NamedTuple):
@@ -42,6 +43,8 @@ class Advice(NamedTuple):
     driver: str  # "map_rows", "search", "pool", "exchange", "profile"
     lines: list[Prediction]  # the first is the run as it was
     notes: list[str]  # how sure that is, in words
+    busy: bool = False  # ranks had to wait for cores
+    talk_s: float = 0.0  # of messages between ranks, in the run as it was
 
 
 class OtherMachine(NamedTuple):
@@ -149,14 +152,67 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
     ]
 
 
+TOO_FAR = 0.2  # a model that is off by more says nothing of other ways
+WORTH = 0.03  # a way that is faster by less isn't named
+
+
+def conclude(advice: Advice, *, quiet: bool = False) -> tuple[str, bool]:
+    """Sum advice up in a line; and say whether its predictions mean anything."""
+    first = advice.lines[0]
+    measured_s = first.measured_s
+    off = 0.0 if quiet or not measured_s else first.predicted_s / measured_s - 1.0
+    if advice.talk_s > 0.5 * measured_s:
+        return f"too small: exchanges dominate ({advice.talk_s / measured_s:.0%} of the time), whoever computes what", False
+    if abs(off) > TOO_FAR:
+        if advice.busy:
+            why = "the machine was busy: record it again on a quiet one, or try --quiet-machine"
+        elif off < 0.0:
+            why = "either it is too small, so that messages and decisions dominate, or the machine was busy"
+        else:
+            why = "the work is not as the model expects"
+        return f"no advice: the model {_off(off)}; {why}", False
+    base_s = first.predicted_s if quiet else measured_s
+    ways = [line for line in advice.lines[1:] if line.change and not line.elsewhere and not math.isnan(line.predicted_s)]
+    best = min(ways, key=lambda line: line.predicted_s, default=first)
+    if best.predicted_s < base_s - max(WORTH * base_s, best.spread_s + first.spread_s):
+        return f"{best.what}: {base_s / best.predicted_s:.2f} times as fast as recorded ({best.change})", True
+    without = next((line.predicted_s for line in ways if line.what in WITHOUT), math.nan)
+    compared = f"; without balancing it would take {without / base_s:.2f} times as long" if without > base_s else ""
+    return f"nothing to change: no other way is faster by more than the spread{compared}", True
+
+
+WITHOUT = ("no balancing", "a fixed share each, by number", "equal blocks")
+
+
+def collapsed(lines: Sequence[Prediction], *, quiet: bool = False) -> list[list[Prediction]]:
+    """Group the ways to run the program: in a group, they differ from its first by less than the spread; the run as it was
+    is one of the first group, and what can't be changed in the program is alone."""
+    first, *others = lines
+    base_s = first.predicted_s if quiet or math.isnan(first.measured_s) else first.measured_s
+    groups = [[first]]
+    ways = [line for line in others if line.change and not line.elsewhere and not math.isnan(line.predicted_s)]
+    for line in sorted(ways, key=lambda line: line.predicted_s):
+        for group in groups:
+            of_s = base_s if group[0] is first else group[0].predicted_s
+            if abs(line.predicted_s - of_s) <= max(0.01 * of_s, group[0].spread_s, line.spread_s):
+                group.append(line)
+                break
+        else:
+            groups.append([line])
+    return groups + [[line] for line in others if line not in ways]
+
+
+def _off(off: float) -> str:
+    return f"{'over' if off > 0.0 else 'under'}estimates the recorded run by {abs(off):.1%}"
+
+
 def model_note(predicted_s: float, measured_s: float, extra_s: float, *, quiet: bool = False) -> str:
     """Say how well the model knows the recorded run."""
     if quiet:
         return "as if each rank had a core whenever it worked, and messages needed no longer than in the model"
     off = predicted_s / measured_s - 1.0 if measured_s else 0.0
-    how = f"{'over' if off > 0.0 else 'under'}estimates the recorded run by {abs(off):.1%}"
     added = f"; the missing {extra_s:.3f} s (messages, noise) are added to every prediction" if extra_s else ""
-    return f"the model {how}{added}"
+    return f"the model {_off(off)}{added}"
 
 
 def over_seeds(predict: Callable[[int], float]) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,6 +48,56 @@ from lb_mpi.report.run import Run
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.simulate import search
 
+# --- did it help? -----------------------------------------------------------------------------------------------------
+
+
+def gain(run: Run) -> float:
+    """Predict how many times as long the balanced calls of a run would have taken without; NaN where that isn't known.
+
+    As in `Advice`, what the run needed beyond its model is added to the time without.
+    """
+    without_s = measured_s = 0.0
+    with suppress(ValueError):
+        ranks = ranked(run)
+        if not 1 < len(ranks) <= MOST_RANKS:
+            return math.nan
+        for one in (_rows_alone(ranks), _search_alone(run, ranks), _tasks_alone(ranks), _exchange_alone(ranks)):
+            if one is not None:
+                alone_s, model_s, took_s = one
+                without_s, measured_s = without_s + alone_s + beyond(took_s, model_s, quiet=False), measured_s + took_s
+        return without_s / measured_s if measured_s else math.nan
+    return math.nan
+
+
+_Alone = tuple[float, float, float] | None  # seconds without balancing; as recorded, by the model; measured
+
+
+def _rows_alone(ranks: list[Stored]) -> _Alone:
+    recorded = _recorded_rows(ranks)
+    return None if recorded is None else (recorded.alone_s, _play_rows(recorded, 0), recorded.seconds)
+
+
+def _search_alone(run: Run, ranks: list[Stored]) -> _Alone:
+    recorded = _recorded_search(run, ranks, quiet=False)
+    if recorded is None or not recorded.balanced:
+        return None
+    alone_s = math.nan if recorded.shares is None else alone(recorded.shares, recorded.speeds)[0]
+    return alone_s, _play_search(recorded, recorded.speeds, 0), recorded.measured_s
+
+
+def _tasks_alone(ranks: list[Stored]) -> _Alone:
+    recorded = _recorded_tasks(ranks, quiet=False)
+    if recorded is None:
+        return None
+    fixed_s = _fixed_s(recorded, np.ones(len(ranks)), 0)
+    return fixed_s, _play_tasks(recorded, recorded.with_costs, 0), recorded.measured_s
+
+
+def _exchange_alone(ranks: list[Stored]) -> _Alone:
+    recorded = _recorded_exchange(ranks, quiet=False)
+    return None if recorded is None else (recorded.equal_s, recorded.measured_s, recorded.measured_s)
+
+
 # --- rows -------------------------------------------------------------------------------------------------------------
 # From the record come, for each call and rank, the seconds that the rank needs for its own rows (`home_s`), and those that
 # it spends outside before it comes (`outside_s`); the ranks' speeds; and how costs are spread over the rows.
@@ -69,6 +120,11 @@ class RecordedRows(NamedTuple):
     graph: Graph
     how: dict[str, Any]  # scheme, tolerance, when, every
 
+    @property
+    def alone_s(self) -> float:
+        """Seconds of all calls without balancing."""
+        return float((self.n * (self.outside_s + self.home_s).max(axis=1)).sum())
+
 
 def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
     """Advise on the rows of a run; None where there were none.  ValueError for a record that doesn't hold enough.
@@ -89,8 +145,8 @@ def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice 
         return Prediction(what, predicted_s, spread_s, change=change)
 
     lines = [Prediction(f"as recorded: {scheme}", model_s, spread_s, recorded.seconds)]
-    alone_s = float((recorded.n * (recorded.outside_s + recorded.home_s).max(axis=1)).sum())
-    lines.append(Prediction("no balancing", alone_s + extra_s, 0.0, change="rows = function(rows), without a Balancer"))
+    alone_s = recorded.alone_s + extra_s
+    lines.append(Prediction("no balancing", alone_s, 0.0, change="rows = function(rows), without a Balancer"))
     for other in SCHEMES:
         if other != scheme:
             lines.append(line(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other}))
@@ -106,7 +162,7 @@ def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice 
         if (order != np.arange(size)).any():
             lines.append(line("ranks arranged by speed", "comm = lb_mpi.reorder_ranks(comm, graph, speeds)", order=order))
     for change in machines(ranked(run), recorded.speeds):
-        lines.append(line(change.what, change.words, other_machine=change))
+        lines.append(line(change.what, change.words, other_machine=change)._replace(elsewhere=True))
     notes = [
         model_note(model_s, recorded.seconds, extra_s, quiet=quiet),
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call",
@@ -280,12 +336,13 @@ def advise_search(run: Run, progress: Progress, *, quiet: bool = False) -> Advic
     lines = [
         first._replace(what=f"as recorded: {first.what}", measured_s=recorded.measured_s, change=""),
         second._replace(predicted_s=second.predicted_s + extra_s),
-        Prediction("perfect: all ranks do nothing but work", bound_s, 0.0),
+        Prediction("perfect: all ranks do nothing but work", bound_s, 0.0, elsewhere=True),
     ]
     for change in machines(ranks, recorded.speeds) if played else []:
         progress(f"search: {change.what}")
         predicted_s, spread_s = over_trees(recorded, recorded.speeds[change.ranks] * np.array(change.factors))
-        lines.append(Prediction(f"balancing, {change.what}", predicted_s + extra_s, spread_s, change=change.words))
+        found = Prediction(f"balancing, {change.what}", predicted_s + extra_s, spread_s, change=change.words)
+        lines.append(found._replace(elsewhere=True))
     notes = [
         model_note(model_s, recorded.measured_s, extra_s, quiet=quiet),
         *busy_notes(recorded.core_share),
@@ -302,7 +359,7 @@ def advise_search(run: Run, progress: Progress, *, quiet: bool = False) -> Advic
         )
     if not played:
         notes.append(f"more than {MOST_RANKS} ranks: balancing isn't replayed; it needs at least {bound_s:.3f} s")
-    return Advice("search", lines, notes)
+    return Advice("search", lines, notes, bool(busy_notes(recorded.core_share)))
 
 
 def alone(shares: Floats, speeds: Floats) -> tuple[float, float]:
@@ -442,11 +499,13 @@ def advise_tasks(run: Run, progress: Progress, *, quiet: bool = False) -> Advice
         line(names[other], changes[other], lambda seed: _play_tasks(recorded, other, seed)),
         line("a fixed share each, by number", bare, lambda seed: _fixed_s(recorded, equal, seed)),
         line("a fixed share each, by speed", bare, lambda seed: _fixed_s(recorded, by_speed, seed)),
-        Prediction("a counter that all ranks ask, at no cost", *counter),
+        Prediction("a counter that all ranks ask, at no cost", *counter, elsewhere=True),
     ]
     for change in machines(ranks, recorded.speeds):
-        lines.append(line(change.what, change.words, partial(_play_tasks, recorded, here, change=change)))
-    return Advice("pool", lines, [model_note(model_s, recorded.measured_s, extra_s, quiet=quiet), *_notes(recorded)])
+        found = line(change.what, change.words, partial(_play_tasks, recorded, here, change=change))
+        lines.append(found._replace(elsewhere=True))
+    notes = [model_note(model_s, recorded.measured_s, extra_s, quiet=quiet), *_notes(recorded)]
+    return Advice("pool", lines, notes, bool(busy_notes(recorded.core_share)))
 
 
 def _notes(recorded: RecordedTasks) -> list[str]:
@@ -528,6 +587,11 @@ class RecordedExchanges(NamedTuple):
     talk_s: float  # beyond the slowest rank
     measured_s: float
 
+    @property
+    def equal_s(self) -> float:
+        """Seconds with equal blocks."""
+        return float((self.weights.mean() / self.speeds).max()) + self.talk_s
+
 
 def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
     """Advise on the distribution of a task graph; None where there was none.  `quiet`: as on a quiet machine."""
@@ -536,26 +600,25 @@ def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Adv
     if recorded is None:
         return None
     progress("exchange")
-    total, size = float(recorded.weights.sum()), len(ranks)
-    own_s = float((recorded.weights / recorded.speeds).max())
-    equal_s = float((total / size / recorded.speeds).max())
+    own_s = float((recorded.weights / recorded.speeds).max()) + recorded.talk_s
     by_speed = 'lb_mpi.distribute(comm, graph, method="static")'
     lines = [
         Prediction("as recorded", own_s, 0.0, recorded.measured_s),
         Prediction("dealt by speed (static)", *_by_speed(recorded, recorded.speeds), change=by_speed),
-        Prediction("equal blocks", equal_s + recorded.talk_s, 0.0, change='lb_mpi.distribute(comm, graph, method="block")'),
+        Prediction("equal blocks", recorded.equal_s, 0.0, change='lb_mpi.distribute(comm, graph, method="block")'),
     ]
     for change in machines(ranks, recorded.speeds):
         speeds = recorded.speeds[change.ranks] * np.array(change.factors)
-        lines.append(Prediction(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words))
+        found = Prediction(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words)
+        lines.append(found._replace(elsewhere=True))
     notes = [
-        model_note(own_s, recorded.measured_s, recorded.talk_s, quiet=quiet),
+        model_note(own_s, recorded.measured_s, 0.0, quiet=quiet),
         *busy_notes(recorded.core_share),
-        "messages need the recorded time, whatever edges another distribution cuts",
+        f"messages need {recorded.talk_s:.3f} s, as recorded, whatever edges another distribution cuts",
         f"dealt by speed: parts exceed their targets by half of the allowed {IMBALANCE:.0%}, give or take as much",
         "equal blocks: vertices that weigh the same",
     ]
-    return Advice("exchange", lines, notes)
+    return Advice("exchange", lines, notes, bool(busy_notes(recorded.core_share)), recorded.talk_s)
 
 
 def _by_speed(recorded: RecordedExchanges, speeds: Floats) -> tuple[float, float]:
@@ -600,20 +663,23 @@ def advise_profile(profile: Profile, progress: Progress) -> Advice:
     n = _calls(profile)
     talk_s = float(np.mean([rank.communication_s for rank in profile.ranks]))
     predicted_s, spread_s = over_seeds(lambda seed: _play_profile(profile, n, seed) + talk_s)
+    change = "pool.map(function, items)" if n < LEAST else "rows = balancer.map_rows(function, rows)"
     lines = [
         Prediction("as profiled", profile.seconds, 0.0, profile.seconds),
-        Prediction("balanced as lb_mpi does it", predicted_s, spread_s, change="rows = balancer.map_rows(function, rows)"),
-        Prediction("perfectly balanced, no rank waits", profile.balanced_s, 0.0),
+        Prediction("balanced as lb_mpi does it", predicted_s, spread_s, change=change),
+        Prediction("perfectly balanced, no rank waits", profile.balanced_s, 0.0, elsewhere=True),
     ]
+    farm = "balanced: the ranks hardly meet; if they work on independent tasks, a lb_mpi.Pool needs the fewest changes"
+    rows = f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together"
     notes = [
-        f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together",
+        farm if n < LEAST else rows,
         f"{talk_s:.3f} s of messages remain; whatever else a rank does outside of MPI, as reading a file, counts as work",
     ]
     if len(set(profile.speeds)) == 1:
         notes.append("all speeds are assumed to be equal: pass those of the ranks to profile --speeds")
     if not all(rank.complete for rank in profile.ranks):
         notes.append("the program did not end by itself: this covers what the ranks had reported by then")
-    return Advice("profile", lines, notes)
+    return Advice("profile", lines, notes, talk_s=talk_s)
 
 
 def _calls(profile: Profile) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from lb_mpi.balancing.course import Course
 from lb_mpi.graph import Graph
+from lb_mpi.metrics import queueing
 from lb_mpi.record.events import Driver, Move, Step, Way
 from lb_mpi.record.record import Record
 from lb_mpi.table import Table
@@ -88,6 +89,7 @@ class Share(NamedTuple):
     rows_computed: int  # in all calls: its own and others'
     computing_s: float  # in all calls; rests of an emulated slow rank included
     seconds: float  # in all calls, from entering to leaving
+    queued_s: float = 0.0  # of those computing, without a core
 
     @property
     def idle(self) -> float:
@@ -114,10 +116,11 @@ class Shares:
             (str(one.rank), f"{one.rows_home:,}", f"{one.rows_computed:,}", f"{one.computing_s:.3f}", f"{one.idle:.1%}")
             for one in self.ranks
         ]
+        queued = queueing(sum(one.computing_s for one in self.ranks), sum(one.queued_s for one in self.ranks))
         return (
             f"{Table(('rank', 'rows at home', 'rows computed', 'computing s', 'idle'), lines)}\n"
             f"{self.n_calls} calls; imbalance of the last one: {percent(self.imbalance)}, "
-            f"with all rows at home {percent(self.imbalance_home)}\n"
+            f"with all rows at home {percent(self.imbalance_home)}{queued}\n"
             "(imbalance 0%: all ranks end together; 100%: it takes twice as long as need be)"
         )
 
@@ -158,18 +161,23 @@ class Loans:
             self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
 
     def mapped(
-        self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float, took: float
+        self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float, took: float,
+        queued_s: float = 0.0,
     ) -> None:
-        """map_rows is over: `rows` of this rank, and computed here; seconds computing; work of its own rows, or NaN."""
+        """map_rows is over: `rows` of this rank, and computed here; seconds computing; work of its own rows, or NaN.
+
+        `queued_s` : of the seconds computing, those without a core.
+        """
         home, computed = rows
         home_s = took / float(course.speeds[course.rank])
         step = self._step(Driver.ROWS, began, ended, last, course)
-        self.record.step(step._replace(useful_s=busy_s, home=home, units=computed, home_s=home_s))
+        self.record.step(step._replace(useful_s=busy_s - queued_s, busy_s=busy_s, home=home, units=computed, home_s=home_s))
         costs, before = course.costs, self.share
         if costs is not None and costs.known:
             self.record.know(ended, lambda: costs.work(course.worth))
         computed, busy_s = before.rows_computed + computed, before.computing_s + busy_s
-        self.share = Share(before.rank, home, computed, busy_s, before.seconds + ended - began)
+        seconds, queued_s = before.seconds + ended - began, before.queued_s + queued_s
+        self.share = Share(before.rank, home, computed, busy_s, seconds, queued_s)
         self.n_calls, self.ended = self.n_calls + 1, ended
         self._imbalances = last.imbalance_before, last.imbalance_after
 

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 
 from lb_mpi import checks
-from lb_mpi.arranging import arrange as arranging
-from lb_mpi.arranging.objectives import compile_kernels
 from lb_mpi.checks import comma_list
 from lb_mpi.commands.dispatch import GRAPH, Command, draw
 from lb_mpi.distributing import allocation
@@ -204,6 +202,8 @@ def describe_allocation(result: dict[str, Any]) -> list[str]:
 
 def add_arrange(parser: argparse.ArgumentParser) -> None:
     """Add the options of `arrange`."""
+    from lb_mpi.arranging import arrange as arranging  # late: it brings numba
+
     add = parser.add_argument
     add("--graph", required=True, help=GRAPH)
     nodes = parser.add_mutually_exclusive_group()
@@ -229,6 +229,9 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
     tolerance; `seconds` of computing, without compiling; `note` says why nothing was gained, if so; `hosts` is the list in
     its new order.
     """
+    from lb_mpi.arranging.arrange import arrange  # late: it brings numba
+    from lb_mpi.arranging.objectives import compile_kernels
+
     graph = as_graph(options.graph)
     checks.seed(options.seed)
     hosts: list[Host] = []
@@ -241,7 +244,7 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
     begin = time.perf_counter()
     with _progress() as report:
         settings = {name: getattr(options, name) for name in ("objective", "method", "seed", "tolerance")}
-        found = arranging.arrange(graph, speeds, progress=report, **settings)
+        found = arrange(graph, speeds, progress=report, **settings)
     seconds = time.perf_counter() - begin
     result = {
         "graph": options.graph,

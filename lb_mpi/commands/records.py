@@ -11,13 +11,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lb_mpi.advising.advice import Advice
-from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks
+from lb_mpi.advising.advice import Advice, collapsed, conclude
+from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks, gain
 from lb_mpi.commands.dispatch import Command
 from lb_mpi.files import write_whole
 from lb_mpi.profiling.profile import read_profile
 from lb_mpi.report.page import page, svg_files
-from lb_mpi.report.run import gather, headline
+from lb_mpi.report.run import gather, headline, times
 from lb_mpi.table import Table
 
 # --- report ---------------------------------------------------------------------------------------------------------
@@ -55,11 +55,13 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
 
         write_whole(options.perfetto, trace(found))
         files.append(Path(options.perfetto))
-    text = page(found)
+    gained = gain(found)
+    text = page(found, gained)
     write_whole(options.output, text)
     return {
         "ranks": found.size,
-        **headline(found)._asdict(),
+        **headline(found, gained)._asdict(),
+        "gain": _known(gained),
         "notes": found.notes,
         "files": [options.output, *map(str, files)],
         "bytes": len(text.encode()),
@@ -69,12 +71,15 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
 
 def describe_report(answer: dict[str, Any]) -> list[str]:
     """Sum up a report."""
+    known = answer["gain"] is not None
     return [
+        *([f"{times(answer['gain'])} times as fast as without balancing (predicted)"] if known else []),
         f"{answer['ranks']:,} ranks, {answer['seconds']:.3f} s; in lb_mpi {answer['inside_s']:.3f} s, ideal time "
         f"(lower bound) {answer['bound_s']:.3f} s: {answer['ratio']:.2f} times as long",
         f"parallel efficiency {answer['parallel']:.1%} = load balance {answer['balance']:.1%} * communication "
         f"{answer['communication']:.1%}",
         answer["words"],
+        *([f"Next: {answer['todo']}"] if answer["todo"] else []),
         *(f"note: {note}" for note in answer["notes"]),
         f"{', '.join(answer['files'])} ({answer['bytes'] / 1e3:,.0f} kB)",
     ]
@@ -99,46 +104,60 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Replay a record in other ways, or a profile; ValueError when none can be read, or none with enough in it.
 
     A list: `what`, `predicted_s`, `measured_s` (None: it was not run), the `spread_s` of what was predicted (None: not
-    known), the `change` to make, the `driver`; the first of each driver is the run as it was, with `notes`.
+    known), the `change` to make, the `driver`; the first of each driver is the run as it was, with the `conclusion` in a
+    line, `reliable` (False: the predictions mean nothing), `alike` (lines that are as good as each other), and `notes`.
     """
     folder = Path(options.folder)
     progress = _Progress()
+    quiet = options.quiet_machine
     try:
-        found = _advice(folder, progress, quiet=options.quiet_machine)
+        found = _advice(folder, progress, quiet=quiet)
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
     finally:
         progress.clear()
-    return [
-        {
-            "driver": advice.driver,
-            "what": line.what,
-            "predicted_s": _known(line.predicted_s),
-            "measured_s": _known(line.measured_s),
-            "spread_s": _known(line.spread_s),
-            "change": line.change,
-            **({"notes": advice.notes} if line is advice.lines[0] else {}),
-        }
-        for advice in found
-        for line in advice.lines
-    ]
+    answer: list[dict[str, Any]] = []
+    for advice in found:
+        conclusion, reliable = conclude(advice, quiet=quiet)
+        alike = [[advice.lines.index(line) for line in group] for group in collapsed(advice.lines, quiet=quiet)]
+        lines: list[dict[str, Any]] = [
+            {
+                "driver": advice.driver,
+                "what": line.what,
+                "predicted_s": _known(line.predicted_s),
+                "measured_s": _known(line.measured_s),
+                "spread_s": _known(line.spread_s),
+                "change": line.change,
+            }
+            for line in advice.lines
+        ]
+        lines[0] |= {"conclusion": conclusion, "reliable": reliable, "alike": alike, "notes": advice.notes}
+        answer += lines
+    return answer
+
+
+MOST_ALIKE = 3  # named in a line of the table
 
 
 def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
-    """Lay out advice as tables."""
-    lines: list[str] = []
-    for _, group in groupby(answer, key=lambda line: line["driver"]):
+    """Lay out advice: the conclusion, and a table where it can be relied on."""
+    said: list[str] = []
+    for driver, group in groupby(answer, key=lambda line: line["driver"]):
         of_driver = list(group)
         first = of_driver[0]
-        header = (first["driver"], "predicted", "spread", "measured", "to recorded", "change")
-        cells = [
-            (line["what"], _seconds(line["predicted_s"], "not known"), _spread(line), _seconds(line["measured_s"]),
-             _part(line["predicted_s"], first["measured_s"]), line["change"])
-            for line in of_driver
-        ]  # fmt: skip
-        lines += [""] * bool(lines) + [str(Table(header, cells, words=(0, 5)))]
-        lines += [f"note: {note}" for note in first["notes"]]
-    return lines
+        header = (driver, "predicted", "spread", "measured", "to recorded", "change")
+        cells = []
+        for alike in first["alike"]:
+            line, names = of_driver[alike[0]], [of_driver[k]["what"] for k in alike]
+            more = f" and {len(names) - MOST_ALIKE} more" if len(names) > MOST_ALIKE else ""
+            cells.append((
+                ", ".join(names[:MOST_ALIKE]) + more, _seconds(line["predicted_s"], "not known"), _spread(line),
+                _seconds(line["measured_s"]), _part(line["predicted_s"], first["measured_s"]), line["change"],
+            ))  # fmt: skip
+        said += [""] * bool(said) + [f"{driver}: {first['conclusion']}"]
+        said += [str(Table(header, cells, words=(0, 5)))] if first["reliable"] else []
+        said += [f"note: {note}" for note in first["notes"]]
+    return said
 
 
 def _advice(folder: Path, progress: _Progress, *, quiet: bool) -> list[Advice]:

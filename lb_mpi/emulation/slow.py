@@ -29,6 +29,7 @@ RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run
 REST_S = 0.1e-3  # a shorter rest is put off
 LOOK_S = 20e-3  # between two looks for signals
 CREDIT_S = 50e-3  # how much of the time held up by others is made good at once
+LOST, LOST_S = 0.1, 0.2  # of the time that a program wants: a part, and seconds, that others may take before it is warned of
 
 
 class RestAccount:
@@ -38,14 +39,25 @@ class RestAccount:
         """Owe nothing."""
         self._speed = speed
         self._owed_s = 0.0
+        self._used_s = self._passed_s = self._lost_s = 0.0
 
     def rest(self, used_s: float, passed_s: float) -> float:
         """Return what is owed (0 or less: nothing) after it has used `used_s` more seconds of CPU time.
 
         `passed_s`: the time that has passed meanwhile, without that in which it waited of its own accord.
         """
-        self._owed_s = max(self._owed_s + used_s / self._speed - passed_s, -CREDIT_S)
+        owed_s = self._owed_s + used_s / self._speed - passed_s
+        self._owed_s = max(owed_s, -CREDIT_S)
+        self._lost_s += self._owed_s - owed_s
+        self._used_s, self._passed_s = self._used_s + used_s, self._passed_s + passed_s
         return self._owed_s
+
+    def warning(self) -> str:
+        """Say that others took so much of the machine that the program was slower than its speed; "": they didn't."""
+        if self._lost_s <= max(LOST_S, LOST * self._passed_s):
+            return ""
+        had = self._used_s / self._passed_s
+        return f"speed {self._speed:g}: the machine was too busy: while it wanted to compute, it had {had:.2f} of a core"
 
 
 class UsageWatch:
@@ -73,8 +85,11 @@ class UsageWatch:
         return used_s, elapsed_s
 
 
-def hold_back(program: Program, speed: float, stops: Stops) -> None:
-    """Stop and continue `program` until it has ended, and say so in `stops`; send on FORWARDED, which must be blocked."""
+def hold_back(program: Program, speed: float, stops: Stops) -> str:
+    """Stop and continue `program` until it has ended, and say so in `stops`; send on FORWARDED, which must be blocked.
+
+    Return a warning when it could not be given its speed.
+    """
     run_s = min(max(PERIOD_S * speed, RUN_S[0]), RUN_S[1])
     account, watch = RestAccount(speed), UsageWatch(program)
     stopped_s, n_stops = 0.0, 0
@@ -90,6 +105,7 @@ def hold_back(program: Program, speed: float, stops: Stops) -> None:
                 stopped_s, n_stops = time.monotonic() - began, 1
                 stops.add(stopped_s)
             program.send(signal.SIGCONT)
+    return account.warning()
 
 
 def _wait(program: Program, seconds: float) -> None:
@@ -159,9 +175,11 @@ def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
     env = {**os.environ, **stops.variables, THROTTLED: f"{speed * throttled():g}"}
     program = Program(argv, env, mask)
     try:
-        hold_back(program, speed, stops)
+        warning = hold_back(program, speed, stops)
     finally:
         program.close()
+    if warning:
+        print(f"throttle: {warning}", file=sys.stderr)
     if report:
         seconds, used = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = used.ru_utime + used.ru_stime

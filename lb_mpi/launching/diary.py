@@ -54,7 +54,7 @@ def followed(folder: str, *, after_s: float = 0.0, terminal: str | None = None) 
 
 
 class Diary:
-    """Of one run in `folder`, which is made; None: nothing is written.  OSError when it can't be.
+    """The diary of one run in `folder`, which is made (OSError when it can't be); None: nothing is written.
 
     `shown` : launch/run shows how the run goes, so that the program need not.
 

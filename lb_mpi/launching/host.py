@@ -43,9 +43,9 @@ from lb_mpi.launching import limit, rank
 from lb_mpi.launching.heard import Begin, End, RankState, Stack, read, told
 from lb_mpi.launching.program import children
 
-SHARE = 0.02  # of a core: who uses more is computing
-MOVED_BYTES = 4096  # read or written: a program that has moved so many goes on; timers of an MPI move some, too
-ASLEEP = 0.5  # of the time: who sleeps longer is waiting
+SHARE = 0.02  # of a core: a rank that uses more is computing
+MOVED_BYTES = 4096  # read or written: a rank that has moved as many goes on; timers of an MPI move some, too
+ASLEEP = 0.5  # of the time: a rank that sleeps longer is waiting
 LOOK_S = 0.2  # between two looks, at least, for a share that says something
 STACK_S = 2.0  # for writing a stack
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -81,7 +81,7 @@ class Quiet:
 
 
 class Waiting:
-    """For how long a rank has been in a call of lb_mpi, and asleep there, waiting for other ranks, for most of the time."""
+    """Measure how long a rank has been in calls of lb_mpi, asleep for most of the time since it waits for other ranks."""
 
     def __init__(self, now: float) -> None:
         self._since = self._looked = now
@@ -193,7 +193,7 @@ def _used(pid: int) -> Used:
 
 LOST_S = 20.0
 CONNECT_S = 10.0
-QUIET_S = 2.0  # a rank is told of that has been quiet for so long
+QUIET_S = 2.0  # a shorter rest of a rank is not reported
 MOST_BYTES = 4096  # of a datagram
 _CREDENTIALS = struct.Struct("3i")  # of a sender, as the kernel tells them: process, user, group
 _FILE = struct.Struct("i")
@@ -332,16 +332,11 @@ def serve(side: Side, from_ranks: socket.socket) -> None:
             return
 
 
-def first_line() -> str:
-    """Return the first line of the input, and leave the others; empty when it has ended."""
-    with open(0, "rb", buffering=0, closefd=False) as file:
-        return file.readline().decode().strip()
-
-
 def main(_arguments: Sequence[str], _prog: str) -> int:
     """Answer, then end what is left."""
     with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
-        mark, _, word = first_line().partition(" ")
+        with open(0, "rb", buffering=0, closefd=False) as file:  # the lines after the first one stay there
+            mark, _, word = file.readline().decode().strip().partition(" ")
         if not mark:
             return 0
         side = Side(mark)

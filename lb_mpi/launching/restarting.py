@@ -107,7 +107,8 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
     if found is How.DONE:
         return RestartDecision(False, 0, "")
     if found is How.STOPPED:
-        return RestartDecision(False, SAVED, f"saved{_number(outcome)} and stopped: the same command goes on from there")
+        number = f" ({outcome.saved})" if outcome.n_saved else ""
+        return RestartDecision(False, SAVED, f"saved{number} and stopped: the same command goes on from there")
     code = HUNG if found is How.HUNG else outcome.code or 1
     if not allowed:
         return RestartDecision(False, code, "")
@@ -142,7 +143,3 @@ def place(hosts: Sequence[Host], problems: Mapping[int, str], wanted: int) -> Pl
     if len(slots) < wanted:
         words.append(f"{len(slots)} rank{'s' * (len(slots) != 1)} instead of {wanted}: there are no more slots")
     return Place(slots[:wanted], words)
-
-
-def _number(outcome: Outcome) -> str:
-    return f" ({outcome.saved})" if outcome.n_saved else ""

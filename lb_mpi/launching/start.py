@@ -129,7 +129,7 @@ class Patience(NamedTuple):
 
 
 def say(*lines: object) -> None:
-    """Tell people."""
+    """Print lines for people."""
     for line in lines:
         print(f"run: {line}", file=sys.stderr, flush=True)
 
@@ -476,30 +476,25 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
         record = options.record or None
         if options.progress and record is None:  # here, where all hosts see it
             record = stack.enter_context(limit.scratch(os.getcwd()))
-        job = make(options, program, record)
+        here = Host(socket.gethostname(), max(options.n or len(os.sched_getaffinity(0)), 1))
+        hosts = read_hosts(options.hosts) if options.hosts else [here]
+        ranks = fill(hosts, options.n)
+        job = MpiJob(
+            hosts,
+            arranged(options.arrange, hosts, ranks) if options.arrange else ranks,
+            options.arrange,
+            identify(find(options.mpiexec)),
+            find(options.launcher) if options.launcher else None,
+            [find(program[0]), *program[1:]] if program else [],
+            options.emulated,
+            Patience(options.hang_s, options.grace_s),
+            options.restarts,
+            Diary(record, shown=options.progress),
+            set(),
+        )
         if options.progress and record is not None:
             stack.enter_context(followed(record))
         return repeat(job)
-
-
-def make(options: argparse.Namespace, program: list[str], record: str | None) -> MpiJob:
-    """Find out what is to be run, recorded in the folder `record`; ValueError or OSError for mistakes."""
-    here = Host(socket.gethostname(), max(options.n or n_cores(), 1))
-    hosts = read_hosts(options.hosts) if options.hosts else [here]
-    ranks = fill(hosts, options.n)
-    return MpiJob(
-        hosts,
-        arranged(options.arrange, hosts, ranks) if options.arrange else ranks,
-        options.arrange,
-        identify(find(options.mpiexec)),
-        find(options.launcher) if options.launcher else None,
-        [find(program[0]), *program[1:]] if program else [],
-        options.emulated,
-        Patience(options.hang_s, options.grace_s),
-        options.restarts,
-        Diary(record, shown=options.progress),
-        set(),
-    )
 
 
 def repeat(job: MpiJob) -> int:
@@ -528,11 +523,6 @@ def link_to(ssh: str) -> Iterator[Path]:
         link = Path(folder, os.path.basename(ssh))
         link.symlink_to(ssh)
         yield link
-
-
-def n_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def before(mpi: Mpiexec, python: str, emulated: Sequence[Host]) -> list[str]:

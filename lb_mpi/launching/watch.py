@@ -1,11 +1,9 @@
-"""One connection to each host, from before a program starts until it has ended: is the host there, what has it, is it alive?
+"""Connections to the hosts, from before a program starts until it has ended: what each host has, and whether it is alive.
 
-On the other side is host.py, started by ssh, or by what stands for it.
-
-That may go another way than MPI: ssh over a network for administration, or what stands for ssh.  So each host.py
-connects to a port of launch/run, too, under the name of its host, as the daemons of both MPIs do with mpiexec, and answers
-all questions there once more.  A host that has never come this way, behind a firewall for example, is not judged by it.
-Anybody may connect, but a peer that doesn't begin with the token that a host was given over ssh is ignored.
+At the other end is host.py, started by ssh or its replacement.  That connection may use another network than MPI.  So each
+host.py also connects to a port of launch/run under the name of its host, as the daemons of both MPIs do with mpiexec, and
+answers all questions there as well.  A host that has never connected, because of a firewall for example, is not judged by
+this.  Anybody may connect, but a peer whose first line is not the token that a host received over ssh is ignored.
 """
 
 from __future__ import annotations
@@ -87,16 +85,15 @@ class _Peer:
 
 
 class AnswerPort:
-    """The port, and what hosts have answered there.  It is opened when the first host is invited."""
+    """The port to which hosts connect, and their answers.  It is opened when the first host is invited."""
 
     def __init__(self) -> None:
         self._server: socket.socket | None = None
         self._ready = selectors.DefaultSelector()
         self._tokens: dict[str, str] = {}  # host names by them
-        self._unknown: list[_Peer] = []
         self._peers: list[_Peer] = []
         self.answered: dict[str, int] = {}  # by host, once it has come: the number of the last question
-        self.silent_s: dict[str, float] = {}  # for so long it has not answered; the caller counts
+        self.silent_s: dict[str, float] = {}  # by host: seconds without an answer; the caller counts them
 
     def invite(self, name: str) -> str:
         """Return the line by which the host.py of the host `name` learns where to connect."""
@@ -111,7 +108,7 @@ class AnswerPort:
         return f"network {socket.gethostname()} {self._server.getsockname()[1]} {token}"
 
     def listen(self) -> None:
-        """Take in what has been said."""
+        """Receive what has arrived, and accept who connects."""
         for key, _ in self._ready.select(0.0):
             if key.data is not None:
                 self._hear(key.data)
@@ -121,7 +118,7 @@ class AnswerPort:
 
     def close(self) -> None:
         """Listen no longer."""
-        for one in (*self._unknown, *self._peers):
+        for one in self._peers:
             one.socket.close()
         if self._server is not None:
             self._server.close()
@@ -131,12 +128,13 @@ class AnswerPort:
         line.setblocking(False)
         peer = _Peer(line)
         self._ready.register(line, selectors.EVENT_READ, peer)
-        self._unknown.append(peer)
-        if len(self._unknown) > MOST_UNKNOWN:
-            self._drop(self._unknown[0])
+        self._peers.append(peer)
+        unknown = [one for one in self._peers if not one.name]
+        if len(unknown) > MOST_UNKNOWN:
+            self._drop(unknown[0])
 
     def _hear(self, peer: _Peer) -> None:
-        if peer not in (*self._unknown, *self._peers):  # dropped a moment ago
+        if peer not in self._peers:  # dropped a moment ago
             return
         said = b""
         with contextlib.suppress(OSError):
@@ -151,20 +149,19 @@ class AnswerPort:
             self._drop(peer)
 
     def _take(self, peer: _Peer, line: str) -> None:
+        number = 0
         if peer.name:
-            self.answered[peer.name], self.silent_s[peer.name] = int(line), 0.0
-        elif name := self._tokens.pop(line, ""):
-            peer.name = name
-            self._unknown.remove(peer)
-            self._peers.append(peer)
-            self.answered[name], self.silent_s[name] = 0, 0.0
+            number = int(line)
+        elif line in self._tokens:
+            peer.name = self._tokens.pop(line)
         else:
             raise ValueError(f"{line}: expected a token")
+        self.answered[peer.name], self.silent_s[peer.name] = number, 0.0
 
     def _drop(self, peer: _Peer) -> None:
         self._ready.unregister(peer.socket)
         peer.socket.close()
-        (self._peers if peer.name else self._unknown).remove(peer)
+        self._peers.remove(peer)
 
 
 REACH_S = 20.0  # for all hosts, at the same time
@@ -187,11 +184,11 @@ class Connection:
         self.facts: dict[str, str] = {}
         self.greeted = False  # it has said something
         self.answered = 0  # the number of the last question that was
-        self.silent_s = 0.0  # for so long it has given no sign of life
+        self.silent_s = 0.0  # seconds without a sign of life
         self.ends: list[End] = []  # of its ranks, that nobody has taken yet
         self.states: dict[str, RankState] = {}  # of its ranks, as told last
         self.stacks: dict[str, str] = {}  # of ranks that were asked for theirs
-        self._said: deque[str] = deque(maxlen=MOST_LINES)  # by others than host.py: why there is no connection
+        self.said: deque[str] = deque(maxlen=MOST_LINES)  # by others than host.py: why there is no connection
         self._text = b""
         # A shell answers at once; on a busy host, Python takes seconds to start.
         there = f"echo lb_mpi alive 0; cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
@@ -223,11 +220,11 @@ class Connection:
             except ValueError:
                 self._hear_others(line)
             else:
-                self._said.clear()
+                self.said.clear()
 
     def _hear_others(self, line: bytes) -> None:
         if said := line.decode(errors="replace").strip():
-            self._said.append(printable(said))
+            self.said.append(printable(said))
 
     def _take(self, line: str) -> None:
         """Take in a line of host.py; ValueError for one that isn't from there, like those of a login shell."""
@@ -264,12 +261,7 @@ class Connection:
         self.listen()
         self._hear_others(self._text)
         self._text = b""
-        return (self._said[-1] if self._said else "the connection ended") + f" (exit code {code})"
-
-    def advice(self) -> str:
-        """Return what to do when it has ended without an answer, as a sentence that goes on; empty if nothing is known."""
-        words = advice(self._said, self.name, os.getcwd())
-        return f". {words}" if words else ""
+        return (self.said[-1] if self.said else "the connection ended") + f" (exit code {code})"
 
     def hang_up(self) -> None:
         """Let the other side end what is left there."""
@@ -287,7 +279,7 @@ class Connection:
         self._socket.close()
 
 
-class Watch:
+class Watch(contextlib.AbstractContextManager["Watch"]):
     """All connections; a context manager that closes them.  This machine is watched in any case, to compare with."""
 
     def __init__(
@@ -331,10 +323,6 @@ class Watch:
     @property
     def _all(self) -> set[Connection]:
         return {self.here, *self.hosts}
-
-    def __enter__(self) -> Watch:
-        """Return itself."""
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Close."""
@@ -388,7 +376,8 @@ class Watch:
     def _problem(self, one: Connection, waited_s: float) -> str:
         if not one.facts:
             why = one.ended()
-            return f"host {one.name}: " + (why + one.advice() if why else f"no answer within {waited_s:.0f} s")
+            words = advice(one.said, one.name, os.getcwd()) if why else ""
+            return f"host {one.name}: {why or f'no answer within {waited_s:.0f} s'}{words and f'. {words}'}"
         if "error" in one.facts:
             return f"host {one.name}: {one.facts['error']}"
         if not self._is_reached(one):
@@ -401,7 +390,7 @@ class Watch:
 
     @property
     def _sign_s(self) -> float:
-        """For so long another host may be silent.  This machine isn't gone as long as its host.py is there: it's busy."""
+        """Seconds for which another host may be silent.  This machine is only busy as long as its host.py is there."""
         return SOON_S if self._may_restart and any(state.n_saved for state in self.states()) else SIGN_S
 
     @property
@@ -499,12 +488,9 @@ class Watch:
         """Return whether a host has come over the network; True for one that never has."""
         return one is self.here or one.name not in self._reached or one.name in self._network.answered
 
-    def _over_network(self, one: Connection) -> float:
-        """The number of the last question that a host has answered over the network; all, if it isn't judged by that."""
-        return self._network.answered.get(one.name, math.inf)
-
     def _last_answer(self, one: Connection) -> float:
-        return min(one.answered, self._over_network(one))
+        """Return the last question that a host has answered, over the network, too, if it is judged by that."""
+        return min(one.answered, self._network.answered.get(one.name, math.inf))
 
 
 def _facts(line: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from lb_mpi.errors import ProtocolError
 from lb_mpi.pooling.intervals import unpack
 from lb_mpi.pooling.worker import StealKind, StealMessage, Swap
-from lb_mpi.record.events import Driver, Move, Phase, Step, Way
+from lb_mpi.record.events import Driver, Move, Phase, Step, Way, merged
 from lb_mpi.record.record import Record
 
 
@@ -50,6 +50,7 @@ class RankAccount:
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds
         self._began, self._dealt = 0.0, range(0)
+        self.submitted: Step | None = None  # the submitted tasks that ran here, added up
         self.clear()
 
     def clear(self) -> None:
@@ -96,3 +97,15 @@ class RankAccount:
         step = Step(Driver.TASKS, self._began, now, done.work_s / speed, done.tasks, speed, moved=done.steals)
         self.record.step(step._replace(busy_s=done.busy_s, sent_bytes=done.sent_bytes))
         self.record.enter(Phase.OUTSIDE, now)
+
+    def ran_submitted(self, number: int, began: float, ended: float, seconds: float, speed: float) -> None:
+        """Count a submitted task, which took `seconds` by itself, at the rank's emulated speed."""
+        step = Step(Driver.TASKS, began, ended, seconds / speed, 1, speed, busy_s=ended - began)
+        self.submitted = step if self.submitted is None else merged(self.submitted, step)
+        self.record.task(number, 1, seconds)
+        self.record.doing(self.submitted.units)
+
+    def close(self, now: float, speed: float) -> None:
+        """Record all tasks that were submitted to the pool as one step on each rank, also on one that ran none."""
+        step = self.submitted or Step(Driver.TASKS, now, now, 0.0, 0, speed)
+        self.record.step(step._replace(n=1, between_s=0.0))

@@ -457,11 +457,11 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def table(profile: Profile) -> list[str]:
-    """Ranks, the lines that waited most, metrics, and one sentence."""
+    """One sentence, ranks, the lines that waited most, and metrics."""
     size, hosts = len(profile.ranks), len({rank.host for rank in profile.ranks})
     head = f"profile of {profile.program}: {_count(size, 'rank')} on {_count(hosts, 'host')}, {profile.seconds:.2f} s"
-    lines = [head, "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), "", *_EXPLAINED, ""]
-    return [*lines, *metrics(profile), *(f"note: {note}" for note in profile.notes), sentence(profile)]
+    lines = [head, sentence(profile), "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), ""]
+    return [*lines, *_EXPLAINED, "", *metrics(profile), *(f"note: {note}" for note in profile.notes)]
 
 
 def metrics(profile: Profile) -> list[str]:
@@ -474,7 +474,7 @@ def metrics(profile: Profile) -> list[str]:
 
 
 def sentence(profile: Profile) -> str:
-    """Say which rank is waited for most, and what perfect balance would gain."""
+    """Say which rank is waited for most, at which line, and what perfect balance would gain."""
     most, part = profile.most_waited_for
     speeds = "by speed" if len(set(profile.speeds)) > 1 else "by speed (all equal)"
     would = (
@@ -484,7 +484,8 @@ def sentence(profile: Profile) -> str:
         return "the run was not complete: which ranks were waited for in collectives is not known"
     if part < 0.005:
         return f"no rank is waited for during 1% of the time; {would}"
-    return f"rank {most} is waited for during {part:.0%} of the time (mean of the others); {would}"
+    where = _name(max(profile.lines(), key=lambda line: line.waited_s.get(most, 0.0)))
+    return f"rank {most} is waited for during {part:.0%} of the time (mean of the others), most at {where}; {would}"
 
 
 def _of_ranks(profile: Profile) -> Table:

@@ -65,7 +65,7 @@ class Step(NamedTuple):
     reason: int = -1  # index of the reason in words; -1: none
     home: float = 0.0  # rows that belong to this rank
     home_s: float = math.nan  # seconds that this rank would need for them alone; NaN: not known
-    busy_s: float = 0.0  # wall-clock seconds at work in a search or a map
+    busy_s: float = 0.0  # wall-clock seconds at work, those without a core included
     serving_s: float = 0.0  # seconds for messages and decisions
     asked: float = 0.0  # times that this rank asked for work
     messages: float = 0.0  # that it sent

@@ -17,7 +17,7 @@ function view(figure) {
 
   const size = () => {
     const width = figure.clientWidth, n = data.rows;
-    const height = data.time ? Math.max(110, Math.min(n <= 256 ? 24 * n : 560, 560)) : Math.min(width - left, 440);
+    const height = data.time ? Math.max(110, Math.min(n <= 256 ? 24 * n : 560, 560)) : Math.min(width - left - right, 440, Math.max(130, 52 * n));
     return [width, height];
   };
 
@@ -29,8 +29,9 @@ function view(figure) {
 
   function draw() {
     const [width, height] = size(), scale = devicePixelRatio || 1;
-    canvas.style.height = height + top + bottom + "px";
-    canvas.width = width * scale; canvas.height = (height + top + bottom) * scale;
+    const wide = data.time ? width : left + height + right;
+    canvas.style.width = wide + "px"; canvas.style.height = height + top + bottom + "px";
+    canvas.width = wide * scale; canvas.height = (height + top + bottom) * scale;
     pen.setTransform(scale, 0, 0, scale, 0, 0);
     const plotWidth = data.time ? width - left - right : height;
     const {x, y, w, h} = window_;
@@ -197,4 +198,13 @@ function view(figure) {
   matchMedia("(prefers-color-scheme:dark)").addEventListener("change", draw);
 }
 
-addEventListener("load", () => document.querySelectorAll("[data-view]").forEach(view));
+// On a phone, lines of a table become blocks, with the name of its column above each cell.
+function name(table) {
+  const names = [...table.querySelectorAll("th")].map(head => head.textContent);
+  table.querySelectorAll("tbody tr").forEach(line => [...line.cells].forEach((cell, k) => { cell.dataset.name = names[k]; }));
+}
+
+addEventListener("load", () => {
+  document.querySelectorAll("[data-view]").forEach(view);
+  document.querySelectorAll("table").forEach(name);
+});

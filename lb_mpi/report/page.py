@@ -43,6 +43,7 @@ from lb_mpi.report.run import (
     owners,
     steps,
     timeline,
+    times,
 )
 from lb_mpi.table import Table
 
@@ -66,7 +67,12 @@ COLUMNS, HALVINGS = 1000, 3  # of the strip: half as many, until the picture is 
 MOST_BYTES = 150_000  # of a picture
 MOST_ROWS, ROW_PIXELS = 1024, 20
 LEVELS = 15  # of a matrix, beside nothing
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 280, 56, 12, 32, 40  # of a curve, and its margins
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve, and its margins
+CURVES = [
+    ("imbalance with all rows at home", "var(--soft)"),
+    ("as it was", "var(--now)"),
+    ("distribution changed for the following calls", "var(--act)"),
+]
 POINTS = 900  # of a curve of costs
 FLOWS_WIDTH, FLOWS_MARGIN, MOST_ON_A_RING, MOST_ON_A_GRAPH = 420, 30, 16, 64  # of a graph of flows; ranks
 
@@ -206,12 +212,7 @@ def imbalance(run: Run) -> str:
             words = escape(reasons[reason]) if 0 <= reason < len(reasons) else "changed"
             at = f"{x(call):.1f} {y(value if math.isfinite(value) else 0.0) - 4:.1f}"
             parts.append(f'<path class="act" d="M{at}l5 -9h-10z"><title>call {call}: {words}</title></path>')
-    key = [
-        ("imbalance with all rows at home", "var(--soft)"),
-        ("as it was", "var(--now)"),
-        ("distribution changed for the following calls", "var(--act)"),
-    ]
-    return _svg(WIDTH, HEIGHT, [_legend(key, LEFT), *parts], "imbalance of each call")
+    return _svg(WIDTH, HEIGHT, [_legend(CURVES, LEFT), *parts], "imbalance of each call")
 
 
 def costs(run: Run) -> str:
@@ -281,7 +282,7 @@ def _legend(entries: Iterable[tuple[str, str]], x: float) -> str:
         parts.append(f'<rect x="{x:.0f}" y="4" width="12" height="12" style="fill:{colour}"/>')
         parts.append(_text(x + 17, 14, words, "start"))
         x += 34 + 6.4 * len(words)
-    return "".join(parts)
+    return f'<g class="legend">{"".join(parts)}</g>'
 
 
 # --- graphs of flows -------------------------------------------------------------------------------------------------
@@ -361,7 +362,8 @@ def _arrow(begin: tuple[float, float], end: tuple[float, float], radius: float, 
     ux, uy = dx / length, dy / length
     x1, y1 = begin[0] + (radius + 2) * ux, begin[1] + (radius + 2) * uy
     x2, y2 = end[0] - (radius + 4) * ux, end[1] - (radius + 4) * uy
-    cx, cy = (x1 + x2) / 2 - 0.16 * length * uy, (y1 + y2) / 2 + 0.16 * length * ux
+    bend = min(0.16 * length, FLOWS_MARGIN)  # the arrow lies half as far out, and within the margin
+    cx, cy = (x1 + x2) / 2 - bend * uy, (y1 + y2) / 2 + bend * ux
     return (
         f'<path class="flow" marker-end="url(#tip)" stroke-width="{1 + 5 * part:.1f}" '
         f'd="M{x1:.0f} {y1:.0f}Q{cx:.0f} {cy:.0f} {x2:.0f} {y2:.0f}"><title>{escape(words)}</title></path>'
@@ -464,9 +466,9 @@ MOST_LINES = 200  # of a table
 MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
 
 
-def page(run: Run) -> str:
-    """Write the page."""
-    parts = [_head(run, headline(run)), _strips(run), _calls(run), _moves(run), _map(run), _ranks(run), _machine(run)]
+def page(run: Run, gain: float = math.nan) -> str:
+    """Write the page; for `gain`, see `headline`."""
+    parts = [_head(run, headline(run, gain)), _strips(run), _calls(run), _moves(run), _map(run), _ranks(run), _machine(run)]
     script = resources.files("lb_mpi.report").joinpath("page.js").read_text()
     title = escape(_title(run.ranks[0].about.program))
     return (
@@ -493,6 +495,7 @@ def _head(run: Run, head: Headline) -> str:
         (percent(head.balance), "load balance"),
         (percent(head.communication), "communication efficiency"),
     ]
+    known = "predicted" if np.isfinite(head.gain) else "this record does not hold enough to predict it"
     totals = run.totals.sum(axis=0)
     whole = float(totals.sum()) or 1.0
     bar = "".join(
@@ -503,18 +506,25 @@ def _head(run: Run, head: Headline) -> str:
     return (
         f'<h1>{escape(_title(about.program)[:300])}</h1><p class="soft">{run.size:,} rank{"s" * (run.size > 1)} on {hosts}, '
         f"{when}</p>{notes}"
-        + '<div class="cards">'
-        + "".join(f'<div class="card"><b>{value}</b><span>{name}</span></div>' for value, name in cards)
-        + f'</div><p class="big">{escape(head.words)}</p>'
-        f'<div class="bar" role="img" aria-label="all ranks\' time by phase">{bar}</div>'
+        + _card(times(head.gain), f"times as fast as without balancing ({known})", " gain")
+        + f'<p class="big">{escape(head.words)}</p>'
+        + (f'<p class="big">Next: {escape(head.todo)}</p>' if head.todo else "")
+        + f'<div class="cards">{"".join(_card(value, name) for value, name in cards)}</div>'
+        + f'<div class="bar" role="img" aria-label="all ranks\' time by phase">{bar}</div>'
         + _key(
             [(f"{NAMES[phase]} {percent(totals[phase] / whole)}", COLOURS[phase]) for phase in Phase if totals[phase]]
         )
         + f'<p class="soft">Time in lb_mpi, longest rank: {seconds(head.inside_s)}. Ideal time for the same work at '
-        f"the ranks' speeds (lower bound): {seconds(head.bound_s)}. The efficiencies are the metrics of the POP project. "
-        "They count seconds, however fast a rank is: useful time is time in the user's work, and includes the rests of an "
-        "emulated slow rank.</p>"
+        f"the ranks' speeds (lower bound): {seconds(head.bound_s)}. The time without balancing is that "
+        "which python -m lb_mpi advise predicts. The efficiencies are the metrics of the POP "
+        "project. They count seconds, however fast a rank is: useful time is time in the user's work, including the rests "
+        "of an emulated slow rank. The record begins with the first call of lb_mpi; a program's own clock may also count "
+        "the time to import it.</p>"
     )
+
+
+def _card(value: str, name: str, kind: str = "") -> str:
+    return f'<div class="card{kind}"><b>{value}</b><span>{name}</span></div>'
 
 
 def _strips(run: Run) -> str:
@@ -575,11 +585,11 @@ def _calls(run: Run) -> str:
     parts = ["<h2>Calls, and what was decided</h2>"]
     if chart := imbalance(run):
         parts.append(
-            f'<figure class="chart">{chart}</figure>'
+            f'{_key(CURVES)}<figure class="chart">{chart}</figure>'
             '<p class="soft">Imbalance: time of the slowest rank / time at perfect balance, minus 1.</p>'
         )
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "at home", "as it was", "decision"]
-    parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).html("reason"))
+    parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).html("tight reason"))
     if chart := costs(run):
         parts.append(
             f'<figure class="chart">{chart}</figure>'
@@ -668,22 +678,29 @@ def _map(run: Run) -> str:
 def _ranks(run: Run) -> str:
     totals = run.totals
     phases = [phase for phase in Phase if totals[:, phase].any()]
-    header = ["rank", "host", "speed", "seconds", *(f"{SHORT[phase]} %" for phase in phases), "done", "got", "gave"]
+    called = {Driver(driver) for one in run.ranks for driver in np.unique(one.steps["driver"]).tolist()}
+    units = sorted({DRIVERS[driver][1] for driver in called})
+    header = ["rank", "host", "speed", "seconds", *(f"{SHORT[phase]} %" for phase in phases)]
+    header += [*(f"{unit} {'made' if unit == 'exchanges' else 'computed'}" for unit in units), "got", "gave"]
     got, gave = (sum((matrix(run, way).sum(axis=axis) for way in Way), np.zeros(run.size)) for axis in (0, 1))
+    speeds = [float(np.average(one.steps["speed"], weights=one.steps["n"])) if len(one.steps) else 1.0 for one in run.ranks]
     lines = []
-    for one, spent in zip(run.ranks, totals, strict=True):
+    for one, spent, speed in zip(run.ranks, totals, speeds, strict=True):
         whole = float(spent.sum()) or 1.0
         rank = one.about.rank
-        speed = float(np.average(one.steps["speed"], weights=one.steps["n"])) if len(one.steps) else 1.0
+        done = dict.fromkeys(units, 0.0)
+        for driver, amount in one.steps[["driver", "units"]].tolist():
+            done[DRIVERS[Driver(driver)][1]] += amount
         lines.append([
-            str(rank), one.about.host[:24], f"{speed:.3g}", f"{whole:.3f}",
+            str(rank), one.about.host[:24], f"{speed / np.mean(speeds):.2f}x", f"{whole:.2f}",
             *(f"{100 * spent[phase] / whole:.1f}" for phase in phases),
-            f"{one.steps['units'].sum():,.0f}", f"{got[rank]:,.0f}", f"{gave[rank]:,.0f}",
+            *(f"{amount:,.0f}" for amount in done.values()), f"{got[rank]:,.0f}", f"{gave[rank]:,.0f}",
         ])  # fmt: skip
     return (
-        f"<h2>Ranks</h2>{Table(header, lines, (1,)).html()}"
-        '<p class="soft">seconds: recorded time; the phase columns are percentages of it. done: units of work, rows and '
-        "tasks computed here, in all calls. got, gave: parts of work, rows and tasks.</p>"
+        f"<h2>Ranks</h2>{Table(header, lines, (1,)).html('tight')}"
+        '<p class="soft">speed: 1.00x is the mean of all ranks; in a pool or a search, ranks count as equally fast unless '
+        "they emulate slow ones. seconds: recorded time; the phase columns are percentages of it. computed: here, in all "
+        "calls, for other ranks too. got, gave: parts of work, rows and tasks.</p>"
     )
 
 

@@ -237,25 +237,31 @@ class Headline(NamedTuple):
     parallel: float  # parallel efficiency
     balance: float  # load balance
     communication: float  # communication efficiency
+    gain: float  # predicted time without balancing / this run's time; NaN: not known
     words: str  # what cost most
+    todo: str  # what to do next
 
 
-def headline(run: Run) -> Headline:
-    """Sum a run up."""
+def headline(run: Run, gain: float = math.nan) -> Headline:
+    """Sum a run up; `gain` : the predicted time without balancing / its time (see `lb_mpi.advising.replay.gain`)."""
     totals = run.totals
     inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]
     useful = totals[:, list(USEFUL)].sum(axis=1)
     inside_s, bound_s = float(inside.max()), lower_bound(run)
     mean, most = float(useful.mean()), float(useful.max())
+    words, cause = _words(run, totals, inside)
+    ratio = _part(inside_s, bound_s)
     return Headline(
         seconds=run.seconds,
         inside_s=inside_s,
         bound_s=bound_s,
-        ratio=_part(inside_s, bound_s),
+        ratio=ratio,
         parallel=_part(mean, inside_s),
         balance=_part(mean, most),
         communication=_part(most, inside_s),
-        words=_words(run, totals, inside),
+        gain=gain,
+        words=words,
+        todo=_todo(run, cause, inside_s, ratio, gain) if cause is not None else "",
     )
 
 
@@ -278,25 +284,61 @@ def bounds(calls: Rows) -> Floats:
     return np.asarray((useful * speeds).sum(axis=0) / speeds.sum(axis=0))
 
 
-def _words(run: Run, totals: Floats, inside: Floats) -> str:
+def _words(run: Run, totals: Floats, inside: Floats) -> tuple[str, Phase | None]:
+    """Say what cost most; and its phase: OWN where ranks had no core, None where nothing was done."""
     whole = float(inside.sum())
     if not whole:
-        return "Nothing was done in lb_mpi."
+        return "Nothing was done in lb_mpi.", None
     lost = {phase: float(totals[:, phase].sum()) / whole for phase in (Phase.WAITING, Phase.PROTOCOL, Phase.PACKING)}
     phase = max(lost, key=lambda one: lost[one])
     work_s = float(totals[:, list(USEFUL)].sum())
     away = (work_s - sum(float(one.steps["useful_s"].sum()) for one in run.ranks)) / whole
     covered = np.array([float((one.steps["ended"] - one.steps["began"]).sum()) for one in run.ranks])
-    # Of calls that have not ended, and of submitted tasks, the useful time isn't known.
+    # Of calls that have not ended, the useful time isn't known.
     if away > max(2.0 * lost[phase], 0.1) and (covered >= 0.9 * inside).all():
         return (
             f"Biggest loss: ranks were at work but had no core for {away:.1%} of the time. Either there are more ranks than "
             "cores, or other programs use this machine."
-        )
+        ), Phase.OWN
     share = totals[:, phase] / np.where(inside > 0.0, inside, 1.0)
     rank = run.ranks[int(share.argmax())].about
     where = f", most on rank {rank.rank} ({rank.host}): {share.max():.0%} of its time" if len(run.ranks) > 1 else ""
-    return f"Biggest loss: {NAMES[phase]}, {lost[phase]:.1%} of all ranks' time{where}."
+    return f"Biggest loss: {NAMES[phase]}, {lost[phase]:.1%} of all ranks' time{where}.", phase
+
+
+def times(gain: float) -> str:
+    """Write how many times as fast a run was; NaN: not known."""
+    return "-" if math.isnan(gain) else f"{gain:.{1 if gain >= 1.0 else 2}f}"
+
+
+GOOD, SHORT_S = 1.1, 0.5  # time / ideal time that leaves nothing to gain; a run in which starting and ending count
+TODO = {
+    (Driver.TASKS, Phase.WAITING): "make the largest tasks smaller, or pass costs=, so that they begin first.",
+    (Driver.TASKS, Phase.PROTOCOL): "make the tasks larger: each of them is short beside the messages about it.",
+    (Driver.ROWS, Phase.PROTOCOL): "give each call more to compute, or balance more rarely (Balancer(every=...)).",
+    (Driver.SEARCH, Phase.PROTOCOL): "raise threshold=, so that only larger parts of the work are handed over.",
+}  # by the driver with the longest calls, and what cost most
+
+
+def _todo(run: Run, cause: Phase, inside_s: float, ratio: float, gain: float) -> str:
+    """Say what to do next."""
+    outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
+    if cause is Phase.OWN:
+        return "repeat it on a quiet machine, with no more ranks than cores: these times say little about the program."
+    if ratio < GOOD:
+        return f"nothing in lb_mpi: it took {max(0.0, ratio - 1.0):.0%} longer than the ideal time."
+    if inside_s < SHORT_S:
+        return f"try a larger problem: {inside_s:.2g} s are so short that starting and ending count."
+    if outside > 0.5:
+        return f"see what the program does for {outside:.0%} of its time outside of lb_mpi, by python -m lb_mpi profile."
+    if gain < 0.95:
+        return "leave balancing out, or see by python -m lb_mpi advise which other way would pay."
+    spans = dict.fromkeys(Driver, 0.0)
+    for one in run.ranks:
+        for driver, began, ended, between in one.steps[["driver", "began", "ended", "between_s"]].tolist():
+            spans[Driver(driver)] += ended - began - between
+    usual = "see by python -m lb_mpi advise what other ways to balance would gain."
+    return TODO.get((max(spans, key=lambda one: spans[one]), cause), usual)
 
 
 def _part(one: float, whole: float) -> float:

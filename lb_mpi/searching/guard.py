@@ -118,6 +118,8 @@ def check_problem(problem: object) -> None:
         faults.append("its found is a method: make it an attribute or a property that is True or False")
     if faults:
         expected = "expected start, work, load, split, ... (see lb_mpi.Problem)"
+        if callable(problem):
+            faults = ["of a function from a node to its children, make a lb_mpi.TreeSearch(root, children)"]
         raise TypeError(f"problem = {show(problem)}: {expected}; {'; '.join(faults)}")
 
 

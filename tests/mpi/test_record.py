@@ -74,11 +74,27 @@ if sys.argv[1:] == ["wait"]:
 """
 
 
-def command(*arguments: str) -> list[str]:
+SUBMITTED = """
+import time
+import lb_mpi
+
+def burn(x):
+    until = time.thread_time() + 2e-3
+    while time.thread_time() < until:
+        pass
+    return 2 * x
+
+with lb_mpi.Pool(root=0) as pool:
+    if pool:
+        assert [future.result() for future in [pool.submit(burn, k) for k in range(30)]] == list(range(0, 60, 2))
+"""
+
+
+def command(*arguments: str, program: str = PROGRAM) -> list[str]:
     """Start N ranks."""
     mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert mpiexec is not None
-    return [mpiexec, "-n", str(N), sys.executable, "-c", PROGRAM, *arguments]
+    return [mpiexec, "-n", str(N), sys.executable, "-c", program, *arguments]
 
 
 def variables(folder: Path | None) -> dict[str, str]:
@@ -121,7 +137,7 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
         assert search["useful_s"] * search["speed"] == pytest.approx(told["ranks"][rank]["cpu_s"], rel=1e-3)
         assert steps["moved"][1:5].tolist() == told["lent"]
         assert steps["home"][1:5].tolist() == [sizes[rank]] * 4
-        assert (steps["units"][1:5].sum(), steps["useful_s"][1:5].sum()) == pytest.approx(told["shares"][rank], rel=1e-5)
+        assert (steps["units"][1:5].sum(), steps["busy_s"][1:5].sum()) == pytest.approx(told["shares"][rank], rel=1e-5)
         assert tasks["units"] == told["tasks"][rank]["tasks"]
         assert tasks["moved"] == told["tasks"][rank]["steals"]
         assert tasks["sent_bytes"] >= told["tasks"][rank]["sent_bytes"]  # the root knows those up to the last results
@@ -143,6 +159,20 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
     assert said.returncode == 0, said.stderr
     lines = json.loads(said.stdout)
     assert [line["driver"] for line in lines if line["measured_s"]] == ["map_rows", "pool", "search"]
+
+
+def test_submitted_tasks_are_recorded(tmp_path: Path) -> None:
+    burns = command(program=SUBMITTED)
+    done = subprocess.run(burns, env=variables(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    found = records(tmp_path)
+    for one in found:
+        assert one.steps["driver"].tolist() == [Driver.TASKS]
+        assert one.steps["n"].tolist() == [1]
+        assert one.steps["useful_s"][0] == pytest.approx(one.tasks["seconds"].sum(), rel=1e-3)
+        assert one.steps["busy_s"][0] >= 2e-3 * one.steps["units"][0]
+    assert sum(one.steps["units"].sum() for one in found) == 30
+    assert sorted(first for one in found for first in one.tasks["first"].tolist()) == list(range(30))
 
 
 def test_the_record_of_a_killed_run_can_be_read(tmp_path: Path) -> None:

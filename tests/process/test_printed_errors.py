@@ -1,41 +1,53 @@
 """What ranks print when they end by an error that all have raised."""
 
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 import lb_mpi
+from tools.environment import here
 
 failure = pytest.importorskip("lb_mpi.mpi.common.failure", exc_type=ImportError)
 
 
-def caused() -> BaseException:
-    try:
-        try:
-            raise KeyError("x")
-        except KeyError as cause:
-            raise lb_mpi.BalanceError("rank 1, row 3: KeyError") from cause
-    except lb_mpi.Error as error:
-        return error
-
-
-def test_who_knows_the_cause_tells_all_of_it() -> None:
-    assert failure.line(caused(), 1, 4) == ""
-
-
-def test_the_others_tell_it_in_a_line() -> None:
+def test_who_knows_the_cause_tells_all_of_it_and_the_others_a_line() -> None:
     error = lb_mpi.BalanceError("rank 1, row 3: KeyError")
-    assert failure.line(error, 2, 4) == "rank 2: lb_mpi.errors.BalanceError: rank 1, row 3: KeyError"
+    assert failure.line(error, 1, 4) == ""
+    assert failure.line(failure.quiet(error), 2, 4) == "rank 2: lb_mpi.errors.BalanceError: rank 1, row 3: KeyError"
+    assert failure.line(failure.quiet(ValueError("x = 3")), 2, 4) == "rank 2: ValueError: x = 3"
+    assert failure.line(lb_mpi.Stopped("saved"), 0, 4) == "rank 0: lb_mpi.errors.Stopped: saved"
 
 
-def test_a_task_that_failed_elsewhere_is_told_whole_by_rank_0() -> None:
-    assert failure.line(lb_mpi.TaskError("task 7 on rank 2: x"), 0, 4) == ""
-    assert failure.line(lb_mpi.TaskError("task 7 on rank 2: x"), 2, 4).startswith("rank 2: ")
+def test_one_rank_alone_tells_all_of_it() -> None:
+    assert failure.line(failure.quiet(lb_mpi.BalanceError("x")), 0, 1) == ""
 
 
-def test_one_rank_alone_and_errors_of_others_are_told_whole() -> None:
-    assert failure.line(lb_mpi.BalanceError("x"), 0, 1) == ""
-    assert failure.line(ValueError("x"), 2, 4) == ""
+PRINTED = {
+    "lb_mpi.Balancer(comm, scheme='nope')": "ValueError: scheme = 'nope': expected one of",
+    "lb_mpi.Balancer(comm, tolerance=-1.0 if comm.rank == 1 else 0.1)": "ValueError: rank 1: tolerance = -1.0: expected",
+    "lb_mpi.Balancer(comm, tolerance=0.1 * (1 + comm.rank))": "ValueError: tolerance = 0.2 on rank 1: expected 0.1",
+    "lb_mpi.search(comm, lambda node: [node])": "make a lb_mpi.TreeSearch(root, children)",
+    "lb_mpi.Pool(4)": "comm = 4: expected an mpi4py intracommunicator; the number of ranks is that of mpiexec -n",
+    "lb_mpi.Pool().map(lambda x: 1 // x, range(-1, 3))": "lb_mpi.errors.TaskError: task 1 on rank",
+    "with lb_mpi.Pool(root=0) as pool: pool.map(abs, [])": "this rank has served the pool; put `if pool:` before",
+}
+
+
+@pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
+@pytest.mark.parametrize("statement", PRINTED)
+def test_an_error_has_one_traceback(tmp_path: Path, statement: str) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(f"import lb_mpi; from mpi4py import MPI; comm = MPI.COMM_WORLD\n{statement}\n")
+    with tempfile.TemporaryFile() as output:
+        code = here().mpiexec(3, [sys.executable, "-m", "mpi4py", str(script)], 120.0, stdout=output, stderr=output)
+        output.seek(0)
+        said = output.read().decode(errors="replace")
+    assert code not in (0, 124), said
+    assert PRINTED[statement] in said
+    served = "root=0" in statement  # the root has done its part
+    assert said.count(f'File "{script}", line 2, in <module>') == (0 if served else 1), said
 
 
 def test_a_hook_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,18 @@ def test_what_others_took_is_rest_and_is_made_good_within_bounds() -> None:
     assert account.rest(1.0, 1.0) == pytest.approx(1.0 - CREDIT_S)
 
 
+def test_a_machine_that_is_too_busy_for_the_speed_is_warned_of() -> None:
+    account = RestAccount(0.8)
+    for _ in range(100):
+        account.rest(10e-3, 12e-3)
+    assert account.warning() == ""
+    for _ in range(100):
+        account.rest(10e-3, 30e-3)
+    assert account.warning() == (
+        "speed 0.8: the machine was too busy: while it wanted to compute, it had 0.48 of a core"
+    )
+
+
 class Fake:
     """A program that did what the test says."""
 

@@ -70,7 +70,7 @@ def test_the_root_waits_for_all_its_children() -> None:
 
 
 def test_an_impossible_message_is_a_protocol_error() -> None:
-    with pytest.raises(ProtocolError, match="nobody owes"):
+    with pytest.raises(ProtocolError, match="no rank owes"):
         Scholten(1, 2).acknowledged()
     with pytest.raises(ProtocolError, match="isn't engaged"):
         free().sent()

@@ -261,7 +261,7 @@ def test_every_step_is_in_the_table_and_every_row_of_it_is_seen(
     def noted(self: Drafting | Walking, message: Message, now: float) -> list:
         before, event = self.state.name, event_of(self.rank, message)
         if route == "ring" and event == "own DRAFTING":
-            event += ", nobody" if message.pid < 0 else ", pid"
+            event += ", none" if message.pid < 0 else ", pid"
         sends = receive(self, message, now)
         steps.add((before, event, self.state.name))
         return sends

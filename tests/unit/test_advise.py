@@ -4,14 +4,23 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lb_mpi.__main__ import main
 from lb_mpi.advising import replay
-from lb_mpi.advising.advice import Advice, core_share
-from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks, alone
+from lb_mpi.advising.advice import Advice, Prediction, collapsed, conclude, core_share
+from lb_mpi.advising.replay import (
+    advise_exchange,
+    advise_profile,
+    advise_rows,
+    advise_search,
+    advise_tasks,
+    alone,
+    gain,
+)
 from lb_mpi.balancing.simulate import Cluster, SimulatedRows, row_costs, simulate
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
@@ -67,6 +76,7 @@ def test_rows_take_what_was_predicted(calls: int) -> None:
     )
     assert predicted(advice, "no balancing") == pytest.approx(alone, rel=0.06)
     assert alone > 1.5 * recorded.now
+    assert gain(run_of(recorded.records, recorded.now)) == pytest.approx(alone / recorded.now, rel=0.06)
     whats = [line.what for line in advice.lines]
     assert len(set(whats)) == len(whats)
     assert {"fos on ring:4", "fos on complete:4", "without rank 3", "moved once, by speed"} <= {
@@ -129,6 +139,7 @@ def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
     if not with_costs:
         by_number = max(part.sum() / speed for part, speed in zip(np.array_split(costs, 4), SPEEDS, strict=True))
         assert predicted(advice, "a fixed share each, by number") == pytest.approx(by_number, rel=0.03)
+        assert gain(run_of(records, took_s)) == pytest.approx(by_number / took_s, rel=0.03)
 
 
 def test_maps_before_the_last_count_by_their_work() -> None:
@@ -160,6 +171,8 @@ def test_searches_take_what_was_predicted(balance: bool) -> None:
     assert second.what == ("no balancing" if balance else "balancing")
     assert second.predicted_s == pytest.approx(other_s, rel=0.1)
     assert perfect.predicted_s <= min(took_s, other_s)
+    gained = gain(run_of(records, took_s))
+    assert gained == pytest.approx(other_s / took_s, rel=0.1) if balance else math.isnan(gained)
     assert machines[0].predicted_s > machines[1].predicted_s
 
 
@@ -217,6 +230,7 @@ def test_a_distribution_takes_what_was_predicted() -> None:
     static = advise_exchange(exchanged([0.5, 0.25, 0.125, 0.125]), quiet)
     assert predicted(block, "as recorded") == pytest.approx(4 * 0.25 / 0.2)
     assert predicted(static, "equal blocks") == pytest.approx(4 * 0.25 / 0.2)
+    assert gain(exchanged([0.5, 0.25, 0.125, 0.125])) == pytest.approx(4 * 0.25 / 0.2 / (4 * 1.0 / 1.6))
     assert predicted(block, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015)
     assert predicted(block, "dealt by speed, without rank 2") == pytest.approx(4 * 1.0 / 1.4 * 1.015)
 
@@ -275,7 +289,7 @@ def test_a_busy_machine_is_noticed() -> None:
 
 def pool_files() -> list[tuple[str, bytes]]:
     records = [Record(0.0) for _ in SPEEDS]
-    took_s = SimulatedPool([4], SPEEDS, records=records).map(task_costs("constant", 40, 5e-3)).seconds
+    took_s = SimulatedPool([4], SPEEDS, records=records).map(task_costs("constant", 400, 5e-3)).seconds
     return list(virtual_files(records, took_s, ["a", "a", "b", "b"], "program"))
 
 
@@ -294,9 +308,48 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "without host b" in [line["what"] for line in told]
     assert main(["advise", folder]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].split() == ["pool", "predicted", "spread", "measured", "to", "recorded", "change"]
-    assert len([line for line in said if not line.startswith("note: ")]) == 1 + len(told)
-    assert "pool.map(function, items, costs=...)" in said[2]
+    assert said[0] == f"pool: {told[0]['conclusion']}"
+    assert said[1].split() == ["pool", "predicted", "spread", "measured", "to", "recorded", "change"]
+    assert len([line for line in said if not line.startswith("note: ")]) == 2 + len(told[0]["alike"])
+    assert said[2].startswith("as recorded: pool, a fixed share each, by speed ")  # equal tasks
+
+
+def advice_of(*seconds: tuple[str, float, float], measured_s: float = 10.0, **more: Any) -> Advice:
+    """Advice on a run that took `measured_s`; of each way its name, prediction and spread."""
+    lines = [Prediction(*one, change="do it") for one in seconds]
+    lines[0] = lines[0]._replace(measured_s=measured_s, change="")
+    return Advice("map_rows", lines, [], **more)
+
+
+def test_the_conclusion_comes_first() -> None:
+    best = advice_of(("as recorded", 9.9, 0.1), ("fos", 8.0, 0.1), ("no balancing", 20.0, 0.0))
+    assert conclude(best) == ("fos: 1.25 times as fast as recorded (do it)", True)
+    none = advice_of(("as recorded", 9.9, 0.1), ("fos", 9.9, 0.1), ("no balancing", 20.0, 0.0))
+    said, reliable = conclude(none)
+    assert said.startswith("nothing to change: ")
+    assert said.endswith("without balancing it would take 2.00 times as long")
+    assert reliable
+
+
+def test_a_model_that_is_far_off_gives_no_advice() -> None:
+    far = [("as recorded", 7.9, 0.1), ("fos", 5.0, 0.1)]
+    assert conclude(advice_of(*far))[0].startswith("no advice: the model underestimates the recorded run by 21.0%; either")
+    assert "the machine was busy: record it again" in conclude(advice_of(*far, busy=True))[0]
+    assert not conclude(advice_of(*far))[1]
+    assert conclude(advice_of(*far), quiet=True)[1]
+    assert conclude(advice_of(("as recorded", 10.0, 0.0), talk_s=6.0)) == (
+        "too small: exchanges dominate (60% of the time), whoever computes what", False)  # fmt: skip
+
+
+def test_ways_within_the_spread_are_one_line() -> None:
+    found = advice_of(("as recorded", 9.9, 0.1), ("a", 12.1, 0.3), ("b", 10.05, 0.2), ("c", 12.0, 0.3), ("d", math.nan, 0.0))
+    assert [[line.what for line in group] for group in collapsed(found.lines)] == [["as recorded", "b"], ["c", "a"], ["d"]]
+
+
+def test_a_program_whose_ranks_hardly_meet_is_a_farm() -> None:
+    advice = advise_profile(profile([4.0, 2.0], calls=1), quiet)
+    assert advice.lines[1].change == "pool.map(function, items)"
+    assert "lb_mpi.Pool" in advice.notes[0]
 
 
 def test_the_command_on_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,16 @@
 """The command `allocate`."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from lb_mpi.__main__ import main
 from lb_mpi.distributing.allocation import allocate
 
+ROOT = Path(__file__).resolve().parents[2]
 LINE = "--tasks 1000 --time 1,2,4 --edge-probability 0.1 --exchange 0.01,0.01,0.02"
 
 
@@ -21,6 +25,11 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert given["counts"] == expected.counts.tolist()
         assert (given["makespan"], given["lower_bound"]) == (expected.makespan, expected.lower_bound)
         assert given["method"] == method
+
+
+def test_it_needs_no_compiler() -> None:
+    line = "import sys; from lb_mpi.__main__ import main; main(sys.argv[1:]); assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-c", line, "allocate", *LINE.split()], check=True, timeout=120, cwd=ROOT)
 
 
 def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb_mpi.metrics import check_loads, check_speeds, efficiency, imbalance, lower_bound
+from lb_mpi.metrics import check_loads, check_speeds, efficiency, imbalance, lower_bound, queueing
 
 pairs = st.lists(st.tuples(st.floats(0, 1e6), st.floats(1e-3, 1e3)), min_size=1, max_size=30)
+
+
+def test_ranks_that_queued_for_cores_are_told_of() -> None:
+    assert queueing(10.0, 0.9) == queueing(0.0, 0.0) == queueing(0.02, 0.02) == ""
+    assert queueing(10.0, 7.24).startswith("; ranks queued for cores for 72% of their time at work (")
 
 
 def test_worked_example() -> None:

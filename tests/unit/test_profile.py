@@ -165,11 +165,11 @@ def test_the_table_says_it() -> None:
     assert "jacobi.py:12 Allreduce" in text
     assert "rank 2 60%, unattributed 5%" in text
     assert "load balance               55.6%" in text
-    assert text.endswith(
-        "rank 2 is waited for during 57% of the time (mean of the others); "
+    assert text.splitlines()[1] == (
+        "rank 2 is waited for during 57% of the time (mean of the others), most at jacobi.py:12 Allreduce; "
         "perfectly balanced by speed (all equal) this run would take 58% of it"
     )
-    assert max(map(len, table(profile()))) < 140
+    assert max(map(len, table(profile()))) < 175
 
 
 def test_an_early_end_is_a_wait_for_who_ends_last() -> None:
@@ -204,7 +204,7 @@ def test_what_a_killed_run_leaves_can_be_read(tmp_path: pathlib.Path, capsys: py
     assert main(["profile", "--show", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "did not end by itself" in out
-    assert out.endswith("the run was not complete: which ranks were waited for in collectives is not known\n")
+    assert out.splitlines()[1] == "the run was not complete: which ranks were waited for in collectives is not known"
     profile_store.clear(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

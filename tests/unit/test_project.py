@@ -183,6 +183,13 @@ except ModuleNotFoundError as error:
     assert done.stdout == f"lb_mpi.search needs mpi4py and an MPI: {how}\n"
 
 
+def test_files_named_on_how_it_works_exist() -> None:
+    named = re.findall(r"`([a-z_/]+\.py)`", (ROOT / "docs" / "how-it-works.md").read_text())
+    missing = [name for name in named if not ((LIBRARY / name).exists() or (ROOT / name).exists())]
+    assert len(named) > 15
+    assert not missing
+
+
 def test_pyproject_only_names_the_build_backend() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(pyproject) == {"build-system"}

@@ -115,6 +115,23 @@ def test_ranks_without_a_core_are_named() -> None:
     assert told.words.startswith("Biggest loss: waiting, 0.0%")
 
 
+def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
+    run = assemble(ranks(4))
+    assert headline(run).todo.startswith("see by python -m lb_mpi advise")
+    assert headline(run, 0.8).todo.startswith("leave balancing out")
+    text = page(run, 2.34)
+    gained, cause, todo = (text.index(words) for words in ("<b>2.3</b><span>times as fast", "Biggest loss: ", "Next: see"))
+    assert gained < cause < todo < text.index('<div class="cards">')
+    assert "<b>-</b><span>times as fast" in page(run)
+
+
+def test_the_table_of_ranks_names_what_they_computed() -> None:
+    text = page(assemble(ranks(4)))
+    assert "<th>rows computed" in text
+    assert "<td>150" in text
+    assert "<td>1.00x" in text
+
+
 def test_drafts_are_summed_up() -> None:
     record = Record(100.0)
     for other, amount, took in ((-1, 0.0, 1.0), (1, 1.0, 0.5), (1, 1.0, 0.7), (1, 0.0, 2.0)):
@@ -387,6 +404,16 @@ def test_ranks_of_any_graph_have_places_of_their_own(text: str) -> None:
     places = np.array(layout(graph.n, np.stack(graph.edges(), axis=1).astype(np.int32)))
     apart = np.hypot(*(places[:, None] - places[None]).transpose(2, 0, 1)) + 9.0 * np.eye(graph.n)
     assert apart.min() > 0.2
+
+
+def test_arrows_stay_within_the_drawing() -> None:
+    drawn = flows(np.ones((4, 4)), "rows", np.stack(parse_graph("mesh:2x2").edges(), axis=1).astype(np.int32))
+    width, height = map(float, re.findall(r'viewBox="0 0 (\d+) (\d+)"', drawn)[0])
+    curves = np.array(re.findall(r"M(-?\d+) (-?\d+)Q(-?\d+) (-?\d+) (-?\d+) (-?\d+)", drawn), dtype=float)
+    assert len(curves) == 12
+    assert curves.min() >= 0.0
+    assert curves[:, 0::2].max() <= width
+    assert curves[:, 1::2].max() <= height
 
 
 def test_flows_are_drawn_on_the_process_graph() -> None:

@@ -105,12 +105,10 @@ def raise_together(comm: MPI.Intracomm, error: BaseException | Failed | None) ->
     if not anywhere[0]:
         return
     everyone = allgather(comm, None if error is None else sent or failure(error))
-    together = presence_of(comm).together
-    if error is not None and (sent is None or not isinstance(error, Exception)):
-        raise together(error)
-    for rank, theirs in enumerate(everyone):
-        if theirs is not None:
-            raise together(theirs.error(rank)) from error
+    rank, theirs = next((rank, theirs) for rank, theirs in enumerate(everyone) if theirs is not None)
+    if error is None or (sent is not None and isinstance(error, Exception)):
+        raise presence_of(comm).together(theirs.error(rank), rank) from error
+    raise presence_of(comm).together(error, rank)
 
 
 def agree_on(comm: MPI.Intracomm, **arguments: Any) -> None:
@@ -124,7 +122,7 @@ def agree_on(comm: MPI.Intracomm, **arguments: Any) -> None:
             first = found[0][name]
             if digest != first[1]:
                 wrong = ValueError(f"{name} = {text} on rank {rank}: expected {first[0]}, as on rank 0")
-                raise presence_of(comm).together(wrong)
+                raise presence_of(comm).together(wrong, rank)
 
 
 def allgather(comm: MPI.Intracomm, value: T) -> list[T]:

@@ -1,8 +1,8 @@
 """Exceptions that travel between ranks, and the words that each rank prints of them.
 
 It travels as plain text, and the kind of error that the others raise.  Making that never raises, whatever the exception
-does.  The rank that knows the cause of an error that all ranks raise prints the whole traceback, each other one line:
-otherwise every rank prints the same twenty lines, mixed with those of the others.
+does.  Of an error that all ranks raise, one that knows the cause prints the whole traceback, each other one line: otherwise
+every rank prints the same twenty lines, mixed with those of the others.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import sys
 import time
 import traceback
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
-from lb_mpi.errors import BalanceError, Error, SaveError, TaskError
+from lb_mpi.errors import BalanceError, Error, SaveError, Stopped, TaskError
 
+E = TypeVar("E", bound=BaseException)
 TRACEBACK_S = 0.5  # the first rank that ends may end all (python -m mpi4py): those with a traceback come first
 
 _FILES: tuple[type[Exception], ...] = (
@@ -30,6 +31,8 @@ _FILES: tuple[type[Exception], ...] = (
 )
 _KINDS: tuple[type[Exception], ...] = (ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, Error)
 _TOGETHER = "_lb_mpi_raised_by_all_ranks_of"
+_QUIET = "_lb_mpi_printed_by_another_rank"
+_served: list[str] = []  # the hint for a rank that has served a pool, and goes on with None in its place
 
 
 class Failure(NamedTuple):
@@ -88,6 +91,18 @@ def mark(error: BaseException, ranks: object) -> None:
         setattr(error, _TOGETHER, ranks)
 
 
+def quiet(error: E) -> E:
+    """Note that another rank prints the traceback, so that this one prints a line."""
+    with contextlib.suppress(Exception):
+        setattr(error, _QUIET, True)
+    return error
+
+
+def hint(text: str) -> None:
+    """Print this hint beside an AttributeError of None."""
+    _served[:] = [text]
+
+
 def is_of_all(error: BaseException, ranks: object) -> bool:
     """Return whether all of these ranks raise it together."""
     found: Any = None
@@ -110,14 +125,13 @@ def _text(error: BaseException) -> str:
 
 def line(error: BaseException, rank: int, size: int) -> str:
     """Return the line that is enough on this rank; "" where the whole traceback is needed."""
-    cause = error.__cause__
-    knows = cause is not None and cause.__traceback__ is not None
-    if isinstance(error, TaskError):  # the cause has come to the root without its traceback
-        knows = knows or rank == 0
-    if not isinstance(error, Error) or size == 1 or knows:
+    if _served and isinstance(error, AttributeError) and error.obj is None:
+        return f"rank {rank}: {describe(error)} {place(error)}: {_served[0]}"
+    if size == 1 or not (isinstance(error, Stopped) or getattr(error, _QUIET, False)):
         return ""
     kind = type(error)
-    return f"rank {rank}: {kind.__module__}.{kind.__qualname__}: {error}"
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"rank {rank}: {module}{kind.__qualname__}: {error}"
 
 
 def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -126,10 +140,12 @@ def hook(kind: type[BaseException], error: BaseException, trace: TracebackType |
     if MPI.Is_initialized() and not MPI.Is_finalized():
         text = line(error, MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
     if text:
-        print(text, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{text}\n")  # at once, so that the lines of several ranks don't mix
         time.sleep(TRACEBACK_S)
-    else:
-        sys.__excepthook__(kind, error, trace)
+        return
+    if isinstance(error, TaskError) and error.__cause__ is not None and error.__cause__.__traceback__ is None:
+        sys.stderr.write(f"On rank {error.rank}:\n{error.traceback}\n")
+    sys.stderr.write("".join(traceback.format_exception(kind, error, trace)))
 
 
 def install() -> None:

@@ -35,7 +35,7 @@ from mpi4py import MPI
 from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
-from lb_mpi.mpi.common.failure import describe, is_of_all, mark, place
+from lb_mpi.mpi.common.failure import describe, is_of_all, mark, place, quiet
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap, held
 
 VARIABLE, HANG_S = "LB_MPI_HANG_S", 60.0
@@ -287,6 +287,7 @@ class Presence:
         self, comm: MPI.Intracomm, anchor: Presence | None = None, parent: Presence | None = None, name: str = UNNAMED
     ) -> None:
         self.comm, self.name, self.usual_call = comm, name, UNNAMED
+        self.rank = comm.rank if comm else 0
         self._failure: str | None = None
         self._failure_looks = 0
         self._parent = parent
@@ -391,10 +392,10 @@ class Presence:
         """Return whether all ranks raise this together."""
         return is_of_all(error, self._anchor)
 
-    def together(self, error: BaseException) -> BaseException:
-        """Note that all ranks raise this together."""
+    def together(self, error: BaseException, by: int = 0) -> BaseException:
+        """Note that all ranks raise this together, and that rank `by` of them prints the traceback."""
         mark(error, self._anchor)
-        return error
+        return error if self.rank == by else quiet(error)
 
     def close(self, free: Callable[[], None] = lambda: None) -> None:
         """Collective: free what `free` frees and the communicator.  A second time, and after a failure, do nothing.
@@ -459,7 +460,7 @@ class Presence:
             data = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
             self.comm.Recv([data, MPI.BYTE], status.Get_source(), Tag.FAILURE)
             self._fail(data.tobytes().decode(errors="replace"))
-            raise Error(self._failure)
+            raise quiet(Error(self._failure))
 
     def _send_failure(self, text: str) -> None:
         self._fail(text)
@@ -489,12 +490,18 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
     TypeError for what is no intracommunicator, ValueError for one that has been freed.
     """
     if not isinstance(comm, MPI.Intracomm):
-        raise TypeError(f"comm = {show(comm)}: expected an mpi4py intracommunicator")
+        raise _no_communicator(comm)
     if comm == MPI.COMM_NULL:
         raise ValueError("comm = COMM_NULL: expected a communicator that has not been freed")
     signs.begin()
     with call(UNNAMED):
         return (_found(comm) or _make_anchor(comm)).duplicate()
+
+
+def _no_communicator(comm: object) -> TypeError:
+    more = "; the number of ranks is that of mpiexec -n" if isinstance(comm, int) else ""
+    wrong = TypeError(f"comm = {show(comm)}: expected an mpi4py intracommunicator{more}")
+    return wrong if MPI.COMM_WORLD.rank == 0 else quiet(wrong)
 
 
 def presence_of(comm: MPI.Comm) -> Presence:
@@ -503,7 +510,7 @@ def presence_of(comm: MPI.Comm) -> Presence:
     if found is None:
         assert isinstance(comm, MPI.Intracomm)
         found = Presence(MPI.COMM_NULL, name=UNNAMED)  # type: ignore[arg-type]
-        found._questions = _NobodyToAsk(comm)
+        found._questions, found.rank = _NobodyToAsk(comm), comm.rank
     return found
 
 

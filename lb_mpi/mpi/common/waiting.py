@@ -221,5 +221,11 @@ def own_s(before: Look, after: Look) -> float:
     )
 
 
+def queued_s(before: Look, after: Look) -> float:
+    """Seconds between two looks in which what was run had to wait for a core; to be stopped is no such wait."""
+    stopped_s = after.stops.seconds - before.stops.seconds
+    return max(0.0, after.wall_s - before.wall_s - stopped_s - own_s(before, after))
+
+
 def _difference(before: float | None, after: float | None) -> float | None:
     return None if before is None or after is None else after - before

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -67,25 +66,19 @@ def measure(
     """
     with opened(comm, "lb_mpi.measure") as own:
         slow = agree(own, lambda: throttle(checks.emulated_speed(emulated_speed)))
-        options = agree(own, lambda: _check(kernel, rounds, round_s))
-        agree_on(own, kernel=None if kernel is None else "a function", messages=bool(messages), **options._asdict())
+        n, seconds = agree(own, lambda: _check(kernel, rounds, round_s))
+        given = None if kernel is None else "a function"
+        agree_on(own, kernel=given, messages=bool(messages), rounds=n, round_s=seconds)
         hosts = tuple(allgather(own, MPI.Get_processor_name()))
-        speeds = _speeds(own, hosts, kernel or multiply_add, slow, options)
+        speeds = _speeds(own, hosts, lambda: _speed(own, kernel or multiply_add, slow, n, seconds))
         latency_s, s_per_byte = _messages(own) if messages else np.zeros((2, own.size, own.size))
         return Machine(hosts, speeds, latency_s, s_per_byte)
 
 
-class _Rounds(NamedTuple):
-    """The time for which all ranks compute."""
-
-    rounds: int
-    round_s: float
-
-
-def _check(kernel: object, rounds: int, round_s: float) -> _Rounds:
+def _check(kernel: object, rounds: int, round_s: float) -> tuple[int, float]:
     function("kernel", kernel, optional=True)
     n = integer("rounds", rounds, 1, MOST_ROUNDS)
-    return _Rounds(n, number("round_s", round_s, above=0.0, most=60.0, unit="seconds"))
+    return n, number("round_s", round_s, above=0.0, most=60.0, unit="seconds")
 
 
 # --- speeds -----------------------------------------------------------------------------------------------------------
@@ -102,21 +95,11 @@ def multiply_add(n: int) -> None:
         vector += 0.001  # towards 1: no overflow, no denormal numbers
 
 
-class _Round(NamedTuple):
-    """One rank in a round; see `lb_mpi.machine.speeds_of`."""
-
-    rate: float  # units per second in which it had a core
-    wanted: float  # fraction of the time for which it would have had one, had it never waited
-    got: float  # fraction for which it had one
-
-
-def _speeds(
-    comm: MPI.Intracomm, hosts: tuple[str, ...], kernel: Kernel, slow: throttle, options: _Rounds
-) -> Floats:
+def _speeds(comm: MPI.Intracomm, hosts: tuple[str, ...], measure_one: Callable[[], Floats]) -> Floats:
     """(P,) speeds, the same on all ranks.  Cores of a host that seem to differ are looked at again: does it last?"""
     usual = np.empty((0, 3, comm.size))
     while len(usual) < MOST_LOOKS:
-        look = np.array(allgather(comm, _speed(comm, kernel, slow, options))).T
+        look = np.array(allgather(comm, measure_one())).T
         usual = np.concatenate([usual, look[None]])
         rates = usual[:, 0].max(axis=0)
         if not differ(hosts, rates):
@@ -124,8 +107,8 @@ def _speeds(
     return speeds_of(hosts, rates, *np.median(usual[:, 1:], axis=0))
 
 
-def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, options: _Rounds) -> _Round:
-    """Measure this rank in a usual round, while all ranks compute."""
+def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, rounds: int, round_s: float) -> Floats:
+    """Measure this rank in a usual round, while all ranks compute: the three numbers of `_round`."""
     error: BaseException | None = None
     found = []
     try:
@@ -133,20 +116,25 @@ def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, options: _Rounds
             units = _calibrate(kernel)
     except BaseException as caught:
         error = caught
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         barrier(comm)
         if error is None:  # otherwise, too, the others expect this rank at every barrier
             try:
                 with interrupts().allowed():
-                    found.append(_round(kernel, units, slow, options.round_s))
+                    found.append(_round(kernel, units, slow, round_s))
             except BaseException as caught:
                 error = caught
     barrier(comm)
     raise_together(comm, error)
-    return _Round(*np.median(found, axis=0).tolist())
+    return np.asarray(np.median(found, axis=0))
 
 
-def _round(kernel: Kernel, units: int, slow: throttle, round_s: float) -> _Round:
+def _round(kernel: Kernel, units: int, slow: throttle, round_s: float) -> tuple[float, float, float]:
+    """Measure one round, as `lb_mpi.machine.speeds_of` needs it.
+
+    Units per second in which this rank had a core; the fraction of the time for which it would have had one, had it never
+    waited; and the fraction for which it had one.
+    """
     done, slow.cpu_s, waited_s = 0, 0.0, _waited_s()
     began = now = time.perf_counter()
     while now - began < round_s:
@@ -157,7 +145,7 @@ def _round(kernel: Kernel, units: int, slow: throttle, round_s: float) -> _Round
     # The throttle counts waiting as rest, so that the rest that would have been without it is computed.
     alone_s = max(now - began - (_waited_s() - waited_s), slow.cpu_s / slow.speed)
     cpu_s = max(slow.cpu_s, 1e-9)  # a kernel may leave the work to another device
-    return _Round(done / cpu_s, cpu_s / alone_s, cpu_s / (now - began))
+    return done / cpu_s, cpu_s / alone_s, cpu_s / (now - began)
 
 
 def _waited_s() -> float:

@@ -22,6 +22,7 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.mpi.common.collective import agree, agree_on, duplicate, raise_together
+from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.presence import Tag, closed, hang_s, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import running
@@ -108,8 +109,8 @@ class Pool:
     def report(self) -> PoolReport | None:
         """Return what became of the last map, a table when it is printed; None on other ranks, and before a map has ended.
 
-        Its fields: n (tasks run), seconds, lower_bound_s (work / sum of the speeds), and ranks, where ranks[r] has the
-        tasks, busy_s, work_s, steals and sent_bytes of rank r.
+        Its fields: n (tasks run), seconds, lower_bound_s (work / sum of the speeds), queued_s (in tasks without a core, on
+        all ranks), and ranks, where ranks[r] has the tasks, busy_s, work_s, steals and sent_bytes of rank r.
         """
         return self._report
 
@@ -238,6 +239,7 @@ class Pool:
         """Return the pool; on ranks that serve, do so until the root closes it, and return None."""
         if self._session.alone and not self.is_root:
             self.wait()
+            hint(f"this rank has served the pool; put `if pool:` before what only rank {self._session.root} does")
             return None
         return self
 
@@ -292,7 +294,7 @@ class Pool:
         with presence.telling():
             results, error, together = follow(self._session, function)
         if error is not None:
-            raise presence.together(error) if together else error
+            raise presence.together(error, getattr(error, "rank", presence.rank)) if together else error
         return results
 
     def _meet(self, op: str, make: Callable[[], T]) -> T:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lb_mpi import checks, signs
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
-from lb_mpi.metrics import as_numbers
+from lb_mpi.metrics import as_numbers, queueing
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.recorder import ProgressLine, mark_save
@@ -144,6 +144,7 @@ class PoolReport(NamedTuple):
     seconds: float  # wall-clock time of the map
     lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
     ranks: list[RankTasks]  # of each rank, in order
+    queued_s: float = 0.0  # seconds in tasks without a core, of all ranks
 
     def __str__(self) -> str:
         """Write a table, a line for each rank."""
@@ -153,8 +154,9 @@ class PoolReport(NamedTuple):
              f"{one.sent_bytes:,}")
             for rank, one in enumerate(self.ranks)
         ]  # fmt: skip
+        queued = queueing(sum(one.busy_s for one in self.ranks), self.queued_s)
         return (
-            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s\n"
+            f"{self.n:,} tasks in {self.seconds:.3f} s, lower bound {self.lower_bound_s:.3f} s{queued}\n"
             f"{Table(('rank', 'tasks', 'busy s', 'busy', 'steals', 'bytes'), lines)}"
         )
 
@@ -344,9 +346,10 @@ class RootMap(LocalMap):
 
     def report(self) -> PoolReport:
         """Return what has become of it."""
-        work_s = sum(rank.work_s for rank in self._rank_tasks)
-        bound_s = work_s / sum(self._session.emulated_speeds)
-        return PoolReport(len(self._order), self.seconds, bound_s, list(self._rank_tasks))
+        ranks, speeds = list(self._rank_tasks), self._session.emulated_speeds
+        bound_s = sum(rank.work_s for rank in ranks) / sum(speeds)
+        queued_s = sum(max(0.0, rank.busy_s - rank.work_s / speed) for rank, speed in zip(ranks, speeds, strict=True))
+        return PoolReport(len(self._order), self.seconds, bound_s, ranks, queued_s)
 
     def observed(self) -> tuple[Floats, Floats | None, Floats]:
         """Return, by rank, the number of tasks done, their costs, if known, and the seconds that they took."""
@@ -360,7 +363,8 @@ class RootMap(LocalMap):
 
         def together(error: BaseException) -> BaseException:
             """Mark what all ranks raise, where all of them call the pool's methods."""
-            return error if session.alone else session.presence.together(error)
+            by = getattr(error, "rank", session.rank)
+            return error if session.alone else session.presence.together(error, by)
 
         try:
             yield

@@ -234,8 +234,10 @@ def follow(session: Session, function: Callable[..., Any] | None = None) -> Foll
     payload = session.read_all(end, n_bytes)
     own = part.failed if not isinstance(part.failed, Exception) else None  # SystemExit and Ctrl-C end their rank
     if outcome == MapOutcome.FAILED:
-        error = own or task_error(pickle.loads(payload), None if index < 0 else index)
-        return Followed(error=error, together=True)
+        error = task_error(pickle.loads(payload), None if index < 0 else index)
+        if error.rank == session.rank:
+            error.__cause__ = part.failed or error.__cause__  # with its traceback
+        return Followed(error=own or error, together=True)
     return Followed(pickle.loads(payload) if part.start.to_all and outcome == MapOutcome.DONE else None, own)
 
 
@@ -274,19 +276,16 @@ def _run_task(session: Session, interrupts: Interrupts) -> bool:
     if tag != Tag.TASK:
         raise ProtocolError(f"{Tag(tag).name} from the root: expected TASK")
     number, _, data = read_task(buffer)
-    session.record.enter(Phase.OWN, time.perf_counter())
-    cpu = time.thread_time()
     failed = False
     try:
         function, args, kwargs = pickle.loads(data)
-        with interrupts.allowed():
+        with session.task(number), interrupts.allowed():
             value = function(*args, **kwargs)
         answer = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         failed, answer = True, pickle.dumps(failure_of(error, session.rank), pickle.HIGHEST_PROTOCOL)
-    session.throttle.charge(time.thread_time() - cpu)
     session.parcels.send(session.root, Tag.RESULT, task_parcel(number, failed, answer))
     return True
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,12 @@ from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel,
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.waiting import Clocks, Interrupts
+from lb_mpi.mpi.common.waiting import Clocks, Interrupts, own_s
 from lb_mpi.mpi.pool.messages import KnownFunctions, read_steal, steal_parcel
 from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.worker import Send, Swap, Worker
 from lb_mpi.record.events import Phase
+from lb_mpi.record.record import OFF
 
 MAP = "a map of lb_mpi.Pool"
 TASK = "a task of lb_mpi.Pool"
@@ -147,11 +149,28 @@ class Session:
         """Return the bytes that all ranks are sent, behind the header of this parcel; valid until the next ones."""
         return body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self.broadcast.spread(n_bytes)
 
+    @contextmanager
+    def task(self, number: int) -> Iterator[None]:
+        """Run a submitted task in this block: it is recorded, and an emulated slow rank has to rest for it."""
+        self.clocks.begin()
+        before = self.clocks.before()
+        self.record.enter(Phase.OWN, before.wall_s)
+        try:
+            yield
+        finally:
+            after = self.clocks.after()
+            self.throttle.charge(after.cpu_s - before.cpu_s)
+            if self.record is not OFF:
+                speed = self.emulated_speeds[self.rank]
+                self.account.ran_submitted(number, before.wall_s, after.wall_s, own_s(before, after), speed)
+
     def close(self) -> None:
         """Free everything; after a failure of one rank alone, nothing."""
 
         def free() -> None:
             align(self.presence.comm, self.record)
+            if self.record is not OFF and any(allgather(self.presence.comm, self.account.submitted is not None)):
+                self.account.close(time.perf_counter(), self.emulated_speeds[self.rank])
             self.parcels.drain()
             self._traffic.Free()
             self.broadcast.close()

@@ -22,7 +22,6 @@ from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.messages import dumps, failure_of, read_task, task_error, task_parcel
 from lb_mpi.mpi.pool.root import RootMap
 from lb_mpi.mpi.pool.session import TASK, Session
-from lb_mpi.record.events import Phase
 
 AHEAD = 2  # tasks at a rank: one that it runs, and the next
 
@@ -177,10 +176,8 @@ class TaskQueue:
 
     def _run(self, task: _Pending, interrupts: Interrupts) -> None:
         session, future, (args, kwargs) = self.session, task.future, task.arguments
-        session.record.enter(Phase.OWN, time.perf_counter())
-        cpu = time.thread_time()
         try:
-            with interrupts.allowed():
+            with session.task(future._number), interrupts.allowed():
                 value = task.function(*args, **kwargs)
         except BaseException as error:
             failed = task_error(failure_of(error, session.rank), future._number)
@@ -190,7 +187,6 @@ class TaskQueue:
                 raise
         else:
             future._end("done", value)
-        session.throttle.charge(time.thread_time() - cpu)
 
     def _take(self, source: int, tag: int, buffer: Buffer) -> None:
         """Take in results that have come from another rank: of a map, or of a submitted task."""

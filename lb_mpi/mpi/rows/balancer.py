@@ -182,7 +182,7 @@ class Balancer:
                     self._presence.abandon(lending, hearing)
                 raise
             ended, took, n_rows = time.perf_counter(), lending.told.took, (mine.n, lending.n_computed)
-            self._loans.mapped(began, ended, self.history[-1], course, n_rows, watch.computing_s, took)
+            self._loans.mapped(began, ended, self.history[-1], course, n_rows, watch.computing_s, took, watch.queued_s)
         return lending.results.value
 
     def migrate(
@@ -207,15 +207,15 @@ class Balancer:
             self._wire.drain()
             with running(self._loans.record):
                 calls = max(1, course.n_calls)
-                moved = migrate(comm, self._planner, self._migration, mine, given, work, course.speeds, calls)
-        self.history.append(moved.last)
-        self._loans.migrated(began, time.perf_counter(), moved.last, course)
-        if not moved.last.acted:
+                last, value, work = migrate(comm, self._planner, self._migration, mine, given, work, course.speeds, calls)
+        self.history.append(last)
+        self._loans.migrated(began, time.perf_counter(), last, course)
+        if not last.acted:
             return rows
-        course.own(moved.work)
+        course.own(work)
         if self._judge is not None:
             self._judge.forget()
-        return moved.value
+        return value
 
     def report(self) -> Shares:
         """Say what each rank had, computed and waited in the calls so far; prints as a table.  The same on all ranks."""

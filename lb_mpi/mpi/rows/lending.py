@@ -37,7 +37,7 @@ from lb_mpi.mpi.common.collective import raise_together
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Presence, Tag
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s, queued_s
 from lb_mpi.mpi.rows.diffuse import spread_plan
 from lb_mpi.mpi.rows.rows import (
     HEADER_BYTES,
@@ -81,6 +81,7 @@ class Stopwatch:
         self.slow = throttle(emulated_speed, "emulated_speed")
         self.warm = False  # the first call of a function may compile it, and tells nothing about rows
         self.computing_s = 0.0  # of this round, with rests, and with what the first call took
+        self.queued_s = 0.0  # of them, without a core
         self.measured = Measured()  # since it was told the last time
         self._handled_cpu_s = 0.0  # since the function returned, without rests
         self._handling_since: float | None = None  # CPU time; None: there were messages since the function returned
@@ -89,7 +90,7 @@ class Stopwatch:
 
     def begin(self) -> None:
         """Begin a new round, in this thread."""
-        self.computing_s = 0.0
+        self.computing_s = self.queued_s = 0.0
         self.disturbed()
         self._clocks.begin()
 
@@ -101,6 +102,7 @@ class Stopwatch:
         self.slow.charge(after.cpu_s - before.cpu_s)
         seconds = after.wall_s - before.wall_s
         self.computing_s += seconds
+        self.queued_s += queued_s(before, after)
         measured = self.measured
         if not self.warm:
             self.warm = True

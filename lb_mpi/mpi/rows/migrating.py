@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -28,14 +28,6 @@ _KIND = 0
 _BROKEN = 1
 
 
-class Owned(NamedTuple):
-    """This rank's rows now; both None when nothing was done."""
-
-    last: Balanced
-    value: Any = None  # in the user's form
-    work: Floats | None = None  # (n,) of each row, if it has been measured
-
-
 def migrate(
     comm: MPI.Intracomm,
     planner: Central | Diffuser,
@@ -45,11 +37,12 @@ def migrate(
     work: Floats | None,
     speeds: Floats,
     calls: int,
-) -> Owned:
+) -> tuple[Balanced, Any, Floats | None]:
     """Collective: decide by the given (n,) costs; otherwise by the measured (n,) work, or else by the number of rows.
 
-    `calls` of map_rows have computed these rows since they changed their owner: as many are expected to follow.  `comm` is
-    not the user's, but a duplicate.
+    Returns what was done, this rank's new rows in the user's form (None: as before), and their (n',) work if it has been
+    measured.  `calls` of map_rows have computed these rows since they changed their owner: as many are expected to follow.
+    `comm` is not the user's, but a duplicate.
     """
     began = time.perf_counter()
     timed = bool(_allreduce(comm, int(work is not None), MPI.MIN))
@@ -83,7 +76,7 @@ def migrate(
         seconds=time.perf_counter() - began,
         predicted_gain_s=decision.gain_s if seconds else math.nan,
     )
-    return Owned(last, value, table[:, 1] if decision.act and timed else None)
+    return last, value, table[:, 1] if decision.act and timed else None
 
 
 def _levels(comm: MPI.Intracomm, table: Floats, speeds: Floats) -> tuple[float, float, float]:

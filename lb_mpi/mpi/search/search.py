@@ -17,6 +17,7 @@ from lb_mpi import checks
 from lb_mpi.emulate import Varying, throttle, throttled
 from lb_mpi.errors import SearchError
 from lb_mpi.graph import ring_order
+from lb_mpi.metrics import queueing
 from lb_mpi.mpi.common.carrier import Carrier, Part
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, bcast, opened
 from lb_mpi.mpi.common.failure import describe, place
@@ -246,6 +247,7 @@ class RankStats:
     cpu_s: float  # CPU time of the user's work
     busy_fraction: float  # cpu_s / emulated_speed / seconds
     poll_fraction: float  # time spent with messages between work quanta / (that + time of the quanta)
+    busy_s: float = 0.0  # wall-clock time of the user's work
 
 
 @dataclass(frozen=True)
@@ -280,9 +282,11 @@ class SearchResult:
              f"{max(0.0, 1.0 - one.busy_fraction):.1%}")
             for rank, one in enumerate(self.ranks)
         ]  # fmt: skip
+        queued_s = sum(max(0.0, one.busy_s - one.cpu_s / one.emulated_speed) for one in self.ranks)
         return (
             f"{Table(('rank', 'units', 'parts received', 'messages', 'computing s', 'idle'), lines)}\n"
             f"{self.seconds:.3f} s; {self.lower_bound_s:.3f} s if no rank had been idle"
+            f"{queueing(sum(one.busy_s for one in self.ranks), queued_s)}"
         )
 
 
@@ -351,6 +355,7 @@ def _stats(step: Step) -> RankStats:
         cpu_s=cpu_s,
         busy_fraction=step.useful_s / step.seconds,
         poll_fraction=step.serving_s / at_work_s if step.busy_s else 0.0,
+        busy_s=step.busy_s,
     )
 
 
@@ -362,11 +367,11 @@ def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
         text = str(error) if isinstance(error, SearchError) else f"{describe(error)} {place(error)}"
         mine = f"rank {searcher.rank}: {text}"
     everyone, together = allgather(parcels.comm, (mine, step)), presence_of(parcels.comm).together
-    errors = [theirs for theirs, _ in everyone if theirs is not None]
+    failed = {rank: theirs for rank, (theirs, _) in enumerate(everyone) if theirs is not None}
     if error is not None and not isinstance(error, Exception):
-        raise together(error)
-    if errors:
-        raise together(SearchError("; ".join(errors))) from error
+        raise together(error, searcher.rank)
+    if failed:
+        raise together(SearchError("; ".join(failed.values())), min(failed)) from error
     return [each for _, each in everyone]
 
 
