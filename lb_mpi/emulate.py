@@ -105,19 +105,21 @@ def seconds_for(work: float, speeds: Sequence[Varying]) -> float:
 
 
 class throttle:
-    """Emulate a rank of relative `speed` (0 < speed <= 1): after c seconds of own CPU time it may not compute again
-    before c / speed seconds of wall-clock time have passed, that is, it rests (1 / speed - 1) times as long as it computed.
+    """Limit the CPU time of this rank, to emulate a machine of relative `speed` (above 0 and at most 1).
 
-    As a context manager, with the rest at the end of each block:
+    After c seconds of its CPU time, the rank may not compute again before c / speed seconds of wall-clock time have
+    passed: it rests (1 / speed - 1) times as long as it computed.
+
+    As a context manager, `throttle` rests at the end of each block:
 
         slow = lb_mpi.throttle(0.4)
         for step in range(steps):
             with slow:
                 compute()
 
-    A program that must serve messages meanwhile calls `charge(cpu_s)` after it has computed, and does not compute again
-    before `due()` is 0.  Time that the operating system gave to others counts as rest, so that on a busy machine the
-    emulated speed stays what was asked for; at most 5 ms of lateness are made good.
+    A program that must serve messages during the rests calls `charge(cpu_s)` after it has computed, and does not
+    compute again before `due()` is 0.  Time that the operating system gave to other programs counts as rest, so that
+    the emulated speed is also right on a busy machine; at most 5 ms of such a delay are compensated.
     """
 
     def __init__(self, speed: float | Varying, name: str = "speed") -> None:
@@ -128,17 +130,17 @@ class throttle:
 
     @property
     def speed(self) -> float:
-        """The relative speed now."""
+        """The current relative speed."""
         return self._speed.now
 
     def charge(self, cpu_s: float) -> None:
-        """The program has just computed for `cpu_s` seconds of CPU time."""
+        """Note that the program has just computed for `cpu_s` seconds of CPU time."""
         self.cpu_s += cpu_s
         began = time.perf_counter() - cpu_s
         self._ready_at = max(self._ready_at, began - CREDIT_S) + cpu_s / self.speed
 
     def due(self) -> float:
-        """Seconds of rest that are left, in slices of at most 0.5 ms; 0.0 when the program may compute."""
+        """Return the seconds of rest that are left, but at most 0.5 ms; 0.0 if the program may compute."""
         if self.speed == 1.0:
             return 0.0
         return min(max(self._ready_at - time.perf_counter(), 0.0), SLICE_S)

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 
 class Error(RuntimeError):
-    """Something has failed on some rank; the message, the same on all ranks, names the rank and the cause."""
+    """A failure on some rank.  The message is the same on all ranks, and names the rank and the cause."""
 
 
 class SearchError(Error):
-    """A user's problem has failed in a search."""
+    """The user's problem has failed in a search."""
 
 
 class BalanceError(Error):
-    """A user's function (or pack, unpack) has failed on rows."""
+    """The user's function (or `pack` or `unpack`) has failed on rows."""
 
 
 class TaskError(Error):
-    """A task of a pool has failed; the exception itself is its `__cause__`, where it could be sent."""
+    """A task of a pool has raised an exception, which is the `__cause__` of this error if it could be sent.
+
+    Attributes: `index` of the task (None: the failure was outside the tasks), `rank` on which the task ran, and
+    `traceback` on that rank, as text.
+    """
 
     def __init__(self, text: str, index: int | None = None, rank: int = -1, traceback: str = "") -> None:
         """Keep where it was beside the message."""
@@ -30,16 +34,16 @@ class TaskError(Error):
 
 
 class SaveError(Error):
-    """A save can't be read: it is truncated or corrupt."""
+    """A save cannot be read: it is truncated or corrupt."""
 
 
 class Stopped(Error):
-    """A signal has ended the work, and what was done is saved: the same call, in the same program, goes on from there."""
+    """A signal has ended the call after a save; the same call in a new run of the program continues from that save."""
 
 
 class ClusterError(Error):
-    """An emulated cluster can't be made or used; the message says why."""
+    """An emulated cluster cannot be made or used; the message says why."""
 
 
 class ProtocolError(Error):
-    """A message that the protocol's table has no row for: a bug in the program, never the caller's fault."""
+    """A rank received a message for which the protocol's table has no row: a bug in lb_mpi, not in the caller."""

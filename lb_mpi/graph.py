@@ -33,22 +33,17 @@ MAX_EDGES = 50_000_000  # of a named graph: 1.6 GB; "complete:100000" is a slip 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """An undirected graph of n vertices and E edges; the arrays are its own and can't be written to.
+    """An undirected graph of n vertices and E edges, as a sparse matrix (CSR).  The arrays are copies, and read-only.
 
-    indptr          (n+1,) where the neighbours of each vertex begin
-    indices         (2E,) the neighbours
-    weights         (2E,) of the edges, beside indices; for tasks: bytes exchanged
-    vertex_weights  (n,) for tasks: work
-
-    ValueError, naming vertex or edge, for arrays that don't describe such a graph: wrong lengths, neighbours outside
-    0..n-1, self-loops, parallel or one-sided edges, unequal weights at the two ends, weights that are negative, NaN or
-    infinite.  TypeError for arrays of other things than numbers.
+    Raises ValueError, which names the vertex or the edge, for arrays that do not describe such a graph: wrong lengths,
+    neighbours outside 0..n-1, self-loops, parallel or one-sided edges, unequal weights at the two ends, weights that
+    are negative, NaN or infinite.  Raises TypeError for arrays of anything but numbers.
     """
 
-    indptr: Ints
-    indices: Ints
-    weights: Floats
-    vertex_weights: Floats
+    indptr: Ints  # (n+1,) positions in indices where the neighbours of each vertex begin
+    indices: Ints  # (2E,) the neighbours of each vertex, ascending
+    weights: Floats  # (2E,) weights of the edges, >= 0, in the order of indices; in a task graph: bytes exchanged
+    vertex_weights: Floats  # (n,) weights of the vertices, >= 0; in a task graph: work, in any unit
 
     @classmethod
     def from_edges(
@@ -59,9 +54,10 @@ class Graph:
         weights: ArrayLike | None = None,
         vertex_weights: ArrayLike | None = None,
     ) -> Graph:
-        """The graph of n vertices with the edges tails[k]-heads[k], each given once, in either direction.
+        """Make a graph of n vertices with the edges tails[k]-heads[k], each given once, in either direction.
 
-        Weights (E,) and vertex_weights (n,) are 1 if left out.  Errors as for `Graph`.
+        `tails` and `heads` are (E,) vertices 0..n-1.  `weights` (E,) and `vertex_weights` (n,) are 1 if omitted.
+        Raises errors as `Graph` does.
         """
         n = checks.integer("n", n, 1)
         tail, head = _vector("tails", tails, int), _vector("heads", heads, int)
@@ -80,10 +76,11 @@ class Graph:
 
     @classmethod
     def from_scipy(cls, matrix: Any, vertex_weights: ArrayLike | None = None) -> Graph:
-        """The graph of a symmetric (n, n) scipy.sparse matrix: an edge for every stored entry, its value the weight.
+        """Make the graph of a symmetric (n, n) scipy.sparse matrix: each stored entry is an edge of this weight.
 
-        The diagonal is left out: in a matrix it means no edge.  ValueError, naming the entry, for a matrix that is not
-        square or not symmetric, or has entries that are negative, NaN, infinite or complex.
+        The diagonal is ignored, since it means no edge.  `vertex_weights` (n,) are 1 if omitted.  Raises ValueError,
+        which names the entry, for a matrix that is not square or not symmetric, or has entries that are negative, NaN,
+        infinite or complex.
         """
         if not bool(scipy.sparse.issparse(matrix)):
             raise TypeError(f"matrix of type {type(matrix).__name__}: expected a scipy.sparse matrix or array")
@@ -102,11 +99,11 @@ class Graph:
 
     @classmethod
     def from_networkx(cls, graph: Any, *, weight: str = "weight", vertex_weight: str = "weight") -> Graph:
-        """The graph of an undirected networkx graph; vertex k is the k-th of `list(graph)`.
+        """Make a graph from an undirected networkx graph; vertex k is the k-th node of `list(graph)`.
 
-        Edges have the weight of their attribute `weight`, vertices that of their attribute `vertex_weight`, 1 where there
-        is none; the weights of a multigraph's parallel edges add up.  ValueError for directed graphs, self-loops and bad
-        weights.
+        `weight` and `vertex_weight` are the names of the attributes with the weights of edges and vertices; an edge or
+        vertex without the attribute has weight 1.  The weights of parallel edges in a multigraph add up.  Raises
+        ValueError for directed graphs, self-loops and invalid weights.
         """
         if graph.is_directed():
             raise ValueError("a directed networkx graph: expected an undirected one (see its to_undirected method)")
@@ -178,23 +175,26 @@ class Graph:
 
     @property
     def degrees(self) -> Ints:
-        """(n,) numbers of neighbours."""
+        """(n,) number of neighbours of each vertex."""
         return np.diff(self.indptr)
 
     def neighbours(self, vertex: int) -> Ints:
-        """(deg,) neighbours of `vertex`, ascending."""
+        """Return the (deg,) neighbours of `vertex`, ascending."""
         return self.indices[self.indptr[vertex] : self.indptr[vertex + 1]]
 
     def edges(self) -> tuple[Ints, Ints]:
-        """(E,) tails and (E,) heads of all edges, tail < head, in ascending order of (tail, head)."""
+        """Return the (E,) tails and (E,) heads of all edges, tail < head, in ascending order of (tail, head)."""
         return self._edges
 
     def edge_weights(self) -> Floats:
-        """(E,) weights in the order of `edges`."""
+        """Return the (E,) weights of the edges, in the order of `edges`."""
         return self.weights[np.repeat(np.arange(self.n), self.degrees) < self.indices]
 
     def components(self) -> tuple[int, Ints]:
-        """The number of connected components and (n,) each vertex's, numbered in the order of their first vertices."""
+        """Return the number of connected components, and the (n,) component of each vertex.
+
+        Components are numbered in the order of their first vertices.
+        """
         return self._components
 
     @cached_property  # as is the next one: a planner asks for them again and again while other ranks wait
@@ -210,7 +210,7 @@ class Graph:
         return int(count), _frozen(np.argsort(np.argsort(first))[inverse].astype(np.int64))
 
     def hops(self) -> int:
-        """The most edges on a shortest way from vertex 0 to another one that it can reach: half the diameter or more."""
+        """Return the largest distance, in edges, from vertex 0 to a vertex it can reach; at least half the diameter."""
         order, before = scipy.sparse.csgraph.breadth_first_order(self.to_scipy(), 0, directed=False)
         away = np.zeros(self.n, dtype=np.int64)
         for vertex in order[1:].tolist():
@@ -218,11 +218,11 @@ class Graph:
         return int(away.max())
 
     def to_scipy(self) -> Any:
-        """The (n, n) weighted adjacency as a scipy.sparse.csr_array; edges of weight 0 are stored zeros."""
+        """Return the (n, n) weighted adjacency matrix, a scipy.sparse.csr_array; edges of weight 0 are stored zeros."""
         return scipy.sparse.csr_array((self.weights, self.indices, self.indptr), shape=(self.n, self.n))
 
     def to_networkx(self) -> Any:
-        """A networkx graph of the vertices 0..n-1; weights of edges and vertices are their attributes "weight"."""
+        """Return a networkx graph of the vertices 0..n-1; the weights are the attributes "weight"."""
         import networkx  # late: it takes long to import
 
         graph = networkx.Graph()

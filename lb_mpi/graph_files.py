@@ -33,14 +33,16 @@ def _fail(path: PathLike, line: int, what: str) -> NoReturn:
 
 
 def as_graph(graph: Any) -> Graph:
-    """The graph in any of the shapes in which one is taken anywhere in lb_mpi.
+    """Convert a graph to a `Graph`; every function of lb_mpi accepts a graph in any of these forms.
 
-    graph  a `Graph`; an undirected networkx graph; a symmetric scipy.sparse matrix or array; a name: "mesh:RxC",
-           "torus:RxC", "hypercube:D", "ring:N", "complete:N", or lists of neighbours (see `lb_mpi.graph.parse`); or the
-           path of a METIS .graph or a Matrix Market file, which is told by its first line
+    Parameters
+    ----------
+    graph : a `Graph`; an undirected networkx graph; a symmetric scipy.sparse matrix or array; a name: "mesh:RxC",
+        "torus:RxC", "hypercube:D", "ring:N", "complete:N", or lists of neighbours (see `lb_mpi.graph.parse`); or the
+        path of a METIS .graph file or a Matrix Market file, which are distinguished by their first line.
 
-    ValueError for what is wrong with the graph (file:line, if it is one), OSError for a file that can't be read, TypeError
-    for anything else.
+    Raises ValueError for an invalid graph (for a file, with file:line), OSError for a file that cannot be read, and
+    TypeError for anything else.
     """
     if isinstance(graph, Graph):
         return graph

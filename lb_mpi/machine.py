@@ -30,15 +30,16 @@ ALIKE = 1.5  # cores of one host whose speeds differ by less than this factor ar
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """P ranks; the arrays are its own and can't be written to.
+    """The hosts, the speeds and the costs of messages of P ranks.  The arrays are copies, and read-only.
 
-    ValueError, naming the field and the rank, for speeds that aren't finite and > 0, costs that aren't finite and >= 0 or
-    are not 0 on the diagonal (a rank needs no message to itself), hosts that are no names, and for wrong shapes.
+    Raises ValueError, which names the field and the rank, for speeds that are not finite and > 0, for costs that are
+    not finite and >= 0, or not 0 on the diagonal (a rank sends no messages to itself), for hosts that are not names,
+    and for wrong shapes.
     """
 
-    hosts: tuple[str, ...]  # (P,) the host of each rank
-    speeds: Floats  # (P,) units of work per second, of whatever kernel was measured
-    latency_s: Floats  # (P, P) seconds that the shortest message takes
+    hosts: tuple[str, ...]  # (P,) name of the host of each rank
+    speeds: Floats  # (P,) units of work per second, in the unit of the kernel that was measured
+    latency_s: Floats  # (P, P) seconds for the shortest message between two ranks
     s_per_byte: Floats  # (P, P) seconds for each further byte
 
     def __post_init__(self) -> None:
@@ -58,7 +59,7 @@ class Machine:
         return len(self.hosts)
 
     def between(self, one: str, other: str) -> tuple[float, float] | None:
-        """Medians of latency_s and s_per_byte of messages from a rank on host `one` to a rank on host `other`.
+        """Return the medians of latency_s and s_per_byte from a rank on host `one` to a rank on host `other`.
 
         None if there are no two such ranks.
         """
@@ -89,7 +90,7 @@ def _own(array: Floats) -> Floats:
 
 
 def read_machine(path: PathLike) -> Machine:
-    """The machine in a file; whatever is wrong with it is a ValueError that begins with the file's name."""
+    """Read a `Machine` from a file; raises ValueError, beginning with the name of the file, if the file is invalid."""
     where = os.fspath(path)
     with open(path, encoding="utf-8") as file:
         try:
@@ -135,7 +136,7 @@ def as_json(machine: Machine) -> dict[str, Any]:
 
 
 def write_machine(machine: Machine, path: PathLike) -> None:
-    """Write the file; it's there as a whole or not at all (see `lb_mpi.files`)."""
+    """Write a `Machine` to a file, completely or not at all (see `lb_mpi.files`)."""
     write_whole(path, json.dumps(as_json(machine), indent=1) + "\n")
 
 

@@ -188,32 +188,26 @@ _N_MODES = 8  # at either end of the spectrum, of large graphs, to predict steps
 
 @dataclass(frozen=True, eq=False)
 class Arrangement:
-    """An arrangement and what it gains; "before" is the order in which the speeds were given.
+    """An assignment of P nodes to the P vertices of a process graph, as `arrange` returns it, and what it gains.
 
-    positions           (P,) node positions[k], the one of speeds[positions[k]], sits at vertex k
-    objective, method   as asked for
-    p, p_before         lambda_P / lambda_2 of S^-1 A A^T, whatever the objective is: the steps are proportional to it
-    spectrum, spectrum_before      lambda_2 and lambda_P of the objective's own matrix
-    tolerance           imbalance at which the steps end
-    steps_predicted, steps_before  see `predict_steps`
-    note                why nothing was gained, if so; otherwise empty
+    The given order, in which node k is at vertex k, is that of the speeds as passed to `arrange`.
     """
 
-    positions: Ints
-    objective: str
-    method: str
-    p_before: float
-    p: float
-    spectrum_before: Spectrum
-    spectrum: Spectrum
-    tolerance: float
-    steps_before: int
-    steps_predicted: int
-    note: str
+    positions: Ints  # (P,) node positions[k], which has speed speeds[positions[k]], is at vertex k
+    objective: str  # as passed to `arrange`
+    method: str  # as passed to `arrange`
+    p_before: float  # p of the given order
+    p: float  # lambda_P / lambda_2 of S^-1 A A^T, for any objective; the number of steps is proportional to p
+    spectrum_before: Spectrum  # spectrum of the given order
+    spectrum: Spectrum  # lambda_2 and lambda_P of the matrix of the objective
+    tolerance: float  # the imbalance at which the steps end
+    steps_before: int  # predicted number of steps in the given order
+    steps_predicted: int  # predicted number of steps (see `lb_mpi.arranging.arrange.predict_steps`)
+    note: str  # the reason why nothing was gained; empty if something was
 
     @property
     def vertices(self) -> Ints:
-        """(P,) the vertex at which each node sits: vertices[positions[k]] = k."""
+        """(P,) the vertex of each node: vertices[positions[k]] = k."""
         return np.argsort(self.positions)
 
 
@@ -227,22 +221,28 @@ def arrange(
     tolerance: float = 1e-6,
     progress: Callable[[str, float], None] | None = None,
 ) -> Arrangement:
-    """Find which of the nodes with the (P,) speeds takes which of the P vertices of a connected graph.
+    """Assign P nodes of given speeds to the P vertices of a process graph, so that diffusion converges fastest.
 
     Parameters
     ----------
-    graph : in any shape that `lb_mpi.as_graph` takes: a Graph, networkx graph, scipy.sparse matrix, name or file.
-    speeds : (P,) of the nodes, in any unit.
-    objective : "uniform": smallest p, for schemes with one tau on all edges; "paper": largest lambda_2 with the paper's tau.
-    method : "exhaustive": the best of all, at most 9 vertices; "paper": the greedy of Jin & Wang, literally, which may be
-        worse than the order given; "fill": a better one for the same price; "swap": fill, then descent by swaps; "anneal":
-        from one local minimum to the next.  All but "paper" never give anything worse than the order given.
-    seed : of the random numbers of "anneal"; the others use none.
-    tolerance : the imbalance for which steps are predicted.
-    progress : is called as progress("what is going on", done), done from 0 to 1, some times a second or less.
+    graph : a connected graph of P vertices in any form that `lb_mpi.as_graph` accepts: an `lb_mpi.Graph`, a networkx
+        graph, a scipy.sparse matrix, a name or a file.
+    speeds : (P,) speeds of the nodes, above 0, in any unit.
+    objective : "uniform": the smallest p (see `lb_mpi.Arrangement`), for schemes with the same tau on all edges;
+        "paper": the largest lambda_2 with the paper's tau.
+    method : "exhaustive": the best of all assignments, for at most 9 vertices; "paper": the greedy method exactly as in
+        Jin & Wang, which may be worse than the given order; "fill": a better greedy method at the same cost; "swap":
+        "fill", then descent by swaps of two nodes; "anneal": from one local minimum to the next.  No method but "paper"
+        returns an assignment worse than the given order.
+    seed : integer >= 0, of the random numbers of "anneal"; the other methods use none.
+    tolerance : the imbalance, above 0, for which the number of steps is predicted.
+    progress : a function that is called as progress("current activity", done), with done from 0 to 1, at most some
+        times a second.
 
-    ValueError for unknown words, bad speeds, a graph that isn't connected (each component has to be arranged by itself) and
-    too many vertices for "exhaustive"; TypeError for what is no graph.
+    Returns an `Arrangement`.
+
+    Raises ValueError for unknown words, invalid speeds, a graph that is not connected (arrange each component
+    separately) and too many vertices for "exhaustive"; TypeError for anything that is not a graph.
     """
     graph = as_graph(graph)
     speeds = check(graph, speeds, objective, method, seed, tolerance)

@@ -22,20 +22,20 @@ MOST_RECORDS = 10_000  # in a History
 
 @dataclass(frozen=True)
 class Balanced:
-    """One call: what it did, and why; the same on all ranks but for `seconds`.
+    """The record of one call: what it did, and why.  All fields but `seconds` are the same on all ranks.
 
-    The imbalance is the time of the slowest rank / the time that perfect balance would take, minus 1 (Jin and Wang's I_m).
+    Imbalance is the time of the slowest rank divided by the time of a perfect balance, minus 1 (Jin and Wang's I_m).
     """
 
-    acted: bool  # whether the distribution was changed (map_rows: for the calls after this one)
-    reason: str  # in words; and what was lent in this call, under the plan of before or to idle ranks
-    imbalance_before: float  # with all rows at home; NaN: not known yet
-    imbalance_after: float  # map_rows: as it was in this call; migrate: as planned
-    rows_moved: int  # in this call, on all ranks: lent, or given away
-    bytes_moved: int  # in this call, on all ranks, in messages with rows and results
-    steps: int  # exchanges between neighbours to find the flow; scheme direct: 1
-    seconds: float  # that this rank spent for balancing: not computing, and not waiting for others
-    predicted_gain_s: float  # seconds expected to be saved until the next chance
+    acted: bool  # True if the distribution was changed (by `map_rows`: for the following calls)
+    reason: str  # of the decision, in words; and what was lent in this call, by the old plan or to idle ranks
+    imbalance_before: float  # if all rows were computed by their owners; NaN: not known yet
+    imbalance_after: float  # in this call (`map_rows`), or as planned (`migrate`)
+    rows_moved: int  # number of rows lent or given away in this call, on all ranks
+    bytes_moved: int  # bytes in messages with rows and results in this call, on all ranks
+    steps: int  # exchanges between neighbours to find the flow; 1 for the scheme "direct"
+    seconds: float  # time that this rank spent on balancing, without computing and without waiting for others
+    predicted_gain_s: float  # seconds that a change is expected to save until the next opportunity
 
     def __str__(self) -> str:
         """Lay out as a table of one line."""
@@ -43,7 +43,7 @@ class Balanced:
 
 
 class History:
-    """The calls of a Balancer, the last 10,000 of them; prints as a table."""
+    """The records of the last 10,000 calls of a Balancer, oldest first; prints as a table."""
 
     def __init__(self) -> None:
         self._records: deque[Balanced] = deque(maxlen=MOST_RECORDS)
@@ -82,7 +82,14 @@ def _table(first: int, calls: Iterable[Balanced]) -> str:
 
 
 class Share(NamedTuple):
-    """One rank's part of the calls of map_rows so far."""
+    """One rank's part of the calls of `map_rows` so far.
+
+        rank           number of the rank
+        rows_home      rows that the rank owned in the last call
+        rows_computed  rows that it computed in all calls, its own and others'
+        computing_s    seconds that it computed in all calls, including the rests of an emulated slow rank
+        seconds        seconds in all calls, from entering to leaving
+    """
 
     rank: int
     rows_home: int  # its own, in the last call
@@ -93,22 +100,22 @@ class Share(NamedTuple):
 
     @property
     def idle(self) -> float:
-        """The part of the time in map_rows in which this rank did not compute, 0 to 1."""
+        """The fraction, 0 to 1, of the time in `map_rows` during which this rank did not compute."""
         return max(0.0, 1.0 - self.computing_s / self.seconds) if self.seconds > 0.0 else 0.0
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Each rank's part of the calls so far, and how even the last one was; prints as a table.
+    """Each rank's part of the calls so far, and the imbalance of the last call; prints as a table.
 
-    The imbalance is the time of the slowest rank / the time that perfect balance would take, minus 1: 0 is perfect, 1 is
-    twice as long as need be.  NaN: not known yet, since not all rows have been timed.
+    Imbalance is the time of the slowest rank divided by the time of a perfect balance, minus 1: 0 is perfect, 1 is
+    twice as long as necessary.  NaN: not known yet, since not all rows have been timed.
     """
 
-    n_calls: int
-    ranks: tuple[Share, ...]
+    n_calls: int  # number of calls so far
+    ranks: tuple[Share, ...]  # of each rank, in order
     imbalance_home: float  # of the last call, if every rank had computed its own rows
-    imbalance: float  # as it was in the last call
+    imbalance: float  # in the last call
 
     def __str__(self) -> str:
         """Lay out as a table, a line a rank."""

@@ -224,13 +224,13 @@ class RankDiffusion:
 
 @dataclass(frozen=True)
 class Balance:
-    """Flow, and how it was found."""
+    """The flow of work that `balance` has found, and how it was found; P vertices, E edges."""
 
-    steps: int  # exchanges between neighbours
-    converged: bool  # the imbalance has come within the tolerance
-    imbalance: list[float]  # before each step and after the last: (steps+1,)
-    flow: Floats  # (E,) work from tail to head
-    loads: Floats  # (P,) after the flow
+    steps: int  # number of exchanges between neighbours
+    converged: bool  # True if the imbalance has come within the tolerance
+    imbalance: list[float]  # (steps+1,) before each step and after the last one
+    flow: Floats  # (E,) work from the tail to the head of each edge
+    loads: Floats  # (P,) loads after the flow
 
 
 def balance(
@@ -243,9 +243,22 @@ def balance(
     tolerance: float = 0.05,
     max_steps: int = 100_000,
 ) -> Balance:
-    """The net flow that levels (P,) loads on (P,) speeds to the tolerance, and the steps that it takes; see `prepare`.
+    """Compute the net flow that balances loads on ranks of given speeds, by diffusion along the edges of a graph.
 
-    The graph is given in any shape that `lb_mpi.as_graph` takes.  ValueError for bad arguments.
+    Parameters
+    ----------
+    graph : a graph of P vertices in any form that `lb_mpi.as_graph` accepts; vertex k is rank k.
+    loads : (P,) work of each rank, >= 0, in any unit.
+    speeds : (P,) speed of each rank, above 0, in any unit.
+    scheme : "fos", "sos", "chebyshev", "ops", "cg", "dimension_exchange", "direct" or "auto" (see `lb_mpi.Balancer`).
+    tau : the edge weights of the diffusion: "paper", "scaled" or "uniform"; None: the usual ones of the scheme (see
+        `lb_mpi.diffusion.setup.prepare`).
+    tolerance : the steps end when the imbalance is at most this, above 0; 0.05 means 5 %.
+    max_steps : the largest number of steps, >= 0.
+
+    Returns a `Balance`.
+
+    Raises ValueError for arguments out of range.
     """
     tolerance = number("tolerance", tolerance, above=0.0)
     max_steps = integer("max_steps", max_steps, 0)

@@ -41,18 +41,12 @@ MAX_TASKS = 1 << 52  # up to twice as many are counted exactly in floating point
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """The numbers of tasks that `allocate` found.
+    """The number of tasks of each of m nodes, as `allocate` returns it."""
 
-    counts       (m,) tasks of each node
-    makespan     seconds until the last node is done: max_i T_i(counts_i)
-    lower_bound  seconds of the best allocation in whole tasks; "exact" attains it, "paper" not always
-    method       "exact" or "paper"
-    """
-
-    counts: Ints
-    makespan: float
-    lower_bound: float
-    method: str
+    counts: Ints  # (m,) number of tasks of each node
+    makespan: float  # seconds until the last node is done: max_i T_i(counts_i)
+    lower_bound: float  # seconds of the best allocation in whole tasks; "exact" attains it, "paper" not always
+    method: str  # "exact" or "paper"
 
 
 def allocate(
@@ -66,23 +60,27 @@ def allocate(
     cap: ArrayLike | None = None,
     method: str = "exact",
 ) -> Allocation:
-    """The number of the `tasks` that each of m nodes should run, to be done as early as possible.
+    """Compute how many of the `tasks` each of m nodes should run, so that the last node ends as early as possible.
 
     Parameters
     ----------
-    tasks : how many there are.
-    time : (m,) expected seconds of one task on each node.
-    edge_probability : expected chance that two tasks exchange data (of a graph of n tasks: 2E / (n (n-1))).
-    exchange : (m,) expected seconds that one exchange with a task elsewhere costs the node.
-    wait_probability, wait : (m,) chance that such an exchange makes the node wait, and for how many seconds.
-    cap : (m,) the most tasks that each node can hold: whole numbers, infinity for no limit; None: no limits.
-    method : "exact" gives the least makespan of all allocations in whole tasks, in O(m) numpy work and memory; "paper" is
-        that of Chen et al., never better.
+    tasks : number of tasks, >= 0.
+    time : (m,) expected seconds of one task on each node, above 0.
+    edge_probability : probability, 0 to 1, that two tasks exchange data; in a graph of n tasks and E edges
+        2E / (n (n - 1)).
+    exchange : (m,) expected seconds, >= 0, that one exchange with a task on another node costs the node.
+    wait_probability : (m,) probability, 0 to 1, that such an exchange makes the node wait.
+    wait : (m,) expected seconds, >= 0, of such a wait.
+    cap : (m,) largest number of tasks that each node can hold: whole numbers, or infinity for no limit; None: no
+        limits.
+    method : "exact" gives the smallest makespan of all allocations in whole tasks, in O(m) numpy work and memory;
+        "paper", the method of Chen et al., is never better.
 
-    One number stands for the same on all nodes, but one array at least says how many nodes there are, or else it is one.
+    A single number in place of an (m,) array is the same for all nodes.  The arrays give the number of nodes; if there
+    is no array, there is one node.
 
-    ValueError, naming the node, for numbers out of range, for caps that add up to less than the tasks and for times beyond
-    floating point.
+    Raises ValueError, which names the node, for numbers out of range, for caps that add up to less than the number of
+    tasks, and for times that exceed the range of floating point.
     """
     checks.choice("method", method, METHODS)
     nodes = _check(tasks, time, edge_probability, exchange, wait_probability, wait, cap)

@@ -36,26 +36,32 @@ def partition(
     machine: Machine | None = None,
     unit_s: float | None = None,
 ) -> Ints:
-    """(n,) part 0..k-1 of each of the n vertices: a light cut between parts that weigh what they should.
+    """Partition a graph into k parts of given weights, such that the edges between parts have a small weight (cut).
 
     Parameters
     ----------
-    graph : in any shape that `lb_mpi.as_graph` takes: a Graph, networkx graph, scipy.sparse matrix, name or file.
-    k : the number of parts.
-    targets : (k,) what the parts should weigh, in any unit (counts of `lb_mpi.allocate`, speeds); left out: the machine's
-        speeds, or all alike.
-    imbalance : no part is heavier than 1 + imbalance times its target, as far as the weights of the vertices allow it.
-    effort : "fast", "good" or "best".
-    seed : of the random numbers; the same arguments give the same parts.
-    method : "multilevel" is that of this library.  For comparison: "multilevel-spectral", recursive bisection by the Fiedler
-        vector of a coarse graph, restored and refined; it knows no effort.
-    aim : "cut", or "time": the least seconds until the last rank of the machine has computed and talked (the `objective_s`
-        of `partition_metrics`).  Begins with the partition by cut, and gives up its targets where that saves time: a rank
-        behind a slow link may get less, or nothing.  Never slower than the partition by cut.
-    machine : of k ranks, part j on rank j; see `lb_mpi.read_machine`.
-    unit_s : seconds that work of vertex weight 1 takes on the fastest rank; left out: weights are in the machine's own unit.
+    graph : a graph of n vertices in any form that `lb_mpi.as_graph` accepts: an `lb_mpi.Graph`, a networkx graph, a
+        scipy.sparse matrix, a name or a file.
+    k : the number of parts, >= 1.
+    targets : (k,) desired weights of the parts relative to each other, above 0, in any unit (for example counts of
+        `lb_mpi.allocate`, or speeds); None: the speeds of the machine, or equal if there is none.
+    imbalance : no part is heavier than 1 + imbalance times its target, as far as the weights of the vertices allow it;
+        >= 0, 0.03 means 3 %.
+    effort : "fast", "good" or "best": more effort gives better parts and needs more time.
+    seed : integer >= 0, of the random numbers; the same arguments give the same parts.
+    method : "multilevel" is the method of this library.  For comparison: "multilevel-spectral", recursive bisection by
+        the Fiedler vector of a coarse graph, projected back and refined; it ignores `effort`.
+    aim : "cut", or "time": the fewest seconds until the last rank of the machine has computed and communicated (the
+        `objective_s` of `partition_metrics`).  "time" starts from the partition by cut, and deviates from the targets
+        where that saves time: a rank behind a slow link may get less, or nothing.  It is never slower than the
+        partition by cut.
+    machine : an `lb_mpi.Machine` of k ranks, with part j on rank j (see `lb_mpi.read_machine`).
+    unit_s : seconds, above 0, that work of vertex weight 1 takes on the fastest rank; None: vertex weights are in the
+        unit of work of the machine's speeds.
 
-    ValueError for arguments out of range and for what is wrong with a graph or a file (file:line).
+    Returns an (n,) array: the part 0..k-1 of each vertex.
+
+    Raises ValueError for arguments out of range, and for an invalid graph or file (with file:line).
     """
     tasks = as_graph(graph)
     k, seed = checks.integer("k", k, 1, MAX_PARTS), checks.seed(seed)

@@ -34,40 +34,29 @@ MAX_PARTS = 1 << 24  # what is kept per part would fill the memory
 
 @dataclass(frozen=True, eq=False)
 class MappingCost:
-    """The seconds that a partition takes on a machine.
+    """The time, in seconds, that a partition into k parts needs on a machine.
 
-    objective_s      max_j (C_j + K_j): when the last node is done
-    lower_bound_s    no partition takes less: computing alone, if the work were shared by performance; or the heaviest task
-    computing_s      (k,) C_j
-    communication_s  (k,) K_j
+    No partition needs less than the lower bound.  It is the larger one of two times: that of computing only, with the
+    work shared in proportion to the speeds, and that of the heaviest task.
     """
 
-    objective_s: float
-    lower_bound_s: float
-    computing_s: Floats
-    communication_s: Floats
+    objective_s: float  # time until the last rank is done: max_j (C_j + K_j)
+    lower_bound_s: float  # the lower bound
+    computing_s: Floats  # (k,) C_j, the time that each rank computes
+    communication_s: Floats  # (k,) K_j, the time that each rank communicates
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionMetrics:
-    """A partition in figures.
+    """The quality of a partition into k parts."""
 
-    cut        weight of the edges between parts, each counted once
-    volume     how many vertices go to other parts, each once for every part that has a neighbour of it
-    imbalance  against the targets: 0.03 means that some part is 3 % too heavy
-    weights    (k,) of the parts
-    sizes      (k,) vertices in each part
-    connected  (k,) True for a part in one piece; an empty one is
-    cost       seconds on a machine, if there is one
-    """
-
-    cut: float
-    volume: int
-    imbalance: float
-    weights: Floats
-    sizes: Ints
-    connected: NDArray[np.bool_]
-    cost: MappingCost | None
+    cut: float  # weight of the edges between parts, each counted once
+    volume: int  # number of values sent in one exchange: each vertex once to every other part with a neighbour of it
+    imbalance: float  # against the targets: 0.03 means that some part is 3 % too heavy
+    weights: Floats  # (k,) weight of each part
+    sizes: Ints  # (k,) number of vertices in each part
+    connected: NDArray[np.bool_]  # (k,) True if the part is connected, or empty
+    cost: MappingCost | None  # time on the machine; None if no machine was given
 
 
 def partition_metrics(
@@ -79,18 +68,24 @@ def partition_metrics(
     machine: Machine | None = None,
     unit_s: float | None = None,
 ) -> PartitionMetrics:
-    """Judge a partition: its cut, volume, balance, connectivity, and the seconds it takes on a machine.
+    """Compute cut, volume, imbalance and connectivity of a partition, and the time that it needs on a machine.
 
     Parameters
     ----------
-    graph : in any shape that `lb_mpi.as_graph` takes; vertices weigh work, edges bytes.
+    graph : a graph of n vertices in any form that `lb_mpi.as_graph` accepts.  Vertex weights are work, edge weights
+        bytes.
     parts : (n,) the part 0..k-1 of each vertex.
-    k : the number of parts.
-    targets : (k,) what the parts should weigh, in any unit; left out: the speeds of the machine, or all alike.
-    machine : of k ranks (see `lb_mpi.read_machine`), part j on rank j; given that, `cost` says how long they need.
-    unit_s : seconds that work of vertex weight 1 takes on the fastest node; left out: a weight is in the machine's own unit.
+    k : the number of parts, >= 1.
+    targets : (k,) desired weights of the parts relative to each other, above 0, in any unit; None: the speeds of the
+        machine, or equal if there is none.
+    machine : an `lb_mpi.Machine` of k ranks (see `lb_mpi.read_machine`), with part j on rank j; if given, the result
+        has a `cost`.
+    unit_s : seconds, above 0, that work of vertex weight 1 takes on the fastest rank; None: vertex weights are in the
+        unit of work of the machine's speeds.
 
-    ValueError for arguments out of range.
+    Returns `PartitionMetrics`.
+
+    Raises ValueError for arguments out of range.
     """
     tasks, k = as_graph(graph), checks.integer("k", k, 1, MAX_PARTS)
     check_machine(machine, k, unit_s)

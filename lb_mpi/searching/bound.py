@@ -58,13 +58,17 @@ WORST = {"min": math.inf, "max": -math.inf}  # by sense: any value is better
 
 
 class Bound:
-    """The best value that any rank of a search has found: the smallest (sense "min") or the largest ("max").
+    """The best value that any rank of a search has found: the smallest or the largest.
 
-    Every rank makes its own, alike, and passes it to `lb_mpi.search(comm, problem, bound=bound)`.  Values are kept as
-    floats; integers that no float holds exactly are refused.  What was found before the search (by a heuristic, on any of
-    the ranks) may be passed to `update` before the search.
+    Parameters
+    ----------
+    sense : "min" if smaller values are better, "max" if larger values are; the same on all ranks.
 
-    Errors: ValueError for another sense.
+    Every rank makes a Bound in the same way, and passes it to `lb_mpi.search(comm, problem, bound=bound)`.  Values are
+    kept as floats; an integer that no float holds exactly is rejected.  A value found before the search (by a
+    heuristic, on any rank) can be passed to `update` before the search.
+
+    Raises ValueError for another sense.
     """
 
     def __init__(self, sense: str) -> None:
@@ -73,17 +77,17 @@ class Bound:
 
     @property
     def best(self) -> float:
-        """The best value so far, as far as this rank knows; infinite (inf for "min", -inf for "max") before the first.
+        """The best value so far, as far as this rank knows; before the first one, inf for "min" and -inf for "max".
 
-        The same on all ranks when the search is over.
+        When the search has ended, it is the same on all ranks.
         """
         return self._best
 
     def update(self, value: float) -> bool:
-        """Share a value that this rank has found; True when it is better than `best`, which it is from now on.
+        """Share a value that this rank has found; if it is better than `best`, it becomes `best`, and True is returned.
 
-        ValueError unless it is a finite number, and for an integer that no float holds exactly: two of these that differ
-        might be the same float.
+        Raises ValueError unless the value is a finite number, and for an integer that no float holds exactly: two
+        different integers might be the same float.
         """
         found = number("bound.update: value", value)
         given: object = value

@@ -80,37 +80,39 @@ from lb_mpi.checks import show
 class Problem(Protocol):
     """One rank's part of a search.  All methods are called between work quanta, never concurrently.
 
-    What any of them raises, and a value that isn't as it says here, ends the search with a SearchError on all ranks.
+    If a method raises an exception, or returns a value other than described here, the search ends with a SearchError on
+    all ranks.
     """
 
     def start(self) -> None:
-        """Take the whole problem in hand (called on rank 0 only, once, before the clock starts)."""
+        """Begin with all the work of the problem; called on rank 0 only, once, before the clock starts."""
 
     def work(self, units: int) -> int:
         """Do at most `units` (>= 1) units of work; return the number done, 0 to `units`.
 
-        Less than `units`, even 0, means nothing by itself: load() == 0.0 says that nothing is left in hand, `found`
-        that the search is over; otherwise the call was cut short to stay responsive, and the next ones get on with it.
+        The unit is chosen by the problem, for example one node of a tree.  To return less than `units`, even 0, does
+        not end the search, and later calls continue the work: only load() == 0.0 says that this rank has no work left,
+        and only `found` that the search is over.
         """
 
     def load(self) -> float:
-        """Value the unfinished work in hand: 0.0 exactly when there is none, otherwise > 0 and finite, in any unit."""
+        """Return how much work this rank has left, in any unit: 0.0 if there is none, otherwise > 0 and finite."""
 
     def split(self) -> bytes | None:
-        """Give away about half of the work in hand, packed; None when it can't be split.  Something is kept.
+        """Give away about half of this rank's work, as bytes, and keep the rest, never nothing; None: cannot be split.
 
-        On many ranks several of them are given work at once.  A problem may also have a method for that (see `Divisible`);
-        one that hasn't is split in halves, again and again.
+        On many ranks, a rank may give work to several others at once.  A problem can have a method for this (see
+        `Divisible`); otherwise `split` is called repeatedly.
         """
 
     def absorb(self, payload: bytes) -> None:
-        """Take in what another rank's `split` packed (only called with no work in hand)."""
+        """Receive the work that another rank's `split` has packed; called only if this rank has no work."""
 
     if TYPE_CHECKING:
 
         @property
         def found(self) -> bool:
-            """True when this rank has an answer that ends the whole search ("any solution"); counting searches: False.
+            """True if this rank has an answer that ends the search on all ranks; False in a search that counts.
 
             A property, or a plain attribute of the instance or the class.
             """
@@ -119,58 +121,65 @@ class Problem(Protocol):
         found: bool  # nothing stands here while the program runs, or an instance couldn't set it
 
     def result(self) -> Any:
-        """This rank's partial result (picklable), read once, after the search has ended."""
+        """Return this rank's partial result, which can be pickled; called once, after the search has ended."""
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Combine two partial results into one (picklable); associative, applied on rank 0 in rank order."""
+        """Combine two partial results into one, which can be pickled.
+
+        Must be associative; it is called on rank 0, in the order of the ranks.
+        """
 
 
 @runtime_checkable
 class Savable(Problem, Protocol):
-    """A problem whose search can be saved, and gone on with by any number of ranks: two methods more.
+    """A problem whose search can be saved, and resumed on any number of ranks.  It has two more methods.
 
-    What `save` returns holds all that counts: after it every rank of the search keeps still until all have written theirs.
+    The states that `save` returns on all ranks are the complete search: no rank works on until all states are written.
     """
 
     def save(self) -> bytes:
-        """Pack all work in hand and the partial result so far.  Nothing is changed."""
+        """Return all work of this rank and its partial result so far, as bytes; must not change the problem."""
 
     def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
-        """Take in hand the work and the results that `save` packed in states[i], for each i in `mine`; instead of `start`.
+        """Begin with the work and results that `save` packed in states[i], for each i in `mine`.
 
-        `states` are those of all ranks that there were, and are read from the disk as they are looked at, so a problem
-        that needs to know what all had visited can have it; but each is the work of one rank only.  `mine` may be empty.
-        ValueError for the state of another problem.
+        Called instead of `start`.
+
+        `states` has the states of all ranks of the saved run, each read from the disk when it is accessed.  A problem
+        may look at all of them, for example to know what the other ranks had visited, but the work in a state belongs
+        to one rank only.  `mine` may be empty.  Must raise ValueError for the state of another problem.
         """
 
 
 class Divisible(Problem, Protocol):
-    """A problem that can give parts of its work to several ranks at once."""
+    """A problem that can give parts of its work to several ranks at once, by another method."""
 
     def shares(self, weights: Sequence[int]) -> list[bytes]:
-        """Give away parts of the work in hand, each packed as by `split`, to len(weights) - 1 others.
+        """Give away parts of this rank's work, each packed as by `split`, to len(weights) - 1 other ranks.
 
-        They are to be as large to each other as `weights`, the first of which is for what is kept, more than nothing.
-        Fewer parts, of the first ranks, where there isn't enough in hand; [] when it can't be split at all.
+        The parts should be in proportion to `weights`; weights[0] is for the part that is kept, which must not be
+        empty.  If there is too little work, return fewer parts, for the first of the ranks; [] if it cannot be split at
+        all.
         """
 
 
 class Owning(Problem, Protocol):
-    """A problem parts of which belong to certain ranks: what comes up elsewhere is sent to its owner, asked for or not.
+    """A problem in which each part of the work belongs to a certain rank, its owner.
 
-    So ranks that share no memory need not find out by themselves what others have done: the owner of a part knows.  Drafts
-    then walk (route "random").
+    Work that comes up on another rank is sent to its owner, whether or not the owner has asked for work.  The owner of
+    a part knows what has been done in it, so ranks that share no memory do not repeat each other's work.  Drafts then
+    use the route "random" (see `lb_mpi.search`).
     """
 
     def outgoing(self) -> list[tuple[int, bytes]]:
-        """Give away work that belongs to others, packed, with the rank of each owner; [] when there is none.
+        """Give away work that belongs to other ranks: a list of pairs of owner and bytes; [] if there is none.
 
-        Called after every quantum, and whenever something has come.  It may be held back until it's worth a message, but
-        not when load() is 0.0: this rank may not be called again then.
+        Called after every work quantum, and whenever work has arrived.  Small amounts may be held back for a later
+        message, but not if load() is 0.0, since the method may then not be called again on this rank.
         """
 
     def incoming(self, payload: bytes) -> None:
-        """Take in hand what another rank's `outgoing` packed, with or without other work in hand."""
+        """Receive the work that another rank's `outgoing` has packed; this rank may or may not have other work."""
 
 
 def outgoing(problem: Problem) -> list[tuple[int, bytes]]:
@@ -194,24 +203,27 @@ def shares(problem: Problem, weights: Sequence[int]) -> list[bytes]:
 
 
 class TreeSearch:
-    """A search through all nodes of a tree, one rank's part of it (a `lb_mpi.Problem`).
+    """A search through all nodes of a tree: one rank's part of it (an `lb_mpi.Problem`).
 
     Parameters
     ----------
     root : the node to begin with; a node is any object that can be pickled.
-    children : a function from a node to its children, any number of them, in a list or as a generator.
-    value : a function from a node to what it counts; None: 1, so that the nodes are counted.  A node for which it returns
-        None adds nothing.
-    merge : a function that puts two such values together, in any order (+, max, ...).
-    until : a function of what this rank has put together so far: once it is true on any rank, the search ends on all.
+    children : a function from a node to its children, any number of them, as a list or a generator.
+    value : a function from a node to its contribution to the result; a node for which it returns None contributes
+        nothing.  None: every node contributes 1, so that the nodes are counted.
+    merge : a function that combines two contributions into one, in any order (+, max, ...).
+    until : a function of this rank's combined contributions so far; once it returns a true value on any rank, the
+        search ends on all ranks.  None: visit all nodes.
 
-    Every rank makes it alike.  The search's value is what all nodes together count, None when none has counted.
+    Every rank makes it in the same way.  The `value` of the search's result combines the contributions of all nodes; it
+    is None if no node has contributed.
 
-    The last node in hand is the next one, so that few are in hand.  Every other one is given away, so that both ranks have
-    old ones, with most below them.  The load is the number of nodes in hand.  Nodes travel as pickles, and ranks
-    trust each other.  Nothing read from a disk is unpickled: a search that is to be saved needs a `lb_mpi.Savable`.
+    Of the nodes not yet visited, a rank visits the newest first, which keeps them few.  It gives away every other one,
+    so that both ranks have old nodes, with most of the tree below them.  The load is the number of nodes not yet
+    visited.  Nodes are sent as pickles, so the ranks must trust each other.  Nothing read from a disk is unpickled: a
+    search that is to be saved needs an `lb_mpi.Savable` instead.
 
-    TypeError when an argument is no function.
+    Raises TypeError if an argument that must be a function is not one.
     """
 
     def __init__(

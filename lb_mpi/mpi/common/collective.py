@@ -267,7 +267,9 @@ class _Question:
 
 @contextmanager
 def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals | None]]:
-    """Collective: note SIGTERM and SIGUSR1 in this block; the function that it gives is called in each step, by all ranks.
+    """Catch SIGTERM and SIGUSR1 during this block, so that the program can save and stop; collective.
+
+    All ranks must call the function `asked` in each step:
 
         with lb_mpi.asked_to_stop(comm) as asked:
             for step in range(steps):
@@ -276,8 +278,9 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
                     lb_mpi.save(comm, "saves", step, heat=heat)
                     break
 
-    It returns the signal that came on any rank, the same on all and in the same step, or None.  A rank receives a signal
-    a step or two later: a reduction of one number runs beside each step, and isn't waited for where the step is longer.
+    The function returns the signal that has arrived on any rank, or None; it returns the same on all ranks in the same
+    step.  This is one or two steps after the signal: a reduction of one number runs during each step, and ranks wait
+    for it only if it takes longer than the step.
     """
     with call(_STOP):
         presence = presence_of(duplicate(comm))

@@ -45,37 +45,42 @@ def distribute(
     aim: str = "cut",
     emulated_speed: float = 1.0,
 ) -> HaloPlan:
-    """Deal out the vertices of a task graph to the ranks of `comm`, each as much as it can do, with few edges cut.
+    """Distribute the vertices of a task graph over the ranks of `comm` by their speeds, with few edges cut.
 
-    Collective.  Works on duplicates of `comm`.  `root` is the same on all ranks; the other arguments but
-    `kernel` and `emulated_speed` count on the root only.
-    The graph's vertex weights are work, its edge weights the bytes that are exchanged.  The root, which needs memory
-    for the whole graph, decides; the others receive their part, and sleep until it comes.
+    Collective.  Works on duplicates of `comm`.  `root` must be the same on all ranks.  `kernel` and `emulated_speed`
+    are used on every rank, all other arguments on the root only.  The graph's vertex weights are work; its edge weights
+    are the bytes exchanged.  The root decides, and needs memory for the whole graph; the other ranks sleep until they
+    receive their part.
 
     Parameters
     ----------
-    graph : on the root: an `lb_mpi.graph.Graph`, a networkx graph, a symmetric scipy.sparse matrix, or a file's path (see
-        `lb_mpi.partition`).
-    method : "static": counts from `lb_mpi.allocate`, then `lb_mpi.partition`.  For comparison: "multilevel-spectral", the
-        same with that method of `partition`; and whatever the speeds, "block", equal numbers of vertices in the order of
-        the graph, and "random", equal numbers dealt at random.
-    speeds : (P,) of the ranks, in any unit; None: those of the `machine`, or else they are measured.
-    machine : as measured before (see `lb_mpi.machine`), with the same ranks on the same hosts.
-    kernel : typical work to measure speeds with, see `lb_mpi.measure`; on all ranks, or on none.
-    unit_s : seconds that work of vertex weight 1 takes on the fastest rank.  Given that, the costs of messages (the
-        machine's, or measured) count in the allocation, otherwise it is by speed alone.  Values for one rank travel in
-        one message, so an exchange costs the time for the bytes of an edge, not the latency.  The plan then has its `cost`.
-    imbalance : how far a part may exceed its target, relatively.
-    effort : of the partitioner: "fast", "good", "best".
-    seed : of the partitioner, and of "random".
-    parts : (n,) the rank of each vertex; given that, nothing is measured or computed.
-    aim : "cut", or "time", which needs `unit_s`: see `lb_mpi.partition`.  The plan tells the `cost_by_cut`, too.
-    emulated_speed : relative, above 0 and at most 1, of an emulated rank where speeds are measured, and where its time is
-        recorded; may differ by rank.
+    comm : an mpi4py intracommunicator of P ranks.
+    graph : on the root, a graph of n vertices in any form that `lb_mpi.as_graph` accepts: an `lb_mpi.Graph`, a networkx
+        graph, a symmetric scipy.sparse matrix, a name or the path of a file.
+    root : number of the rank that has the graph.
+    method : "static": numbers of vertices by `lb_mpi.allocate`, then parts by `lb_mpi.partition`.  For comparison:
+        "multilevel-spectral", the same with this method of `partition`; and two methods that ignore speeds, "block"
+        (equal numbers of vertices, in the order of the graph) and "random" (equal numbers, at random).
+    speeds : (P,) speeds of the ranks, above 0, in any unit; None: those of the `machine`, or measured if there is none.
+    machine : an `lb_mpi.Machine`, measured earlier with the same ranks on the same hosts; None: what is needed is
+        measured.
+    kernel : typical work with which speeds are measured (see `lb_mpi.measure`); on all ranks or on none.
+    unit_s : seconds, above 0, that work of vertex weight 1 takes on the fastest rank.  If given, the allocation also
+        considers the costs of messages (those of the machine, or measured), and the plan has a `cost`.  None: the
+        allocation considers speeds only.  All values for a rank are sent in one message, so an exchange along an edge
+        costs the time for its bytes, not the latency.
+    imbalance : how far the weight of a part may exceed its target, >= 0; 0.03 means 3 %.
+    effort : of the partitioner: "fast", "good" or "best".
+    seed : integer >= 0, of the random numbers of the partitioner and of "random".
+    parts : (n,) the rank of each vertex, 0..P-1; if given, nothing is measured or computed.
+    aim : "cut", or "time", which needs `unit_s` (see `lb_mpi.partition`); with "time" the plan also has a
+        `cost_by_cut`.
+    emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1, where speeds
+        are measured and where its time is recorded; may differ by rank.
 
-    Returns this rank's `lb_mpi.mpi.graph.halo.HaloPlan`; close it, or use it in a `with` statement.
+    Returns this rank's `lb_mpi.HaloPlan`; close it, or use it in a `with` statement.
 
-    ValueError or TypeError on every rank when an argument is wrong on any.
+    Raises ValueError or TypeError on every rank if an argument is wrong on any rank.
     """
     with opened(comm, "lb_mpi.distribute") as own:
         first = agree(own, lambda: integer("root", root, 0, own.size - 1))

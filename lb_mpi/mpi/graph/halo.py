@@ -60,7 +60,7 @@ class Worth(NamedTuple):
 
 
 class HaloPlan:
-    """A rank's part of a graph, ready to exchange: made by `lb_mpi.distribute`.
+    """A rank's part of a graph, ready to exchange values with its neighbours; returned by `lb_mpi.distribute`.
 
         with lb_mpi.distribute(comm, graph) as plan:
             heat = begin(plan.vertices)                    # (n_local, ...) any dtype
@@ -68,20 +68,20 @@ class HaloPlan:
                 around = plan.exchange(heat)               # (n_local + n_ghosts, ...): the same, then the ghosts
                 heat = compute(around, plan.indptr, plan.indices, plan.weights)
 
-    The neighbours of owned vertex v are indices[indptr[v]:indptr[v + 1]], numbers in `around`, in the order of their
-    global numbers: a sum over them in that order is the same to the last bit in any distribution.
+    The neighbours of the owned vertex v are indices[indptr[v]:indptr[v + 1]].  These are indices into `around`, in the
+    order of the neighbours' global numbers, so a sum in this order is the same to the last bit in any distribution.
 
-    `allocation.counts` is how many vertices of mean weight each rank was meant to get.  The parts differ from that by up to
-    `imbalance` (3 %), since a lighter cut is worth more than a few vertices.
+    `allocation.counts` is the number of vertices of mean weight that each rank was meant to get.  The parts may deviate
+    from it by up to `imbalance` (3 %), since a lighter cut is worth more than a few vertices.
 
     Attributes
     ----------
     vertices : (n_local,) global numbers of the owned vertices, ascending.
-    ghosts : (n_ghosts,) global numbers of the ghosts.
-    indptr : (n_local+1,) where the neighbours of each owned vertex begin.
-    indices : (nnz,) neighbours: owned vertices 0..n_local-1, then ghosts.
-    weights : (nnz,) of the edges, beside `indices`.
-    vertex_weights : (n_local,) of the owned vertices.
+    ghosts : (n_ghosts,) global numbers of the ghosts: vertices of other ranks with a neighbour on this rank.
+    indptr : (n_local+1,) positions in `indices` where the neighbours of each owned vertex begin.
+    indices : (nnz,) the neighbours: 0..n_local-1 are owned vertices, larger numbers are ghosts.
+    weights : (nnz,) weights of the edges, in the order of `indices`.
+    vertex_weights : (n_local,) weights of the owned vertices.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class HaloPlan:
         parts: Ints | None = None,
         emulated_speed: float = 1.0,
     ) -> None:
-        """Collective: everybody's own part; works on a duplicate of `comm`."""
+        """Make the plan of this rank's part; collective; works on a duplicate of `comm`."""
         self.part = part
         self.vertices, self.ghosts, self.vertex_weights = part.vertices, part.ghosts, part.vertex_weights
         self.indptr, self.indices, self.weights = part.indptr, part.indices, part.weights
@@ -120,18 +120,22 @@ class HaloPlan:
 
     @property
     def halo_bytes(self) -> int:
-        """Bytes that an exchange of one double for each vertex sends, on all ranks together."""
+        """The bytes that all ranks together send to exchange one double per vertex."""
         return 8 * self.n_halo
 
     def exchange(self, values: Any) -> NDArray[Any]:
-        """Collective: `values` of the owned vertices, followed by those of the ghosts.
+        """Return the `values` of the owned vertices, followed by those of the ghosts.  Collective.
 
-        values (n_local, ...): of any dtype but Python objects; the same dtype and shape of a value on all ranks.  Returns a
-        new (n_local + n_ghosts, ...) array.  An array of that length (and without ghosts, any) is returned itself, its last
-        n_ghosts rows filled in: nothing is copied but ghosts.
+        Parameters
+        ----------
+        values : (n_local, ...) array of any dtype except Python objects; dtype and shape of one value must be the same
+            on all ranks.  Or an (n_local + n_ghosts, ...) array, whose last n_ghosts rows are overwritten.
 
-        TypeError or ValueError for values that won't do.  They, and a rank that exchanges something else, are an
-        `lb_mpi.Error` on the ranks that wait for it.  Afterwards the plan can only be closed.
+        Returns a new (n_local + n_ghosts, ...) array.  If `values` already has this length (also if there are no
+        ghosts), `values` itself is returned, and nothing but the ghosts is copied.
+
+        Raises TypeError or ValueError for invalid values.  The ranks that wait for a rank with such values, or for one
+        that exchanges values of another kind, raise `lb_mpi.Error`.  After an error the plan can only be closed.
         """
         self._presence.check()
         self._halos.begin(time.perf_counter(), time.thread_time())
@@ -209,7 +213,7 @@ class HaloPlan:
         return None
 
     def close(self) -> None:
-        """Free what belongs to the MPI; collective.  A second time does nothing."""
+        """Free the MPI resources; collective.  Further calls do nothing."""
         self._halos.close(time.perf_counter(), time.thread_time())
         self._presence.close(self._free)
 

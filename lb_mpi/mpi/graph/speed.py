@@ -43,26 +43,31 @@ def measure(
     round_s: float = 0.15,
     emulated_speed: float = 1.0,
 ) -> Machine:
-    """The machine under `comm`: hosts, speeds, and costs of messages, the same on all ranks.
+    """Measure speeds and costs of messages of the ranks of `comm`; return a `Machine`, the same on all ranks.
 
-    Collective.  Works on a duplicate of `comm`.  Takes about rounds * round_s seconds for the speeds (up to three times that
-    if cores of one host seem to differ, to see whether it lasts), and some 0.05 s for each rank for the messages, in P - 1
-    rounds of disjoint pairs.  Who waits for its turn, sleeps.
+    Collective.  Works on a duplicate of `comm`.  The speeds need about rounds * round_s seconds; if the cores of a host
+    seem to differ, up to three times as long, to find out whether the difference lasts.  The messages need about 0.05 s
+    per rank, in P - 1 rounds of disjoint pairs.  Ranks waiting for their turn sleep.
 
     Parameters
     ----------
-    kernel : kernel(n) does n units of typical work; speeds are in these units per second.  None: ours, passes over a
-        vector that stays in the cache, in millions of multiplications and additions per second.  Must not communicate.
-    messages : False: costs of messages are not measured, and 0.
-    rounds, round_s : the speed of a rank is the median of so many rounds of so many seconds.
-    emulated_speed : relative, above 0 and at most 1, of an emulated rank (see `lb_mpi.throttle`); may differ by rank.
+    comm : an mpi4py intracommunicator of P ranks.
+    kernel : kernel(n) does n units of typical work, and must not communicate; speeds are in these units per second.
+        Given on all ranks or on none.  None: passes over a vector that stays in the cache; speeds are in millions of
+        multiplications and additions per second.
+    messages : False: the costs of messages are not measured, and are 0 in the result.
+    rounds : integer >= 1; the speed of a rank is the median of this number of measurements.
+    round_s : seconds of each measurement, above 0 and at most 60.
+    emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
+        `lb_mpi.throttle`); may differ by rank.
 
-    The latency and the time for each byte are fitted to the shortest times of messages of 1 B to 1 MiB: all that disturbs a
-    message makes it longer.  Pairs that exchange at the same time may share a wire, as they do in a run.
+    The latency and the time per byte are fitted to the shortest times of messages of 1 B to 1 MiB, since a disturbance
+    can only make a message slower.  Pairs that exchange at the same time may share a network link, as in a real run.
 
-    ValueError or TypeError on every rank when an argument is wrong on any, or (but for `kernel` and `emulated_speed`) not
-    the same on all; a kernel is given on all ranks, or on none.  What it raises on one rank is an error on all: of
-    its own type (ValueError, TypeError, OSError; otherwise `lb_mpi.Error`), and names the rank.
+    Raises ValueError or TypeError on every rank if an argument is wrong on any rank, or if an argument other than
+    `kernel` and `emulated_speed` differs between ranks.  If the kernel raises an exception on one rank, every rank
+    raises an error that names this rank: of the same type for ValueError, TypeError and OSError, otherwise
+    `lb_mpi.Error`.
     """
     with opened(comm, "lb_mpi.measure") as own:
         slow = agree(own, lambda: throttle(checks.emulated_speed(emulated_speed)))

@@ -39,27 +39,30 @@ _OPS = ("map", "wait", "close")  # methods in which all ranks come together
 
 
 class Pool:
-    """Independent tasks, run on all ranks of `comm`, the root among them; each rank takes what it can.
+    """A pool runs independent tasks on all ranks of `comm`, including the root; fast ranks run more of them.
 
         with lb_mpi.Pool(comm) as pool:                 # all ranks call its methods
             results = pool.map(f, items)                # on the root: f(item) for each item, in order; elsewhere None
-        with lb_mpi.Pool(comm, root=0) as pool:         # only the root goes on; the others serve, and get None
+        with lb_mpi.Pool(comm, root=0) as pool:         # only the root gets the pool; the others serve it, and get None
             if pool:
                 results = pool.map(f, items)
 
-    In the first way the function is at hand on each rank: lambdas, and models of any size, cost no byte.  In the second it
-    is sent once, and again only when it has changed.  Every rank owns an interval of the tasks, by speed; a rank that has
-    done its own steals from others (see `lb_mpi.pooling.worker`).
+    In the first mode every rank already has the function, so lambdas and large models need not be sent.  In the second
+    mode the function is sent once, and again only when it has changed.  Each rank owns an interval of the tasks, in
+    proportion to its speed; a rank that has finished its interval steals tasks from others (see
+    `lb_mpi.pooling.worker`).
 
     Parameters
     ----------
-    comm : an mpi4py intracommunicator, duplicated; None: all ranks.
-    root : the rank that goes on alone; None: all ranks call all methods, and results come to rank 0.
-    speeds : relative speeds of the ranks, above 0, the same on all; None: those that earlier maps have shown.
-    emulated_speed : emulate a rank of this relative speed, above 0 and at most 1 (see `lb_mpi.throttle`); may differ by
-        rank.
+    comm : an mpi4py intracommunicator, which is duplicated; None: all ranks (COMM_WORLD).
+    root : number of the rank that alone calls the methods; None: all ranks call all methods, and rank 0 gets the
+        results.
+    speeds : (P,) relative speeds of the P ranks, above 0, in any unit, the same on all ranks; None: as measured in the
+        earlier maps of this pool.
+    emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
+        `lb_mpi.throttle`); may differ by rank.
 
-    Collective.  To be closed, on all ranks: `close`, or the end of a `with` block.
+    Collective.  A pool must be closed on all ranks, by `close` or at the end of a `with` block.
     """
 
     def __init__(
@@ -103,14 +106,15 @@ class Pool:
         return self._session.rank == self._session.root
 
     def is_master(self) -> bool:
-        """Return `is_root`, under the name that programs for schwimmbad call."""
+        """Return `is_root`; programs written for schwimmbad call it by this name."""
         return self.is_root
 
     def report(self) -> PoolReport | None:
-        """Return what became of the last map, a table when it is printed; None on other ranks, and before a map has ended.
+        """Return a report of the last map, which prints as a table; None on other ranks, and before a map has ended.
 
-        Its fields: n (tasks run), seconds, lower_bound_s (work / sum of the speeds), queued_s (in tasks without a core, on
-        all ranks), and ranks, where ranks[r] has the tasks, busy_s, work_s, steals and sent_bytes of rank r.
+        Its fields: n (number of tasks run), seconds (wall-clock time), lower_bound_s (seconds of work / sum of the speeds),
+        queued_s (seconds for which tasks had no core, on all ranks) and ranks; ranks[r] has the fields tasks, busy_s,
+        work_s, steals and sent_bytes of rank r.
         """
         return self._report
 
@@ -125,28 +129,32 @@ class Pool:
         return_exceptions: bool = False,
         checkpoint: Any = None,
     ) -> list[T] | None:
-        """Return function(item) for each of the root's items, in their order, on the root; None on the other ranks.
+        """Return a list of function(item) for each of the root's items, in their order, on the root; elsewhere None.
 
-        With several iterables, as the builtin `map`: function(a, b, ...) for the items that stand at the same place of each,
-        as many as the shortest has.
+        Several iterables work as in the builtin `map`: the results are function(a, b, ...) for the items at the same
+        position of each iterable, up to the end of the shortest.
 
         Parameters
         ----------
-        function : called with one item; its results travel pickled.  It must not change its item.
-        items : an array, whose rows are the items; an integer n or a range, for numbers; or any iterable.  Only the root's
-            counts.
-        costs : what each item costs, in any unit; the largest are begun first.
-        to : "root", or "all": every rank returns the results (in a pool whose methods all ranks call).
-        chunksize : items between two looks at messages; None: about half a millisecond's.
-        progress : called on the root as progress(tasks done, tasks) four times a second; True: a line on stderr.
-        return_exceptions : what a task raises is its result.
-        checkpoint : name of a file, on the root, that keeps the results of finished tasks: a later map of the same
-            function and items, on any number of ranks, does only the others.  Results must be numbers, text, bytes,
-            arrays, or tuples, lists and dicts of them.
+        function : called with one item, which it must not change.  Its results are sent as pickles.
+        items : an array, whose rows are the items; a range, or an integer n for range(n); or any iterable.  Only the
+            root's items are used.
+        costs : (n,) expected cost of each of the n items, finite and >= 0, in any unit; the most expensive items are
+            begun first.  None: unknown.
+        to : "root", or "all" to return the results on every rank (only in a pool whose methods all ranks call).
+        chunksize : number of items, >= 1, that a rank runs between two looks at its messages; None: adaptive, about
+            half a millisecond.
+        progress : a function that the root calls as progress(tasks done, all tasks) four times a second; True: shows
+            the progress in a line on stderr.
+        return_exceptions : True: an exception that a task raises is its result.
+        checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
+            function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
+            bytes, arrays, or tuples, lists and dicts of these.
 
-        Raises lb_mpi.TaskError, with index, rank and the remote traceback, and the exception as its cause, when a task
-        raises: tasks not begun are dropped, and the pool can be used on.  In a pool whose methods all ranks call, it is
-        raised on every rank; but the rank on which it was SystemExit or KeyboardInterrupt raises that.
+        Raises lb_mpi.TaskError when a task raises an exception.  The error has the index of the task, the rank and the
+        remote traceback; its cause is the exception itself.  Tasks not yet begun are dropped, and the pool can still be
+        used.  In a pool whose methods all ranks call, every rank raises the error; but a rank whose own task raised
+        SystemExit or KeyboardInterrupt raises that.
         """
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
         options = MapOptions(costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint)
@@ -160,7 +168,7 @@ class Pool:
         return_exceptions: bool = False,
         **options: Unpack[MapOptions],
     ) -> list[T] | None:
-        """Return function(*item) for each of the root's items; the other arguments are those of `map`."""
+        """Return a list of function(*item) for each of the root's items; see `map` for the other arguments."""
         return self._collect(MapCall(function, star=True, keep_exceptions=return_exceptions), (items,), options)
 
     def imap_unordered(
@@ -170,11 +178,11 @@ class Pool:
         return_exceptions: bool = False,
         **options: Unpack[MapOptions],
     ) -> Iterator[tuple[int, T]]:
-        """Yield (index of the item, function(item)) on the root, as results come; nothing on the other ranks.
+        """Yield (index of the item, function(item)) on the root as results arrive; nothing on the other ranks.
 
-        The other arguments are those of `map`, but for `to`.  The tasks are begun at once; on the root they go on only
-        while it asks for the next result.  Results that it has not asked for are kept by the ranks that computed them, at
-        most 64 MiB on each.  Leaving the loop early drops the tasks not begun.
+        The other arguments are those of `map`, except `to`.  The tasks are begun at once; the root itself works on
+        tasks only while it waits for the next result.  Results not yet consumed are kept on the ranks that computed
+        them, up to 64 MiB per rank.  Leaving the loop early drops the tasks not yet begun.
         """
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
@@ -183,20 +191,20 @@ class Pool:
         return iter(()) if begun is None else begun.each()
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future:
-        """Hand in one task, function(*args, **kwargs), on the root of a pool made with `root=`; its `Future`.
+        """Submit one task, function(*args, **kwargs), and return its `Future`; only on the root of a pool with `root=`.
 
-        No thread works on it: the other ranks do, and this one while it waits for a result.
+        No thread runs the task: another rank runs it, or this rank while it waits for a result.
         """
         self._check_root("submit")
         return self._queue.submit(self._unfinished, checks.function("function", function), args, kwargs)
 
     def as_completed(self, futures: Iterable[Future], timeout: float | None = None) -> Iterator[Future]:
-        """Yield futures of this pool as they are over; TimeoutError when none is for `timeout` seconds."""
+        """Yield futures of this pool as they end; TimeoutError if none ends within `timeout` seconds."""
         self._check_root("as_completed")
         return self._as_completed(set(futures), timeout)
 
     def wait(self) -> None:
-        """Serve the root of a pool made with `root=` until it closes the pool, also here; on the root, do nothing."""
+        """Serve the root of a pool made with `root=` until the root closes it on all ranks; on the root, do nothing."""
         if self._closed:
             raise closed("pool")
         self._session.presence.check()
@@ -210,7 +218,7 @@ class Pool:
             self._free()
 
     def close(self) -> None:
-        """End the pool; collective, unless the other ranks serve.  A second time, do nothing."""
+        """Close the pool; collective, unless the other ranks serve.  Further calls do nothing."""
         if self._closed:
             return
         session = self._session

@@ -140,7 +140,7 @@ def check_costs(costs: Any, n: int) -> Floats | None:
 class PoolReport(NamedTuple):
     """The outcome of the last map of a pool."""
 
-    n: int  # tasks run; those of the checkpoint are not
+    n: int  # tasks run, without those whose results were in the checkpoint
     seconds: float  # wall-clock time of the map
     lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
     ranks: list[RankTasks]  # of each rank, in order

@@ -27,7 +27,7 @@ AHEAD = 2  # tasks at a rank: one that it runs, and the next
 
 
 class Future:
-    """The result of a submitted task, some day; of `lb_mpi.Pool.submit`."""
+    """A submitted task and, once it has ended, its result; returned by `lb_mpi.Pool.submit`."""
 
     def __init__(self, number: int, queue: TaskQueue, unfinished: dict[int, Future]) -> None:
         self._number, self._queue, self._unfinished = number, queue, unfinished
@@ -40,7 +40,7 @@ class Future:
         return f"<Future of task {self._number}: {self._state}>"
 
     def done(self) -> bool:
-        """True when there is a result, or an error, or the task was cancelled; looks at messages."""
+        """Return True if the task has a result or an error, or was cancelled; receives messages that have arrived."""
         if not self.over:
             self._queue.look()
         return self.over
@@ -51,23 +51,26 @@ class Future:
         return self._state in ("done", "failed", "cancelled")
 
     def cancel(self) -> bool:
-        """Take a task back that no rank has got yet; False when it's too late."""
+        """Cancel the task if no rank has received it yet; return True if it is cancelled, False if it is too late."""
         if self._state == "pending":
             self._end("cancelled", "")
         return self._state == "cancelled"
 
     def running(self) -> bool:
-        """True when a rank has got it, and it is not over."""
+        """Return True if a rank has received the task, and it has not ended."""
         return self._state == "running"
 
     def cancelled(self) -> bool:
-        """True when it was taken back, or its pool was closed before it was done."""
+        """Return True if the task was cancelled, or its pool was closed before the task ended."""
         return self._state == "cancelled"
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the result; this rank works on other tasks meanwhile, so it may come later than `timeout` seconds.
+        """Wait for the result and return it; `timeout` in seconds, None: no limit.
 
-        Raises lb_mpi.TaskError when the task has raised, TimeoutError, or RuntimeError when it was cancelled.
+        Meanwhile this rank works on other tasks, so the call may take longer than `timeout`.
+
+        Raises lb_mpi.TaskError if the task raised an exception, TimeoutError if there is no result in time,
+        RuntimeError if the task was cancelled.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -75,7 +78,7 @@ class Future:
         return self._value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait as `result` does, and return the error, or None."""
+        """Wait as `result` does; return the lb_mpi.TaskError of the task, or None if it has a result."""
         if not self.over:
             self._queue.wait(lambda: self.over, timeout)
         if self._state == "cancelled":

@@ -36,38 +36,45 @@ from lb_mpi.record.events import Phase
 
 
 class Balancer:
-    """Levels the work on rows of data between the ranks of `comm`, however unequal the ranks are.
+    """A Balancer distributes the work on rows of data over the ranks of `comm`, however unequal the ranks are.
 
         with lb_mpi.Balancer(comm) as balancer:
             for step in range(steps):
                 dynamics(field)
                 columns = balancer.map_rows(physics, columns)
 
-    Collective, as are all methods.  Works on a duplicate of `comm`: traffic of the caller is never disturbed.  Costs and
-    speeds are measured (see `lb_mpi.balancing.estimate`), in what is computed anyway.  They belong to one function: use one
-    Balancer for each function whose rows are to be balanced.
+    The constructor and all methods are collective.  The Balancer works on a duplicate of `comm`, so the caller's
+    messages are never disturbed.  It measures costs of rows and speeds of ranks during normal computation (see
+    `lb_mpi.balancing.estimate`).  The measurements belong to one function: use a separate Balancer for each function
+    whose rows are to be balanced.
 
     Parameters
     ----------
-    graph : the process graph, vertex k being rank k of `comm` (anything that `lb_mpi.as_graph` takes); None: where several
-        ranks share a host, and there are other hosts, one that follows the hosts, so that work goes to a rank of the same
-        host first (`lb_mpi.graph.host_graph`); otherwise that of a Cartesian communicator, or the most square mesh.
-    scheme : how the flow of work is found: "direct" (solved on the root, exact), "fos" (Jin and Wang's first-order scheme),
-        "sos" (second order), "chebyshev", "ops" (optimal polynomial), "cg" (conjugate gradients), "dimension_exchange"; or
-        "auto": "direct" up to 512 ranks, above that on most graphs "fos" or "cg", which work between neighbours.
-    tau : the edges' weights: "paper" (Jin and Wang's), "scaled" (the paper's, times the optimal factor) or "uniform"; None:
-        the usual one of the scheme (see `lb_mpi.diffusion.setup.prepare`).
-    exchange : how neighbours exchange their loads: "neighbourhood" (a neighbourhood collective) or "paper" (a send and a
-        receive for each neighbour).  Steps and flows are the same; scheme "direct" exchanges nothing.
-    tolerance : imbalance (Jin and Wang's I_m) that is good enough, above 0.
-    when : "auto": when the time that it is expected to save until the next chance exceeds its cost; "always": at every
-        chance; a number: when the imbalance is above this bound.
-    every : a chance comes in every so many calls.
-    emulated_speed : be a rank of this relative speed, above 0 and at most 1 (see `lb_mpi.throttle`); may differ by rank.
+    comm : an mpi4py intracommunicator of P ranks.
+    graph : the process graph of P vertices, in any form that `lb_mpi.as_graph` accepts; vertex k is rank k of `comm`.
+        None: if there are several hosts and some of them have several ranks, a graph that follows the hosts, so that
+        work first goes to a rank on the same host (`lb_mpi.graph.host_graph`); otherwise the graph of a Cartesian
+        communicator, or else the most square mesh.
+    scheme : how the flow of work is found: "direct" (solved on the root, exact), "fos" (Jin and Wang's first-order
+        scheme), "sos" (second order), "chebyshev", "ops" (optimal polynomial), "cg" (conjugate gradients),
+        "dimension_exchange"; or "auto": "direct" up to 512 ranks, and above that, on most graphs, "fos" or "cg", which
+        work between neighbours.
+    tau : the edge weights of the diffusion: "paper" (Jin and Wang's), "scaled" (those times the optimal factor) or
+        "uniform"; None: the usual ones of the scheme (see `lb_mpi.diffusion.setup.prepare`).
+    exchange : how neighbours exchange their loads: "neighbourhood" (a neighbourhood collective) or "paper" (a send and
+        a receive for each neighbour).  Steps and flows are the same; the scheme "direct" exchanges nothing.
+    tolerance : an imbalance (Jin and Wang's I_m) up to this one is good enough, above 0; 0.05 means 5 %.
+    when : when the plan changes.  "auto": if the time that a change is expected to save until the next opportunity
+        exceeds its cost; "always": at every opportunity; a number above 0: if the imbalance is above this bound.
+    every : number of calls, >= 1, between two opportunities to change the plan; 1: in every call.
+    emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
+        `lb_mpi.throttle`); may differ by rank.
 
-    Attributes: `graph`; `last`, what the last call did and why (None before the first); `history`, of all calls.
+    Attributes: `graph`, the process graph; `last`, a `Balanced` that says what the last call did and why (None before
+    the first call); `history`, the same for all calls.
 
-    ValueError or TypeError on every rank when an argument is wrong on any, or (but for `emulated_speed`) not the same.
+    Raises ValueError or TypeError on every rank if an argument is wrong on any rank, or if an argument other than
+    `emulated_speed` differs between ranks.
     """
 
     def __init__(
@@ -111,12 +118,12 @@ class Balancer:
 
     @property
     def last(self) -> Balanced | None:
-        """The record of the last call, with its reason; None before the first."""
+        """The record of the last call, with the reason of its decision; None before the first call."""
         return self.history[-1] if len(self.history) else None
 
     @property
     def speeds(self) -> Floats:
-        """(P,) speeds as known by now, relative to their mean; the same on all ranks."""
+        """(P,) speeds of the ranks as measured so far, relative to their mean; the same on all ranks."""
         return np.asarray(self._course.speeds / self._course.speeds.mean())
 
     def map_rows(
@@ -129,32 +136,39 @@ class Balancer:
         block_rows: int | None = None,
         **options: Any,
     ) -> Any:
-        """Apply `function` to this rank's rows, in blocks: the results, in their order, as if it had been called here.
+        """Apply `function` to this rank's rows, in blocks, and return the results in the order of the rows.
 
-        `rows` is a numpy array, or a tuple or list of arrays with the same first dimension n; `more` are further arrays of
-        n rows, which are only read, and scalars.  The function is called as function(block of rows, *more, **options) with
-        some of the rows, of this or another rank, and the same rows of the arrays in `more`; scalars and keyword arguments
-        are passed on as they are.  It returns as many rows: an array, or a tuple or list of arrays, of any dtypes and shapes
-        of one row, which must be the same in all calls and on all ranks.  A rank without rows gets empty arrays of those
-        dtypes and shapes (those of `rows` when no rank has rows: then the function isn't called).
+        Parameters
+        ----------
+        function : called as function(block of rows, *more, **options).  The rows of a block belong to this rank or to
+            another one.  Returns as many rows as the block has: an array, or a tuple or list of arrays.  Their dtypes
+            and the shapes of one row may be any, but must be the same in all calls and on all ranks.
+        rows : (n, ...) numpy array, or a tuple or list of arrays with the same first dimension n.  n may be 0, and may
+            differ between ranks; dtypes and shapes of one row must be the same on all ranks.
+        more : further arrays of n rows, which are only read, and of which the function gets the same rows as of `rows`;
+            and scalars, which are passed on unchanged.
+        pack, unpack : functions from an object to bytes and back, for a list of objects as `rows`.  The function then
+            gets and returns lists of objects, and must not change the objects that it gets.
+        block_rows : number of rows, >= 1, in each block (see below); None: any number.
+        options : keyword arguments, which are passed on to the function unchanged.
 
-        The function gets copies, in C or Fortran order as the arrays are, and may change them; the caller's rows are never
-        written to, and the results are new arrays.  Function, scalars and keyword arguments must be the same on all ranks,
-        and so must dtypes and shapes of one row; the number of rows may be any, 0 too.
+        Function, scalars and keyword arguments must be the same on all ranks.  A rank without rows gets empty arrays of
+        the dtypes and shapes that the function returns (if no rank has rows, those of `rows`: the function is not
+        called then).
 
-        The results are bit for bit those of function(rows), if what the function does with a row depends neither on the
-        other rows in the block nor on how many they are.  That is so for loops over rows, operations by element, and sums
-        along a row; not for a product of matrices (rows @ weights), where the last bits depend on the number of rows.  For
-        such functions there is `block_rows`: each call then gets just so many rows, those from 0, block_rows,
-        2 block_rows, ... of their rank (the last ones may be fewer), and the results are bit for bit those of these calls,
-        wherever they are made.
+        The function gets copies, in C or Fortran order like the arrays, and may change them.  The caller's rows are
+        never written to, and the results are new arrays.
 
-        With `pack` (object to bytes) and `unpack`, `rows` is a list of objects; the function gets and returns such lists,
-        and leaves the objects that it gets as they are.
+        The results are bit for bit those of function(rows), if the result for a row depends neither on the other rows
+        in its block nor on their number.  This holds for loops over rows, elementwise operations, and sums along a row.
+        It does not hold for a matrix product (rows @ weights), where the last bits depend on the number of rows.  For
+        such functions use `block_rows`: the blocks of a rank then begin at its rows 0, block_rows, 2 block_rows, ...
+        (the last block may be shorter), and the results are bit for bit those of the calls on these blocks, whichever
+        rank computes them.
 
-        On every rank BalanceError when the function fails on any, or returns something else (SystemExit and
-        KeyboardInterrupt are raised again where they came from); ValueError or TypeError when the rows are no good on any,
-        or differ.
+        Raises BalanceError on every rank if the function fails on any rank, or returns something else (but SystemExit
+        and KeyboardInterrupt are raised again on the rank where they were raised); ValueError or TypeError on every
+        rank if the rows are invalid on any rank, or differ between ranks.
         """
         comm, course, watch = self._open(), self._course, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
@@ -188,13 +202,19 @@ class Balancer:
     def migrate(
         self, rows: Any, costs: ArrayLike | None = None, *, pack: Pack | None = None, unpack: Unpack | None = None
     ) -> Any:
-        """Move rows to other ranks for good, so that the ranks need the same time for theirs; this rank's new rows.
+        """Move rows permanently to other ranks, so that all ranks need the same time; return this rank's new rows.
 
-        `rows` as for `map_rows`.  `costs` (n,) >= 0 in any unit, the same on all ranks; None: as measured in the last call
-        of `map_rows` on these rows (with blocks of single rows), otherwise equal.  The result has the rows that stay, in
-        their order, and after them those that have come, by the rank that they come from; `rows` itself if nothing was done.
+        Parameters
+        ----------
+        rows : as for `map_rows`.
+        costs : (n,) cost of each row, >= 0, in any unit that is the same on all ranks; None: as measured in the last
+            call of `map_rows` on these rows (with blocks of single rows), otherwise equal.
+        pack, unpack : as for `map_rows`.
 
-        Errors as for `map_rows`; no rank has lost or got a row then.
+        The result has the rows that stay, in their order, and after them the rows received, in the order of the ranks
+        that sent them; or it is `rows` itself, if no rank has moved anything.
+
+        Errors as for `map_rows`; after an error no rank has lost or received a row.
         """
         comm, course = self._open(), self._course
         with call("lb_mpi.Balancer.migrate"), self._presence.telling():
@@ -218,13 +238,13 @@ class Balancer:
         return value
 
     def report(self) -> Shares:
-        """Say what each rank had, computed and waited in the calls so far; prints as a table.  The same on all ranks."""
+        """Return the rows and times of each rank in the calls so far, the same on all ranks; prints as a table."""
         comm = self._open()
         with call("lb_mpi.Balancer.report"), self._presence.telling():
             return self._loans.shares(allgather(comm, self._loans.share))
 
     def close(self) -> None:
-        """Free what belongs to the MPI; collective.  A second time does nothing."""
+        """Free the MPI resources; collective.  Further calls do nothing."""
         with call("lb_mpi.Balancer.close"):
             self._presence.close(self._free)
 

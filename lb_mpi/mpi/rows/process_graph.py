@@ -142,15 +142,25 @@ def reorder_ranks(
     method: str = "swap",
     seed: int = 0,
 ) -> MPI.Intracomm:
-    """A new communicator of the same processes: its rank k is the one that ought to sit at vertex k of `graph`.
+    """Return a new communicator of the same processes, with the ranks renumbered so that diffusion converges fastest.
 
-    Collective.  `speeds` (P,) are those of the ranks of `comm`, the same on all ranks; the others as for `lb_mpi.arrange`.
-    Rank 0 computes, the others are told.  Free the communicator when it isn't needed any more; `comm` stays as it is.
+    Rank k of the new communicator is the process that should be at vertex k of `graph`, as `lb_mpi.arrange` finds it.
 
         placed = lb_mpi.reorder_ranks(comm, graph, comm.allgather(my_speed))
         balancer = lb_mpi.Balancer(placed, ...)
 
-    ValueError or TypeError on every rank when an argument is wrong on any, or not the same on all.
+    Parameters
+    ----------
+    comm : an mpi4py intracommunicator of P ranks; it is not changed.
+    graph : the process graph of P vertices, in any form that `lb_mpi.as_graph` accepts.
+    speeds : (P,) speeds of the ranks of `comm`, above 0, in any unit.
+
+    The other parameters are those of `lb_mpi.arrange`.
+
+    Collective.  Rank 0 computes the new order and sends it to the others.  Free the new communicator when it is no
+    longer needed.
+
+    Raises ValueError or TypeError on every rank if an argument is wrong on any rank, or differs between ranks.
     """
     from lb_mpi.arranging.arrange import arrange  # numba, which a Balancer doesn't need
 

@@ -53,16 +53,24 @@ def save(
     options: Mapping[str, object] | None = None,
     **arrays: object,
 ) -> None:
-    """Collective: save the rows of all ranks as of `step`; they are on disk when this returns.
+    """Save the rows of all ranks as of `step`; they are on disk when this returns.  Collective.
 
-    `folder` is the same directory for all ranks, is made if there is none, and keeps the last two saves.  Each of the
-    `arrays` is (n, ...) with the same n on a rank; dtype and the shape of a row are the same on all.  Rows of rank 1 follow
-    those of rank 0, and so on, unless `index` (n,) has the global number of each: then all numbers together are 0..N-1,
-    each once.  `options`, of numbers, text and lists, tell this problem from others: `load` and later saves compare them.
+    Parameters
+    ----------
+    comm : an mpi4py intracommunicator.
+    folder : a directory, the same for all ranks, which is made if it does not exist.  It keeps the last two saves.
+    step : integer >= 0, larger than the steps of earlier saves; the same on all ranks.
+    index : (n,) integers, the global number of each row; the numbers of all ranks together must be 0..N-1, each once.
+        None: the rows of rank 1 follow those of rank 0, and so on.
+    options : names with numbers, text or lists, which distinguish this problem from others: later saves and `load` must
+        pass the same options.
+    arrays : (n, ...) arrays by name.  On a rank all arrays have the same n, which may differ between ranks; dtype and
+        shape of one row must be the same on all ranks.
 
-    ValueError and TypeError for arguments, on all ranks; also when a save of this step or a later one is there, or one with
-    other options.  OSError on all ranks, naming the rank that can't write: what was saved before stays.  Until the
-    process of rank 0 ends, no other run can save there (OSError).
+    Raises ValueError or TypeError on all ranks for wrong arguments, and if the folder has a save of this step or a
+    later one, or one with other options.  Raises OSError on all ranks, which names the rank, if a rank cannot write;
+    earlier saves are kept.  Until the process of rank 0 ends, other runs cannot save in this folder (they raise
+    OSError).
     """
     with opened(comm, "lb_mpi.save") as own:
         given = agree(own, lambda: _check(folder, options, index))
@@ -91,14 +99,23 @@ def load(
     index: object = None,
     options: Mapping[str, object] | None = None,
 ) -> tuple[int, Arrays] | None:
-    """Collective: the step that was saved last, and this rank's rows of each array; None when nothing is saved there.
+    """Return the last step saved by `save` and this rank's rows of each array, by name; None if nothing is saved.
 
-    Ranks may be more or fewer than when it was saved.  In their global order, rank 0 has the first rows, and so on: each
-    as many, or counts[rank] of them.  With `index`, a rank has those rows (any, in any order, also those of other ranks).
+    Collective.  The number of ranks may differ from that of the run that saved.
 
-    A save that is truncated, corrupt, or incomplete is passed over with a UserWarning on rank 0, and the one before is read;
-    SaveError on all ranks when all are.  ValueError for a folder of other `options`, of another kind or version, and for
-    `counts` or an `index` that don't fit.
+    Parameters
+    ----------
+    comm : an mpi4py intracommunicator of P ranks.
+    folder : the directory of the saves, the same for all ranks.
+    counts : (P,) number of rows for each rank, in the global order of the rows: rank 0 gets the first ones, and so on.
+        None: equal numbers (the first ranks may get one row more).
+    index : (n,) global numbers of the rows that this rank gets, any of 0..N-1, in any order; other ranks may get the
+        same ones.  At most one of `counts` and `index` can be given.
+    options : the options that were passed to `save`.
+
+    A save that is truncated, corrupt or incomplete is skipped with a UserWarning on rank 0, and the save before it is
+    read; if there is no complete save, SaveError is raised on all ranks.  Raises ValueError for a folder with other
+    `options`, of another kind or version, and for `counts` or an `index` that do not fit the saved rows.
     """
     with opened(comm, "lb_mpi.load") as own:
         given = agree(own, lambda: _check(folder, options, index))

@@ -56,44 +56,52 @@ def search(
     report_every_s: float = 0.25,
     on_turn: Callable[[], None] | None = None,
 ) -> SearchResult:
-    """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991; see `lb_mpi.searching.drafting`).
+    """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991), a kind of work stealing.
 
-    On more than 32 ranks drafts walk over random ranks, and may stand with some (see `lb_mpi.searching.walking`).
+    A rank without work sends a draft, which is a request for work (see `lb_mpi.searching.drafting`).  Drafts go round a
+    ring of all ranks; on more than 32 ranks they visit random ranks, and may wait at some (see
+    `lb_mpi.searching.walking`).
 
-    Collective.  Every rank passes its own, equally made `problem` (see `lb_mpi.Problem`); rank 0's is started, the
-    others get their work from it.  Works on a duplicate of `comm`, so traffic of the caller is never disturbed.
+    Collective.  Every rank passes a `problem` made in the same way (see `lb_mpi.Problem`); only that of rank 0 is
+    started, and the other ranks get their work from it.  The search works on a duplicate of `comm`, so the caller's
+    messages are never disturbed.
 
     Parameters
     ----------
-    bound : for branch and bound, this rank's end of a bound that all ranks share, each its own (see `lb_mpi.Bound`).
-    save : a folder, the same for all ranks, where the search is saved, so that the same call goes on from there when the
-        program had died: with any number of ranks.  The problem needs two methods more (see `lb_mpi.Savable`).  SIGTERM
-        and SIGUSR1 then end the search after a save.
-    save_every_s : seconds between the end of a save and the next one; meanwhile all ranks keep still, for as long as it
-        takes to write what they have.  inf: only at a signal.
-    threshold : J, in the unit of `problem.load()`: only a load above it is split.
-    balance : False: every rank is dealt one share, and nothing moves afterwards (for comparison).
-    emulated_speed : emulate a rank of this relative speed, above 0 and at most 1 (see `lb_mpi.throttle`); may differ by
-        rank.
-    quantum : units of work between two looks for messages; None: adaptive, polling costs under 2 %.
-    pause_s : shortest and longest pause in seconds before an idle rank drafts again.
-    longest_nap_s : a waiting rank sleeps, 10 us at first and up to this many seconds, at most 1.
-    seed : of the jitter of the pauses and of random routes, >= 0.
-    route : of drafts: "ring" or "random", the same on all ranks; None: the ring on up to 32 ranks, but "random" for a
-        problem whose work belongs to certain ranks (see `lb_mpi.searching.problem.Owning`).
-    on_turn : called between work quanta and, on idle ranks, whenever they wake: for what a program does beside the search.
-        May differ by rank.
-    on_report : called on rank 0 as on_report({rank: Report}, seconds) about every `report_every_s` seconds; what other
-        ranks pass doesn't count.
+    bound : for branch and bound: this rank's copy of the best value that all ranks share (see `lb_mpi.Bound`).
+    save : a folder, the same for all ranks, in which the search is saved.  If the program dies, the same call in a new
+        run, on any number of ranks, continues from the last save.  The problem needs two more methods (see
+        `lb_mpi.Savable`).  With `save`, SIGTERM and SIGUSR1 end the search after a save.
+    save_every_s : seconds between the end of a save and the next one; inf: saves only at a signal.  During a save all
+        ranks pause until all have written their work.
+    threshold : a rank gives away work only if its `problem.load()` is above this value, which has the same unit (J in
+        the paper), >= 0.
+    balance : False: every rank receives one share at the beginning, and no work moves afterwards (for comparison).
+    emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
+        `lb_mpi.throttle`); may differ by rank.
+    quantum : units of work, >= 1, between two looks for messages; None: adaptive, so that polling costs less than 2 %.
+    pause_s : shortest and longest pause, in seconds, before an idle rank sends another draft.
+    longest_nap_s : longest sleep of a waiting rank, in seconds, above 0 and at most 1; the first sleep is 10 us.
+    seed : integer >= 0, of the random numbers for pauses and random routes.
+    route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks, otherwise "random";
+        always "random" for a problem whose work belongs to certain ranks (see `lb_mpi.searching.problem.Owning`).
+    on_report : a function that rank 0 calls as on_report({rank: Report}, seconds) about every `report_every_s` seconds;
+        only that of rank 0 is used.
+    report_every_s : seconds between two calls of `on_report`.
+    on_turn : a function without arguments, for other things that a program has to do during the search.  It is called
+        between work quanta and, on an idle rank, whenever the rank wakes.  May differ by rank.
 
     Returns a `SearchResult`, the same on all ranks.
 
-    Raises ValueError or TypeError on every rank when an argument is wrong on any.  Whatever the problem, on_turn or
-    on_report raises on any rank, Ctrl-C included, and whatever the problem returns against its law, is a SearchError on
-    every rank that names rank and cause; but the rank on which it was SystemExit or KeyboardInterrupt raises that itself.
-    With `save`: Stopped on every rank when a signal has ended it; ValueError for what was saved of another problem,
-    SaveError when nothing of it can be read, OSError when another run saves there.  A save that fails, for want of room
-    say, is a RuntimeWarning on the rank that fails: the search goes on, and the saves before are kept.
+    Raises ValueError or TypeError on every rank if an argument is wrong on any rank.  If the problem, on_turn or
+    on_report raises any exception (also Ctrl-C) on any rank, or the problem returns a value that violates the `Problem`
+    protocol, every rank raises a SearchError that names the rank and the cause; but a rank on which SystemExit or
+    KeyboardInterrupt was raised raises that itself.
+
+    With `save`, raises Stopped on every rank if a signal has ended the search, ValueError if the folder has saves of
+    another problem, SaveError if none of its saves can be read, and OSError if another run saves there.  If a save
+    fails, for example because the disk is full, the rank that fails issues a RuntimeWarning; the search continues, and
+    earlier saves are kept.
     """
     with opened(comm, "lb_mpi.search", watched=True) as own:
         every_s = None if save is None else save_every_s
@@ -236,7 +244,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
 
 @dataclass(frozen=True)
 class RankStats:
-    """The work of one rank in a search: its `Step` in the words of a search."""
+    """The work of one rank in a search."""
 
     units: int  # units of work done
     balances: int  # parts of work received from others
@@ -246,7 +254,7 @@ class RankStats:
     emulated_speed: float  # relative, 1.0: none
     cpu_s: float  # CPU time of the user's work
     busy_fraction: float  # cpu_s / emulated_speed / seconds
-    poll_fraction: float  # time spent with messages between work quanta / (that + time of the quanta)
+    poll_fraction: float  # p / (p + time of the work quanta), where p is the time spent on messages between quanta
     busy_s: float = 0.0  # wall-clock time of the user's work
 
 
@@ -255,28 +263,28 @@ class SearchResult:
     """The result of a search, the same on all ranks."""
 
     value: Any  # the ranks' results, merged in rank order
-    found: bool  # ended by an answer (False: all work was done)
+    found: bool  # True if an answer ended the search; False if all work was done
     seconds: float  # wall-clock time of the slowest rank
     lower_bound_s: float  # CPU seconds of user work in this run / sum of speeds
     ranks: list[RankStats]  # of each rank, in order
 
     @property
     def balances(self) -> int:
-        """Parts of work that were moved."""
+        """The number of parts of work that were moved between ranks."""
         return sum(rank.balances for rank in self.ranks)
 
     @property
     def messages(self) -> int:
-        """Messages sent, of all kinds."""
+        """The number of messages sent, of all kinds, on all ranks."""
         return sum(rank.messages for rank in self.ranks)
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds of user work on all ranks."""
+        """The CPU seconds of the user's work on all ranks."""
         return sum(rank.cpu_s for rank in self.ranks)
 
     def report(self) -> str:
-        """Lay out what each rank did as a table, to be printed."""
+        """Return a table, to be printed, of the work of each rank."""
         lines = [
             (str(rank), f"{one.units:,}", f"{one.balances:,}", f"{one.messages:,}", f"{one.cpu_s:.3f}",
              f"{max(0.0, 1.0 - one.busy_fraction):.1%}")
