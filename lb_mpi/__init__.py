@@ -1,4 +1,4 @@
-"""Load balancing for MPI programs in Python on machines that are not all alike.
+"""Dynamic load balancing for mpi4py programs: fast ranks take over work from slow or overloaded ones.
 
 The path of the data, for a search:
 
@@ -25,10 +25,10 @@ and for tasks of a graph, before the run:
                                  halo          each rank's part, its ghosts, what is sent to whom          (pure)
     your values --plan.exchange-->  mpi.graph  the same and the ghosts'
 
-and for what a run needs to go on after it has died:
+and for what a run needs in order to continue after it has died:
 
     your rows  --save-->  saving.rows    each rank its own part, in .npy files
-                          saving.folder  a save is there as a whole or not at all; the last two are kept
+                          saving.folder  a save is complete or not there at all; the last two are kept
     your rows  <--load--  mpi.save       the same rows, on any number of ranks
 
 and without MPI:
