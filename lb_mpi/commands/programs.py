@@ -1,5 +1,5 @@
 """The commands that run a program of the user's: `pool`, a script that rank 0 runs alone, while all other ranks work on the
-tasks of its lb_mpi.Pool(); `profile`, any mpi4py program, with each rank's time split into computing and waiting."""
+tasks of its lb_mpi.Pool() or Executor(); `profile`, any mpi4py program, split into computing and waiting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from lb_mpi.profiling.profile import Profile, read_profile, table, write_profile
 def run_pool(arguments: Sequence[str], prog: str) -> int:
     """Run the script; what it raises, SystemExit too, ends rank 0 as it would end python."""
     parser = argparse.ArgumentParser(prog=prog, usage=f"mpiexec -n 4 {prog} [-m] SCRIPT [ARGUMENTS ...]",
-        description="Run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool().",
+        description="Run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or "
+        "lb_mpi.Executor().",
         epilog="What the script does by itself belongs behind `if __name__ == '__main__':`, since ranks that are sent a "
         "function of the script also run the script, but not that.")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as with python -m")

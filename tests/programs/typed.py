@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,16 @@ def pools() -> list[float] | None:
             return pool.map(square, range(10))
         except lb_mpi.TaskError as error:
             raise lb_mpi.Error(error.traceback) from error
+
+
+def executors() -> list[float]:
+    """Submit on rank 0."""
+    with lb_mpi.Executor(MPI.COMM_WORLD, initializer=square, initargs=(1.0,)) as executor:
+        if executor is None:
+            return []
+        futures: Executor = executor
+        future: Future[float] = futures.submit(square, 3)
+        return [future.result(), *executor.map(square, range(10), unordered=True)]
 
 
 def rows(comm: MPI.Intracomm) -> float:

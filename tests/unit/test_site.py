@@ -33,7 +33,7 @@ def test_parameters_become_definitions_and_examples_code() -> None:
 
 
 def test_fields_have_the_words_behind_them() -> None:
-    assert dict(docstrings.fields(Shares))["imbalance"] == "as it was in the last call"
+    assert dict(docstrings.fields(Shares))["imbalance"] == "in the last call"
     assert [name for name, _ in docstrings.fields(Share)] == list(Share._fields)
 
 

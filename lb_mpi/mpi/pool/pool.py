@@ -112,9 +112,9 @@ class Pool:
     def report(self) -> PoolReport | None:
         """Return a report of the last map, which prints as a table; None on other ranks, and before a map has ended.
 
-        Its fields: n (number of tasks run), seconds (wall-clock time), lower_bound_s (seconds of work / sum of the
-        speeds), queued_s (seconds in tasks without a core, on all ranks) and ranks; ranks[r] has the fields tasks,
-        busy_s, work_s, steals and sent_bytes of rank r.
+        Its fields: n (number of tasks run), seconds (wall-clock time), lower_bound_s (seconds of work / sum of the speeds),
+        queued_s (seconds for which tasks had no core, on all ranks) and ranks; ranks[r] has the fields tasks, busy_s,
+        work_s, steals and sent_bytes of rank r.
         """
         return self._report
 
@@ -230,7 +230,8 @@ class Pool:
             elif not session.alone:
                 self._meet("close", lambda: None)
             elif self.is_root:
-                self._queue.wait(lambda: not self._unfinished)
+                if self._unfinished:
+                    self._queue.wait(lambda: not self._unfinished)
                 if self._owns:
                     session.send_all(Tag.CLOSE, [b""] * session.size)
         except BaseException as error:
@@ -342,7 +343,7 @@ class Pool:
     def _check(self) -> None:
         if self._closed:
             raise closed("pool")
-        self._session.presence.check()
+        self._session.check()
         if self._session.busy:
             raise Error(
                 "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
@@ -353,7 +354,7 @@ class Pool:
     def _check_root(self, name: str) -> None:
         if self._closed:
             raise closed("pool")
-        self._session.presence.check()
+        self._session.check()
         if not self._session.alone or not self.is_root:
             raise Error(f"{name}: expected the root of a pool made with root=")
 

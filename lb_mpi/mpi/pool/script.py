@@ -87,7 +87,8 @@ def run_alone(session: Session, run: Callable[[], None]) -> None:
             serve(session)
         else:
             try:
-                run()
+                with queue.ends:
+                    run()
             finally:
                 with session.presence.telling():
                     queue.close()

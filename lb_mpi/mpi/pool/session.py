@@ -17,6 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.emulate import throttle, throttled
+from lb_mpi.errors import Error
 from lb_mpi.mpi.common.carrier import Carrier, Part, Spent
 from lb_mpi.mpi.common.collective import SharedBytes, allgather, duplicate
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel, unit
@@ -57,6 +58,7 @@ class Session:
         self.rank, self.size = comm.rank, comm.size
         self.epoch = 0  # of the last map, on the root
         self.busy = False  # a map is under way
+        self.lent_to = ""  # what calls MPI for these ranks from its own thread; empty: nothing does
         self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has not yet followed
         self.take_result: Callable[[int, int, Buffer], None]  # on the root: (source, tag, parcel)
         self.presence = presence_of(comm)
@@ -85,6 +87,16 @@ class Session:
             hosts.setdefault(first, []).append(rank)
         others = [ranks for ranks in hosts.values() if comm.rank not in ranks]
         self.worker = Worker(comm.rank, mine, others, words=self.intervals, speeds=self.speeds)
+
+    def check(self) -> None:
+        """Error after a failure on any rank, and while these ranks are lent."""
+        self.presence.check()
+        self.check_lent()
+
+    def check_lent(self) -> None:
+        """Error while something else calls MPI for these ranks."""
+        if self.lent_to:
+            raise Error(f"these ranks work for {self.lent_to}, which is open: expected its shutdown before")
 
     def work(
         self,

@@ -11,6 +11,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from lb_mpi.checks import show
@@ -110,6 +111,7 @@ class TaskQueue:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.map: RootMap | None = None
+        self.ends = ExitStack()  # what is to be ended with the script, before the other ranks are
         self._pending: deque[_Pending] = deque()
         self._running: dict[int, Future] = {}  # at other ranks
         self._at = dict.fromkeys((rank for rank in range(session.size) if rank != session.rank), 0)  # tasks, by rank
@@ -129,6 +131,7 @@ class TaskQueue:
 
     def look(self) -> None:
         """Take in what has come, and send what can be sent."""
+        self.session.check_lent()
         with running(self.session.record):
             self.session.presence.look()
             self.session.receive()
@@ -136,6 +139,7 @@ class TaskQueue:
 
     def wait(self, over: Callable[[], bool], timeout: float | None = None) -> None:
         """Work until `over()`; TimeoutError."""
+        self.session.check_lent()
         self.session.work(TASK, over, self._turn, math.inf if timeout is None else time.perf_counter() + timeout)
         if not over():
             raise TimeoutError(f"no result within {timeout} s")

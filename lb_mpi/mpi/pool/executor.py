@@ -1,0 +1,658 @@
+"""lb_mpi.Executor: the executor of `concurrent.futures`, whose tasks run on all ranks.
+
+On the root, one thread calls MPI: it sends tasks, and takes in results.  The root's own tasks run in a second thread, so
+that a long one delays no message.  The other ranks serve, as those of a pool with `root=` do.
+
+    submit -> _Queue, one an executor -> _Dispatcher, one for these ranks: its two threads -> `_run` on a rank
+    Future <- _settle                 <- _Dispatcher.finish                                <- _Answer
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import ctypes
+import itertools
+import logging
+import math
+import pickle
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Future, InvalidStateError
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from mpi4py import MPI
+
+from lb_mpi import checks
+from lb_mpi.checks import show
+from lb_mpi.errors import Error
+from lb_mpi.mpi.common.collective import agree
+from lb_mpi.mpi.common.parcels import Buffer
+from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.waiting import Interrupts
+from lb_mpi.mpi.pool.messages import dumps, failure_of, read_task, task_error, task_parcel
+from lb_mpi.mpi.pool.pool import Pool
+from lb_mpi.mpi.pool.session import Session
+
+T = TypeVar("T")
+
+BATCH_S = 10e-3  # short tasks travel together: as many as a rank runs in this time
+BATCH_BYTES = 1 << 20
+BATCH_MOST = 256  # tasks
+AHEAD = 2  # batches at a rank, where there are more tasks than ranks: one that it runs, and the next
+LEAVE_S = 0.5  # that the root's task has to end after a failure, or Ctrl-C
+IDLE_S = 0.25  # between two looks for a failure while there are no tasks
+LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startswith("THREAD_")}
+
+
+class Executor(concurrent.futures.Executor):
+    """Run tasks on all ranks of `comm`, through the interface of `concurrent.futures`.
+
+    In a script that `python -m lb_mpi pool` starts, rank 0 alone runs the script, and each executor uses all ranks:
+
+        with lb_mpi.Executor() as executor:
+            results = list(executor.map(f, items))
+
+    In any other program all ranks make the executor; the others than rank 0 serve it in the `with` statement, and get None:
+
+        with lb_mpi.Executor(comm) as executor:
+            if executor is not None:
+                results = list(executor.map(f, items))
+
+    Futures are those of `concurrent.futures`, so `wait`, `as_completed` and asyncio work with them.  What a task raises (but
+    for Ctrl-C) is the exception of its future; the cause of that is a `TaskError` with the rank and its traceback.
+    Functions, arguments and results are pickled, also those of rank 0's own tasks.
+
+    Parameters
+    ----------
+    comm : an mpi4py intracommunicator, duplicated; None: all ranks.
+    max_workers : number of ranks to use, at least 1; None: all.
+    initializer : called as initializer(*initargs), once on each rank before its first task; if it raises, all futures that
+        are not done raise BrokenExecutor, and so does `submit`.
+    root_works : False: rank 0 runs no tasks, unless it is the only rank.  Its tasks run in a thread, beside the script.
+
+    Needs MPI_THREAD_SERIALIZED on rank 0, which is asked of MPI; MPI_THREAD_MULTIPLE, the default of mpi4py, if the script
+    itself calls MPI while an executor is open, or has executors of several communicators at a time.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm | None = None,
+        *,
+        max_workers: int | None = None,
+        initializer: Callable[..., Any] | None = None,
+        initargs: tuple[Any, ...] = (),
+        root_works: bool = True,
+    ) -> None:
+        self._pool = Pool(comm, root=0)  # in a script, one of several that share their ranks
+        session = self._pool._session
+
+        def make() -> _Queue:
+            ranks = [rank for rank in range(session.size) if rank != session.root]
+            if root_works or not ranks:
+                ranks.append(session.root)
+            if max_workers is not None and checks.integer("max_workers", max_workers) < 1:
+                raise ValueError(f"max_workers must be greater than 0, not {show(max_workers)}")
+            checks.function("initializer", initializer, optional=True)
+            data = b""
+            if self._pool.is_root:
+                _check_level(session)
+                if initializer is not None:
+                    what = f"initializer = {show(initializer)} or an argument of it"
+                    data = dumps((initializer, tuple(initargs), {}), what)
+            return _Queue(ranks[:max_workers], data)
+
+        if not self._pool._owns:
+            self._queue = make()
+        else:
+            try:
+                self._queue = agree(session.presence.comm, make)
+            except BaseException:
+                session.close()
+                raise
+        self._serves = not self._pool.is_root
+        if not self._serves:
+            self._dispatcher = _dispatcher(self._pool, self._queue)
+            weakref.finalize(self, self._dispatcher.close, self._queue).atexit = False
+
+    @property
+    def num_workers(self) -> int:
+        """Number of ranks that run tasks; 0 when it was shut down, or is broken."""
+        return len(self._queue.ranks) if self._queue.open and self._queue.broken is None else 0
+
+    @property
+    def _max_workers(self) -> int:
+        """Return `num_workers`, under the name that dask reads."""
+        return self.num_workers
+
+    @property
+    def _broken(self) -> str | None:
+        return None if self._queue.broken is None else str(self._queue.broken)
+
+    def bootup(self, wait: bool = True) -> Executor:
+        """Run the initializer on all ranks now, and return the executor; if `wait`, only when all have run it."""
+        self._check("boot up")
+        queue, changed = self._queue, self._dispatcher.changed
+        with changed:
+            queue.boots = True
+            changed.notify_all()
+            changed.wait_for(lambda: not wait or queue.broken is not None or queue.ready.issuperset(queue.ranks))
+        return self
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Run fn(*args, **kwargs) on some rank; its future.  What can't be pickled is the future's exception."""
+        self._check("schedule new futures")
+        future: Future[T] = Future()
+        data = b""
+        try:
+            data = dumps((fn, args, kwargs), f"function = {show(fn)} or an argument of it")
+        except TypeError as error:
+            cause = error.__cause__ or error
+            cause.add_note(str(error))
+            future.set_running_or_notify_cancel()
+            future.set_exception(cause)
+        with self._dispatcher.changed:
+            self._check("schedule new futures")
+            if data:
+                self._queue.tasks.append(_Task(future, data))
+                self._dispatcher.changed.notify_all()
+        return future
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        unordered: bool = False,
+    ) -> Iterator[T]:
+        """Return an iterator of fn(a, b, ...) for the items at the same place of each iterable.
+
+        Parameters
+        ----------
+        timeout : seconds from the call; then the iterator raises TimeoutError.
+        chunksize : items in a task.  Short tasks travel together in any case.
+        buffersize : submit so many tasks, and a further one when a result is asked for; None: submit all at once.
+        unordered : yield results as they come.
+        """
+        arguments = zip(*iterables, strict=False)
+        return self.starmap(
+            fn, arguments, timeout=timeout, chunksize=chunksize, buffersize=buffersize, unordered=unordered
+        )
+
+    def starmap(
+        self,
+        fn: Callable[..., T],
+        iterable: Iterable[Iterable[Any]],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+        unordered: bool = False,
+    ) -> Iterator[T]:
+        """Return an iterator of fn(*args) for each args of `iterable`; the other arguments are those of `map`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        size = checks.integer("chunksize", chunksize, least=1)
+        if buffersize is not None and not isinstance(buffersize, int):
+            raise TypeError(f"buffersize = {show(buffersize)}: expected an integer >= 1, or None")
+        if buffersize is not None and (buffersize < 1 or unordered):
+            raise ValueError(f"buffersize = {buffersize}: expected an integer >= 1, or None; None where unordered is True")
+        items = iter(iterable)
+        chunks = iter(lambda: [*itertools.islice(items, size)], [])
+        submitted = (self.submit(_run_chunk, fn, chunk) for chunk in chunks)
+        return _results(deque(itertools.islice(submitted, buffersize)), submitted, until, unordered)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more tasks; if `wait`, return when all are done.  A second time, only wait.
+
+        cancel_futures : cancel the tasks that were not sent to a rank.
+        """
+        if self._serves:
+            self._pool.wait()
+            return
+        self._dispatcher.close(self._queue, cancel=cancel_futures)
+        if wait:
+            self._dispatcher.wait(self._queue)
+
+    def __enter__(self) -> Any:  # checkers would want to be told that it isn't None in a script of rank 0 alone
+        """Return the executor; on ranks that serve, do so until rank 0 shuts it down, and return None."""
+        if not self._serves:
+            return self
+        self.shutdown()
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Shut it down; after Ctrl-C at once."""
+        if self._serves:
+            return
+        if isinstance(error, KeyboardInterrupt):
+            self._dispatcher.interrupt()
+        self.shutdown()
+
+    def _check(self, what: str) -> None:
+        if self._serves:
+            raise Error("an executor that this rank serves: expected to be called on rank 0")
+        if self._queue.broken is not None:
+            raise BrokenExecutor(str(self._queue.broken)) from self._queue.broken.__cause__
+        if not self._queue.open:
+            raise RuntimeError(f"cannot {what} after shutdown")
+
+
+# --- a task, on its rank ----------------------------------------------------------------------------------------------
+
+
+class _Answer(NamedTuple):
+    """The outcome of a batch."""
+
+    failure: bytes  # of the initializer; empty: none
+    outcomes: list[tuple[bool, bytes]]  # (failed, value or failure), of the first tasks of it
+    seconds: float
+
+
+def _run(rank: int, initializer: bytes, tasks: list[bytes]) -> _Answer:
+    """Run as many tasks as there is time for, and at least one; the root sends the others again."""
+    if initializer:
+        failed, data = _outcome(rank, initializer)
+        if failed:
+            return _Answer(data, [], 0.0)
+    outcomes, began = [], time.perf_counter()
+    for data in tasks:
+        outcomes.append(_outcome(rank, data))
+        if time.perf_counter() > began + BATCH_S:
+            break
+    return _Answer(b"", outcomes, time.perf_counter() - began)
+
+
+def _outcome(rank: int, data: bytes) -> tuple[bool, bytes]:
+    """Run one task; (failed, value or failure)."""
+    try:
+        function, args, kwargs = pickle.loads(data)
+        return False, pickle.dumps(function(*args, **kwargs), pickle.HIGHEST_PROTOCOL)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        return True, pickle.dumps(failure_of(error, rank), pickle.HIGHEST_PROTOCOL)
+
+
+def _run_chunk(function: Callable[..., Any], chunk: list[Iterable[Any]]) -> list[Any]:
+    return [function(*args) for args in chunk]
+
+
+# --- the root ---------------------------------------------------------------------------------------------------
+
+
+class _Task(NamedTuple):
+    future: Future[Any]
+    data: bytes  # (function, args, kwargs)
+
+
+class _Queue:
+    """The tasks of one executor; used under the lock of its dispatcher."""
+
+    def __init__(self, ranks: list[int], initializer: bytes) -> None:
+        self.ranks = ranks  # that may run its tasks
+        self.initializer = initializer  # it, initargs and {}; empty: none
+        self.begun = set[int]() if initializer else {*ranks}  # ranks to which the initializer was sent
+        self.ready = {*self.begun}  # ranks that have run it
+        self.boots = False  # the initializer is to be run also where there are no tasks
+        self.tasks = deque[_Task]()
+        self.n_sent = 0  # batches at ranks
+        self.task_s = math.inf  # seconds that a task takes, of late
+        self.open = True
+        self.broken: BrokenExecutor | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is to be sent, and nothing is awaited."""
+        return not (self.tasks or self.n_sent or (self.boots and len(self.begun) < len(self.ranks)))
+
+    def take(self) -> list[_Task]:
+        """Take the tasks of a batch; none when there are none."""
+        share = -(-len(self.tasks) // (AHEAD * len(self.ranks)))
+        most = min(BATCH_MOST, max(1, int(BATCH_S / max(self.task_s, 1e-6))), share)
+        taken, n_bytes = list[_Task](), 0
+        while self.tasks and len(taken) < most and n_bytes < BATCH_BYTES:
+            task = self.tasks.popleft()
+            if _begins(task):
+                taken.append(task)
+                n_bytes += len(task.data)
+        return taken
+
+
+class _Batch(NamedTuple):
+    number: int
+    queue: _Queue
+    rank: int
+    initializer: bytes  # empty: none is to be run
+    tasks: list[_Task]
+
+    @property
+    def arguments(self) -> tuple[int, bytes, list[bytes]]:
+        """Those of `_run`."""
+        return self.rank, self.initializer, [task.data for task in self.tasks]
+
+
+class _Dispatcher:
+    """The threads of the root, for all executors of these ranks; `pool`, unless a script's, is closed with the last one."""
+
+    def __init__(self, pool: Pool) -> None:
+        session = pool._session
+        self.changed = threading.Condition()
+        self.over = False  # it accepts no further executor
+        self._session, self._pool = session, pool
+        self._queues = deque[_Queue]()
+        self._at = dict.fromkeys((rank for rank in range(session.size) if rank != session.root), 0)  # batches, by rank
+        self._sent: dict[int, _Batch] = {}  # by number, also to the root
+        self._n = 0  # the last number; below 0, since a pool's own tasks have those from 0
+        self._interrupted = False
+        self._turned = threading.Event()  # the thread that calls MPI has had its turn
+        self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
+        self._worker = threading.Thread(target=self._work, name="lb_mpi.Executor, tasks", daemon=True)
+
+    def begin(self) -> None:
+        """Take the ranks over."""
+        session = self._session
+        session.lent_to, self._take_others = "an lb_mpi.Executor", session.take_result
+        session.take_result = self._take
+        self.thread.start()
+
+    def add(self, queue: _Queue) -> bool:
+        """Serve an executor; False when this is over."""
+        with self.changed:
+            if not self.over:
+                self._queues.append(queue)
+                if self._session.root in queue.ranks and not self._worker.ident:
+                    self._worker.start()
+                self.changed.notify_all()
+            return not self.over
+
+    def close(self, queue: _Queue, *, cancel: bool = False) -> None:
+        """Accept no more tasks of an executor."""
+        cancelled = list[_Task]()
+        with self.changed:
+            queue.open = False
+            if cancel:
+                self.changed.wait_for(lambda: queue.n_sent or queue.idle, BATCH_S)  # what a free rank can begin, it begins
+                cancelled = [task for task in queue.tasks if not task.future.running()]
+                queue.tasks = deque(task for task in queue.tasks if task.future.running())
+            self.changed.notify_all()
+        for task in cancelled:
+            task.future.cancel()
+            task.future.set_running_or_notify_cancel()
+
+    def wait(self, queue: _Queue) -> None:
+        """Wait until a closed executor has no more tasks; with the last one the threads end."""
+        if threading.current_thread() in (self.thread, self._worker):
+            return  # in a callback of a future
+        with self.changed:
+            self.changed.wait_for(lambda: self.over or queue not in self._queues)
+        if self.over:
+            self.thread.join()
+
+    def interrupt(self) -> None:
+        """Drop all that is under way, after Ctrl-C."""
+        with self.changed:
+            self._interrupted = True
+            self.changed.notify_all()
+
+    def end(self, error: BaseException | None) -> None:
+        """Shut all executors down at the end of a script, which may have raised `error`."""
+        if isinstance(error, KeyboardInterrupt):
+            self.interrupt()
+        for queue in [*self._queues]:
+            self.close(queue)
+            self.wait(queue)
+
+    def _dispatch(self) -> None:
+        """Be the thread that calls MPI."""
+        session = self._session
+        try:
+            with session.presence.telling():
+                while self._goes_on():
+                    session.work("", self._pauses, self._turn)
+                    session.presence.look()
+                    session.presence.raise_failure()
+        except BaseException as error:
+            with self.changed:
+                self.over = True
+                self.changed.notify_all()
+            for queue in self._queues:
+                self._break(queue, f"lb_mpi.Executor has ended: {error or type(error).__name__}", error)
+            if self._worker.ident:  # a task that goes on while Python ends may crash it
+                thread = ctypes.c_ulong(self._worker.ident)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(KeyboardInterrupt))
+                self._worker.join(LEAVE_S)
+        else:
+            if self._worker.ident:
+                self._worker.join()
+        session.lent_to, session.take_result = "", self._take_others
+        if self._pool._owns:
+            _dispatchers.pop(session)
+            self._pool.close()
+
+    def _pauses(self) -> bool:
+        """Return whether there is nothing to send and to await, or an executor has ended."""
+        with self.changed:
+            ended = any(queue.idle and not queue.open for queue in self._queues)
+            return ended or self._interrupted or all(queue.idle for queue in self._queues)
+
+    def _goes_on(self) -> bool:
+        """Wait for something to do; False when all executors were shut down."""
+        with self.changed:
+            if all(queue.idle and queue.open for queue in self._queues) and not self._interrupted:
+                self.changed.wait(IDLE_S)
+            if self._interrupted:
+                raise KeyboardInterrupt
+            for queue in [*self._queues]:
+                queue.open = queue.open and threading.main_thread().is_alive()  # False: the program is at its end
+                if queue.idle and not queue.open:
+                    self._queues.remove(queue)
+            self.over = not self._queues
+            self.changed.notify_all()
+            return not self.over
+
+    def _turn(self, _: Interrupts) -> bool:
+        """Send what can be sent; results were taken in just before."""
+        batches = list[_Batch]()
+        with self.changed:
+            for n in range(AHEAD):
+                for rank, has in self._at.items():
+                    many = sum(len(queue.tasks) for queue in self._queues) > len(self._at)
+                    if has == n and (n == 0 or many) and (batch := self._next(rank)) is not None:
+                        self._at[rank] += 1
+                        batches.append(batch)
+        for batch in batches:
+            data = pickle.dumps((_run, batch.arguments, {}), pickle.HIGHEST_PROTOCOL)
+            self._session.parcels.send(batch.rank, Tag.TASK, task_parcel(batch.number, False, data))
+        self._turned.set()
+        return bool(batches)
+
+    def _take(self, source: int, tag: int, buffer: Buffer) -> None:
+        """Take in an answer that has come from another rank, or a late result of a pool's."""
+        number, failed, data = read_task(buffer) if tag == Tag.RESULT else (0, False, memoryview(b""))
+        if number not in self._sent:
+            self._take_others(source, tag, buffer)
+            return
+        self._at[source] -= 1
+        tasks = self._sent[number].tasks
+        self._finish(number, _Answer(b"", [(True, bytes(data))] * len(tasks), 0.0) if failed else pickle.loads(data))
+
+    def _work(self) -> None:
+        """Be the thread that runs the root's tasks."""
+        with contextlib.suppress(KeyboardInterrupt):  # see `_dispatch`
+            while (batch := self._await()) is not None:
+                self._finish(batch.number, _run(*batch.arguments))
+                del batch
+                if self._at:  # the other thread would wait for Python's lock at each call of MPI
+                    self._turned.clear()
+                    self._turned.wait(BATCH_S)
+
+    def _await(self) -> _Batch | None:
+        """Wait for tasks for the root; None: there will be none."""
+        with self.changed:
+            while not self.over:
+                if (batch := self._next(self._session.root)) is not None:
+                    return batch
+                self.changed.wait()
+        return None
+
+    def _next(self, rank: int) -> _Batch | None:
+        """Make the next batch for a rank, of one executor after the other; None when there is nothing to do."""
+        for _ in range(len(self._queues)):
+            queue = self._queues[0]
+            self._queues.rotate(-1)
+            if rank not in queue.ranks:
+                continue
+            tasks, begins = queue.take(), rank not in queue.begun
+            if tasks or (begins and queue.boots):
+                queue.begun.add(rank)
+                queue.n_sent += 1
+                self._n -= 1
+                self._sent[self._n] = batch = _Batch(self._n, queue, rank, queue.initializer if begins else b"", tasks)
+                return batch
+        return None
+
+    def _finish(self, number: int, answer: _Answer) -> None:
+        """Settle the futures of a batch; tasks that were not run wait again."""
+        _, queue, rank, _, tasks = self._sent[number]
+        for task, outcome in zip(tasks, answer.outcomes, strict=False):
+            _settle(task.future, *outcome)
+        n = len(answer.outcomes)
+        if answer.failure:
+            error = _error(answer.failure)
+            text = f"the initializer of lb_mpi.Executor has failed on rank {rank}: {type(error).__name__}: {error}"
+            if queue.broken is None:
+                logging.getLogger("concurrent.futures").critical(text)
+            self._break(queue, text, error)
+        with self.changed:
+            del self._sent[number]
+            queue.n_sent -= 1
+            queue.ready.add(rank)
+            if queue.broken is None:
+                queue.tasks.extendleft(reversed(tasks[n:]))
+            if n:
+                took_s = answer.seconds / n
+                queue.task_s = took_s if math.isinf(queue.task_s) else (queue.task_s + took_s) / 2
+            self.changed.notify_all()
+
+    def _break(self, queue: _Queue, text: str, error: BaseException) -> None:
+        """All futures of an executor that are not done raise BrokenExecutor."""
+        with self.changed:
+            queue.broken = BrokenExecutor(text)
+            queue.broken.__cause__ = error
+            queue.boots = False
+            tasks = [*queue.tasks, *(task for batch in self._sent.values() if batch.queue is queue for task in batch.tasks)]
+            queue.tasks.clear()
+            self.changed.notify_all()
+        for task in tasks:
+            if _begins(task):
+                with contextlib.suppress(InvalidStateError):  # done meanwhile
+                    task.future.set_exception(queue.broken)
+
+
+_dispatchers: dict[Session, _Dispatcher] = {}  # the last one of each session
+_lock = threading.Lock()
+
+
+def _dispatcher(pool: Pool, queue: _Queue) -> _Dispatcher:
+    """Return what serves the executor of this queue, with others of the same ranks."""
+    session, tasks = pool._session, pool._queue
+    with _lock:
+        found = _dispatchers.get(session)
+        if found is None:
+            tasks.ends.push(lambda _kind, error, _trace: _dispatchers[session].end(error))
+        elif found.add(queue):
+            return found
+        else:
+            found.thread.join()
+        session.check()
+        if session.busy:
+            raise Error("a map of these ranks is under way: expected none when an executor is made")
+        made = _dispatchers[session] = _Dispatcher(pool)
+        made.add(queue)
+        made.begin()
+        return made
+
+
+def _check_level(session: Session) -> None:
+    """Error where MPI allows no other thread than the main one to call it."""
+    several = any(one.thread.is_alive() for other, one in [*_dispatchers.items()] if other is not session)
+    needed = MPI.THREAD_MULTIPLE if several else MPI.THREAD_SERIALIZED
+    if MPI.Query_thread() < needed:
+        why = "calls it from a thread" + ", one for each communicator" * several
+        how = "mpi4py.rc.thread_level, set before `from mpi4py import MPI`"
+        raise Error(f"MPI gives {LEVELS[MPI.Query_thread()]}: lb_mpi.Executor {why}, and needs {LEVELS[needed]} ({how})")
+
+
+# --- futures ----------------------------------------------------------------------------------------------------------
+
+
+def _begins(task: _Task) -> bool:
+    """Return whether a task is to be run; from now on it can't be cancelled, or those who wait for it know that it was."""
+    future = task.future
+    finished = future.done() and not future.cancelled()
+    return future.running() or (not finished and future.set_running_or_notify_cancel())
+
+
+def _settle(future: Future[Any], failed: bool, data: bytes) -> None:
+    with contextlib.suppress(InvalidStateError):  # its executor was broken meanwhile
+        try:
+            value = None if failed else pickle.loads(data)
+        except Exception as error:
+            future.set_exception(error)
+            return
+        if failed:
+            future.set_exception(_error(data))
+        else:
+            future.set_result(value)
+
+
+def _error(data: bytes) -> BaseException:
+    """Return what a task has raised, caused by a TaskError with the traceback; that itself where it could not be sent."""
+    failure = pickle.loads(data)
+    told = task_error(failure, None)
+    told.add_note(failure.traceback)
+    error, told.__cause__ = told.__cause__, None
+    if error is None:
+        return told
+    error.__cause__ = told
+    return error
+
+
+def _results(
+    futures: deque[Future[list[T]]], later: Iterator[Future[list[T]]], until: float | None, unordered: bool
+) -> Iterator[T]:
+    """Yield the results of some futures, and of one later for each; cancel those that are not asked for."""
+    waiting = {*futures} if unordered else set()
+
+    def left_s() -> float | None:
+        return None if until is None else until - time.monotonic()
+
+    try:
+        if unordered:
+            futures.clear()
+            for future in concurrent.futures.as_completed({*waiting}, left_s()):
+                waiting.discard(future)
+                yield from _emptied(future.result())
+        while futures:
+            values = futures[0].result(left_s())
+            futures.popleft()
+            futures.extend(itertools.islice(later, 1))
+            yield from _emptied(values)
+    finally:
+        for future in (*futures, *waiting):
+            future.cancel()
+
+
+def _emptied(values: list[T]) -> Iterator[T]:
+    """Yield values, and keep none."""
+    values.reverse()
+    while values:
+        yield values.pop()

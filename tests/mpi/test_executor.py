@@ -1,0 +1,316 @@
+"""lb_mpi.Executor on real ranks: futures, callbacks, exceptions, threads, several at once, initializers and maps."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, as_completed, wait
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi.common.collective import agree, duplicate
+from lb_mpi.mpi.pool.script import run_alone
+from lb_mpi.mpi.pool.session import Session
+from tests.misbehaviour import NotForPickling
+
+COMM = MPI.COMM_WORLD
+SIZE = COMM.size
+WORKERS = max(1, SIZE - 1)  # where the root does not work
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+initialized: list[int] = []
+
+
+def on_root(use: Callable[[lb_mpi.Executor], Any], **options: Any) -> None:
+    """Call `use` on the root, with an executor that all ranks make; what it raises, all raise."""
+
+    def run() -> None:
+        with lb_mpi.Executor(COMM, **options) as executor:
+            assert (executor is None) == (COMM.rank != 0)
+            if executor is not None:
+                use(executor)
+
+    agree(COMM, run)
+    assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
+
+
+def in_script(run: Callable[[], None]) -> None:
+    """Run it as `python -m lb_mpi pool` does."""
+    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), run))
+
+
+def rank_of(_: object = None) -> int:
+    return COMM.rank
+
+
+def slow_rank(_: object = None) -> int:
+    time.sleep(0.05)
+    return COMM.rank
+
+
+class Unsendable(Exception):
+    """Can be pickled, but not read again."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__("nine")
+
+
+def fail(how: str) -> None:
+    if how == "value":
+        raise ValueError(how)  # on purpose
+    if how == "exit":
+        sys.exit(3)
+    raise Unsendable(1, 2)
+
+
+def remember(number: int) -> None:
+    initialized.append(number)
+
+
+def recall(_: object) -> tuple[int, list[int]]:
+    time.sleep(0.01)
+    return COMM.rank, initialized
+
+
+def test_tasks_run_on_all_ranks_and_come_in_order() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        assert executor.num_workers == executor._max_workers == SIZE
+        assert list(executor.map(pow, range(1000), itertools.repeat(2))) == [n * n for n in range(1000)]
+        assert {*executor.map(slow_rank, range(4 * SIZE))} == {*range(SIZE)}
+        large = np.arange(300_000.0)
+        for result in executor.map(np.negative, [large] * SIZE):
+            assert np.array_equal(result, -large)
+
+    on_root(use)
+
+
+@pytest.mark.parametrize("options", [{"root_works": False}, {"max_workers": WORKERS}])
+def test_fewer_ranks(options: dict[str, Any]) -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        assert executor.num_workers == WORKERS
+        assert {*executor.map(slow_rank, range(4 * SIZE))} == ({*range(1, SIZE)} or {0})
+
+    on_root(use, **options)
+
+
+def test_exceptions_come_with_their_traceback() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        with pytest.raises(ValueError, match="value") as caught:
+            executor.submit(fail, "value").result()
+        cause = caught.value.__cause__
+        assert isinstance(cause, lb_mpi.TaskError)
+        assert 0 <= cause.rank < SIZE
+        assert 'raise ValueError(how)  # on purpose' in cause.traceback
+        assert cause.__notes__ == [cause.traceback]  # so that it is printed
+        left = executor.submit(fail, "exit").exception()
+        assert isinstance(left, SystemExit)
+        assert left.code == 3
+        unread = executor.submit(fail, "unread").exception()
+        assert isinstance(unread, lb_mpi.TaskError)
+        assert "Unsendable: nine" in str(unread)
+        assert executor.submit(abs, -1).result() == 1
+
+    on_root(use)
+
+
+def test_what_can_not_be_pickled_is_an_exception_of_its_future() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        for future in (executor.submit(abs, NotForPickling()), executor.submit(NotForPickling)):
+            assert isinstance(future.exception(), Exception)
+        assert executor.submit(abs, -1).result() == 1
+
+    on_root(use)
+
+
+def test_callbacks_may_submit() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        later, done = [], threading.Event()
+
+        def more(future: Any) -> None:
+            later.append(executor.submit(abs, -future.result()))
+            done.set()
+
+        executor.submit(abs, -3).add_done_callback(more)
+        assert done.wait(60)
+        assert later[0].result() == 3
+
+    on_root(use)
+
+
+def test_several_threads() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        found: dict[int, list[int]] = {}
+
+        def work(k: int) -> None:
+            found[k] = [future.result() for future in [executor.submit(pow, n, k) for n in range(50)]]
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert found == {k: [n**k for n in range(50)] for k in range(4)}
+
+    on_root(use)
+
+
+def test_cancel_and_shutdown() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        many = [executor.submit(slow_rank) for _ in range(20 * SIZE)]
+        last = executor.submit(slow_rank)
+        assert last.cancel()
+        assert last.cancelled()
+        with pytest.raises(CancelledError):
+            last.result()
+        for one in many[3 * SIZE :]:
+            one.cancel()
+        assert not wait([*many, last], timeout=60).not_done
+        many = [executor.submit(slow_rank) for _ in range(20 * SIZE)]
+        executor.shutdown(wait=False, cancel_futures=True)
+        done, left = wait(many, timeout=60)
+        assert not left
+        assert {one.cancelled() for one in done} == {True, False}
+        executor.shutdown()
+        executor.shutdown()
+        assert executor.num_workers == 0
+        for call in (lambda: executor.submit(abs, 1), executor.bootup):
+            with pytest.raises(RuntimeError, match="after shutdown"):
+                call()
+
+    on_root(use)
+
+
+def test_asyncio() -> None:
+    async def both(executor: lb_mpi.Executor) -> list[int]:
+        loop = asyncio.get_running_loop()
+        return await asyncio.gather(*(loop.run_in_executor(executor, pow, n, 2) for n in range(10)))
+
+    def use(executor: lb_mpi.Executor) -> None:
+        assert asyncio.run(both(executor)) == [n * n for n in range(10)]
+
+    on_root(use)
+
+
+def test_maps() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        taken = []
+
+        def items() -> Iterator[int]:
+            for n in range(100):
+                taken.append(n)
+                yield n
+
+        results = executor.map(abs, items(), buffersize=3)
+        assert (len(taken), next(results), len(taken)) == (3, 0, 4)
+        assert list(results) == [*range(1, 100)]
+        assert sorted(executor.map(abs, range(100), chunksize=7, unordered=True)) == [*range(100)]
+        assert list(executor.starmap(pow, [(2, 3), (3, 2)], chunksize=5)) == [8, 9]
+        with pytest.raises(TimeoutError):
+            list(executor.map(time.sleep, [0.3], timeout=0.01))
+        assert len([*as_completed([executor.submit(abs, 1) for _ in range(5)])]) == 5
+        with pytest.raises(ValueError, match="chunksize = 0: expected an integer >= 1"):
+            executor.map(abs, [], chunksize=0)
+
+    on_root(use)
+
+
+def test_initializer_runs_once_on_each_rank() -> None:
+    initialized.clear()
+
+    def use(executor: lb_mpi.Executor) -> None:
+        assert executor.bootup() is executor
+        assert dict(executor.map(recall, range(8 * SIZE))).items() <= {rank: [7] for rank in range(SIZE)}.items()
+
+    on_root(use, initializer=remember, initargs=(7,))
+    assert initialized == [7]
+
+
+def test_initializer_that_raises_breaks_its_executor_only() -> None:
+    def use(executor: lb_mpi.Executor) -> None:
+        first = executor.submit(abs, 1)
+        with pytest.raises(BrokenExecutor, match=r"the initializer of lb_mpi.Executor has failed on rank \d: ValueError"):
+            first.result()
+        with pytest.raises(BrokenExecutor):
+            executor.submit(abs, 1)
+        assert executor.num_workers == 0
+
+    logging.getLogger("concurrent.futures").disabled = True
+    try:
+        on_root(use, initializer=fail, initargs=("value",))
+    finally:
+        logging.getLogger("concurrent.futures").disabled = False
+    on_root(lambda executor: executor.submit(abs, 1).result())
+
+
+def test_several_executors_of_a_script() -> None:
+    def script() -> None:
+        with lb_mpi.Executor() as one, lb_mpi.Executor(initializer=remember, initargs=(8,)) as two:
+            more = [lb_mpi.Executor(max_workers=1) for _ in range(8)]
+            futures = [(k, executor.submit(pow, k, 2)) for executor in (one, two, *more) for k in range(30)]
+            assert all(future.result() == k * k for k, future in futures)
+            with lb_mpi.Pool() as pool:
+                for call in (lambda: pool.map(abs, [1]), lambda: pool.submit(abs, 1)):
+                    with pytest.raises(lb_mpi.Error, match=r"work for an lb_mpi\.Executor, which is open"):
+                        call()
+            del more
+        with lb_mpi.Pool() as pool:
+            assert pool.map(abs, [-1]) == [1]
+            left = pool.imap_unordered(slow_rank, range(50))
+            next(left)
+            with pytest.raises(lb_mpi.Error, match="a map of these ranks is under way"):
+                lb_mpi.Executor()
+            left.close()
+            late = [pool.submit(slow_rank) for _ in range(3 * SIZE)]
+            with lb_mpi.Executor() as executor:
+                with pytest.raises(lb_mpi.Error, match="which is open"):
+                    late[0].result()
+                assert executor.submit(abs, -1).result() == 1
+            assert {*map(type, [one.result() for one in late])} == {int}
+        made = []
+
+        def make(k: int) -> None:
+            with lb_mpi.Executor() as executor:
+                made.append(executor.submit(abs, -k).result())
+
+        threads = [threading.Thread(target=make, args=(k,)) for k in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(made) == [*range(6)]
+        lb_mpi.Executor().submit(remember, 9)  # is not shut down
+
+    initialized.clear()
+    in_script(script)
+    assert COMM.allreduce(initialized.count(9)) == 1
+
+
+def test_a_rank_that_serves_submits_nothing() -> None:
+    executor = lb_mpi.Executor(COMM)
+    if COMM.rank:
+        with pytest.raises(lb_mpi.Error, match="an executor that this rank serves"):
+            executor.submit(abs, 1)
+    else:
+        assert executor.submit(abs, -1).result() == 1
+    executor.shutdown()
+
+
+def test_wrong_arguments_are_errors_on_all_ranks() -> None:
+    for options, error, text in [
+        ({"max_workers": 0}, ValueError, "max_workers must be greater than 0, not 0"),
+        ({"max_workers": "2"}, ValueError, "max_workers = '2': expected an integer"),
+        ({"initializer": 3}, TypeError, "initializer = 3: expected"),
+    ]:
+        mine: dict[str, Any] = options if COMM.rank == SIZE - 1 else {}
+        with pytest.raises(error, match=text):
+            lb_mpi.Executor(COMM, **mine)
+    with pytest.raises(TypeError, match="expected an mpi4py intracommunicator"):
+        lb_mpi.Executor(4)  # type: ignore[arg-type]

@@ -1,0 +1,110 @@
+"""lb_mpi.Executor in programs: their end, Ctrl-C, too few levels of threads, and other projects' suites."""
+
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.process.started import started
+from tools.environment import ROOT, here
+
+pytest.importorskip("mpi4py", reason="runs a program under mpiexec")
+pytestmark = pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
+POOL = ["-m", "lb_mpi", "pool"]
+
+
+def run(ranks: int, *arguments: str) -> tuple[int, str]:
+    """Run python; its exit code and output."""
+    with tempfile.TemporaryFile() as output:
+        code = here().mpiexec(ranks, [sys.executable, *arguments], 120.0, stdout=output, stderr=output)
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "script.py"
+    path.write_text(f"import os, sys, time\nimport lb_mpi\n\n{text}")
+    return str(path)
+
+
+AT_END = """
+def say(word):
+    time.sleep(0.3)
+    print(word, flush=True)
+
+if __name__ == "__main__":
+    executor = lb_mpi.Executor()
+    executor.submit(say, "apple")
+    if "--shutdown" in sys.argv:
+        executor.shutdown(wait=False)
+"""
+
+
+@pytest.mark.parametrize("arguments", [[], ["--shutdown"]])
+@pytest.mark.parametrize(("ranks", "python"), [(1, []), (1, POOL), (3, POOL)])
+def test_a_script_ends_when_its_tasks_are_done(
+    tmp_path: Path, ranks: int, python: list[str], arguments: list[str]
+) -> None:
+    assert run(ranks, *python, script(tmp_path, AT_END), *arguments) == (0, "apple\n")
+
+
+LEVEL = """
+import mpi4py
+mpi4py.rc.thread_level = "funneled"
+with lb_mpi.Executor() as executor:
+    print("not reached")
+"""
+
+
+def test_a_level_of_threads_that_is_not_there(tmp_path: Path) -> None:
+    code, said = run(2, script(tmp_path, LEVEL))
+    assert code not in (0, 124)
+    assert "MPI gives MPI_THREAD_FUNNELED: lb_mpi.Executor calls it from a thread, and needs MPI_THREAD_SERIALIZED" in said
+    assert "not reached" not in said
+
+
+WAITS = """
+def sleep(_):
+    open(f"{sys.argv[1]}/{os.getpid()}-{time.monotonic_ns()}", "w").close()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    with lb_mpi.Executor() as executor:
+        executor.submit(sleep, 0)
+        executor.submit(sleep, 1)
+        executor.submit(sleep, 2).result()
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ctrl_c_ends_a_script_and_leaves_nothing(tmp_path: Path, ranks: int) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    command, variables = here().job(ranks, [sys.executable, *POOL, script(tmp_path, WAITS), str(begun)])
+    with started(command, env={**os.environ, **variables}, cwd=ROOT, start_new_session=True) as process:
+        until = time.monotonic() + 60
+        while len([*begun.iterdir()]) < ranks and time.monotonic() < until:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in said or here().mpi == "openmpi"  # whose mpiexec passes no more output on
+    until = time.monotonic() + 30  # Open MPI's mpiexec ends a moment before its ranks
+    pids = [int(path.name.split("-")[0]) for path in begun.iterdir()]
+    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < until, left
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+def test_the_suite_of_cpython(ranks: int) -> None:
+    if importlib.util.find_spec("test.test_concurrent_futures") is None:
+        pytest.skip(f"Python {sys.version.split()[0]} has come without test.test_concurrent_futures")
+    code, said = run(ranks, *POOL, "-m", "benchmarks.executors")
+    assert code == 0, said
+    assert "28 of 31 cases pass" in said
