@@ -1,1 +1,1 @@
-"""Rows that are computed again and again: costs, when to balance, which rows go where; pure."""
+"""Balancing of rows that are computed repeatedly: row costs, when to balance, which rows move where; pure."""

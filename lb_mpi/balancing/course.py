@@ -1,16 +1,16 @@
-"""Between rounds: what one rank lends in the next, what it has learned from the last, what a verdict changes.   (pure)
+"""Between rounds: what one rank lends next, what it learns from a round, how a verdict changes the plan.   (pure)
 
 The caller's loop, on MPI (`lb_mpi.mpi.rows.balancer`) and on a virtual clock (`lb_mpi.balancing.simulate`), is
 
     round = course.begin(n, mark)
     the loop of an actor (`lb_mpi.virtual`)
-      in it, with LEARNED: told = course.learn(learned, ...)   # goes to the root with the rest of a RankReport
+      in it, with LEARNED: told = course.learn(learned, ...)   # goes to the root in a RankReport
     course.hear(verdict of the root, round.learned.late_ticks)
     if verdict.decision.act:
         course.follow(plan)                             # None: all rows stay at home from now on
 
-A call of `map_rows` is a round.  A plan stays in force until the next one; when the number of rows changes, rows are
-picked for it anew.
+A call of `map_rows` is a round.  A plan stays in force until the next one.  If the number of rows changes, the rows to
+lend are chosen again.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from lb_mpi.balancing.migrate import Plan, pick
 from lb_mpi.balancing.round import LEAST, Learned, Round, Rowset, count, cut, kept, shortest_s
 from lb_mpi.graph import Floats, Ints
 
-BLOCKS = 64  # a block at home is so small a part of what is left; none is much shorter than BLOCK_S
-FEWEST = 8  # and where blocks are dear, so large a part
-LIGHTEST = 0.5  # of the mean: a row is hardly taken for lighter, when blocks are cut
-HANDLING = 0.03  # of the time of rows at home may go into handling their blocks
+BLOCKS = 64  # a block at home is 1/BLOCKS of the remaining rows, but not much shorter than BLOCK_S
+FEWEST = 8  # the divisor used instead where blocks are expensive to handle
+LIGHTEST = 0.5  # of the mean: minimum size of a row when blocks are cut
+HANDLING = 0.03  # fraction of the time of rows at home that may go into handling their blocks
 
 
 class Told(NamedTuple):
     """The findings of one rank from a round."""
 
-    work: float = math.nan  # of its rows, in units of work; NaN: not known
-    helped: float = 0.0  # work of its rows that others did beyond the plan, less what it did so for others
+    work: float = math.nan  # of its rows, in units of work; NaN: unknown
+    helped: float = 0.0  # work of its rows done by others beyond the plan, minus what it did so for others
     seen: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks
-    took: float = math.nan  # units of work that its rows took in this very round, nothing smoothed; NaN: not known
+    took: float = math.nan  # units of work of its rows in this round alone, unsmoothed; NaN: unknown
 
 
 class Course:
@@ -47,24 +47,24 @@ class Course:
 
     def __init__(self, rank: int, size: int, neighbours: list[int]) -> None:
         self.rank, self.neighbours = rank, neighbours
-        # Of all ranks, the same on all of them, as in the last `Verdict`; no room for each: there may be many.
+        # Of all ranks, the same on all, as in the last `Verdict`.  Broadcast views, since there may be many ranks.
         self.worth, self.speeds, self.late = (np.broadcast_to(value, size) for value in (1.0, 1.0, 0.0))
-        self.n_calls = 0  # rounds since rows have changed their owner
+        self.n_calls = 0  # rounds since rows last changed their owner
         self.costs: RowCosts | None = None
-        self.mark: int | None = None  # of the rows that the costs are of
+        self.mark: int | None = None  # of the rows that the costs describe
         self.plan: Plan | None = None  # by which rows are lent; None: they stay at home
-        self.lent: dict[int, Rowset] | None = None  # by borrower, as planned; None: they are not chosen yet
+        self.lent: dict[int, Rowset] | None = None  # by borrower, as planned; None: not chosen yet
         self._n_planned = 0  # rows that this rank had when the plan was made
-        self._n_lending = 0  # rounds with loans by this plan or an earlier one, of rows that look like these
-        self._kept = 0.0  # part of the planned loans that stays at home in this round, for whoever is dry
+        self._n_lending = 0  # rounds with planned loans of rows with the current mark
+        self._kept = 0.0  # part of the planned loans that stays at home in this round, for dry ranks
         self._n_rounds = 0
-        self._late_ticks = 0.0  # for rows borrowed in the last round, after this rank had told
-        self._row_s = 0.0  # of a row at home in the last round, with all that goes with it; 0: not known
-        self._handling_s = 0.0  # of a block at home, beside being computed; 0: not known
+        self._late_ticks = 0.0  # spent on borrowed rows in the last round, after this rank had sent LEARNED
+        self._row_s = 0.0  # of a row at home in the last round, with all overhead; 0: unknown
+        self._handling_s = 0.0  # overhead of a block at home; 0: unknown
 
     @property
     def work(self) -> float:
-        """Units of work that this rank has: that of its rows, and what it could have done before it came."""
+        """This rank's load in units of work: its rows, and what it could have done before it came."""
         assert self.costs is not None
         return float(self.costs.work(self.worth).sum() + self.late[self.rank])
 
@@ -74,20 +74,20 @@ class Course:
         return self.plan is not None and len(self.plan.amounts) > 0
 
     def knows(self, mark: int) -> bool:
-        """True when something is known of rows that look like `mark`."""
+        """True when costs are known for rows with this `mark`."""
         return mark == self.mark and self.costs is not None
 
     def begin(self, n: int, mark: int, *, warm: bool = True) -> Round:
-        """The next round, of n rows that look like `mark`; not `warm`: what the first block takes tells nothing."""
+        """Return the next round, of n rows with this `mark`; not `warm`: the first block's time is unreliable."""
         if not self.knows(mark) or self.costs is None:
             self.costs, self.mark, self._row_s, self._handling_s = RowCosts(self.rank, n), mark, 0.0, 0.0
             self.lent, self._n_lending = None, 0
-        elif len(self.costs) != n:  # of as many other rows nothing is known but the mean
+        elif len(self.costs) != n:  # the rows are others: only the mean is still of use
             mean = float(np.mean(self.costs.work(self.worth))) if len(self.costs) else np.nan
             self.costs = RowCosts(self.rank, n)
             self.costs.ticks[:] = mean / self.worth[self.rank]
             self.lent = None
-        if self.plan is not None and self.is_lending:  # the same on all ranks, so that they agree
+        if self.plan is not None and self.is_lending:  # equal on all ranks, so that they agree
             now = kept(self._n_lending, self.plan.longest_s)
             if now != self._kept:
                 self.lent, self._kept = None, now
@@ -99,7 +99,7 @@ class Course:
         return self._round(self._blocks(sizes, warm=warm), sizes)
 
     def failed(self) -> Round:
-        """The next round, for a rank whose rows are no good: it fails from the start."""
+        """Return the next round for a rank with invalid rows: it fails from the start."""
         self._n_rounds += 1
         self._pick()
         round = self._round([])
@@ -107,10 +107,10 @@ class Course:
         return round
 
     def learn(self, learned: Learned, busy_s: float, ticks: float, handling_s: float = 0.0) -> Told:
-        """Take in what was measured in a round that has not failed.
+        """Record what was measured in a round that has not failed.
 
-        This rank was occupied with rows for `busy_s` seconds, in which it counted `ticks`; `handling_s` went with each block
-        beside its being computed (0: not known, as before).
+        This rank spent `busy_s` seconds on rows, in which it counted `ticks`.  Each block had an overhead of
+        `handling_s` (0: unknown, keep the previous value).
         """
         assert self.costs is not None
         seen = self.costs.observe([timed[:3] for timed in learned.timed], self.worth)
@@ -125,27 +125,27 @@ class Course:
         self.costs.fill()
         own_worth = float(self.worth[self.rank])
         helped_work = given - learned.help_ticks * own_worth
-        # What was kept of planned loans was planned to be done by the borrowers, whoever has done it.
+        # The kept part of planned loans was planned for the borrowers: count it there, whoever computed it.
         lent = sum(timed.ticks * float(self.worth[timed.by]) for timed in known if timed.by != self.rank) - given
         helped_work += (learned.planned_ticks * own_worth - lent) * self._kept / (1.0 - self._kept)
         whole = took * len(self.costs) / n_known if n_known else math.nan
         return Told(float(self.costs.work(self.worth).sum()), helped_work, tuple(seen), whole)
 
     def hear(self, verdict: Verdict, late_ticks: float = 0.0) -> None:
-        """Take in what the root has found out; `late_ticks` of this rank in the round that is over."""
+        """Apply the root's verdict; `late_ticks` of this rank in the round that is over."""
         self.worth, self.speeds, self.late = verdict.worth, verdict.speeds, verdict.late
         self._late_ticks = late_ticks
-        if verdict.problem:  # nothing is known of the rows, and nothing is lent
+        if verdict.problem:  # nothing is known of the rows, and none is lent
             self.own(None)
 
     def follow(self, plan: Plan | None) -> None:
-        """From the next round on, rows are lent by this plan, which all ranks have; None: they stay at home."""
+        """From the next round on, lend rows by this plan, which all ranks have; None: all rows stay at home."""
         self._n_planned = len(self.costs) if self.costs is not None else 0
-        # Its rows are chosen when the next round begins: nobody need wait for that in this one.
+        # The rows are chosen when the next round begins, so that no rank waits for that now.
         self.plan, self.lent = plan, None
 
     def own(self, work: Floats | None) -> None:
-        """Rows have changed their owner: this rank's new ones cost (n,) `work`, if that is known; none is lent."""
+        """Rows have changed their owner: none is lent; `work`: (n,) costs of this rank's new rows, if known."""
         self.follow(None)
         self.costs, self.n_calls, self._n_lending, self._kept = None, 0, 0, 0.0
         if work is not None:
@@ -160,7 +160,7 @@ class Course:
         )  # fmt: skip
 
     def _pick(self) -> None:
-        """Choose the rows that are lent by the plan, if they are not chosen yet."""
+        """Choose the rows to lend by the plan, unless they are chosen already."""
         if self.lent is not None:
             return
         self.lent = {}
@@ -169,7 +169,7 @@ class Course:
         mine = self.plan.of(self.rank)
         if not len(mine.amounts):
             return
-        if self._n_planned and len(self.costs) != self._n_planned:  # as large a part of these rows as of those
+        if self._n_planned and len(self.costs) != self._n_planned:  # keep the planned fraction
             mine = replace(mine, amounts=mine.amounts * (len(self.costs) / self._n_planned))
         mine = replace(mine, amounts=mine.amounts * (1.0 - self._kept))
         items: list[Ints] = [np.zeros(0, dtype=np.int64)] * len(mine.amounts)
@@ -178,7 +178,7 @@ class Course:
         self.lent = dict(zip(mine.destinations.tolist(), items, strict=True))
 
     def _blocks(self, sizes: Floats, *, warm: bool) -> list[Rowset]:
-        """Divide the rows that stay at home into blocks; the first one is short, so that who is dry is soon heard."""
+        """Divide the rows that stay at home into blocks; the first one is short, so that dry ranks are served soon."""
         n = len(sizes)
         if len(self.worth) == 1:
             return [slice(0, n)] if n else []
@@ -199,9 +199,9 @@ class Course:
         return parts if isinstance(kept, slice) else [kept[part] for part in parts]
 
     def _sizes(self, n: int) -> Floats:
-        """(n,) what each row costs, relative to their mean: so large a part of a block it is.
+        """(n,) size of each row when blocks are cut: its cost relative to the mean, at least LIGHTEST.
 
-        Where little is known to be in a row much may turn up, as in weather that moves: it counts as LIGHTEST at least.
+        A row that was cheap may become expensive, as in weather that moves.
         """
         if self.costs is None or not self.costs.known:
             return np.ones(n)
@@ -211,9 +211,9 @@ class Course:
 
 
 def _divisor(seconds: float, handling_s: float) -> int:
-    """A block at home is which part of what is left: rows that take `seconds`, blocks `handling_s` each to handle.
+    """The divisor k: a block at home is 1/k of the rows left, which need `seconds`; handling one costs `handling_s`.
 
-    With 1/k of what is left in each, there are some 4 k blocks.
+    There are then about 4 k blocks.
     """
     most = HANDLING * seconds / (4.0 * handling_s) if handling_s > 0.0 else math.inf
     return int(min(max(most, FEWEST), BLOCKS))

@@ -1,18 +1,18 @@
-"""Costs of rows and speeds of ranks, from nothing but the times of what was computed anyway.   (pure)
+"""Costs of rows and speeds of ranks, estimated only from the times of normal computation.   (pure)
 
-Law.  Rank r measures rows in its own ticks (seconds of its own clock of work); a tick of rank r is worth k_r units of work,
-and g_r seconds pass while it does one.  So its speed is s_r = k_r / g_r units of work per second.
-- g_r is seen by rank r alone.
-- Which rank measured a row last is remembered beside the ticks: the row's cost in work is ticks * k_r with whatever k_r is
-  known by now, so that better worths of ticks need no new measurement of the rows.
-- Rows that rank r measures after rank q has told ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of all
-  such ratios (of their logarithms, lately seen ones first).  Ranks that never computed each other's rows are taken for
-  alike; the first rows that are lent to such a rank show it.
-- A tick is a second of the function's own time: CPU time, and the time in which it waits by itself (it sleeps, or a file, a
-  subprocess, another thread or a GPU works for it).  That the operating system gave the core to others is no property of
-  the rows.  `own_time_s` tells the one from the other, call by call: nothing of it is remembered, so that ticks of
-  functions that wait and of those that compute can be set against each other on all ranks from the first call on.
-- Computing can be held up but never sped up: a smaller measurement is believed at once, a larger one by and by.
+Law.  Rank r measures rows in its own ticks (seconds of its work clock).  A tick of rank r is worth k_r units of work
+and lasts g_r seconds.  So the speed of rank r is s_r = k_r / g_r units of work per second.
+- Only rank r can measure g_r.
+- The rank that last measured a row is stored with the ticks.  The row's cost in work is ticks * k_r with the current
+  k_r, so that a better k_r needs no new measurement of the rows.
+- If rank r measures rows after rank q, then ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of the
+  logarithms of all such ratios; recent ones weigh more.  Ranks that never computed each other's rows are assumed equal;
+  the first rows lent to such a rank correct that.
+- A tick is a second of the function's own time: CPU time, and the time in which the function itself waits (it sleeps,
+  or waits for a file, a subprocess, another thread or a GPU).  Time in which other programs had the core is not a
+  property of the rows.  `own_time_s` separates the two in each call, so that ticks of functions that wait and of
+  functions that compute are comparable from the first call on.
+- Computing can be delayed but never sped up: a smaller measurement is accepted at once, a larger one gradually.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ from numpy.typing import ArrayLike, NDArray
 from lb_mpi.balancing.round import Rowset, count, numbers
 from lb_mpi.graph import Floats, Ints
 
-ASLEEP = 0.2  # a function that uses the CPU for less than this part of its time is waiting, if the system tells nothing
-UP = 0.7  # weight of a measurement that is larger than what was known
-FORGET = 0.9  # weight of an observation after one more round with any
-PRIOR = 1e-3  # of the heaviest observation: how strongly ticks of unrelated ranks are taken for alike
-NEGLIGIBLE = 1e-6  # of the heaviest observation: what is lighter is dropped
+ASLEEP = 0.2  # if the system reports no queueing: a function with a smaller fraction of CPU time counts as waiting
+UP = 0.7  # weight of a measurement larger than the known value
+FORGET = 0.9  # decay of an observation in each later round that has observations
+PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
+NEGLIGIBLE = 1e-6  # of the largest weight: lighter observations are dropped
 DENSE = 256  # ranks up to which the fit is solved as a dense system
 FEWEST = 2.0**-60  # seconds; no measured time is 0
 
 
 def own_time_s(wall_s: float, cpu_s: float, gave_up: float | None, queued_s: float | None) -> float:
-    """Seconds that a call takes by itself, of `wall_s` seconds in which it had the core for `cpu_s`.
+    """Return a call's own seconds, of `wall_s` seconds in which it had the core for `cpu_s`.
 
-    Who never gave up the core by itself (`gave_up`: how often) has not waited: CPU time.  Otherwise all time but that in
-    which it would have run and had to queue for a core (`queued_s`).  None: the system doesn't tell; then all that time is
-    taken for a call that hardly used the CPU, CPU time for all others.  Time in which the program was stopped is not in
-    `wall_s`, nor in `gave_up`.
+    A call that never gave up the core (`gave_up`: how often) has not waited: CPU time.  Otherwise all time except that
+    spent queueing for a core (`queued_s`).  None: not reported by the system; then CPU time, but all time if the call
+    hardly used the CPU.  Time in which the program was stopped is neither in `wall_s` nor in `gave_up`.
     """
     if gave_up == 0:
         return cpu_s
@@ -54,15 +53,15 @@ def own_time_s(wall_s: float, cpu_s: float, gave_up: float | None, queued_s: flo
 
 
 class Observation(NamedTuple):
-    """k_other / k_own as seen in rows that both have measured."""
+    """k_other / k_own as observed on rows that both ranks have measured."""
 
     other: int  # rank
-    weight: float  # > 0: what the rows cost, in work
+    weight: float  # > 0: cost of the rows, in work
     log_ratio: float  # log(k_other / k_own)
 
 
 class RowCosts:
-    """The costs of n rows at home, refined by whole blocks of rows."""
+    """The costs of n rows at home, refined from the times of whole blocks."""
 
     def __init__(self, rank: int, n: int) -> None:
         self.rank = rank
@@ -78,21 +77,21 @@ class RowCosts:
         return not bool(np.isnan(self.ticks).any())
 
     def fill(self) -> None:
-        """Take rows that have not been measured for average ones, if any has been."""
+        """Give unmeasured rows the mean cost, if any row has been measured."""
         unknown = np.isnan(self.ticks)
         if unknown.any() and not unknown.all():
             self.ticks[unknown] = self.ticks[~unknown].mean()
             self.measured_by[unknown] = self.rank
 
     def work(self, worth: Floats) -> Floats:
-        """(n,) costs in units of work at the (P,) worths k; NaN: not measured."""
+        """(n,) costs in units of work, for (P,) worths k; NaN: not measured."""
         return np.asarray(self.ticks * worth[self.measured_by])
 
     def observe(self, timed: Iterable[tuple[Rowset, int, float]], worth: Floats) -> list[Observation]:
-        """Blocks of rows (each row in one at most) were computed: (rows, by which rank, ticks that it took).
+        """Update the costs from blocks of rows, each row in at most one: (rows, computing rank, ticks).
 
-        The ticks of a block are spread over its rows in proportion to what they cost so far.  Returns what that tells of the
-        worth of other ranks' ticks: something where most of the rows were measured here before.
+        A block's ticks are spread over its rows in proportion to their known costs.  Returns observations of the worth
+        of other ranks' ticks, from blocks where most of the rows were last measured here.
         """
         known = [(rows, by, ticks) for rows, by, ticks in timed if not math.isnan(ticks) and count(rows)]
         if not known:
@@ -110,7 +109,7 @@ class RowCosts:
         own = np.add.reduceat(np.where(measured_by == self.rank, before, 0.0), starts) / total
         tells = usable & (by != self.rank) & (own > 0.5)
         factor = ticks / total
-        # Measured by somebody else, the rows keep their costs unless that is told about them, too.
+        # Rows last measured by another rank move only part of the way to a larger cost.
         trusted = np.where(tells | (factor <= 1.0), factor, 1.0 + UP * (factor - 1.0))
         each = np.where(np.repeat(usable, counts), before * np.repeat(trusted, counts), np.repeat(ticks / counts, counts))
         self.ticks[index] = each
@@ -127,7 +126,7 @@ class RowCosts:
 
 
 def smooth(before: float, now: float, up: float = UP) -> float:
-    """A measured value: the smaller one at once, a larger one by and by; what is not known (NaN) is replaced."""
+    """Return a smoothed value: a smaller measurement at once, a larger one gradually; NaN (unknown) is replaced."""
     if math.isnan(before) or now <= before:
         return now
     return before + up * (now - before)
@@ -138,13 +137,13 @@ class Worths:
 
     def __init__(self, size: int) -> None:
         self.values = np.ones(size)  # (P,) k > 0; their geometric mean is 1
-        # Pairs (q, r) of which q has told something of r, as q * P + r, ascending; and beside them
+        # Pairs (q, r) for which q has observed r, as q * P + r, ascending; with each pair
         self._pairs = np.zeros(0, dtype=np.int64)
-        self._weight = np.zeros(0)  # of what was told
+        self._weight = np.zeros(0)  # of the observations
         self._sum = np.zeros(0)  # weight * log(k_r / k_q)
 
     def tell(self, told: NDArray[np.void], n_told: Ints) -> None:
-        """One more round: rank q has made the first n_told[q] of the observations told[q] (see `balancing.judge`)."""
+        """Add one more round: rank q made the first n_told[q] of the observations told[q] (see `balancing.judge`)."""
         rank, place = np.nonzero(np.arange(told.shape[1]) < n_told[:, None])
         if not len(rank):
             return
@@ -161,7 +160,7 @@ class Worths:
         self._fit()
 
     def _fit(self) -> None:
-        """Least squares of the logarithms; a little towards 1, which decides between ranks that nothing relates."""
+        """Fit logarithms by least squares, with a weak pull towards 1 that decides between unrelated ranks."""
         size = len(self.values)
         own, other = np.divmod(self._pairs, size)
         prior = PRIOR * float(self._weight.max())
@@ -180,16 +179,16 @@ class Worths:
 
 
 def blocks(sizes: ArrayLike, parts: int, turn: int, least: float = 1.0) -> list[slice]:
-    """The rows 0..n-1, of (n,) sizes > 0, cut into slices of 1/parts of what is left, and hardly smaller than `least`.
+    """Cut the rows 0..n-1, of (n,) sizes > 0, into slices of 1/parts of the rest, hardly smaller than `least`.
 
-    So there are many short ones towards the end, where ranks wait for each other.  They begin somewhere else in each turn,
-    and end where they have begun: so in time every row is told apart, and computed by the one rank and the other.
+    So the slices get short towards the end, where ranks wait for each other.  Each turn begins at another row and wraps
+    around, so that in time each row is measured separately and on different ranks.
     """
     sums = np.concatenate([[0.0], np.cumsum(sizes)])
     n = len(sums) - 1
     if not n:
         return []
-    begin = int(n * ((turn * 0.6180339887498949) % 1.0))  # the golden ratio: begins spread evenly
+    begin = int(n * ((turn * 0.6180339887498949) % 1.0))  # golden ratio: begins are spread evenly
     if min(sums[begin], sums[n] - sums[begin]) < least:
         begin = 0
     slices = list[slice]()
@@ -206,6 +205,6 @@ def blocks(sizes: ArrayLike, parts: int, turn: int, least: float = 1.0) -> list[
 
 
 def _halfway(sums: Floats, first: int, end: int, least: float) -> int:
-    """The place that cuts first..end into halves, both no smaller than `least`; its end: there is none."""
+    """Return where to cut first..end into halves, both no smaller than `least`; `end` if there is no such place."""
     half = int(np.searchsorted(sums, 0.5 * (sums[first] + sums[end]), side="right")) - 1
     return half if first < half and min(sums[half] - sums[first], sums[end] - sums[half]) >= least else end

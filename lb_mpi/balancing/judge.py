@@ -1,13 +1,12 @@
-"""The end of a round: the ranks' reports, and what the root makes of them: speeds, imbalance, whether to balance.   (pure)
+"""The end of a round: the ranks' reports, and the root's evaluation: speeds, imbalance, whether to balance.   (pure)
 
-Law.  The ticks of a round tell what each rank computed, be it its own rows or others'.  Ticks * (seconds per tick) is the
-time that it needs for that: the usual seconds per tick, so that who was held up once needs no balancing.  That time * its
-speed is the work that it did; so the balanced time follows without any estimate of the costs of rows.
-- What a rank did for others at the end of the round, because it was dry and they weren't, was not planned: it is counted
-  where it was planned to be done.
-- So is what was kept of planned loans (`round.kept`): with whom it was planned to be, whoever has computed it.
-- Who comes late to a round, because what it does in between takes it longer, has so much less time for rows: as if it had
-  had rows for as long.  Who comes later than all could be done counts as if it came just then.
+Law.  A round's ticks measure what each rank computed, its own rows and others'.  Ticks * (seconds per tick) is the time
+that it needs for that.  The usual seconds per tick are used, so that a single delay does not trigger balancing.  Time *
+speed is the work done; so the balanced time follows without any estimate of row costs.
+- Rows that a rank computed for others because it was dry were not planned: they count where they were planned.
+- The kept part of planned loans (`round.kept`) counts for the planned borrower, whoever computed it.
+- A rank that comes late to a round, because it needs longer between rounds, has less time for rows: it counts as if it
+  had computed rows meanwhile.  A rank that comes after all could be done counts as if it came just then.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from lb_mpi.balancing.trigger import BalanceReason, Decision, Trigger
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import imbalance
 
-N_TOLD = 4  # observations in one report; of more, the heaviest are told
+N_TOLD = 4  # observations in one report: the heaviest
 
 _TYPES = {bool: "?", int: "<i8", float: "<f8"}  # of numbers in a message, by annotation
 Records = NDArray[np.void]
@@ -40,18 +39,18 @@ def _columns(of: type) -> list[Any]:
 class RankReport(NamedTuple):
     """The report of one rank after a round."""
 
-    failed: bool  # the user's function or rows are no good on this rank
-    mark: int  # of what the rows look like
-    results: int  # of what results look like; 0: this rank has none
-    work: float  # of its rows at home, units of work; NaN: not known
-    busy_s: float  # seconds that it was occupied with rows: computing, resting (emulated), copying, serving messages
-    ticks: float  # it measured meanwhile
-    spent_s: float  # seconds for packing, sending, putting together
+    failed: bool  # the user's function or rows are invalid on this rank
+    mark: int  # of the rows' Spec
+    results: int  # mark of the results' Spec; 0: no results on this rank
+    work: float  # of its rows at home, units of work; NaN: unknown
+    busy_s: float  # spent on rows: computing, resting (emulated), copying, serving messages
+    ticks: float  # counted meanwhile
+    spent_s: float  # for packing, sending, and joining
     rows: int  # lent
     bytes: int  # sent
-    helped: float = 0.0  # work of rows that others computed because they were dry, less what it computed so for others
-    began_s: float = math.nan  # from the end of the last round to the begin of this one; NaN: there was none
-    told: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks; the heaviest are told
+    helped: float = 0.0  # work of rows that others computed because they were dry, minus what it computed so for others
+    began_s: float = math.nan  # from the end of the last round to the start of this one; NaN: no last round
+    told: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks; only the heaviest are sent
 
     def fields(self) -> tuple[Any, ...]:
         """Return a tuple for an array of dtype REPORT."""
@@ -63,12 +62,12 @@ REPORT = np.dtype([*_columns(RankReport), ("n_told", "<i8"), ("told", _columns(O
 
 
 class RoundProblem(IntEnum):
-    """The reason why a round has come to nothing."""
+    """The reason why a round has failed."""
 
     NONE = 0
     FAILED = 1  # a rank has failed
     DIFFER = 2  # the ranks' rows differ
-    JUDGE = 3  # the root could not make sense of the reports
+    JUDGE = 3  # the root could not evaluate the reports
 
 
 class Verdict(NamedTuple):
@@ -76,49 +75,49 @@ class Verdict(NamedTuple):
 
     problem: RoundProblem
     decision: Decision
-    imbalance_before: float  # with all rows at home; NaN: not known
-    imbalance_after: float  # as it was in this round
+    imbalance_before: float  # with all rows at home; NaN: unknown
+    imbalance_after: float  # actual, in this round
     rows: int  # lent, on all ranks
     bytes: int  # sent, on all ranks
     compare: bool  # results look different on some ranks, or some have none
     worth: Floats  # (P,) of a tick of each rank, in units of work
     speeds: Floats  # (P,) units of work per second
     late: Floats  # (P,) work that each rank could have done before it came
-    plan: Plan | None = None  # for the calls to come, where the root alone has made one
+    plan: Plan | None = None  # for the next calls, if the root alone has made one
 
     @property
     def words(self) -> str:
-        """Say what was decided, and what was done meanwhile."""
+        """Say what was decided, and what was lent meanwhile."""
         lent = f"; {self.rows:,} rows were lent in this call" if self.rows else ""
         return self.decision.words + lent
 
     def record(self) -> Records:
-        """(1,) of the dtype that `verdict_dtype` gives, with the number of transfers for a plan."""
+        """(1,) of the dtype `verdict_dtype`, with the number of transfers for a plan."""
         n_transfers = -1 if self.plan is None else len(self.plan.amounts)
         fields = (self.problem, *self.decision, *self[2:-1], n_transfers)
         return np.array([fields], dtype=verdict_dtype(len(self.worth)))
 
 
 def verdict_dtype(size: int) -> np.dtype[Any]:
-    """Make the dtype of a Verdict for `size` ranks, without its plan, which travels by itself; n_transfers -1: no plan."""
+    """Return the dtype of a Verdict for `size` ranks, without its plan, which travels apart; n_transfers -1: none."""
     first = [("problem", "<i8"), ("reason", "<i8"), ("gain_s", "<f8"), *_columns(Verdict)]
     each = [(name, "<f8", (size,)) for name in ("worth", "speeds", "late")]
     return np.dtype([*first, *each, ("n_transfers", "<i8")])
 
 
 def verdict_of(record: Records) -> Verdict:
-    """Read what `Verdict.record` has made, without its plan."""
+    """Read a Verdict from `Verdict.record`, without its plan."""
     problem, reason, gain_s, *rest, _ = record[0].item()
     return Verdict(RoundProblem(problem), Decision(BalanceReason(reason), gain_s), *rest)
 
 
-USUAL = 5  # rounds of which the median seconds per tick is taken
+USUAL = 5  # rounds over which the median of seconds per tick is taken
 
 
 class Judge:
-    """Knows what was reported before; lives on the root.
+    """Evaluates the reports on the root, and keeps what it needs of earlier rounds.
 
-    `planner` makes the plans where the root alone can; None: the ranks do so together.
+    `planner` makes the plans if the root can do so alone; None: the ranks make them together.
     """
 
     def __init__(self, size: int, trigger: Trigger, planner: Direct | None = None) -> None:
@@ -127,10 +126,10 @@ class Judge:
         self.late = np.zeros(size)  # work that a rank could have done before it came
         self.lending = False
         self._worths = Worths(size)
-        self._tick_s = np.full((USUAL, size), np.nan)  # seconds per tick in the last rounds, the newest last
+        self._tick_s = np.full((USUAL, size), np.nan)  # seconds per tick in the last rounds, newest last
         self._began_s: deque[Floats] = deque(maxlen=USUAL)
-        self._rounds = 0  # since all rows are known
-        self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more by lending
+        self._rounds = 0  # since the costs of all rows are known
+        self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more with lending
         self._fresh = False  # the last round was the first with its distribution
 
     @property
@@ -139,12 +138,12 @@ class Judge:
         return self._worths.values
 
     def changed(self, *, lending: bool, seconds: float = 0.0) -> None:
-        """The next round has another distribution, which took so many seconds to decide on."""
+        """Record that the next round has another distribution, which took `seconds` to decide on."""
         self.lending = self._fresh = lending
         self.trigger.paid(seconds)
 
     def forget(self) -> None:
-        """The next round begins with all rows at home."""
+        """Record that the next round begins with all rows at home."""
         self.lending = self._fresh = False
 
     def hear(self, reports: Records) -> Verdict:
@@ -170,7 +169,7 @@ class Judge:
         compare = bool((reports["results"] != reports["results"][0]).any())
         plan = None
         if self.planner is not None and decision.act and decision.reason is not BalanceReason.HOME:
-            # A rank's work was told in units of before, most of it by what its own ticks were worth then.
+            # Work was reported with the old worths, mostly that of the rank's own ticks.
             plan = self.planner.plan(reports["work"] * (self.worth / worth_before) + self.late, self.speeds)
         return Verdict(problem, decision, before, after, *moved, compare, self.worth, self.speeds, self.late, plan)
 
@@ -218,7 +217,7 @@ class Judge:
 
 
 def end_s(work: float, speeds: Floats, late_s: Floats) -> float:
-    """Seconds after which `work`, divided at will, is done by ranks of (P,) speeds that begin after (P,) late_s >= 0."""
+    """Seconds until `work`, freely divisible, is done by ranks of (P,) speeds that start after (P,) late_s >= 0."""
     order = np.argsort(late_s)
     s, late = speeds[order], late_s[order]
     ends = (work + np.cumsum(s * late)) / np.cumsum(s)  # by the first 1, 2, .. of them
@@ -230,7 +229,7 @@ def _imbalance(work: Floats, speeds: Floats) -> float:
 
 
 def _median_low(table: Floats) -> Floats:
-    """(P,) lower medians of the columns of a (K, P) table, NaN left out; NaN where there is nothing else."""
+    """(P,) lower medians of the columns of a (K, P) table, ignoring NaN; NaN for columns without numbers."""
     ordered = np.sort(table, axis=0)  # NaN last
     n = np.count_nonzero(~np.isnan(table), axis=0)
     return np.asarray(ordered[np.maximum(n - 1, 0) // 2, np.arange(table.shape[1])])

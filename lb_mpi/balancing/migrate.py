@@ -1,18 +1,18 @@
-"""From the net flow per edge to indivisible items: who sends what straight to whom.   (pure)
+"""From the net flow per edge to indivisible items: which rank sends what directly to which.   (pure)
 
 Law.
-- Decided on paper first: `plan` follows the flow downwards from rank to rank and collapses every way into one transfer from
-  the first rank to the last.  Work that only passes through a rank is never sent there, so it doesn't matter whether that
-  rank holds enough; every rank either gives or receives, and nobody gives more than it has.
-- `pick` chooses items for the transfers of one rank, nearest to the planned amounts.  What rounding leaves over is carried
-  to the rank's next transfer.  Beyond its last it stays in the loads, and the next round's flow is made from them: so it
-  is carried on, but there is no other account of it that could run up.
-- An item goes beyond the planned amount only where the receiver ends earlier than the giver would have ended with it, even
-  if all who give to this receiver do the same.  So among the ranks that take part the longest time falls in every round:
-  an item that is heavier than the difference stays, and none swings to and fro.
-- Nothing is computed with items but which goes where: their number, ids and costs are conserved exactly.
+- `plan` follows the flow downwards from rank to rank, and replaces each path by one transfer from its first rank to its
+  last.  Work that only passes through a rank is never sent there, so it does not matter whether that rank holds enough.
+  Every rank either gives or receives, and none gives more than it has.
+- `pick` chooses items for the transfers of one rank, closest to the planned amounts.  A rounding remainder is carried
+  over to the rank's next transfer.  After the last transfer it stays in the loads, from which the next round's flow is
+  made: no separate account can grow.
+- An item exceeds the planned amount only if the receiver then ends earlier than the giver would have ended with it,
+  even if all givers of this receiver do the same.  So the longest time among the ranks that take part falls in every
+  round.  An item heavier than the difference stays, and none moves back and forth.
+- Items are only assigned, never changed: their number, ids and costs are conserved exactly.
 
-The loads of all ranks and the flow are a few numbers per rank: gathered by all, every rank makes the same plan.
+The loads and the flow are a few numbers per rank: each rank gathers them and makes the same plan.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ ROWS = 6  # numbers of a transfer
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """R transfers of work, by ascending source, the largest of each first."""
+    """R transfers of work, by ascending source, the largest of each source first."""
 
     sources: Ints  # (R,) ranks
     destinations: Ints  # (R,) ranks
     amounts: Floats  # (R,) > 0, units of work
     margins: Floats  # (R,) work by which the source is planned to end after the destination (< 0: before)
     shares: Floats  # (R,) number of transfers to the destination * speed of source / speed of destination
-    seconds: Floats  # (R,) >= 0 that the destination takes longer for the amount than for what it has itself
+    seconds: Floats  # (R,) >= 0: time of the destination for the amount, minus that for its own work
 
     def of(self, rank: int) -> Plan:
         """The transfers from one rank."""
@@ -61,13 +61,13 @@ class Plan:
         return sorted(self.sources[order[begin:end]].tolist())
 
     def table(self) -> Floats:
-        """(ROWS, R) the plan as it travels; see `plan_of`."""
+        """(ROWS, R) the plan as a message; see `plan_of`."""
         ends = self.sources, self.destinations
         return np.array([*ends, self.amounts, self.margins, self.shares, self.seconds], dtype=float)
 
     @cached_property
     def longest_s(self) -> float:
-        """Seconds that the longest of the transfers takes its destination, beyond what that has itself; 0: no longer."""
+        """Seconds by which the longest transfer exceeds its destination's own work; 0: by none."""
         return float(self.seconds.max(initial=0.0))
 
     @cached_property
@@ -77,7 +77,7 @@ class Plan:
 
 
 def plan_of(table: Floats) -> Plan:
-    """Read what `Plan.table` has made."""
+    """Read a plan from `Plan.table`."""
     sources, destinations, *rest = table
     return Plan(sources.astype(np.int64), destinations.astype(np.int64), *rest)
 
@@ -90,9 +90,9 @@ class Picked(NamedTuple):
 
 
 def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Plan:
-    """The transfers that do what the (E,) flow does to the (P,) loads, at (P,) speeds; cycles in the flow are cancelled.
+    """The transfers that apply the (E,) flow to the (P,) loads, at (P,) speeds; cycles in the flow are cancelled.
 
-    A rank that is asked for more than it has gives all it has.  ValueError for bad loads, speeds or a flow of wrong shape.
+    A rank that should give more than it has gives all it has.  ValueError for invalid loads, speeds or flow.
     """
     work, speeds = check_loads(loads, graph.n), check_speeds(speeds, graph.n)
     flow = np.asarray(flow, dtype=float)
@@ -118,7 +118,7 @@ def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Pla
 
 
 def _transfers(graph: Graph, flow: Floats, work: Floats) -> dict[tuple[int, int], float]:
-    """Amount per (source, destination): each rank, from the top of the flow, first passes on what has reached it.
+    """Amount per (source, destination); each rank, from the top of the flow, first passes on what it has received.
 
     CycleError for a flow with a cycle, however small.
     """
@@ -132,7 +132,7 @@ def _transfers(graph: Graph, flow: Floats, work: Floats) -> dict[tuple[int, int]
             order.add(target, source)
         if abs(amount) > nothing:
             leaving.setdefault(source, []).append((abs(amount), target))
-    reached: dict[int, deque[tuple[int, float]]] = {}  # lots of work: where from, how much
+    reached: dict[int, deque[tuple[int, float]]] = {}  # lots of work: origin, amount
     transfers: dict[tuple[int, int], float] = {}
     for rank in order.static_order():
         lots = reached.pop(rank, deque())
@@ -155,7 +155,7 @@ def _transfers(graph: Graph, flow: Floats, work: Floats) -> dict[tuple[int, int]
 
 
 def pick(costs: ArrayLike, transfers: Plan) -> Picked:
-    """The items to send, of (n,) costs >= 0 in units of work, for the transfers of one rank: each item at most once.
+    """Choose items to send, of (n,) costs >= 0 in units of work, for the transfers of one rank; each item at most once.
 
     Heavy items go first, so that few are moved; items without a cost stay.
     """
@@ -184,11 +184,11 @@ def pick(costs: ArrayLike, transfers: Plan) -> Picked:
 
 
 def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], float]:
-    """Choose from the descending costs, in turn, each one that still fits into the amount; (n,) chosen, and their sum."""
+    """Choose from descending costs, in turn, each that still fits into the amount; (n,) chosen, and their sum."""
     taken = np.zeros(len(costs), dtype=np.bool_)
     sums = np.concatenate([[0.0], np.cumsum(costs)])
     sent, begin = 0.0, 0
-    while True:  # each turn takes a run of items and leaves less room than the last of them took
+    while True:  # each turn takes a run of items; less room is left than its last item took
         begin = max(begin, int(np.searchsorted(-costs, -(amount - sent))))
         end = int(np.searchsorted(sums, sums[begin] + (amount - sent), side="right")) - 1
         if end <= begin:
@@ -198,11 +198,11 @@ def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype
         begin = end
 
 
-STALE = 0.01  # relative change of a speed after which the scheme is prepared anew
+STALE = 0.01  # relative change of a speed after which the scheme is prepared again
 
 
 def is_stale(setup: Setup, speeds: Floats) -> bool:
-    """True when the scheme has to be prepared for (P,) speeds that have changed."""
+    """True when the (P,) speeds have changed so much that the scheme must be prepared again."""
     return float(np.abs(speeds / setup.speeds - 1.0).max()) > STALE
 
 

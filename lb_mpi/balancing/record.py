@@ -1,4 +1,4 @@
-"""Calls of the Balancer, what they did and why: as tables, and as a carrier records them on one rank.   (pure)"""
+"""Calls of the Balancer: their records as tables, and how a carrier writes them on one rank.   (pure)"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Balanced:
 
     acted: bool  # True if the distribution was changed (by `map_rows`: for the following calls)
     reason: str  # of the decision, in words; and what was lent in this call, by the old plan or to idle ranks
-    imbalance_before: float  # if all rows were computed by their owners; NaN: not known yet
+    imbalance_before: float  # if all rows were computed by their owners; NaN: unknown
     imbalance_after: float  # in this call (`map_rows`), or as planned (`migrate`)
     rows_moved: int  # number of rows lent or given away in this call, on all ranks
     bytes_moved: int  # bytes in messages with rows and results in this call, on all ranks
@@ -50,7 +50,7 @@ class History:
         self.n_calls = 0  # since the beginning
 
     def append(self, record: Balanced) -> None:
-        """One more call."""
+        """Add one more call."""
         self._records.append(record)
         self.n_calls += 1
 
@@ -64,7 +64,7 @@ class History:
         return iter(self._records)
 
     def __str__(self) -> str:
-        """Lay out as a table, a line a call."""
+        """Lay out as a table with a line per call."""
         return _table(self.n_calls - len(self._records) + 1, self._records)
 
 
@@ -91,13 +91,12 @@ class Share(NamedTuple):
         seconds        seconds in all calls, from entering to leaving
         queued_s       seconds of computing_s during which it had no core
     """
-
     rank: int
     rows_home: int  # its own, in the last call
     rows_computed: int  # in all calls: its own and others'
-    computing_s: float  # in all calls; rests of an emulated slow rank included
+    computing_s: float  # in all calls, including rests of an emulated slow rank
     seconds: float  # in all calls, from entering to leaving
-    queued_s: float = 0.0  # of those computing, without a core
+    queued_s: float = 0.0  # seconds of computing_s without a core
 
     @property
     def idle(self) -> float:
@@ -119,7 +118,7 @@ class Shares:
     imbalance: float  # in the last call
 
     def __str__(self) -> str:
-        """Lay out as a table, a line a rank."""
+        """Lay out as a table with a line per rank."""
         lines = [
             (str(one.rank), f"{one.rows_home:,}", f"{one.rows_computed:,}", f"{one.computing_s:.3f}", f"{one.idle:.1%}")
             for one in self.ranks
@@ -134,7 +133,7 @@ class Shares:
 
 
 def percent(value: float) -> str:
-    """Write a ratio for people, with one digit; "?" when it isn't known."""
+    """Format a ratio as a percentage with one digit; "?" if it is unknown."""
     return f"{value:.1%}" if math.isfinite(value) else "?"
 
 
@@ -143,27 +142,27 @@ class Loans:
 
     def __init__(self, record: Record, worlds: list[int], rank: int) -> None:
         self.record, self._worlds = record, worlds
-        self._away: dict[int, tuple[float, int, int]] = {}  # by borrower: since when, rows, bytes
+        self._away: dict[int, tuple[float, int, int]] = {}  # by borrower: time sent, rows, bytes
         # Of the calls of map_rows so far:
         self.share = Share(rank, 0, 0, 0.0, 0.0)
         self.n_calls = 0
-        self.ended = math.nan  # when the last one ended; NaN: there was none
-        self._imbalances = (math.nan, math.nan)  # of the last one, with all rows at home and as it was
+        self.ended = math.nan  # when the last call ended; NaN: none yet
+        self._imbalances = (math.nan, math.nan)  # of the last call: with all rows at home, and actual
 
     def use(self, graph: Graph, settings: Mapping[str, Any]) -> None:
-        """Record the settings of a new balancer, and its process graph, of which rank 0 keeps all edges."""
+        """Record the settings of a new balancer, and its process graph; rank 0 records all edges."""
         rank = self.share.rank
         self.record.use("map_rows", {**settings, "neighbours": graph.neighbours(rank).tolist()})
         if rank == 0:
             self.record.graph(*(np.take(self._worlds, ends) for ends in graph.edges()))
 
     def lent(self, borrower: int, at: float, rows: int, n_bytes: int) -> None:
-        """Rows have left."""
+        """Record that rows were sent."""
         if rows:
             self._away[borrower] = at, rows, n_bytes
 
     def back(self, borrower: int, at: float, n_bytes: int) -> None:
-        """Results have come."""
+        """Record that results have arrived."""
         since, rows, there = self._away.pop(borrower, (at, 0, 0))
         if rows:
             self.record.move(Move(Way.LOAN, self._worlds[borrower], since, at, rows, there + n_bytes))
@@ -172,9 +171,10 @@ class Loans:
         self, began: float, ended: float, last: Balanced, course: Course, rows: tuple[int, int], busy_s: float, took: float,
         queued_s: float = 0.0,
     ) -> None:
-        """map_rows is over: `rows` of this rank, and computed here; seconds computing; work of its own rows, or NaN.
+        """Record a finished call of `map_rows`.
 
-        `queued_s` : of the seconds computing, those without a core.
+        `rows`: at home, and computed here.  `busy_s`: computing; `queued_s` of it without a core.  `took`: work of its
+        own rows, or NaN.
         """
         home, computed = rows
         home_s = took / float(course.speeds[course.rank])
@@ -190,11 +190,11 @@ class Loans:
         self._imbalances = last.imbalance_before, last.imbalance_after
 
     def migrated(self, began: float, ended: float, last: Balanced, course: Course) -> None:
-        """Migrate is over."""
+        """Record a finished call of `migrate`."""
         self.record.step(self._step(Driver.MIGRATE, began, ended, last, course))
 
     def shares(self, everyone: Iterable[Share]) -> Shares:
-        """Put together each rank's share, in the order of ranks."""
+        """Combine all ranks' shares, in the order of ranks."""
         return Shares(self.n_calls, tuple(everyone), *self._imbalances)
 
     def _step(self, driver: Driver, began: float, ended: float, last: Balanced, course: Course) -> Step:

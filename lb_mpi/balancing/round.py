@@ -1,37 +1,37 @@
 """One rank of one round: which rows it lends, which it computes, and when the round is over for it.   (pure)
 
-A `Round` is an actor (`lb_mpi.virtual`).  Its jobs are rows to compute.  When a rank is through it sends the root LEARNED,
-and when the root has that of all ranks it sends each OVER: on MPI a gather and a broadcast that nobody waits in.
+A `Round` is an actor (`lb_mpi.virtual`).  Its jobs are rows to compute.  A rank that has finished sends the root
+LEARNED.  After LEARNED from all ranks, the root sends each OVER: on MPI, a non-blocking gather and broadcast.
 
-Rows are index sets, what travels with a message is opaque.  A rank computes what others wait for first: rows of others
-before its own.  A rank that has nothing left to begin is dry, and says so: to its neighbours at once, and to one rank more
-whenever it has been idle for a while.  A rank that hears it lends a part of its rows not begun, and then of what is left.
+Rows are index sets; payloads are opaque.  A rank computes borrowed rows before its own.  A rank without unstarted rows
+is dry.  It sends DRY to its neighbours at once, and to one more rank after each idle pause.  The receiver lends part of
+its unstarted rows, and later part of the rest.
 
 The law
 -------
-- Each row is in exactly one place: not begun at home, in one loan on its way, with one borrower, in one answer on its way,
-  or computed.
-- Planned loans leave with the first turn, one for each planned borrower, be it an empty one.
-- A rank that is dry has said so at most once to each other rank.  It never has rows to lend again.
-- To a rank that is dry, and has no rows of ours, some of our rows may be lent.
+- Each row is in exactly one place: unstarted at its owner, in one loan in transit, with one borrower, in one answer in
+  transit, or computed.
+- The first turn sends one planned loan to each planned borrower, even if the loan is empty.
+- A dry rank sends DRY at most once to each other rank.  It never has rows to lend again.
+- A rank may lend rows to a dry rank that has none of its rows yet.
 - Each loan with rows is answered exactly once, by DONE or FAILED.  Messages from one rank to another arrive in order.
-- A rank whose rows are all back, and which has had all planned loans, is settled, and stays so.  When all ranks are, no loan
-  and no answer is under way anywhere: the round is over.  Of its messages only DRY may come later, and means nothing.
-- A rank that is settled, with nothing borrowed in its hands, tells the root once what it has learned.  That changes no more.
-  It may still help others: what that took it counts in its next round, while the owner of the rows has it in this one.
-- Nobody waits for ever: a rank waits only for ranks that compute; who says that it is dry expects no answer.
-- A rank that has failed stays in the round: it begins nothing more, and answers each loan with FAILED.
+- A rank is settled, and stays so, once its rows are back and all planned loans to it have arrived.  When all ranks are
+  settled, no loan or answer is in transit and the round is over.  Only DRY may still arrive, without effect.
+- A settled rank that holds no borrowed rows sends LEARNED once.  Its help after that counts in its own next round, but
+  for the owner of the rows in this round.
+- No rank waits for ever: a rank waits only for ranks that compute, and a dry rank expects no answer.
+- A failed rank stays in the round: it starts no more rows, and answers each loan with FAILED.
 
-The table (what is not in it is a ProtocolError)
-------------------------------------------------
+The table (any other message raises ProtocolError)
+--------------------------------------------------
 arrives    from                                    does
 ---------  --------------------------------------  ---------------------------------------------------------------------
 PLANNED    a lender of the plan, once              rows: compute them next (failed: answer FAILED); none: nothing
-HELP       who was told that this rank is dry      compute its rows next (failed: answer FAILED)
+HELP       a rank that was sent DRY                compute its rows next (failed: answer FAILED)
 DRY        any rank, once                          it may be lent rows
-DONE       who has rows of ours                    they are computed
-FAILED     who has rows of ours                    they are lost, and so is the round
-OVER       the root, once all have told            the round is over
+DONE       a borrower of this rank's rows          they are computed
+FAILED     a borrower of this rank's rows          they are lost, and the round fails
+OVER       the root, once all have sent LEARNED    the round is over
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ import numpy as np
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
 
-Rowset = slice | Ints  # from start to stop, or their numbers
+Rowset = slice | Ints  # a range, or row numbers
 
 
 def count(rows: Rowset) -> int:
@@ -58,17 +58,17 @@ def count(rows: Rowset) -> int:
 
 
 def cut(rows: Rowset, begin: int, end: int) -> Rowset:
-    """Take those from `begin` to `end` of the rows of a set."""
+    """Return the rows of a set from position `begin` to `end`."""
     return slice(rows.start + begin, rows.start + end) if isinstance(rows, slice) else rows[begin:end]
 
 
 def numbers(rows: Rowset) -> Ints:
-    """Name the rows of a set: (n,)."""
+    """Return the row numbers of a set: (n,)."""
     return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
 
 def join(blocks: Sequence[Rowset]) -> Rowset:
-    """Put the rows of some blocks together, those of the last block first."""
+    """Join blocks of rows, the last block first."""
     joined = blocks[-1]
     for block in reversed(blocks[:-1]):
         if isinstance(joined, slice) and isinstance(block, slice) and joined.stop == block.start:
@@ -83,12 +83,12 @@ class Timed(NamedTuple):
 
     rows: Rowset
     by: int  # rank
-    ticks: float  # on the clock of work of that rank; NaN: not to be relied upon
+    ticks: float  # on that rank's work clock; NaN: unreliable
     helped: bool  # lent beyond the plan
 
 
 class Loan(NamedTuple):
-    """Rows of this rank that another has."""
+    """Rows of this rank that another rank holds."""
 
     rows: Rowset
     helps: bool  # beyond the plan
@@ -98,49 +98,49 @@ class Loan(NamedTuple):
 class Learned:
     """The measurements of one rank in a round; see `lb_mpi.balancing.course`."""
 
-    sizes: Floats | None = None  # (n,) > 0 what its rows cost, in any unit, as known before; None: all the same
+    sizes: Floats | None = None  # (n,) > 0 row costs known before the round, in any unit; None: all equal
     timed: list[Timed] = field(default_factory=list)
-    planned_ticks: float = 0.0  # that this rank took for rows borrowed by plan
-    help_ticks: float = 0.0  # likewise, beyond the plan
-    late_ticks: float = 0.0  # likewise, after it had told: they are counted in its next round
-    handling_s: float = 0.0  # of a block beside computing it, in the round before
+    planned_ticks: float = 0.0  # spent by this rank on rows borrowed by plan
+    help_ticks: float = 0.0  # spent on rows borrowed beyond the plan
+    late_ticks: float = 0.0  # the same after LEARNED was sent: counted in this rank's next round
+    handling_s: float = 0.0  # overhead of a block beyond computing it, in the previous round
     rows_lent: int = 0
-    told: bool = False  # nothing but late_ticks changes any more
-    failed: bool = False  # this rank, before it told, or a borrower, so that rows of this rank are lost
-    home_s: float = 0.0  # seconds for rows at home
-    home_size: float = 0.0  # and how large these were; see `lb_mpi.balancing.round`
+    told: bool = False  # only late_ticks may still change
+    failed: bool = False  # this rank failed before sending LEARNED, or a borrower failed, so that rows are lost
+    home_s: float = 0.0  # seconds spent on rows at home
+    home_size: float = 0.0  # total size of those rows; see `lb_mpi.balancing.round`
 
 
-LATENCY_S = 0.5e-3  # at least as much has to be saved by a loan
-BLOCK_S = 2.5e-3  # of a block at home: short enough for who waits, and so long that timing it costs nothing
-LEAST_HANDLINGS = 8  # a block takes at least so many times as long as it takes to handle it
-PART = 0.5  # of a rank's share in what is left is lent at a time
-HALVINGS = 3  # what is kept of planned loans is halved so often: 1/2, 1/4, 1/8
-KEPT_S = 16 * BLOCK_S  # what is kept takes the borrower at least so long; its owner may be slow, with long blocks
+LATENCY_S = 0.5e-3  # a loan must save at least this much
+BLOCK_S = 2.5e-3  # of a block at home: short enough for waiting ranks, long enough to be timed at no cost
+LEAST_HANDLINGS = 8  # minimum ratio of a block's computing time to its handling time
+PART = 0.5  # fraction of a rank's share in the remaining rows that is lent at a time
+HALVINGS = 3  # maximum number of halvings of the part kept of planned loans: 1/2, 1/4, 1/8
+KEPT_S = 16 * BLOCK_S  # minimum time of the kept part on its borrower; the owner may be slow, with long blocks
 
 
 def shortest_s(handling_s: float) -> float:
-    """Seconds of a short block at home, where to handle one takes `handling_s` beside its rows."""
+    """Seconds of a short block at home, if handling a block costs `handling_s` beyond its rows."""
     return max(BLOCK_S, LEAST_HANDLINGS * handling_s)
 
 
 def kept(n_before: int, loan_s: float) -> float:
-    """The part of a planned loan that stays at home for whoever is dry first, after `n_before` rounds with planned loans.
+    """The part of a planned loan that stays at home for the first dry rank, after `n_before` rounds with planned loans.
 
-    Plans rest on estimates, and a loan that has left is not divided any more.  So half is kept at first, and less in each
-    round, as the estimates get better.  The longest loan takes its borrower `loan_s` seconds longer than its own rows, which
-    are there for whoever is dry: nothing is kept where asking for that part would take about as long as computing it.
+    Plans rest on estimates, and a loan that was sent cannot be divided.  So half is kept at first, and less in each
+    later round, as estimates improve.  `loan_s`: seconds by which the longest loan exceeds its borrower's own rows.
+    Nothing is kept where requesting that part would take about as long as computing it.
     """
     rest: float = 0.5 ** min(1 + n_before, HALVINGS)
     return rest if rest * loan_s >= KEPT_S else 0.0
 
 
 def part(sizes: Sequence[float], each_s: float, share: float, faster: float, handling_s: float = 0.0) -> int:
-    """The number of blocks, of these sizes, the next one first, that a helper is given of what is left at home.
+    """The number of blocks at home to lend to a helper, from blocks of these sizes, the next one first.
 
-    Size 1 takes `each_s` seconds at home.  The helper makes up `share` of the speed of all ranks, and is `faster` times as
-    fast as this one.  It gets PART of its share, or all of it if that takes less than a short block, and one block at least;
-    nothing that would not come back LATENCY_S before this rank alone would be through, if that takes it `handling_s` more.
+    Size 1 takes `each_s` seconds at home.  The helper has `share` of the speed of all ranks, and is `faster` times as
+    fast as this one.  It gets PART of its share, or all of it if that is less than a short block, but at least one
+    block; none unless the results, with `handling_s` added, come back LATENCY_S before this rank alone would finish.
     """
     left = sum(sizes)
     wanted = max(PART * share * left, min(share * left, shortest_s(handling_s) / each_s if each_s else 0.0))
@@ -152,30 +152,30 @@ def part(sizes: Sequence[float], each_s: float, share: float, faster: float, han
     return n if back_s + LATENCY_S <= left * each_s else 0
 
 
-USUAL_BLOCK_S = 5e-3  # of a block at home, where nothing is known yet
-LEAST = 2  # rows of a block, where nothing is known: of one alone, a product of matrices is computed in another way
-PAUSE_S = 1e-3  # of being idle, before one rank more is told
+USUAL_BLOCK_S = 5e-3  # of a block at home, before any measurement
+LEAST = 2  # rows of a block before any measurement: for one row, a matrix product is computed differently
+PAUSE_S = 1e-3  # idle time before one more rank is sent DRY
 
 
 class RoundKind(IntEnum):
     """The kind of a message in a round."""
 
-    PLANNED = 0  # rows lent by plan, maybe none
-    HELP = 1  # rows lent to who is dry
+    PLANNED = 0  # rows lent by plan, possibly none
+    HELP = 1  # rows lent to a dry rank
     DRY = 2  # its sender has nothing left to lend
     DONE = 3  # results of rows that were lent
-    FAILED = 4  # no results: the round has failed on the borrower
-    LEARNED = 5  # to the root: all that its sender has to tell
-    OVER = 6  # from the root: all have told
+    FAILED = 4  # no results: the borrower has failed
+    LEARNED = 5  # to the root: all measurements of its sender
+    OVER = 6  # from the root: all ranks have sent LEARNED
 
 
 class RoundMessage(NamedTuple):
     """One message, of any kind."""
 
     kind: RoundKind
-    rows: Rowset | None = None  # PLANNED, HELP: of the sender
-    ticks: float = math.nan  # DONE: that they took, on the sender's clock of work
-    payload: Any = None  # the carrier's; LEARNED: a Learned
+    rows: Rowset | None = None  # PLANNED, HELP: rows of the sender
+    ticks: float = math.nan  # DONE: spent on the rows, on the sender's work clock
+    payload: Any = None  # for the carrier; LEARNED: a Learned
 
 
 ROOT = 0
@@ -196,21 +196,21 @@ class Computed(NamedTuple):
     """The outcome of a job."""
 
     seconds: float  # of this rank's time
-    ticks: float  # of its clock of work; NaN: not to be relied upon
-    payload: Any = None  # the results, of rows that were borrowed
+    ticks: float  # on its work clock; NaN: unreliable
+    payload: Any = None  # the results of borrowed rows
 
 
 class Telling:
-    """The ranks that a dry one tells so: its neighbours at once, and another after each pause in which it was idle."""
+    """The ranks to which a dry rank sends DRY: its neighbours at once, then one more after each idle pause."""
 
     def __init__(self, rank: int, size: int, neighbours: Iterable[int]) -> None:
         self.rank, self.size, self.neighbours = rank, size, set(neighbours)
         self.begun = False
-        self.at: float | None = None  # when the next one is told; None: the rank is not idle
-        self.next = 1  # so many ranks further on is the next one
+        self.at: float | None = None  # when the next rank is due; None: this rank is not idle
+        self.next = 1  # distance from this rank to the next one
 
     def due(self, now: float, *, idle: bool) -> list[int]:
-        """Return the ranks to be told now."""
+        """Return the ranks that are due now."""
         if not idle:
             self.at = None
             return []
@@ -228,12 +228,12 @@ class Telling:
         return [other]
 
     def told(self, other: int) -> bool:
-        """True when this rank has told another one."""
+        """True when this rank has sent DRY to another one."""
         return self.begun and (other in self.neighbours or (other - self.rank) % self.size < self.next)
 
     @property
     def wake_at(self) -> float:
-        """The time at which the next rank is to be told; infinite: never, as it looks now."""
+        """The time at which the next rank is due; infinite: never."""
         return math.inf if self.at is None or self.next >= self.size else self.at
 
     def _skip(self) -> None:
@@ -244,9 +244,9 @@ class Telling:
 class Round:
     """One rank's part of one round.
 
-    `home`: its rows in blocks, without those that it lends by plan: `lent`, by borrower.  `lenders` lend to it by plan.
-    `neighbours` are told first when it is dry.  `speeds` (P,) of all ranks, in any unit.  `help_ticks`: of the round before.
-    `handling_s`: of a block, beside computing it.  `sizes`: (n,) > 0 what its rows cost, in any unit; None: all the same.
+    `home`: blocks of its rows, without those `lent` by plan, by borrower.  `lenders` lend to it by plan.  `neighbours`
+    are sent DRY first.  `speeds` (P,) of all ranks, in any unit.  `help_ticks`: from the round before.  `handling_s`:
+    overhead of a block.  `sizes`: (n,) > 0 row costs, in any unit; None: all equal.
     """
 
     def __init__(
@@ -263,12 +263,12 @@ class Round:
         sizes: Floats | None = None,
     ) -> None:
         self.rank, self.speeds = rank, speeds
-        self.home = list(reversed(home))  # blocks not begun, the next one last
-        self.borrowed: deque[Job] = deque()  # not begun
+        self.home = list(reversed(home))  # unstarted blocks, the next one last
+        self.borrowed: deque[Job] = deque()  # unstarted
         self.away: dict[int, Loan] = {}  # by borrower
-        self.to_lend: dict[int, Rowset] | None = dict(lent)  # by plan; None: they have left
-        self.lenders = set(lenders)  # whose planned loan is still to come
-        self.dry: dict[int, None] = {}  # other ranks that have said so, one after the other
+        self.to_lend: dict[int, Rowset] | None = dict(lent)  # by plan; None: already sent
+        self.lenders = set(lenders)  # of planned loans that have not arrived
+        self.dry: dict[int, None] = {}  # ranks that have sent DRY, in order of arrival
         self.telling = Telling(rank, len(speeds), neighbours)
         self.failed = False
         self.over = False
@@ -276,28 +276,28 @@ class Round:
 
     @property
     def settled(self) -> bool:
-        """Its rows are back, or lost, and all planned loans have come: so it stays, from its first turn on."""
+        """Its rows are back or lost, and all planned loans have arrived; from the first turn on this stays true."""
         return not (self.home or self.away or self.lenders)
 
     @property
     def told(self) -> bool:
-        """It has told what it has learned."""
+        """It has sent LEARNED."""
         return self.learned.told
 
     @property
     def job(self) -> Job | None:
-        """Rows to compute now: what others wait for comes first."""
+        """Rows to compute now, borrowed ones first."""
         if self.borrowed:
             return self.borrowed[0]
         return Job(self.rank, self.home[-1]) if self.home else None
 
     @property
     def wake_at(self) -> float:
-        """The time at which a turn is due even if no message comes."""
+        """The time at which a turn is due even if no message arrives."""
         return math.inf if self.over or self.failed else self.telling.wake_at
 
     def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
-        """Serve what has arrived, in order; help ranks that are dry; say so if this one is; tell the root when settled."""
+        """Process arrivals in order; lend to dry ranks; send DRY if dry; send LEARNED once settled."""
         if self.over:
             return []
         sends = self._lend_as_planned()
@@ -316,7 +316,7 @@ class Round:
         return sends
 
     def done(self, job: Job, result: Computed) -> list[Send]:
-        """Take in what has come of a job."""
+        """Record the outcome of a job."""
         seconds, ticks, payload = result
         if job.owner == self.rank:
             self.home.pop()
@@ -336,7 +336,7 @@ class Round:
         return [(job.owner, RoundMessage(RoundKind.DONE, ticks=ticks, payload=payload))]
 
     def fail(self, _error: BaseException | None = None) -> list[Send]:
-        """The round has failed on this rank."""
+        """Record that the round has failed on this rank."""
         self.failed = True
         self.learned.failed = self.learned.failed or not self.told
         self.home.clear()
@@ -347,7 +347,7 @@ class Round:
         return sends
 
     def take_back(self, borrower: int) -> list[Send]:
-        """The rows for a borrower could not be packed, and have not left."""
+        """Undo a loan whose rows could not be packed, and were not sent."""
         loan = self.away.pop(borrower)
         self.learned.rows_lent -= count(loan.rows)
         return [] if loan.helps else [(borrower, RoundMessage(RoundKind.PLANNED, slice(0, 0)))]
@@ -393,10 +393,10 @@ class Round:
         return []
 
     def _help(self, rank: int) -> list[Send]:
-        """Lend some blocks, the next ones, to a rank that is dry."""
+        """Lend the next blocks to a dry rank."""
         sizes = [self._size(block) for block in reversed(self.home)]
         each_s = self._size_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
-        # Of all ranks: more of them may soon be dry, above all where one rank has all rows.
+        # Relative to all ranks: others may soon be dry, above all if one rank has all rows.
         share = float(self.speeds[rank]) / self._all_speeds
         n = part(sizes, each_s, share, float(self.speeds[rank] / self.speeds[self.rank]), self.learned.handling_s)
         if not n:
@@ -408,12 +408,12 @@ class Round:
 
     @cached_property
     def _all_speeds(self) -> float:
-        """The sum over all ranks: once a round, since there may be many."""
+        """The sum over all ranks: computed once per round, since there may be many."""
         return float(self.speeds.sum())
 
     @property
     def _size_s(self) -> float:
-        """Seconds at home of rows of size 1; 0: not known."""
+        """Seconds at home of rows of size 1; 0: unknown."""
         return self.learned.home_s / self.learned.home_size if self.learned.home_size else 0.0
 
     def _size(self, rows: Rowset) -> float:
@@ -421,7 +421,7 @@ class Round:
         return count(rows) if sizes is None else float(sizes[rows].sum())
 
     def _fit(self) -> None:
-        """Join blocks too short to be handled one by one; cut the next one where a rank that is dry waits for it."""
+        """Join blocks that are too short to handle one by one; split the next one if a dry rank waits for it."""
         home, least = self.home, 0.0
         if self._size_s:
             least = shortest_s(self.learned.handling_s) / self._size_s

@@ -1,7 +1,7 @@
-"""Rows on a virtual clock: the very objects that run on MPI, with as many ranks as you like.   (pure)
+"""Rows on a virtual clock: the same objects as on MPI, with any number of ranks.   (pure)
 
-A call of `map_rows` is a round of all ranks (`lb_mpi.balancing.round`, `course`), the judge on the root, and diffusion on
-the process graph, on the virtual carrier (`lb_mpi.virtual`).  Rows take what they cost / the speed of the rank, with some
+A call of `map_rows` is a round of all ranks (`lb_mpi.balancing.round`, `course`), the judge on the root, and diffusion
+on the process graph, on the virtual carrier (`lb_mpi.virtual`).  A row takes its cost / the rank's speed, with some
 noise.
 """
 
@@ -36,8 +36,8 @@ from lb_mpi.virtual import Network, Virtual
 class Call(NamedTuple):
     """Time and traffic of one call; seconds are virtual."""
 
-    seconds: float  # until all ranks are through, and have agreed on what comes next
-    bound_s: float  # work / sum of the speeds, or later where ranks come late
+    seconds: float  # until all ranks have finished, and have agreed on what comes next
+    bound_s: float  # work / sum of the speeds, or later if ranks come late
     alone_s: float  # without balancing
     rows_moved: int
     bytes_moved: int
@@ -47,24 +47,24 @@ class Call(NamedTuple):
 
 
 Costs = Callable[[int], Sequence[Floats]]  # call -> for each rank, (n,) units of work of its rows
-Seconds = Callable[[int, Job], float]  # rank, job -> how long it takes there
+Seconds = Callable[[int, Job], float]  # rank, job -> seconds on that rank
 ROWS = ("constant", "lognormal", "hotspot")  # kinds of costs
 HEADER_BYTES = 64  # of a message
-MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
+MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, almost all drawn costs are 0
 
 
 class World(Virtual[RoundMessage, Job]):
-    """All ranks of one round, and what is under way between them; the gather and the broadcast at its end go on a tree."""
+    """All ranks of one round, and the messages in transit; the final gather and broadcast use a tree."""
 
     def __init__(
         self, rounds: Sequence[Round], seconds: Seconds, network: Network, rng: random.Random, row_bytes: int = 8
     ) -> None:
         super().__init__(rounds, network, rng)
         self.rounds, self.row_bytes = rounds, row_bytes
-        # (P,) seconds with jobs, ticks among them, the number of jobs; and seconds of handling that each job adds
+        # (P,) seconds with jobs; ticks among them; number of jobs; handling seconds added to each job
         self.busy_s, self.ticks, self.blocks, self.handling_s = np.zeros((4, len(rounds)))
         self._seconds = seconds
-        self._took_s = [0.0] * len(rounds)  # by the job in hand
+        self._took_s = [0.0] * len(rounds)  # by the current job
         self._on_learned: Callable[[int, Learned], object] = lambda rank, learned: None
         self._n_told = 0
 
@@ -74,9 +74,9 @@ class World(Virtual[RoundMessage, Job]):
         on_step: Callable[[World], None] | None = None,
         on_learned: Callable[[int, Learned], object] | None = None,
     ) -> Floats:
-        """Play the round to its end; (P,) when each rank is through.  ProtocolError if that never comes.
+        """Run the round to its end; (P,) when each rank has finished.  ProtocolError if some rank never does.
 
-        Rank r begins at begin_s[r].  `on_step` is called after each turn, `on_learned` when a rank tells what it learned.
+        Rank r begins at begin_s[r].  `on_step` is called after each turn, `on_learned` when a rank sends LEARNED.
         """
         self._on_learned = on_learned or self._on_learned
         for rank, at in enumerate(begin_s):
@@ -90,7 +90,7 @@ class World(Virtual[RoundMessage, Job]):
         return ends_s
 
     def begin(self, rank: int, job: Job) -> float:
-        """The seconds that rows take, and handling them."""
+        """Return the seconds to compute and handle rows."""
         self._took_s[rank] = seconds = self._seconds(rank, job)
         self.busy_s[rank] += seconds + self.handling_s[rank]
         self.ticks[rank] += seconds
@@ -98,16 +98,16 @@ class World(Virtual[RoundMessage, Job]):
         return seconds + float(self.handling_s[rank])
 
     def end(self, rank: int, job: Job) -> Computed:
-        """Ticks are seconds; the payload is how many rows there are."""
+        """Return the outcome: ticks are seconds, the payload is the number of rows."""
         return Computed(self._took_s[rank], self._took_s[rank], count(job.rows))
 
     def n_bytes(self, message: RoundMessage) -> int:
-        """A header, and the rows."""
+        """Count a header, and the rows."""
         n = message.payload if message.kind is RoundKind.DONE else count(message.rows) if message.rows is not None else 0
         return HEADER_BYTES + n * self.row_bytes
 
     def post(self, source: int, destination: int, message: RoundMessage, at: float | None = None) -> None:
-        """Send a message; what all ranks tell the root, and its answer, are a gather and a broadcast."""
+        """Send a message; LEARNED to the root and its answer are a gather and a broadcast."""
         if message.kind is not RoundKind.LEARNED:
             super().post(source, destination, message, at)
             return
@@ -129,9 +129,9 @@ Worlds = Callable[[Sequence[Round], Seconds, Network, random.Random, int], World
 class Cluster:
     """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
 
-    `scheme` as for `diffusion.setup.prepare`; what the root itself computes takes no time here, in any scheme.  Ticks of a
-    rank are seconds of its own time.  `noise`: the standard deviation of the logarithm of a job's time.  `row_bytes`: of a
-    row, and of its result.  `handling`: units of work that a block takes beside its rows.
+    `scheme` as for `diffusion.setup.prepare`; computation on the root takes no virtual time in any scheme.  Ticks of a
+    rank are seconds of its own time.  `noise`: standard deviation of the logarithm of a job's time.  `row_bytes`: of a
+    row, and of its result.  `handling`: units of work that a block needs beside its rows.
     """
 
     def __init__(
@@ -161,19 +161,19 @@ class Cluster:
         planner = Direct(graph) if chosen == "direct" else None
         self.judge = Judge(graph.n, Trigger(when, every, tolerance), planner)
         self.setup: Setup = prepare(graph, np.ones(graph.n), chosen)
-        self._carried_s = np.zeros((2, graph.n))  # busy, and ticks of it, after it had told: for the next call's report
+        self._carried_s = np.zeros((2, graph.n))  # busy seconds and ticks after LEARNED: for the next call's report
         self.rng = random.Random(check_seed(seed))
-        self.told = [Told()] * graph.n  # what each rank has learned from the last call
+        self.told = [Told()] * graph.n  # by each rank in the last call
 
     @property
     def scheme(self) -> str:
-        """The scheme that was chosen."""
+        """The chosen scheme."""
         return self.setup.scheme
 
     def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
-        """One call of `map_rows`; costs[r]: (n,) units of work of the rows of rank r.
+        """Simulate one call of `map_rows`; costs[r]: (n,) units of work of the rows of rank r.
 
-        Rank r comes begin_s[r] >= 0 seconds after the call before was over (None: at once), which count, too.
+        Rank r comes begin_s[r] >= 0 seconds (None: 0) after the end of the last call; the call's time includes them.
         """
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         rounds = [course.begin(len(mine), 0) for course, mine in zip(self.courses, costs, strict=True)]
@@ -220,7 +220,7 @@ class Cluster:
         return report.fields()
 
     def _rebalance(self, verdict: Verdict) -> float:
-        """Another distribution for the calls to come; the seconds that finding it takes, beside what a call ends with."""
+        """Change the distribution for the next calls; the seconds that this adds to the call."""
         made, steps = verdict.plan, 0
         if made is None and verdict.decision.reason is not BalanceReason.HOME:
             if is_stale(self.setup, self.judge.speeds):
@@ -235,7 +235,7 @@ class Cluster:
             course.follow(made)
         if not steps:
             return 0.0
-        gather_s = collective_s(self.network, self.graph.n)  # as a broadcast; in cg also a sum in each step
+        gather_s = collective_s(self.network, self.graph.n)  # as long as a broadcast; cg also needs a sum in each step
         return 2 * gather_s + steps * (self.network.latency_s[1] + gather_s * (self.setup.scheme == "cg"))
 
 
@@ -259,11 +259,11 @@ class _Clock:
 
 
 def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: float = 1.0, period: int = 100) -> Costs:
-    """Costs of rows by call: of `n_rows` on each rank, 1 unit of work in the mean.
+    """Costs of rows by call: `n_rows` on each rank, with a mean of 1 unit of work.
 
     "constant"; "lognormal": the logarithms have the standard deviation `spread`, the same in each call; "hotspot": a
-    warm region, that costs up to 1 + 4 `spread` as much, moves over all ranks once in `period` calls.  ValueError for
-    other words.
+    warm region, which costs up to 1 + 4 `spread` as much, moves over all ranks once in `period` calls.  ValueError
+    otherwise.
     """
     choice("costs", kind, ROWS)
     ranks, rows = integer("n_ranks", n_ranks, 1), integer("n_rows", n_rows, 1)
@@ -285,7 +285,7 @@ def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: fl
 
 
 def simulate(cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int, Call], Any] | None = None) -> list[Call]:
-    """So many calls in a row, one after the other; `on_call` hears of each."""
+    """Run `calls` calls one after the other; `on_call` is called after each."""
     done = []
     for number_of_call in range(integer("calls", calls, 1)):
         done.append(cluster.call(costs(number_of_call)))
@@ -295,12 +295,12 @@ def simulate(cluster: Cluster, costs: Costs, calls: int, on_call: Callable[[int,
 
 
 class SimulatedRows:
-    """Records calls of a `Cluster` of `size` ranks that was made with world_class=this.world; `called` after each."""
+    """Records calls of a `Cluster` of `size` ranks with world_class=this.world; call `called` after each call."""
 
     def __init__(self, size: int) -> None:
         self.records = [Record(0.0) for _ in range(size)]
         self.loans = [Loans(record, list(range(size)), rank) for rank, record in enumerate(self.records)]
-        self.now = 0.0  # virtual seconds, when the call began that is under way
+        self.now = 0.0  # virtual time at which the current call began
         self._world: _World | None = None
         self._used = False  # the settings are recorded
 
@@ -313,7 +313,7 @@ class SimulatedRows:
         return self._world
 
     def called(self, cluster: Cluster, call: Call) -> None:
-        """A call is over."""
+        """Record a finished call."""
         assert self._world is not None
         if not self._used:
             self._used = True
@@ -339,7 +339,7 @@ class SimulatedRows:
 
 
 class _World(World):
-    """One call, of which phases and loans are recorded."""
+    """One call whose phases and loans are recorded."""
 
     rows: SimulatedRows
     done: list[int]  # rows that each rank has computed

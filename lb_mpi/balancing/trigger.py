@@ -1,12 +1,12 @@
 """The decision when to balance.   (pure)
 
-Law ("auto").  Balance when the time that it is expected to save until the next chance exceeds what it costs:
+Law ("auto").  Balance when the time that it is expected to save until the next chance exceeds its cost:
     (seconds of the slowest rank now - seconds after) * calls until the next chance + losses so far  >  cost in seconds
-- Losses are what chances that were let pass would have saved: small ones add up (as one rents skis until the rents have
-  added up to their price: that never costs more than twice what would have been best).
-- "After" is the balanced time.  How much of the expected saving has come true so far is remembered, and as much is expected
-  of the next: what items that can't be divided put out of reach is not tried for again and again, but again some time.
-- What the last balancing cost is measured: the time to decide, and to move rows in each call.
+- Losses are what the skipped chances would have saved; small ones add up.  As in the ski-rental problem, this never
+  costs more than twice the optimum.
+- "After" is the balanced time.  The fraction of the expected savings that has come true is expected of the next saving
+  too.  So a balance that indivisible items rule out is not tried in every call, but is tried again some time.
+- The cost is that of the last balancing, as measured: the time to decide, and to move rows in each call.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lb_mpi.checks import integer, number, show
 
 When = str | float
 
-KEEP = 0.5  # weight of what has come true before
-HOPE = 0.01  # per call, of what has not
+KEEP = 0.5  # weight of the earlier fraction of savings that came true
+HOPE = 0.01  # per call: how fast trust returns to 1
 
 
 class BalanceReason(IntEnum):
@@ -83,23 +83,23 @@ def check_when(when: object, every: object) -> tuple[When, int]:
 
 
 class Trigger:
-    """Decides at the end of each call whether the next is to have another distribution."""
+    """Decides at the end of each call whether to change the distribution for the next."""
 
     def __init__(self, when: When = "auto", every: int = 1, tolerance: float = 0.05) -> None:
         self.when, self.every = check_when(when, every)
         self.tolerance = tolerance
-        self.cost_s = 0.0  # what the last balancing cost, once
-        self.trust = 1.0  # 0..1: part of the expected savings that has come true
+        self.cost_s = 0.0  # one-time cost of the last balancing
+        self.trust = 1.0  # 0..1: fraction of the expected savings that has come true
         self._calls = 0
-        self._lost_s = 0.0  # since the last balancing, by not balancing
-        self._expected: tuple[float, float] | None = None  # of the last balancing: seconds of the slowest rank, saving
+        self._lost_s = 0.0  # by not balancing since the last balancing
+        self._expected: tuple[float, float] | None = None  # at the last balancing: slowest rank's seconds, saving
 
     def paid(self, seconds: float) -> None:
-        """Take in what a balancing has cost; a smaller cost than before is believed at once."""
+        """Record the cost of a balancing; a smaller cost than before is accepted at once."""
         self.cost_s = smooth(self.cost_s or math.nan, seconds)
 
     def come_true(self, now_s: float) -> None:
-        """Hear the seconds of the slowest rank after the last balancing: how much of the expected saving is true."""
+        """Compare the slowest rank's seconds after the last balancing with the expected saving."""
         if self._expected is not None:
             before_s, saving_s = self._expected
             true = min(1.0, max(0.0, (before_s - now_s) / saving_s))
@@ -109,10 +109,9 @@ class Trigger:
     def decide(
         self, imbalance: float, now_s: float, balanced_s: float, moving_s: float = 0.0, cost_s: float | None = None
     ) -> Decision:
-        """Decide from the imbalance as it is, the seconds of the slowest rank, those that perfect balance would take, and
-        those that moving rows is going to cost in each call more than now; one number may be NaN: not known yet.
+        """Decide from the imbalance (NaN: unknown) and seconds per call: slowest rank, balanced, added by moving rows.
 
-        `cost_s`: what the balancing costs; None: as much as the last one.
+        `cost_s`: cost of the balancing; None: as measured for the last one.
         """
         self._calls += 1
         self.trust += HOPE * (1.0 - self.trust)
