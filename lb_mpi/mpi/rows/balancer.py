@@ -1,4 +1,4 @@
-"""The Balancer: rows of data computed where it's quickest, on ranks that nobody has to know the speeds of."""
+"""The Balancer: rows of data are computed on the ranks that finish them soonest; rank speeds are measured."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ class Balancer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:  # this rank may be the only one that leaves: it tells those that wait for it
+        if error is not None:  # possibly on this rank alone, so the waiting ranks must be notified
             self._presence.spread(error)
         self.close()
 
@@ -268,7 +268,7 @@ class Balancer:
         return self._presence.comm
 
     def _finish(self, lending: Lending, hearing: Hearing, mine: Rows) -> None:
-        """After a round: hear the verdict, and change the distribution if it says so."""
+        """Apply the verdict after a round, and change the distribution if it says so."""
         course = self._course
         verdict, judging_s = hearing.verdict(), hearing.judging_s
         course.hear(verdict, lending.round.learned.late_ticks)
@@ -278,7 +278,7 @@ class Balancer:
         if verdict.decision.act:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
-            plan, steps = verdict.plan, 1  # the root alone has made it; or, by the other schemes, all make it together
+            plan, steps = verdict.plan, 1  # made by the root alone; the other schemes make it together
             if verdict.decision.reason is BalanceReason.HOME:
                 plan, steps = None, 0
             elif plan is None:
@@ -304,7 +304,7 @@ class Balancer:
             self._agree_on_results(lending.results)
 
     def _agree_on_results(self, results: Results) -> None:
-        """Collective: results look alike on all ranks, also on those that have none; otherwise BalanceError on all."""
+        """Collective: BalanceError on all ranks if the form of results differs; ranks without results adopt it."""
         everyone = [(rank, spec) for rank, spec in enumerate(allgather(self._presence.comm, results.spec)) if spec]
         first, expected = everyone[0]
         for rank, spec in everyone:
@@ -315,7 +315,7 @@ class Balancer:
             results.look_like(expected)
 
     def _raise(self, failed: Failed | None, words: str) -> NoReturn:
-        """Collective: raise what a rank has failed with on all ranks; or that their rows, in `words`, differ."""
+        """Collective: raise a rank's failure on all ranks, or else that their rows, described by `words`, differ."""
         comm = self._presence.comm
         raise_together(comm, failed)
         everyone = allgather(comm, words)

@@ -1,8 +1,8 @@
-"""Planners on real ranks: from the work of each rank to a plan of transfers that all ranks have.
+"""Planners on MPI: from each rank's work to a plan of transfers that all ranks have.
 
-A planner has `plan(work, speeds)`, collective, and `close()`.  `Central` gathers the loads at the root, which solves for the
-flow.  `Diffuser` exchanges loads between neighbours, step by step; only the stopping test, and the way from the flow to
-straight transfers, need all ranks.
+A planner has `plan(work, speeds)`, which is collective, and `close()`.  `Central` gathers the loads on the root, which
+solves for the flow.  `Diffuser` exchanges loads between neighbours, step by step; only the stopping test, and turning
+the flow into direct transfers, need all ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lb_mpi.mpi.common.collective import agree, wait
 from lb_mpi.mpi.common.presence import presence_of
 from lb_mpi.mpi.rows.process_graph import METHODS, NeighbourExchange
 
-MOST_GATHERED = 512  # ranks whose numbers all ranks add up by themselves
+MOST_GATHERED = 512  # ranks up to which each rank adds up the numbers of all
 
 
 def planner(
@@ -35,14 +35,14 @@ def planner(
 
 
 def spread_plan(comm: MPI.Intracomm, made: Plan | None, n_transfers: int) -> Plan:
-    """Collective: the root's plan, of so many transfers, on all ranks."""
+    """Collective: send the root's plan of `n_transfers` transfers to all ranks."""
     table = np.empty((ROWS, n_transfers)) if made is None else made.table()
     wait(comm, comm.Ibcast(table, 0), table)
     return plan_of(table)
 
 
 def _made_by_root(comm: MPI.Intracomm, make: Callable[[], Plan]) -> Plan:
-    """Collective: the plan that the root makes; an error there is raised on all ranks."""
+    """Collective: return the plan that the root makes; an error there is raised on all ranks."""
     made = agree(comm, lambda: make() if comm.rank == 0 else None)
     n = np.array([0 if made is None else len(made.amounts)])
     wait(comm, comm.Ibcast(n, 0), n)
@@ -50,7 +50,7 @@ def _made_by_root(comm: MPI.Intracomm, make: Callable[[], Plan]) -> Plan:
 
 
 class Central:
-    """Scheme direct on `comm` (not the user's: a duplicate): the root knows all loads, and makes the plan."""
+    """The scheme "direct" on `comm`, a duplicate of the user's: the root knows all loads, and makes the plan."""
 
     def __init__(self, comm: MPI.Intracomm, graph: Graph, tau: str | None = None) -> None:
         self._comm, self.direct = comm, Direct(graph, tau)
@@ -66,18 +66,17 @@ class Central:
 
 
 class Diffused(NamedTuple):
-    """A flow, and how it was found; the same on all ranks but for `flow`."""
+    """A flow, and how it was found; all but `flow` is the same on all ranks."""
 
     flow: Floats  # (deg,) work to each neighbour, < 0: from it; in the order of graph.neighbours(rank)
-    imbalance: list[float]  # before each step and after the last: (steps+1,)
+    imbalance: list[float]  # (steps+1,): before each step and after the last
 
 
 class Diffuser:
-    """A scheme that has steps on `comm` (not the user's: a duplicate), again and again, with speeds that may change.
+    """A scheme with steps on `comm`, a duplicate of the user's; reusable, also when speeds change.
 
-    Scheme and tau as for `diffusion.setup.prepare`, `exchange` as for `NeighbourExchange`.  The stopping test, whether all
-    ranks were balanced after a step, is asked at once, but answered some steps later (log2 of the number of ranks, rounded
-    up); the steps made meanwhile are forgotten.
+    Scheme and tau as for `diffusion.setup.prepare`, `exchange` as for `NeighbourExchange`.  The stopping test after a
+    step starts at once, but its result arrives ceil(log2 P) steps later; the steps made meanwhile are discarded.
     """
 
     def __init__(
@@ -107,11 +106,11 @@ class Diffuser:
         return made, len(found.imbalance) - 1
 
     def diffuse(self, loads: Floats, speeds: Floats) -> Diffused:
-        """Collective: the flow that levels the (P,) loads at (P,) speeds, both the same on all ranks, to the tolerance.
+        """Collective: the flow that levels the (P,) loads at (P,) speeds, both equal on all ranks, to the tolerance.
 
-        The same steps and the same flow as `lb_mpi.balance` of the whole graph, to the last bit (but that of
-        dimension_exchange may run in circles).  After MAX_STEPS it ends as it is.  An imbalance is infinite where a rank is
-        asked for more than it has.
+        The steps and the flow are bit-identical to those of `lb_mpi.balance` on the whole graph (but the flow of
+        dimension_exchange may contain cycles).  It stops after MAX_STEPS, balanced or not.  An imbalance is infinite if
+        a rank should give more than it has.
         """
         comm, wait_for = self._presence.comm, self._presence.wait
         exchange, lag = self._exchange.exchange, (comm.size - 1).bit_length()
@@ -138,11 +137,11 @@ class Diffuser:
             return Diffused(one.flow(exchange(one.potential)), answered)
 
     def close(self) -> None:
-        """Free what belongs to the MPI, but not the communicator; collective."""
+        """Free the MPI resources, but not the communicator; collective."""
         self._exchange.close()
 
     def _prepare(self, speeds: Floats) -> Setup:
-        """Make ready for the (P,) speeds, unless they are nearly those of before; the eigenvalues are found by rank 0."""
+        """Prepare for the (P,) speeds, unless they have hardly changed; rank 0 finds the eigenvalues."""
         if self._setup is not None and not is_stale(self._setup, speeds):
             return self._setup
         own, graph, scheme, rule = self._presence.comm, self._graph, self._scheme, self._rule
@@ -157,16 +156,16 @@ class Diffuser:
         return self._setup
 
     def _gather(self, numbers: Floats) -> Floats:
-        """Collective: everybody's k numbers, (P, k), the same on all ranks."""
+        """Collective: the k numbers of each rank, (P, k), the same on all ranks."""
         comm = self._presence.comm
         everyone = np.empty((comm.size, len(numbers)))
         self._presence.wait(comm.Iallgather(numbers, everyone).Test, (numbers, everyone))
         return everyone
 
     def _total(self, numbers: Floats) -> Floats:
-        """Everybody's numbers, added up in the order in which a whole graph adds them: the same bits with every MPI.
+        """Sums over all ranks, in the same order as on a whole graph: the same bits with every MPI.
 
-        On many ranks by a reduction: all numbers of all ranks would be too much for each step.
+        Above MOST_GATHERED ranks a reduction, since gathering all numbers in each step would be too much.
         """
         comm = self._presence.comm
         if comm.size > MOST_GATHERED:
@@ -176,9 +175,9 @@ class Diffuser:
         return np.asarray(np.ascontiguousarray(self._gather(numbers).T).sum(axis=1))
 
     def _collect(self, flow: Floats) -> Floats:
-        """(E,) flow on rank 0, from everybody's (deg,) flow; zeros elsewhere."""
+        """(E,) flow on rank 0, from each rank's (deg,) flow; zeros elsewhere."""
         comm, graph = self._presence.comm, self._graph
-        upper = flow[graph.neighbours(comm.rank) > comm.rank]  # one after the other: the order of Graph.edges
+        upper = flow[graph.neighbours(comm.rank) > comm.rank]  # in rank order, the order of Graph.edges
         tails, _ = graph.edges()
         whole = np.zeros(graph.n_edges)
         request = comm.Igatherv(upper, [whole, np.bincount(tails, minlength=comm.size)], 0)

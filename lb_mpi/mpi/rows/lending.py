@@ -1,7 +1,7 @@
-"""One round on MPI: index sets become buffers, and jobs calls of the user's function.
+"""One round on MPI: index sets become buffers, and jobs become calls of the user's function.
 
-What happens when stands in `lb_mpi.balancing.round`; here is only what carries it.  An error of the user's (the function,
-pack or unpack, Ctrl-C) fails the round on this rank, which stays in it to its end; the error is told afterwards.
+The protocol is in `lb_mpi.balancing.round`; this module only carries it.  An error of the user's (function, pack,
+unpack, Ctrl-C) fails the round on this rank, which stays in it to the end; all ranks raise afterwards.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ class Measured:
     """Seconds and ticks that a rank spent on rows."""
 
     def __init__(self) -> None:
-        self.occupied_s = 0.0  # computing, resting (emulated), and all that goes with it: copying, sending, messages
+        self.occupied_s = 0.0  # computing, resting (emulated), and all overhead: copying, sending, messages
         self.ticks = 0.0
         self.called_s = 0.0  # in the function
-        self.handled = 0  # blocks that came straight after another one, without any message
-        self.handled_cpu_s = 0.0  # between these and the ones before
+        self.handled = 0  # blocks directly after another one, without messages in between
+        self.handled_cpu_s = 0.0  # between those blocks and the ones before
 
     @property
     def handling_s(self) -> float:
-        """Seconds that a block takes beside being computed, on this rank as slow as it is; 0: not known.
+        """Overhead of a block in seconds, at this rank's emulated speed; 0: unknown.
 
-        By CPU time: a few blocks tell it, even where the rank is stopped now and then.
+        Based on CPU time, so a few blocks suffice even if the rank is interrupted now and then.
         """
         return self.handled_cpu_s / max(1, self.handled) * (self.called_s / self.ticks if self.ticks else 0.0)
 
@@ -73,29 +73,28 @@ class Measured:
 class Stopwatch:
     """Runs the user's function and measures it, at an emulated speed.
 
-    Ticks are seconds of the function's own time: CPU time, and the time in which it waits by itself; see
-    `lb_mpi.balancing.estimate`.
+    Ticks are seconds of the function's own time, CPU and waiting; see `lb_mpi.balancing.estimate`.
     """
 
     def __init__(self, emulated_speed: float | Varying) -> None:
         self.slow = throttle(emulated_speed, "emulated_speed")
-        self.warm = False  # the first call of a function may compile it, and tells nothing about rows
-        self.computing_s = 0.0  # of this round, with rests, and with what the first call took
-        self.queued_s = 0.0  # of them, without a core
-        self.measured = Measured()  # since it was told the last time
+        self.warm = False  # the first call may compile the function, so its time is not used
+        self.computing_s = 0.0  # in this round, with rests and the first call
+        self.queued_s = 0.0  # of computing_s, without a core
+        self.measured = Measured()  # since the last call of `tell`
         self._handled_cpu_s = 0.0  # since the function returned, without rests
-        self._handling_since: float | None = None  # CPU time; None: there were messages since the function returned
-        self._begins = False  # a block: the next call is its first
+        self._handling_since: float | None = None  # CPU time; None: messages were handled since the function returned
+        self._begins = False  # the next call is the first of a block
         self._clocks = Clocks()
 
     def begin(self) -> None:
-        """Begin a new round, in this thread."""
+        """Start a new round, in this thread."""
         self.computing_s = self.queued_s = 0.0
         self.disturbed()
         self._clocks.begin()
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, float]:
-        """Call the function; its result, and the ticks it took (NaN: not to be relied upon)."""
+        """Call the function; return its result, and the ticks it took (NaN: unreliable)."""
         before = self._clocks.before()
         result = function(*arguments)
         after = self._clocks.after()
@@ -118,20 +117,20 @@ class Stopwatch:
         return result, ticks
 
     def block(self) -> None:
-        """A block of rows is about to be computed."""
+        """Note that a block of rows is about to be computed."""
         self._begins = True
 
     def disturbed(self) -> None:
-        """The rank has done something else than one block after the other."""
+        """Note that the rank has done something other than computing blocks."""
         self._handling_since = None
 
     def tell(self) -> Measured:
-        """Return what was measured since this was asked the last time."""
+        """Return the measurements since the last call, and reset them."""
         measured, self.measured = self.measured, Measured()
         return measured
 
     def rests(self, *, begins: bool) -> None:
-        """Note that a rest of an emulated slow rank begins, or has ended: it is no handling of blocks."""
+        """Note that a rest of an emulated slow rank begins or has ended; rests are not handling of blocks."""
         if self._handling_since is None:
             return
         if begins:
@@ -140,7 +139,7 @@ class Stopwatch:
             self._handling_since = time.thread_time()
 
     def rested(self, seconds: float) -> None:
-        """The rank has rested for so long, in which it has looked at its messages: all that is emulated computing."""
+        """Add a rest, including the messages handled in it: all of it counts as emulated computing."""
         self.measured.occupied_s += seconds
         self.computing_s += seconds
 
@@ -150,14 +149,14 @@ class Stopwatch:
 
 
 _NUMBER = struct.Struct("<q")
-_AT = HEADER_BYTES - _NUMBER.size  # in the header of a parcel, behind what it says of its rows
+_AT = HEADER_BYTES - _NUMBER.size  # in the header of a parcel, after the fields of `Head`
 
 
 class Wire(Parcels):
-    """Parcels on `comm` (not the user's: a duplicate), from round to round.
+    """Parcels on `comm`, a duplicate of the user's, from round to round.
 
-    A rank that knows that a round is over may be in the next one before another knows it.  So a parcel bears the number of
-    its round: what comes too early is kept, and what comes too late, which means nothing then, is dropped.
+    A rank may start the next round before another one knows that the last is over.  So each parcel has the number of
+    its round: early parcels are kept, and late ones, which no longer matter, are dropped.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -166,16 +165,16 @@ class Wire(Parcels):
         self._early: list[tuple[int, Buffer]] = []
 
     def begin(self) -> None:
-        """Begin the next round."""
+        """Start the next round."""
         self._round += 1
 
     def post(self, rank: int, buffer: Buffer) -> None:
-        """Start to send in this round; returns at once."""
+        """Start a send in this round; returns at once."""
         _NUMBER.pack_into(buffer.data, _AT, self._round)
         self.send(rank, Tag.LENDING, buffer)
 
     def arrived(self) -> list[tuple[int, Buffer]]:
-        """Return what has arrived for this round, as (source, parcel), those of one source in their order."""
+        """Return the parcels of this round that have arrived, as (source, parcel), in order for each source."""
         all_rounds = self._early + [(source, buffer) for source, _, buffer in self.take()]
         self._early, mine = [], []
         for source, buffer in all_rounds:
@@ -188,9 +187,7 @@ class Wire(Parcels):
 
 
 class Hearing:
-    """The reports of one call, and the verdict; `judge` is on the root only.  Collective: `tell`, once, and then `heard`
-    until it says so.
-    """
+    """The reports of one call, and the verdict; `judge`: on the root.  Collective: `tell` once, then poll `heard`."""
 
     def __init__(self, comm: MPI.Intracomm, judge: Judge | None) -> None:
         self._comm, self._judge = comm, judge
@@ -203,14 +200,14 @@ class Hearing:
         self.judging_s = 0.0  # on the root
 
     def tell(self, report: RankReport) -> None:
-        """Send this rank's report on its way."""
+        """Start sending this rank's report."""
         self._mine = np.array([report.fields()], dtype=REPORT)
         self._gathered = self._comm.Igather(self._mine.view(np.uint8), self._reports.view(np.uint8), 0)
         if self._judge is None:
             self._spread = self._comm.Ibcast(self._answer.view(np.uint8), 0)
 
     def heard(self) -> bool:
-        """See whether the verdict has come; the root gives it when it has all reports."""
+        """True when the verdict has arrived; the root makes it once it has all reports."""
         assert self._gathered is not None
         gathered = self._gathered.Test()
         if self._judge is not None and self._spread is None and gathered:
@@ -218,7 +215,7 @@ class Hearing:
             try:
                 verdict = self._judge.hear(self._reports)
                 self._answer, self._plan = verdict.record(), verdict.plan
-            except Exception as caught:  # the others wait for a verdict
+            except Exception as caught:  # the other ranks wait for a verdict
                 self._error = caught
                 self._answer["problem"] = RoundProblem.JUDGE
             self.judging_s = time.perf_counter() - began
@@ -226,7 +223,7 @@ class Hearing:
         return self._spread is not None and self._spread.Test() and gathered
 
     def verdict(self) -> Verdict:
-        """Collective, when it has come: the decision, with the plan if there is one.  An error on the root, all raise."""
+        """Collective, after `heard`: the decision, with the plan, if any.  An error on the root is raised on all."""
         verdict = verdict_of(self._answer)
         if verdict.problem is RoundProblem.JUDGE:
             raise_together(self._comm, self._error)
@@ -234,13 +231,13 @@ class Hearing:
         return verdict if n_transfers < 0 else verdict._replace(plan=spread_plan(self._comm, self._plan, n_transfers))
 
 
-VERDICT_S = 1.0  # after reporting, wait so much longer: the verdict may be on its way although another rank has left
+VERDICT_S = 1.0  # extra wait after reporting: the verdict may still be in transit although another rank has left
 
 
 class Lending(Part):
-    """Carries one round of `course` on `wire`.  With `failed` the rows are no good, and the round fails from the start.
+    """Carries one round of `course` on `wire`.  `failed`: the rows are invalid, and the round fails from the start.
 
-    `loans` records phases, and what is lent.  `began_s`: seconds since the last round.
+    `loans` records phases and loans.  `began_s`: seconds since the last round.
     """
 
     def __init__(
@@ -263,17 +260,17 @@ class Lending(Part):
         self.told = Told()
         self.n_computed = 0  # rows of this and of other ranks
         self._sent_before = wire.sent_bytes
-        self._answer: list[Send] = []  # of the last job: a slow rank would not have it before it has rested
-        self._learned: list[RoundMessage] = []  # to be told behind it
-        self.spent_s = 0.0  # for packing, sending, and putting together
+        self._answer: list[Send] = []  # of the last job; sent later, since an emulated slow rank must rest first
+        self._learned: list[RoundMessage] = []  # to be reported after the answer
+        self.spent_s = 0.0  # for packing, sending, and joining
 
     @property
     def over(self) -> bool:
-        """The round has come to its end, as it does on all ranks, whatever the user's functions do."""
+        """The round is over, as it will be on all ranks whatever the users' functions do."""
         return self.round.over
 
     def turn(self, now: float) -> bool:
-        """Take in what has arrived, send what is to be sent; report, once, and see whether the root has answered."""
+        """Process arrivals, send what is due, report once, and check for the root's verdict."""
         round = self.round
         arrived = [self._open(*parcel) for parcel in self._wire.arrived()]
         sends = round.turn(now, arrived)
@@ -291,7 +288,7 @@ class Lending(Part):
         return active
 
     def work(self, interrupts: Interrupts) -> bool:
-        """Send what the last job has led to, and compute the next one."""
+        """Send the answer of the last job, and compute the next one."""
         if self._answer:
             self._post(self._answer)
             self._answer = []
@@ -301,11 +298,11 @@ class Lending(Part):
         return job is not None
 
     def look(self, presence: Presence, waited_s: float) -> None:
-        """See `Part`; once this rank has reported, the root's answer may be on its way although another rank has left."""
+        """See `Part`; after this rank's report, the verdict may still be in transit although another rank has left."""
         super().look(presence, waited_s - VERDICT_S * self.round.told)
 
     def interrupted(self, interrupts: Interrupts, waited_s: float) -> None:
-        """Ctrl-C fails the round; a rank that has reported waits a while for the root's answer, and raises it then."""
+        """Fail the round on Ctrl-C; a rank that has reported first waits for the verdict, and then raises."""
         if self.round.told:
             if waited_s > PATIENCE_S:
                 interrupts.check()
@@ -329,7 +326,7 @@ class Lending(Part):
         self._watch.rests(begins=begins)
 
     def _tell(self, learned: Learned) -> None:
-        """Learn from the round, and report to the root what this rank has learned."""
+        """Update the course from the round, and report to the root."""
         measured = self._watch.tell()
         if not learned.failed:
             self.told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
@@ -341,7 +338,7 @@ class Lending(Part):
         self._hearing.tell(report)
 
     def _open(self, source: int, buffer: Buffer) -> Arrival:
-        """Read a parcel; results that it brings are put where they belong."""
+        """Read a parcel; store the results that it contains."""
         about = head(buffer)
         message = RoundMessage(RoundKind(about.kind), slice(0, about.n), about.ticks, buffer)
         loan = self.round.away.get(source)
@@ -349,7 +346,7 @@ class Lending(Part):
             self._loans.back(source, time.perf_counter(), buffer.nbytes)
             try:
                 self.results.receive(self._rows.of_units(loan.rows), buffer)
-            except BaseException as caught:  # of the user's unpack
+            except BaseException as caught:  # from the user's unpack
                 self._post(self._fail(caught, f"unpacking results of rank {source}"))
         return source, message
 
@@ -359,7 +356,7 @@ class Lending(Part):
             rank, message = waiting.popleft()
             try:
                 buffer = self._pack(message)
-            except BaseException as caught:  # of the user's pack
+            except BaseException as caught:  # from the user's pack
                 waiting.extend(self._fail(caught, f"packing rows for rank {rank}", rank))
             else:
                 self._wire.post(rank, buffer)
@@ -376,10 +373,10 @@ class Lending(Part):
         return self._rows.parcel(self._rows.of_units(message.rows), kind=message.kind)
 
     def _compute(self, job: Job, interrupts: Interrupts) -> list[Send]:
-        """Compute a job; what is to be sent then."""
+        """Compute a job; return the messages to send then."""
         rows, record, foreign = self._rows, self._loans.record, job.owner != self._course.rank
         if foreign and head(job.payload).mark != rows.spec.mark:
-            return self.round.fail()  # the rows differ between ranks, as will be found out
+            return self.round.fail()  # the rows differ between ranks, as the root will detect
         index = job.rows if foreign else rows.of_units(job.rows)
         began = copied = time.perf_counter()
         try:
@@ -412,7 +409,7 @@ class Lending(Part):
         return sends
 
     def _call(self, block: tuple[Any, ...], interrupts: Interrupts) -> tuple[tuple[Any, ...], float]:
-        """Call the user's function; its result as columns, and the ticks it took."""
+        """Call the user's function; return its result as columns, and the ticks it took."""
         results, total = [], 0.0
         self.n_computed += len(block[0])
         self._watch.block()

@@ -1,4 +1,4 @@
-"""Rows change their owner: what `Balancer.migrate` does, when its arguments have been checked."""
+"""Permanent moves of rows between ranks: `Balancer.migrate` after its arguments have been checked."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def migrate(
     speeds: Floats,
     calls: int,
 ) -> tuple[Balanced, Any, Floats | None]:
-    """Collective: decide by the given (n,) costs; otherwise by the measured (n,) work, or else by the number of rows.
+    """Collective: decide by the given (n,) costs; if None, by the measured (n,) work, or else by the number of rows.
 
-    Returns what was done, this rank's new rows in the user's form (None: as before), and their (n',) work if it has been
-    measured.  `calls` of map_rows have computed these rows since they changed their owner: as many are expected to follow.
-    `comm` is not the user's, but a duplicate.
+    Returns the record, this rank's new rows in the user's form (None: unchanged), and their (n',) work if it has been
+    measured.  `calls` of map_rows have computed these rows since they last moved: as many are expected to follow.
+    `comm` is a duplicate of the user's communicator.
     """
     began = time.perf_counter()
     timed = bool(_allreduce(comm, int(work is not None), MPI.MIN))
@@ -50,7 +50,7 @@ def migrate(
         work = np.ones(rows.n)
     table = np.column_stack([work if costs is None else costs, work])
     before, most_s, balanced_s = _levels(comm, table, speeds)
-    seconds = timed and costs is None  # otherwise the costs are in a unit of their own, not to be set against time
+    seconds = timed and costs is None  # otherwise the unit of the costs is not time
     chances = calls if seconds else 1
     decision = trigger.decide(before, chances * most_s, chances * balanced_s, cost_s=None if seconds else 0.0)
     after, value = before, None
@@ -80,9 +80,9 @@ def migrate(
 
 
 def _levels(comm: MPI.Intracomm, table: Floats, speeds: Floats) -> tuple[float, float, float]:
-    """Imbalance, seconds of the slowest rank, balanced seconds: the same on all ranks to the last bit; collective.
+    """Imbalance, seconds of the slowest rank, balanced seconds: bit-identical on all ranks; collective.
 
-    ValueError on every rank for costs that add up to infinity.
+    ValueError on every rank if the costs sum to infinity.
     """
     loads, levels = np.zeros(comm.size), np.zeros(3)
     mine = np.array([table[:, 0].sum()])
@@ -104,10 +104,10 @@ def _levels(comm: MPI.Intracomm, table: Floats, speeds: Floats) -> tuple[float, 
 def _move(
     comm: MPI.Intracomm, rows: Rows, table: Floats, leaving: Mapping[int, Ints], sources: Sequence[int]
 ) -> tuple[Any, Floats, int, int]:
-    """Collective: send rows `leaving[rank]`, with theirs of the (n, c) table, to each rank; receive from each source.
+    """Collective: send each rank `leaving[rank]`, rows with their part of the (n, c) table; receive from each source.
 
-    Returns this rank's new rows, the (n', c) table beside them, and the rows and bytes that were sent.  Stays in step with
-    the others when packing or unpacking fails on some rank; then all raise.
+    Returns this rank's new rows, their (n', c) table, and the numbers of rows and bytes sent.  If packing or unpacking
+    fails on a rank, that rank completes all transfers first, and then all ranks raise.
     """
     failed: Failed | None = None
     numbers = Rows(table)
@@ -143,7 +143,7 @@ def _move(
 
 
 def _receive(comm: MPI.Intracomm, parcels: Parcels, sources: Sequence[int]) -> dict[int, list[Buffer]]:
-    """Two parcels from each source, rows and table; all sends are complete afterwards."""
+    """Receive two parcels from each source, rows and table; all sends are complete afterwards."""
     arrived: dict[int, list[Buffer]] = {source: [] for source in sources}
 
     def done() -> bool:
@@ -163,7 +163,7 @@ def _allreduce(comm: MPI.Intracomm, value: float, operation: MPI.Op) -> float:
 
 
 def check_costs(costs: ArrayLike, n: int) -> Floats:
-    """Hold what each of n rows costs against what is expected: finite numbers >= 0, with a finite sum."""
+    """Check the costs of n rows: finite numbers >= 0, with a finite sum."""
     found = check_loads(costs, n, name="costs") if n or np.size(costs) else np.zeros(0)
     with np.errstate(over="ignore"):
         if not np.isfinite(found.sum()):

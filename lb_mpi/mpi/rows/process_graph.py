@@ -1,9 +1,9 @@
-"""The process graph of a communicator: which one it is, exchanges along its edges, and ranks reordered to fit it.
+"""The process graph of a communicator: its choice, exchanges along its edges, and ranks reordered to fit it.
 
-In a neighbour exchange every rank sends its neighbours a few numbers, and receives theirs.  Method "paper" is that of Jin
-and Wang: send to each neighbour without blocking, then receive from each.  "neighbourhood" leaves it to the MPI: one
-neighbourhood collective, made once and started anew for every exchange where the MPI can do that (MPI 4), which takes half
-the time.  As a rank sends all neighbours the same, it is an allgather.
+In a neighbour exchange every rank sends its neighbours one number, and receives theirs.  Method "paper" is Jin and
+Wang's: a non-blocking send to each neighbour, then a receive from each.  "neighbourhood" is one neighbourhood
+collective, with MPI 4 a persistent one, which needs half the time.  Since a rank sends all neighbours the same, it is
+an allgather.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lb_mpi.mpi.common.presence import Tag, presence_of
 
 
 def graph_of_ranks(graph: Any, size: int) -> Graph:
-    """The graph, in any shape that `lb_mpi.as_graph` takes; ValueError unless it has a vertex for each rank."""
+    """Return the graph, in any form that `lb_mpi.as_graph` accepts; ValueError unless it has a vertex for each rank."""
     layout = as_graph(graph)
     if layout.n != size:
         raise ValueError(f"graph of {layout.n} vertices: expected {size}, one for each rank")
@@ -34,10 +34,10 @@ def graph_of_ranks(graph: Any, size: int) -> Graph:
 
 
 def process_graph(comm: MPI.Intracomm, graph: Any, hosts: Sequence[str]) -> Graph:
-    """The graph of all ranks, which are on these (P,) hosts, by name.
+    """Return the graph of all ranks, which run on these (P,) hosts, by name.
 
-    For None: one that follows the hosts where some of several have more than one rank, so that work goes to a rank of the
-    same host first; otherwise that of a Cartesian communicator; otherwise the most square mesh.
+    None: if there are several hosts and some have several ranks, a graph that follows the hosts, so that work first
+    goes to a rank on the same host; otherwise that of a Cartesian communicator, or else the most square mesh.
     """
     if graph is not None:
         return graph_of_ranks(graph, comm.size)
@@ -49,7 +49,7 @@ def process_graph(comm: MPI.Intracomm, graph: Any, hosts: Sequence[str]) -> Grap
 
 
 def grid(dims: Sequence[int], periods: Sequence[int]) -> Graph:
-    """The process graph of a Cartesian communicator; ranks in row-major order, as the MPI has them."""
+    """The process graph of a Cartesian communicator; ranks in row-major order, as in MPI."""
     ranks = np.arange(math.prod(dims)).reshape(dims)
     tails, heads = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for axis, (length, periodic) in enumerate(zip(dims, periods, strict=True)):
@@ -66,11 +66,11 @@ METHODS = ("neighbourhood", "paper")
 
 
 class NeighbourExchange:
-    """Exchanges of one number between neighbours in `graph`; vertex k is rank k of `comm` (not the user's: a duplicate).
+    """Exchanges of one number between neighbours in `graph`; vertex k is rank k of `comm`, a duplicate of the user's.
 
         theirs = exchange.exchange(mine)            # (deg,), in the order of graph.neighbours(comm.rank)
 
-    Collective, as are all methods; `method` is one of METHODS.
+    All methods are collective; `method` is one of METHODS.
     """
 
     def __init__(self, comm: MPI.Intracomm, graph: Graph, method: str = METHODS[0]) -> None:
@@ -81,18 +81,18 @@ class NeighbourExchange:
         self._request: MPI.Prequest | None = None
         if method == "paper":
             self._run = self._paper(neighbours)
-        else:  # all ranks are here
+        else:  # collective: all ranks take part
             self._topology = comm.Create_dist_graph_adjacent(neighbours, neighbours)
             self._run = self._neighbourhood(self._topology)
 
     def exchange(self, value: float) -> Floats:
-        """Send all neighbours `value`; (deg,) theirs, which the next exchange overwrites."""
+        """Send `value` to all neighbours; return (deg,) theirs, which the next exchange overwrites."""
         self._mine[()] = value
         self._run()
         return self._theirs
 
     def close(self) -> None:
-        """Free what belongs to the MPI, but not `comm`."""
+        """Free the MPI resources, but not `comm`."""
         for made in (self._request, self._topology):
             if made is not None:
                 made.Free()
@@ -102,7 +102,7 @@ class NeighbourExchange:
         mine, theirs, wait = self._mine, self._theirs, self._presence.wait
         try:
             request = comm.Neighbor_allgather_init(mine, theirs)
-        except NotImplementedError:  # by an MPI older than MPI 4
+        except NotImplementedError:  # with an MPI older than MPI 4
             return lambda: wait(comm.Ineighbor_allgather(mine, theirs).Test, self)
         start, done = request.Start, request.Test
         self._request = request
@@ -116,7 +116,7 @@ class NeighbourExchange:
     def _paper(self, neighbours: list[int]) -> Callable[[], None]:
         """Non-blocking sends, then one receive after the other."""
         comm, mine, theirs, wait = self._presence.comm, self._mine, self._theirs, self._presence.wait
-        tag = int(Tag.NEIGHBOUR)  # the MPI takes it sooner than an enum
+        tag = int(Tag.NEIGHBOUR)
 
         def run() -> None:
             sends = [comm.Isend(mine, neighbour, tag) for neighbour in neighbours]
@@ -129,7 +129,7 @@ class NeighbourExchange:
 
 
 def fingerprint(graph: Graph) -> int:
-    """Sum up the edges of `graph` in a checksum, to compare it between ranks."""
+    """Return a checksum of the edges of `graph`, to compare it between ranks."""
     return zlib.crc32(graph.indices.tobytes(), zlib.crc32(graph.indptr.tobytes()))
 
 
@@ -162,7 +162,7 @@ def reorder_ranks(
 
     Raises ValueError or TypeError on every rank if an argument is wrong on any rank, or differs between ranks.
     """
-    from lb_mpi.arranging.arrange import arrange  # numba, which a Balancer doesn't need
+    from lb_mpi.arranging.arrange import arrange  # imports numba, which a Balancer does not need
 
     with opened(comm, "lb_mpi.reorder_ranks") as own:
         layout, checked, number = agree(own, lambda: _check_reordering(own.size, graph, speeds, seed))
@@ -172,7 +172,7 @@ def reorder_ranks(
         found = agree(own, lambda: arrange(layout, checked, **options).vertices if on_root else None)
         places = np.empty(own.size, dtype=np.int64) if found is None else found
         wait(own, own.Ibcast(places), places)
-        return MPI.Intracomm(own.Split(0, int(places[own.rank])))  # all ranks are here
+        return MPI.Intracomm(own.Split(0, int(places[own.rank])))  # collective: all ranks take part
 
 
 def _check_reordering(size: int, graph: Any, speeds: ArrayLike, seed: int) -> tuple[Graph, Floats, int]:

@@ -1,10 +1,10 @@
-"""Rows as they travel: one buffer for some rows of all columns, never pickled.
+"""Rows as messages: one buffer with some rows of all columns, never pickled.
 
-Rows are one or several numpy arrays with the same first dimension ("columns"), or a list of objects with the user's own
-`pack` and `unpack`.  A parcel is a header (number of rows, kind, ticks) and then, for each column, the rows one after the
-other, aligned.  Both ends know the `Spec`, so nothing else has to be told.
+Rows are one or several numpy arrays with the same first dimension ("columns"), or a list of objects with the user's
+`pack` and `unpack`.  A parcel is a header (number of rows, kind, ticks), then the rows of each column in turn, aligned.
+Both ends know the `Spec`, so the parcel does not repeat it.
 
-What is moved is units: single rows, or blocks of `block_rows` of them, where the user's function is to see no others.
+Rows move in units: single rows, or blocks of `block_rows` if the user's function must only see whole blocks.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class Head(NamedTuple):
     """The header of a parcel."""
 
     n: int  # rows
-    kind: int  # the protocol's
+    kind: int  # of the protocol
     mark: int = 0  # of the Spec of the rows
-    ticks: float = 0.0  # that results took
+    ticks: float = 0.0  # time spent on the results
     fortran: int = 0  # bit k: column k is in Fortran order
 
 
 class Spec(NamedTuple):
-    """The look of rows: the same on all ranks, or nothing is sent."""
+    """The form, dtypes and shapes of rows; must be the same on all ranks before any are sent."""
 
     form: str  # "array", "tuple", "list" of arrays; "objects"
     dtypes: tuple[np.dtype[Any], ...]  # of the columns
     shapes: tuple[tuple[int, ...], ...]  # of one row of each
-    n_home: int  # the first n_home columns are the rows proper; the others are only read
-    block_rows: int = 0  # rows that the user's function gets in a call; 0: any number
+    n_home: int  # the first n_home columns are the rows proper; the others are read only
+    block_rows: int = 0  # in a call of the user's function; 0: any number
 
     @property
     def words(self) -> str:
-        """In words, for messages."""
+        """A description for messages."""
         blocks = f" in blocks of {self.block_rows}" if self.block_rows else ""
         if self.form == "objects":
             return "objects" + blocks
@@ -61,13 +61,13 @@ class Spec(NamedTuple):
 
     @property
     def mark(self) -> int:
-        """A number of 32 bits that differs where the words do."""
+        """A 32-bit checksum that differs, in practice, between different rows."""
         dtypes = tuple((dtype.str, dtype.descr if dtype.names else (), dtype.itemsize) for dtype in self.dtypes)
         return zlib.crc32(repr((self.form, dtypes, self.shapes, self.n_home, self.block_rows)).encode())
 
 
 class Rows:
-    """A user's rows: n of them, as columns or objects, in n_units units.  They are read, never written to."""
+    """A user's rows: n rows, as columns or objects, in n_units units.  They are never written to."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Rows:
         return -(-self.n // max(1, self.spec.block_rows))
 
     def of_units(self, units: Rowset) -> Rowset:
-        """The rows of some units; of blocks, the last and maybe shorter one comes last."""
+        """The rows of some units; of blocks, the last one, which may be shorter, comes last."""
         size = self.spec.block_rows
         if size <= 1:
             return units
@@ -127,7 +127,7 @@ class Rows:
         return every[every < self.n]
 
     def block(self, index: Rowset) -> tuple[Any, ...]:
-        """Copies of some rows of all columns, in the memory order of the caller's, which the function may change."""
+        """Copies of some rows of all columns, in the memory order of the caller's; the function may change them."""
         if self.pack is not None:
             return (self._objects(index),)
         columns = []
@@ -140,12 +140,12 @@ class Rows:
         return tuple(columns)
 
     def arguments(self, block: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of the user's function for a block: the rows proper, and `more`, scalars as they are."""
+        """The arguments of the user's function for a block: the rows proper, then `more`, with scalars unchanged."""
         arrays = iter(block[self.spec.n_home :])
         return in_form(self.spec, block), *(one if _is_scalar(one) else next(arrays) for one in self._more)
 
     def parcel(self, index: Rowset, *, kind: int) -> Buffer:
-        """Some rows of all columns as one buffer."""
+        """Pack some rows of all columns into one buffer."""
         if self.pack is not None:
             return _pack_objects([self.pack(item) for item in self._objects(index)], Head(0, kind, self.spec.mark))
         places = numbers(index)
@@ -175,7 +175,7 @@ def _check(column: Any, name: str) -> NDArray[Any]:
 
 
 def _is_plain(array: object) -> bool:
-    """Masks, units and the like of a subclass would be lost."""
+    """True for plain arrays: subclasses would lose masks, units and the like."""
     return type(array) is np.ndarray or type(array) is np.memmap
 
 
@@ -193,7 +193,7 @@ def empty_parcel(kind: int) -> Buffer:
 
 
 def head(buffer: Buffer) -> Head:
-    """Read what the parcel says of itself."""
+    """Read the header of a parcel."""
     return Head(*_HEADER.unpack_from(buffer.data))
 
 
@@ -209,7 +209,7 @@ def columns_of(buffer: Buffer, spec: Spec, unpack: Unpack | None) -> tuple[Any, 
 
 
 def in_blocks(block: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
-    """Cut a block of rows into blocks of `size` rows, the last one maybe shorter; 0: as it is."""
+    """Cut a block of rows into blocks of `size` rows, the last one possibly shorter; size 0: do not cut."""
     if not size:
         yield block
         return
@@ -228,15 +228,15 @@ def _describe(result: Any) -> str:
 
 
 class Results:
-    """The answer, filled in as the parts come: new arrays, rows in their order at home.
+    """The results, filled in as parts arrive: new arrays, in the order of the rows at home.
 
-    What results look like is known from the first part that this rank computes.  Parts of other ranks that come before wait
-    for it, and those that look different are left out: then the ranks find out when they compare what they have.
+    The form of the results is known from the first part computed here.  Earlier parts from other ranks wait until then.
+    Parts with another form are dropped; the ranks detect that when they compare marks.
     """
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self.spec: Spec | None = None  # None: not known yet
+        self.spec: Spec | None = None  # None: unknown yet
         self._columns: list[Any] = []
         self._early: list[tuple[Rowset, Buffer]] = []
         if rows.pack is not None:
@@ -244,13 +244,13 @@ class Results:
 
     @property
     def mark(self) -> int:
-        """Of what the results look like; 0: there is none yet."""
+        """The mark of the results' form; 0: no results yet."""
         if self.spec is not None:
             return self.spec.mark
         return head(self._early[0][1]).mark if self._early else 0
 
     def look_like(self, spec: Spec) -> None:
-        """Make room for results of this kind, in the memory order of the caller's columns."""
+        """Allocate results of this form, in the memory order of the caller's columns."""
         n, self.spec = self._rows.n, spec
         if spec.form == "objects":
             self._columns = [[None] * n]
@@ -265,7 +265,7 @@ class Results:
             self.receive(index, buffer)
 
     def check(self, result: Any, n: int) -> tuple[Any, ...]:
-        """The columns that the user's function returned for n rows; ValueError or TypeError for what is no such result."""
+        """Return the columns of the function's result for n rows; ValueError or TypeError for an invalid result."""
         if self._rows.pack is not None:
             if not isinstance(result, list) or len(result) != n:
                 raise ValueError(f"function returned {_describe(result)}: expected a list of {n} objects")
@@ -287,12 +287,12 @@ class Results:
         return columns
 
     def joined(self, blocks: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Put checked results of several calls together."""
+        """Join checked results of several calls."""
         assert self.spec is not None
         return blocks[0] if len(blocks) == 1 else tuple(concatenate(self.spec, blocks))
 
     def parcel(self, block: tuple[Any, ...], ticks: float) -> Buffer:
-        """Checked results as one buffer, with the ticks that they took."""
+        """Pack checked results into one buffer, with the ticks spent on them."""
         assert self.spec is not None
         header = Head(len(block[0]), RoundKind.DONE, self.spec.mark, ticks)
         if self._rows.pack is not None:
@@ -303,7 +303,7 @@ class Results:
         return buffer
 
     def put(self, index: Rowset, block: tuple[Any, ...]) -> None:
-        """Some rows have been computed."""
+        """Store results of some rows."""
         if self._rows.pack is not None:
             places = range(self._rows.n)[index] if isinstance(index, slice) else index.tolist()
             for place, item in zip(places, block[0], strict=True):
@@ -313,7 +313,7 @@ class Results:
             column[index] = part
 
     def receive(self, index: Rowset, buffer: Buffer) -> None:
-        """Some rows have been computed by another rank."""
+        """Store results that another rank has computed."""
         if self.spec is None:
             self._early.append((index, buffer))
         elif head(buffer).mark == self.spec.mark:
@@ -321,7 +321,7 @@ class Results:
 
     @property
     def value(self) -> Any:
-        """In the form in which the function returned them; in that of the rows when no rank has any."""
+        """The results in the function's form; in the form of the rows if no rank has any."""
         if self.spec is None:
             form, dtypes, shapes, n, _ = self._rows.spec
             self.look_like(Spec(form, dtypes[:n], shapes[:n], n))
@@ -334,19 +334,19 @@ def _is_scalar(value: object) -> bool:
 
 
 def in_form(spec: Spec, columns: Sequence[Any]) -> Any:
-    """Columns as the user's function takes them: an array, a tuple or list of arrays, a list of objects."""
+    """Columns in the user's form: an array, a tuple or list of arrays, or a list of objects."""
     if spec.form == "tuple":
         return tuple(columns[: spec.n_home])
     return list(columns[: spec.n_home]) if spec.form == "list" else columns[0]
 
 
 def concatenate(spec: Spec, blocks: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """New columns, block after block (at least one), of the very dtypes."""
+    """Join blocks (at least one) into new columns of exactly the same dtypes."""
     if spec.form == "objects":
         return [[item for block in blocks for item in block[0]]]
     columns = []
     for parts in zip(*blocks, strict=True):
-        # Left alone, numpy would give other byte orders and paddings than the user's.
+        # Without `out`, numpy would normalise the user's byte order and padding.
         whole = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
         columns.append(np.concatenate(parts, out=whole))
     return columns
