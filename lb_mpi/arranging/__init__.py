@@ -1,1 +1,1 @@
-"""The methods of `lb_mpi.arrange`: modes of a layout, the secular equation, the aims, the methods.   (pure)"""
+"""The methods of `lb_mpi.arrange`: modes of a layout, the secular equation, objectives, search methods.   (pure)"""

@@ -1,13 +1,13 @@
 """Arrangement: which node sits at which vertex of a process graph, so that diffusion converges fastest.   (pure)
 
-Law (Jin & Wang, "Improving the convergence rate of the diffusion algorithm by arranging processors", Journal of Software
-2003).  The graph is given, and so are the speeds, but who sits where can be chosen.  With one tau on all edges the error
-falls by (p - 1)/(p + 1) a step, p = lambda_P / lambda_2 of S^-1 A A^T; with the paper's tau by 1 - lambda_2 of
-S^-1 A W A^T.  An arrangement that is good for the one can be bad for the other: choose the objective by the scheme in use.
+Law (Jin & Wang, "Improving the convergence rate of the diffusion algorithm by arranging processors", Journal of
+Software 2003).  The graph and the speeds are given; the assignment of nodes to vertices is free.  With one tau on all
+edges the error falls by (p - 1)/(p + 1) per step, p = lambda_P / lambda_2 of S^-1 A A^T; with the paper's tau by
+1 - lambda_2 of S^-1 A W A^T.  A good arrangement for one can be bad for the other.
 
     arrangement = lb_mpi.arrange(graph, speeds)      # objective="uniform", method="swap"
     speeds[arrangement.positions]                    # the speeds in the order of the vertices
-    lb_mpi.reorder_ranks(comm, graph, speeds)             # a communicator whose ranks sit so (needs MPI)
+    lb_mpi.reorder_ranks(comm, graph, speeds)        # a communicator with the ranks in this order (needs MPI)
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 
-# --- The methods: from an aim and the (P,) speeds of the nodes to positions -------------------------------------------
+# --- The methods: from an objective and the (P,) speeds of the nodes to positions -------------------------------------
 #
 # `positions` (P,) are node numbers: node positions[k] sits at vertex k, so `speeds[positions]` is the layout.
 #
 # exhaustive   all P! arrangements
-# paper        the greedy of Jin & Wang 2003: vertices without a node count as the slowest; fastest nodes first
-# fill         vertices without a node count as the harmonic mean of the speeds not yet placed; fastest and slowest in turn
-# swap         from fill (or from the order given, where that is better): swaps of two nodes, as long as one helps
-# anneal       from local minimum to local minimum of swap (Martin, Otto, Felten 1991), at a temperature that falls
+# paper        the greedy method of Jin & Wang 2003: empty vertices count as the slowest; fastest nodes first
+# fill         empty vertices count as the harmonic mean of the speeds not yet placed; fastest and slowest alternate
+# swap         from fill (or from the given order, if that is better): swaps of two nodes, as long as one helps
+# anneal       from local minimum to local minimum of swap (Martin, Otto, Felten 1991), at a falling temperature
 
 MAX_EXHAUSTIVE = 9
-Progress = Callable[[str, float], None]  # the work of the moment, and the part of the method that is done, 0 to 1
+Progress = Callable[[str, float], None]  # current activity, and the part of the method that is done, 0 to 1
 
-_BATCH = 20160  # arrangements at a time
-_TRIES = 50  # estimates of a large graph that turn out wrong before descent gives up
+_BATCH = 20160  # arrangements per batch
+_TRIES = 50  # in a large graph: wrong estimates before descent gives up
 KICKS = 4  # random swaps between two descents, at most
 HEAT = 0.002  # temperature of log(cost) at the start
-ROUNDS = 300  # descents on 64 vertices; fewer on less, which need no more, and on more, where each takes longer
+ROUNDS = 300  # descents on 64 vertices; fewer on smaller graphs, and on larger ones, where each is slower
 
 
 def all_costs(aim: Aim, speeds: Floats) -> Iterator[tuple[Ints, Floats]]:
-    """All arrangements (B, P) in ascending order, and their costs (B,), many at a time."""
+    """All arrangements (B, P) in ascending order, and their costs (B,), in batches."""
     orders = permutations(range(len(speeds)))
     while batch := list(islice(orders, _BATCH)):
         positions = np.array(batch, dtype=np.int64)
@@ -57,7 +57,7 @@ def all_costs(aim: Aim, speeds: Floats) -> Iterator[tuple[Ints, Floats]]:
 
 
 def exhaustive(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
-    """The best of all; of equal ones the first."""
+    """The best of all arrangements; among equals the first."""
     best, least, seen = np.arange(len(speeds)), math.inf, 0
     for positions, values in all_costs(aim, speeds):
         k = _first_least(values)
@@ -69,12 +69,12 @@ def exhaustive(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
 
 
 def paper(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
-    """The paper's greedy, literally; of equally good vertices the first."""
+    """The paper's greedy method, exactly; among equally good vertices the first."""
     return _construct(aim, speeds, np.argsort(-speeds, kind="stable"), lambda rest: float(speeds.min()), progress)
 
 
 def fill(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
-    """Like the greedy, but vertices without a node count as what is left on average, and both extremes come in turn."""
+    """A greedy method in which empty vertices count as the mean of the rest, and fastest and slowest alternate."""
     falling = np.argsort(-speeds, kind="stable")
     order = np.empty_like(falling)
     order[0::2] = falling[: (len(speeds) + 1) // 2]
@@ -97,16 +97,16 @@ def _construct(aim: Aim, speeds: Floats, order: Ints, unplaced: Callable[[Floats
 
 
 def swap(aim: Aim, speeds: Floats, progress: Progress) -> Ints:
-    """A local minimum: no swap of two nodes makes the cost smaller.  Never worse than the order given."""
+    """A local minimum: no swap of two nodes lowers the cost.  Never worse than the given order."""
     return descend(aim, speeds, _start(aim, speeds, progress), progress)
 
 
 def descend(aim: Aim, speeds: Floats, positions: Ints, progress: Progress) -> Ints:
-    """Swap two nodes again and again, as long as a swap makes the cost smaller.
+    """Swap two nodes repeatedly, as long as a swap lowers the cost.
 
-    Of the swaps that do, the one with the lowest bound is taken: what it does to the two modes that matter is best, even if
-    others then take their place.  (The steepest descent ends earlier, in worse minima.)  Up to `objectives.DENSE` vertices
-    the end is a local minimum; in larger graphs, where swaps are only estimated, so many that promise most have failed.
+    Among such swaps, the one with the lowest bound is made: it is best for the two modes that matter now.  (Steepest
+    descent ends earlier, in worse minima.)  Up to `objectives.DENSE` vertices the end is a local minimum; in larger
+    graphs, where swaps are only estimated, the most promising ones have failed.
     """
     positions = positions.copy()
     first, second = (ends.astype(np.int64) for ends in np.triu_indices(len(speeds), 1))
@@ -115,12 +115,12 @@ def descend(aim: Aim, speeds: Floats, positions: Ints, progress: Progress) -> In
     while here is not None:
         here = _step(aim, speeds, positions, here, first, second)
         steps += 1
-        progress(f"{steps} swaps", 1.0 - 0.99**steps)  # how many there will be is unknown
+        progress(f"{steps} swaps", 1.0 - 0.99**steps)  # their number is not known in advance
     return positions
 
 
 def _step(aim: Aim, speeds: Floats, positions: Ints, here: Changes, first: Ints, second: Ints) -> Changes | None:
-    """Make one swap in `positions` that helps; None when there is none."""
+    """Make one swap in `positions` that helps; None if there is none."""
     limit = here.cost * (1.0 - TIE)
     bounds = here.swap_bounds(first, second)
     worth = np.flatnonzero(bounds < limit)
@@ -142,9 +142,9 @@ def _step(aim: Aim, speeds: Floats, positions: Ints, here: Changes, first: Ints,
 
 
 def anneal(aim: Aim, speeds: Floats, progress: Progress, seed: int) -> Ints:
-    """From local minimum to local minimum: some random swaps, then descent; worse ones are accepted, but ever fewer.
+    """From local minimum to local minimum: random swaps, then descent; worse ones are accepted, but ever more rarely.
 
-    Never worse than the order given.
+    Never worse than the given order.
     """
     positions = swap(aim, speeds, lambda text, part: progress(text, 0.1 * part))
     rng, n = np.random.default_rng(seed), len(speeds)
@@ -181,9 +181,9 @@ def _first_least(values: Floats) -> int:
 OBJECTIVES = tuple(AIMS)
 SEARCHES = {"exhaustive": exhaustive, "paper": paper, "fill": fill, "swap": swap}
 METHODS = (*SEARCHES, "anneal")
-LEAST = 1e-12  # of the largest speed: beyond, a spectrum is lost in rounding
-_DRAWS = 25  # of the times at the start
-_N_MODES = 8  # at either end of the spectrum, of large graphs, to predict steps
+LEAST = 1e-12  # of the largest speed: below, a spectrum is lost in rounding
+_DRAWS = 25  # of the initial times
+_N_MODES = 8  # at either end of the spectrum of large graphs, to predict steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,7 +277,7 @@ def arrange(
 
 
 def check(graph: Graph, speeds: ArrayLike, objective: str, method: str, seed: int, tolerance: float = 1.0) -> Floats:
-    """The speeds as an array; errors as for `arrange`."""
+    """Return the speeds as an array; errors as for `arrange`."""
     checks.choice("objective", objective, OBJECTIVES)
     checks.choice("method", method, METHODS)
     checks.seed(seed)
@@ -300,9 +300,9 @@ def check(graph: Graph, speeds: ArrayLike, objective: str, method: str, seed: in
 def predict_steps(graph: Graph, speeds: ArrayLike, *, objective: str = "uniform", tolerance: float = 1e-6) -> int:
     """Steps of fos until the imbalance is within the tolerance, with the (P,) speeds in the order of the vertices.
 
-    fos with the optimal uniform tau for the objective "uniform", with the paper's for "paper".  Times at the start are drawn
-    uniformly from 5 to 15; what they hold of the mode (x, lambda) is multiplied by 1 - tau lambda in each step.  The median
-    over some draws.  In graphs of more than 400 vertices only the slowest modes count.
+    The objective "uniform" uses fos with the optimal uniform tau, "paper" fos with the paper's.  The initial times are
+    drawn uniformly from 5 to 15; each step multiplies their part along the mode (x, lambda) by 1 - tau lambda.  Returns
+    the median of some draws.  In graphs of more than 400 vertices only the slowest modes count.
     """
     speeds = check(graph, speeds, objective, "swap", 0, tolerance)
     if graph.n == 1:
@@ -317,7 +317,7 @@ def predict_steps(graph: Graph, speeds: ArrayLike, *, objective: str = "uniform"
     def left(steps: int) -> Floats:
         return np.asarray((modes.vectors @ (kept[:, None] ** steps * parts)).max(axis=0))
 
-    def done(steps: int) -> bool:  # in this one or the next: the fastest mode changes its sign in each step
+    def done(steps: int) -> bool:  # in this step or the next: the fastest mode changes its sign in each step
         return float(np.median(np.minimum(left(steps), left(steps + 1)))) <= tolerance
 
     low, high = -1, 1

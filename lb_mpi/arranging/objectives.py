@@ -1,16 +1,15 @@
-"""The aims that an arrangement is judged by: a cost to be made small, and what changes of a layout would do to it.   (pure)
+"""The objectives of an arrangement: a cost to be minimised, and how changes of a layout affect it.   (pure)
 
-A layout is the (P,) speeds in the order of the vertices.  Two aims (Jin & Wang 2003, and what its section on tau asks for):
+A layout is the (P,) speeds in the order of the vertices.  There are two objectives (Jin & Wang 2003):
 
-uniform   one tau on all edges, at its best value 2/(lambda_2 + lambda_P): the error falls by (p - 1)/(p + 1) a step,
+uniform   one tau on all edges, at its best value 2/(lambda_2 + lambda_P): the error falls by (p - 1)/(p + 1) per step,
           p = lambda_P / lambda_2 of S^-1 A A^T.  The cost is p.
 paper     the tau of `diffusion.setup.paper_tau`: the error falls by 1 - lambda_2 of S^-1 A W A^T.  Cost: 1 / lambda_2.
 
-Changes are judged in two grades.  `swap_bounds` are quick, and never above the true cost, by Rayleigh's quotient: the mode
-of lambda_2, put into the quotient of the changed matrices, gives an upper bound of the new lambda_2, and that of lambda_P a
-lower bound of the new lambda_P.  So a swap whose bound is too high needs no second look.  `first_below` and `place` are
-sharp: uniform by the secular equation, exact while all modes are known; paper by Rayleigh and Ritz in the span of some low
-modes.
+Changes are estimated at two levels.  `swap_bounds` is fast, and never above the true cost: by Rayleigh's quotient, the
+mode of lambda_2 gives an upper bound of the new lambda_2, and the mode of lambda_P a lower bound of the new lambda_P.
+A swap with too high a bound is discarded.  `first_below` and `place` are sharper: for uniform by the secular equation,
+which is exact if all modes are known; for paper by Rayleigh-Ritz in the span of some low modes.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from lb_mpi.diffusion.setup import laplacian, paper_tau
 from lb_mpi.graph import Floats, Graph, Ints, highest, lowest
 from lb_mpi.kernels import njit
 
-# --- The modes of S^-1 A W A^T: all of them, or the few at both ends of the spectrum ----------------------------------
+# --- The modes of S^-1 A W A^T: all of them, or a few at both ends of the spectrum ------------------------------------
 #
 # A mode is a pair (lambda, x) with A W A^T x = lambda S x; the vectors are S-orthonormal, x_k S x_l = 1 if k = l and 0
 # otherwise.  The mode of the eigenvalue 0, x = 1 / sqrt(sum s) everywhere, is left out.  Graphs are connected here.
 
-DENSE = 400  # vertices: above, a few modes by Lanczos are found faster than all
+DENSE = 400  # vertices: above, finding a few modes by Lanczos is faster than finding all
 _TOL = 1e-9  # of Lanczos
 
 
 class Modes(NamedTuple):
-    """m modes in ascending order: all P - 1 of them, or `n_low` at the lower end and the others at the upper one."""
+    """m modes in ascending order: all P - 1 of them, or `n_low` at the lower end and the others at the upper end."""
 
     values: Floats  # (m,)
     vectors: Floats  # (P, m)
@@ -47,7 +46,7 @@ class Modes(NamedTuple):
 
 
 def find_modes(laplacian: Any, speeds: Floats, n_low: int, n_high: int) -> Modes:
-    """All modes up to DENSE vertices; beyond that the `n_low` >= 1 lowest and the `n_high` >= 1 highest.
+    """All modes up to DENSE vertices; above that the `n_low` >= 1 lowest and the `n_high` >= 1 highest.
 
     `laplacian` is A W A^T, a (P, P) scipy.sparse.csr_array.
     """
@@ -72,37 +71,37 @@ def _few(laplacian: Any, speeds: Floats, n_low: int, n_high: int) -> Modes:
 
 # --- The spectrum after one or two speeds have changed: the secular equation ------------------------------------------
 #
-# Let speed i change by d_i (and speed j by d_j).  With the modes (lambda_k, x_k) of before and D = diag(d_i, d_j), the
-# number of eigenvalues of the changed S^-1 A A^T below any lambda > 0 is, by Sylvester's law of inertia, and with neg the
-# number of negative eigenvalues of a matrix,
+# Let speed i change by d_i (and speed j by d_j).  With the previous modes (lambda_k, x_k) and D = diag(d_i, d_j), and
+# neg the number of negative eigenvalues of a matrix, Sylvester's law of inertia gives the number of eigenvalues of the
+# changed S^-1 A A^T below any lambda > 0:
 #
 #     1 + #(lambda_k < lambda) + neg(D^-1 - lambda R(lambda)) - neg(D),  R_ab = sum over k of x_ka x_kb / (lambda_k - lambda)
 #
-# where the sum runs over the mode of eigenvalue 0, too; the 1 is its count.  For one changed speed the count steps where
-# 1 = lambda d_i R_ii: Golub's secular equation (Golub 1973; Bunch, Nielsen, Sorensen 1978).  Bisection on the count needs no
-# care with poles or equal eigenvalues, and no eigenproblem: 10 us for two speeds of 64, where eigenvalues take 160 us.
+# The sum includes the mode of eigenvalue 0; the 1 is its count.  For one changed speed the count steps where
+# 1 = lambda d_i R_ii: Golub's secular equation (Golub 1973; Bunch, Nielsen, Sorensen 1978).  Bisection on the count
+# needs no care with poles or equal eigenvalues: 10 us for two speeds of 64, where an eigenproblem takes 160 us.
 #
-# With a few modes only, those that are missing act as one more pole for each vertex.  Its weight and position are known,
+# With a few modes only, the missing ones act as one more pole for each vertex.  Its weight and position are known,
 # since the sum over all k of x_ka x_kb is (S^-1)_ab, and that of lambda_k x_ka^2 is deg_a / s_a^2.
 
-RELATIVE = 1e-11  # where a bisection ends
+RELATIVE = 1e-11  # precision at which a bisection ends
 _NONE = -1  # in place of j: only one speed changes
 
 
 class LayoutModes(NamedTuple):
-    """One layout as the equation sees it; plain arrays, for the compiled loop."""
+    """One layout for the secular equation; plain arrays, for the compiled loop."""
 
     values: Floats  # (m,) of the modes
     vectors: Floats  # (P, m)
-    weights: Floats  # (P,) of the pole that stands for the missing modes; 0 where none is missing
-    poles: Floats  # (P,) where it is
+    weights: Floats  # (P,) of the pole that stands for the missing modes; 0 if none is missing
+    poles: Floats  # (P,) position of that pole
     speeds: Floats  # (P,)
     degrees: Floats  # (P,)
     total: float  # of the speeds
 
 
 def see(modes: Modes, speeds: Floats, degrees: Floats) -> LayoutModes:
-    """Add the poles of the missing modes."""
+    """Compute the poles that stand for missing modes."""
     total = float(speeds.sum())
     weights, poles = np.zeros(len(speeds)), np.ones(len(speeds))
     if not modes.complete:
@@ -114,18 +113,18 @@ def see(modes: Modes, speeds: Floats, degrees: Floats) -> LayoutModes:
 
 
 def ends_after_place(seen: LayoutModes, vertices: Ints, speed: float) -> tuple[Floats, Floats]:
-    """(n,) lambda_2 and (n,) lambda_P when one of the (n,) vertices gets the speed."""
+    """(n,) lambda_2 and (n,) lambda_P if one of the (n,) vertices gets the speed."""
     low, high = _ends(*seen, vertices, speed)
     return low, high
 
 
 def first_swap_below(seen: LayoutModes, first: Ints, second: Ints, limit: float) -> int:
-    """The first k for which swapping the speeds at first[k] and second[k] makes lambda_P / lambda_2 < limit; n for none."""
+    """The first k for which swapping the speeds at first[k] and second[k] makes lambda_P / lambda_2 < limit; else n."""
     return int(_first_below(*seen, first, second, limit))
 
 
 def compile_kernels() -> None:
-    """Compile the loops (or load them from numba's cache) before anything is timed."""
+    """Compile the loops, or load them from numba's cache, before anything is timed."""
     values, vectors, ends = np.ones(1), np.ones((2, 1)), np.zeros(1, dtype=np.int64)
     seen = see(Modes(values, vectors, 1), np.ones(2), np.ones(2))
     ends_after_place(seen, ends, 1.0)
@@ -136,7 +135,7 @@ def compile_kernels() -> None:
 def _below(  # type: ignore[no-untyped-def]
     point, values, vectors, weights, poles, total, i, change, j, other_change
 ):
-    """The number of known eigenvalues, the 0 not counted, below the point after the change."""
+    """The number of known eigenvalues, without the 0, below the point after the change."""
     ii = ij = jj = 0.0
     count = 0
     two = j != _NONE
@@ -194,7 +193,7 @@ def _ends(values, vectors, weights, poles, speeds, degrees, total, vertices, spe
         if change == 0.0:
             continue
         # lambda_2 stays below the old lambda_3, lambda_P above the old lambda_P-1 (interlacing), and neither rises by
-        # more than the trace of S^-1 A A^T does.
+        # more than the trace of S^-1 A A^T.
         rise = max(0.0, degrees[i] * (1.0 / speed - 1.0 / speeds[i]))
         top = values[1] if m > 1 else values[0] + rise
         low[c] = _low_end(0.0, top, values, vectors, weights, poles, total, i, change, _NONE, 0.0)
@@ -220,7 +219,7 @@ def _first_below(  # type: ignore[no-untyped-def]
         change = speeds[j] - speeds[i]
         if change == 0.0:
             continue
-        # Rayleigh's quotients of the modes of before bound the ends; so most swaps are out after one count or two.
+        # Rayleigh's quotients of the previous modes bound the ends; most swaps need only one or two counts.
         top = values[0] / _mass(vectors[i, 0], vectors[j, 0], change, total)
         if m > 1:
             top = min(top, values[1])
@@ -239,40 +238,40 @@ def _first_below(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _mass(one, other, change, total):  # type: ignore[no-untyped-def]
-    """The value that x S x = 1 takes, without the part of x along the mode of eigenvalue 0."""
+    """x S x (1 before the change), without the part of x along the mode of eigenvalue 0."""
     drift = change * (one - other)
     return 1.0 + change * (one * one - other * other) - drift * drift / total
 
 
-# --- The aims ---------------------------------------------------------------------------------------------------------
+# --- The objectives ---------------------------------------------------------------------------------------------------
 
 N_LOW, N_HIGH = 4, 48  # modes of large graphs; the upper end is crowded
-N_RITZ = 6  # modes of the aim paper
+N_RITZ = 6  # modes of the objective "paper"
 _CHUNK = 1 << 21  # numbers in an intermediate array
-_AT_A_TIME = 64  # swaps, where the first that is good ends the look
-TIE = 1e-9  # costs that are nearer to each other, relatively, count as equal: graphs have symmetries
+_AT_A_TIME = 64  # swaps, when looking for the first good one
+TIE = 1e-9  # relative difference up to which costs count as equal: graphs have symmetries
 
 
 class Changes(Protocol):
-    """One layout, and what would become of its cost."""
+    """One layout, and the cost after possible changes."""
 
     cost: float  # of the layout itself
 
     def place(self, vertices: Ints, speed: float) -> Floats:
         """(n,) costs if one of the (n,) vertices gets the speed.
 
-        Where it is no more than an estimate, the least is nevertheless exact up to DENSE vertices.
+        Some may be estimates; the smallest is exact up to DENSE vertices.
         """
 
     def swap_bounds(self, first: Ints, second: Ints) -> Floats:
         """(n,) lower bounds of the costs if the speeds at first[k] and second[k] are swapped."""
 
     def first_below(self, first: Ints, second: Ints, limit: float) -> int:
-        """The first k for which a sharper estimate of the same cost is below the limit; n for none."""
+        """The first k for which a sharper estimate of the same cost is below the limit; n if there is none."""
 
 
 class Aim(Protocol):
-    """A graph and what its layouts are judged by."""
+    """A graph, and the objective for its layouts."""
 
     graph: Graph
 
@@ -283,11 +282,11 @@ class Aim(Protocol):
         """The cost from lambda_2 and lambda_P."""
 
     def changes(self, speeds: Floats) -> Changes:
-        """The changes of a layout, judged."""
+        """Return the possible changes of a layout."""
 
 
 def costs(aim: Aim, layouts: Floats) -> Floats:
-    """(B,) costs of the (B, P) layouts, by all eigenvalues: for small graphs, and to check all else."""
+    """(B,) costs of the (B, P) layouts, from all eigenvalues: for small graphs, and for checks."""
     tails, heads = aim.graph.edges()
     tau = np.broadcast_to(aim.tau(layouts), (len(layouts), len(tails)))
     n = aim.graph.n
@@ -339,7 +338,7 @@ class _UniformChanges:
 
 
 def _grown_mass(x: Floats, speeds: Floats, first: Ints, second: Ints) -> Floats:
-    """x S x of the mode (1 before) after swaps, its part along the mode of 0 taken off."""
+    """x S x of the mode (1 before) after swaps, without its part along the mode of 0."""
     change = speeds[second] - speeds[first]
     one, other = x[first], x[second]
     return np.asarray(1.0 + change * (one**2 - other**2) - (change * (one - other)) ** 2 / speeds.sum())
@@ -350,7 +349,7 @@ class PaperAim:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        # Neighbours as a (P, D) table; 0 is the factor of those that aren't there.
+        # Neighbours as a (P, D) table; missing ones have factor 0.
         degrees, n = graph.degrees, graph.n
         width = int(degrees.max(initial=1))
         there = np.arange(width) < degrees[:, None]
@@ -432,7 +431,7 @@ class _PaperChanges:
         return len(first)
 
     def _bend(self, vertex: Ints, speed: Floats | float, but: Ints | None, size: int) -> Floats:
-        """(n, size, size) growth of X A W A^T X when a vertex gets the speed; its edge to `but` stays as it is."""
+        """(n, size, size) growth of X A W A^T X when a vertex gets the speed; its edge to `but` is unchanged."""
         near, factors = self._aim.neighbours[vertex], self._aim.factors[vertex]
         theirs = self._speeds[near]
         rise = np.minimum(np.reshape(speed, (-1, 1)), theirs) - np.minimum(self._speeds[vertex][:, None], theirs)
@@ -444,7 +443,7 @@ class _PaperChanges:
 
 
 def _ritz(stiffness: Floats, mass: Floats) -> Floats:
-    """1 / the least eigenvalue of each pencil: the greatest of its inverse."""
+    """1 / the smallest eigenvalue of each pencil: the largest of its inverse."""
     lower = np.linalg.cholesky(stiffness)
     half = np.linalg.solve(lower, mass)
     return np.asarray(np.linalg.eigvalsh(np.linalg.solve(lower, half.transpose(0, 2, 1)))[:, -1])

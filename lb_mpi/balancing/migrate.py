@@ -92,7 +92,7 @@ class Picked(NamedTuple):
 def plan(graph: Graph, flow: Floats, loads: ArrayLike, speeds: ArrayLike) -> Plan:
     """The transfers that apply the (E,) flow to the (P,) loads, at (P,) speeds; cycles in the flow are cancelled.
 
-    A rank that should give more than it has gives all it has.  ValueError for invalid loads, speeds or flow.
+    A rank that has to give more than it has gives all it has.  ValueError for invalid loads, speeds or flow.
     """
     work, speeds = check_loads(loads, graph.n), check_speeds(speeds, graph.n)
     flow = np.asarray(flow, dtype=float)

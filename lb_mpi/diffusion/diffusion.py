@@ -1,21 +1,20 @@
-"""Diffusion: every rank levels its time with its neighbours'; loads in, net flow per edge out.   (pure)
+"""Diffusion: each rank levels its time with its neighbours' times; loads in, net flow per edge out.   (pure)
 
-Law (Jin & Wang, diffusion for heterogeneous systems).  Rank i has speed s_i, load w_i and time l_i = w_i / s_i.  In one step
-tau_ij (l_i - l_j) units of work flow over the edge ij, so l' = M l with M = I - S^-1 A W A^T.
-- Work, sum(s l), is conserved in every step.  M's rows sum to 1; its eigenvalues are real and, where sum_j tau_ij <= s_i, in
-  [-1, 1]; 1 is simple on a connected graph, -1 is one exactly when M's diagonal is zero and the graph bipartite.
-- Flow first, move later: only the net flow tau_ij (d_i - d_j) is moved, once, at the end.  It runs from higher to lower d,
-  so it has no cycles.
-- Stop when the imbalance max(l) / lbar - 1 is within the tolerance (and no rank is asked for more than it has).
+Law (Jin & Wang, diffusion for heterogeneous systems).  Rank i has speed s_i, load w_i and time l_i = w_i / s_i.  In one
+step tau_ij (l_i - l_j) units of work flow over the edge ij, so l' = M l with M = I - S^-1 A W A^T.
+- Every step conserves the work, sum(s l).  M's rows sum to 1.  Its eigenvalues are real and, if sum_j tau_ij <= s_i, in
+  [-1, 1]; 1 is simple on a connected graph; -1 occurs exactly if M's diagonal is zero and the graph is bipartite.
+- Only the net flow tau_ij (d_i - d_j) is moved, once, at the end.  It runs from higher to lower d, so it has no cycles.
+- Stop when the imbalance max(l) / lbar - 1 is within the tolerance, and no rank has to give more than it has.
 
-    setup = prepare(graph, speeds, "sos")            # what depends on no load: once
+    setup = prepare(graph, speeds, "sos")            # independent of loads: once
     diffusion = Diffusion(setup, loads)              # a whole graph at once
     while not diffusion.converged(0.05):
         diffusion.step()
     diffusion.flow()                                 # (E,)
 
     one = RankDiffusion(setup, rank, load, mean_time, total)                 # the same for one rank
-    while not everybody's one.imbalance <= 0.05:                             # a reduction (max)
+    while not all ranks' one.imbalance <= 0.05:                              # a reduction (max)
         one.step(values of the neighbours)                                   # an exchange of one.value
     one.flow(potentials of the neighbours)                                   # (deg,), an exchange of one.potential
 """
@@ -57,15 +56,15 @@ from lb_mpi.metrics import check_loads
 
 
 def outflow(graph: Graph, flow: Floats) -> Floats:
-    """(P,) what leaves each vertex less what reaches it; loads after the flow = loads - outflow."""
+    """(P,) outgoing minus incoming flow of each vertex; loads after the flow = loads - outflow."""
     tails, heads = graph.edges()
     return np.asarray(np.bincount(tails, flow, graph.n) - np.bincount(heads, flow, graph.n), dtype=float)
 
 
 def cancel_cycles(graph: Graph, flow: Floats) -> Floats:
-    """The flow without the parts that run in circles: the outflow stays, no |flow| grows, no sign turns, no cycle is left.
+    """Remove the cycles of a flow: the outflow stays the same, no |flow| grows, and no sign changes.
 
-    A walk follows the flow; where it meets itself, the least flow on the loop is taken off all of it.
+    A walk follows the flow; where it meets itself, the smallest flow on the loop is subtracted along the loop.
     """
     tails, heads = graph.edges()
     source, target = np.where(flow > 0, tails, heads), np.where(flow > 0, heads, tails)
@@ -88,7 +87,7 @@ def cancel_cycles(graph: Graph, flow: Floats) -> Floats:
 
 
 def _walk(start: int, leaving: dict[int, list[int]], to: dict[int, int], amount: dict[int, float]) -> None:
-    """Take off all cycles that can be reached from `start`; edges that are on none are dropped from `leaving`."""
+    """Cancel all cycles that can be reached from `start`; edges on no cycle are removed from `leaving`."""
     path, edges, at = [start], list[int](), {start: 0}
     while True:
         choice = leaving.get(path[-1], [])
@@ -119,7 +118,7 @@ def _walk(start: int, leaving: dict[int, list[int]], to: dict[int, int], amount:
 
 # --- Steps, for a whole graph and for one rank ------------------------------------------------------------------------
 
-MAX_STEPS = 10_000  # to a flow for the Balancer's rows: who needs more has taken the wrong scheme
+MAX_STEPS = 10_000  # for the Balancer's rows: a scheme that needs more is unsuitable
 
 
 class Diffusion:
@@ -141,16 +140,16 @@ class Diffusion:
 
     @property
     def imbalance(self) -> float:
-        """max(l / lbar) - 1, lbar that of the rank's component."""
+        """max(l / lbar) - 1, with lbar of each rank's component."""
         excess = float((self.times / np.where(self._mean > 0, self._mean, 1.0)).max()) - 1.0
         return 0.0 if excess < 0.0 else excess
 
     def converged(self, tolerance: float) -> bool:
-        """Tell if the imbalance is within the tolerance, and the flow asks no rank for more than it has."""
+        """True when the imbalance is within the tolerance, and no rank has to give more than it has."""
         return self.imbalance <= tolerance and float(self.times.min()) >= 0.0
 
     def step(self) -> None:
-        """One exchange between neighbours (direct: one collective)."""
+        """Make one exchange between neighbours (direct: one collective)."""
         self._scheme.step()
         self.steps += 1
 
@@ -161,10 +160,10 @@ class Diffusion:
 
 
 class RankDiffusion:
-    """A scheme (but not direct) of `setup` on one rank, driven by exchanges with its neighbours.
+    """A scheme of `setup` (but not direct) on one rank, driven by exchanges with its neighbours.
 
-    `load` >= 0 is in units of work; `mean_time` is sum w / sum s over the rank's component; `total` gives the sums over
-    all ranks of a (2,) array, and is called once in a step of cg, never by another scheme.
+    `load` >= 0 is in units of work; `mean_time` is sum w / sum s over the rank's component.  `total` returns the sums
+    of a (2,) array over all ranks; only cg calls it, once per step.
     """
 
     def __init__(self, setup: Setup, rank: int, load: float, mean_time: float, total: TotalOf | None = None) -> None:
@@ -175,13 +174,13 @@ class RankDiffusion:
         speed, time = float(setup.speeds[rank]), float(check_loads([load], name="load")[0] / setup.speeds[rank])
         self._mean = float(check_loads([mean_time], name="mean_time")[0])
         tails, heads = setup.graph.edges()
-        mine = np.flatnonzero((tails == rank) | (heads == rank))  # ascending, as the neighbours are
+        mine = np.flatnonzero((tails == rank) | (heads == rank))  # ascending, as are the neighbours
         self._ends = OneRank(rank, setup.graph.neighbours(rank), setup.tau[mine])
         self._scheme = _scheme(setup, self._ends, time, speed, self._mean, setup.colours[mine], total or _row_sums)
 
     @property
     def value(self) -> float:
-        """The number that the neighbours have to be sent before the next step."""
+        """The number to send to the neighbours before the next step."""
         return float(self._scheme.value)
 
     @property
@@ -191,32 +190,32 @@ class RankDiffusion:
 
     @property
     def imbalance(self) -> float:
-        """time / lbar - 1, or infinity when the rank is asked for more than it has: balanced when all are <= tolerance."""
+        """time / lbar - 1, or infinity if the rank has to give more than it has; all <= tolerance: balanced."""
         if self.time < 0.0:
             return math.inf
         return self.time / self._mean - 1.0 if self._mean > 0.0 else 0.0
 
     @property
     def potential(self) -> float:
-        """The number that the neighbours have to be sent before `flow`."""
+        """The number to send to the neighbours before `flow`."""
         return float(self._scheme.potential)
 
     def step(self, neighbour_values: Floats) -> float:
-        """One step with the (deg,) values of the neighbours; what they have to be sent for the next."""
+        """Make one step with the (deg,) values of the neighbours; return the value to send them for the next."""
         self._ends.heard = neighbour_values
         self._scheme.step()
         return self.value
 
     def snapshot(self) -> RankDiffusion:
-        """The state of now, for reading it and for its `flow`, whatever steps follow; it can't step itself."""
+        """Return a copy of the current state, for reading and for `flow`; later steps do not change it."""
         taken = copy.copy(self)
-        taken._scheme = copy.copy(self._scheme)  # a scheme never writes into its arrays, but makes new ones
+        taken._scheme = copy.copy(self._scheme)  # a scheme replaces its arrays, and never writes into them
         return taken
 
     def flow(self, neighbour_potentials: Floats) -> Floats:
-        """(deg,) net flow to each neighbour so far, work away from the rank.
+        """(deg,) net flow to each neighbour so far, positive away from the rank.
 
-        That of dimension_exchange may run in circles: see `cancel_cycles`.
+        The flow of dimension_exchange may contain cycles: see `cancel_cycles`.
         """
         self._ends.heard = neighbour_potentials
         return self._scheme.flow()
@@ -227,7 +226,7 @@ class Balance:
     """The flow of work that `balance` has found, and how it was found; P vertices, E edges."""
 
     steps: int  # number of exchanges between neighbours
-    converged: bool  # True if the imbalance has come within the tolerance
+    converged: bool  # True if the imbalance is within the tolerance
     imbalance: list[float]  # (steps+1,) before each step and after the last one
     flow: Floats  # (E,) work from the tail to the head of each edge
     loads: Floats  # (P,) loads after the flow

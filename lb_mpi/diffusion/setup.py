@@ -1,6 +1,6 @@
-"""Set-up of diffusion, before it sees any load: the scheme, tau, its spectrum.   (pure)
+"""Set-up of diffusion, independent of loads: the scheme, tau, its spectrum.   (pure)
 
-It depends on graph and speeds only.  Only what takes an eigensolver (`Eigen`) has to be computed by one for all.
+It depends on graph and speeds only.  One rank computes the part that needs an eigensolver (`Eigen`) for all.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from lb_mpi.checks import choice, show
 from lb_mpi.graph import Floats, Graph, Ints, factorise, highest, lowest, lowest_plain
 from lb_mpi.metrics import check_loads, check_speeds
 
-# --- The conductances tau of a process graph, its Laplacian, and what the spectrum says -------------------------------
+# --- The conductances tau of a process graph, its Laplacian, and its spectrum -----------------------------------------
 #
-# The diffusion matrix is M = I - S^-1 A W A^T with W = diag(tau), S = diag(speeds), A the incidence matrix.  Nothing here
-# depends on loads.  Jin & Wang, diffusion for heterogeneous systems; Cybenko 1989 for equal speeds.
+# The diffusion matrix is M = I - S^-1 A W A^T with W = diag(tau), S = diag(speeds), A the incidence matrix.  Nothing
+# here depends on loads.  Jin & Wang, diffusion for heterogeneous systems; Cybenko 1989 for equal speeds.
 
-DENSE = 1500  # vertices: below, all eigenvalues together are found faster than two alone
-FEW = 64  # vertices: up to here a sparse matrix takes longer to make than a dense one to solve
-MAX_DENSE = 8000  # vertices: above, an array of P x P is refused
+DENSE = 1500  # vertices: below, finding all eigenvalues is faster than finding two
+FEW = 64  # vertices: up to here, solving a dense matrix is faster than making a sparse one
+MAX_DENSE = 8000  # vertices: above, a P x P array is refused
 
 
 class Spectrum(NamedTuple):
-    """The smallest and the largest eigenvalue other than 0 of S^-1 A W A^T = I - M."""
+    """The smallest and the largest nonzero eigenvalue of S^-1 A W A^T = I - M."""
 
     low: float  # lambda_2
     high: float  # lambda_P
@@ -41,7 +41,7 @@ class Spectrum(NamedTuple):
 def paper_tau(graph: Graph, speeds: Floats) -> Floats:
     """(E,) tau_ij = min(s_i, s_j) min(1/(deg_i + 1), 1/(deg_j + 1)), in the order of `graph.edges` (Jin & Wang).
 
-    Every row sum of it stays below s_i, so M has no negative entry and a positive diagonal: fos converges.
+    The sum over a vertex's edges stays below s_i, so M has no negative entry and a positive diagonal: fos converges.
     """
     tails, heads = graph.edges()
     return np.minimum(speeds[tails], speeds[heads]) / (np.maximum(graph.degrees[tails], graph.degrees[heads]) + 1.0)
@@ -57,7 +57,7 @@ def laplacian(graph: Graph, tau: Floats) -> Any:
 
 
 def eigenvalues(graph: Graph, speeds: Floats, tau: Floats) -> Floats:
-    """All eigenvalues of S^-1 A W A^T but the 0 of each component, ascending: (P - components,).
+    """All eigenvalues of S^-1 A W A^T except the 0 of each component, ascending: (P - components,).
 
     ValueError for more than MAX_DENSE vertices.
     """
@@ -68,9 +68,9 @@ def eigenvalues(graph: Graph, speeds: Floats, tau: Floats) -> Floats:
 
 
 def spectrum(graph: Graph, speeds: Floats, tau: Floats) -> Spectrum:
-    """The two ends of the spectrum of S^-1 A W A^T without its zeros; (1, 1) for a graph without edges.
+    """The two ends of the nonzero spectrum of S^-1 A W A^T; (1, 1) for a graph without edges.
 
-    Dense up to DENSE vertices, beyond that by Lanczos to three digits, which is all that a scheme can feel.
+    Dense up to DENSE vertices, above that by Lanczos to three digits, which is enough for all schemes.
     """
     count, labels = graph.components()
     if count == graph.n:
@@ -80,11 +80,11 @@ def spectrum(graph: Graph, speeds: Floats, tau: Floats) -> Spectrum:
         return Spectrum(float(values[0]), float(values[-1]))
     matrix, tol = _symmetric(graph, speeds, tau), 1e-3
     high = float(highest(matrix, tol=tol)[0][0])
-    high *= 1.0 + tol  # Lanczos finds it from below, and chebyshev must not leave any beyond the end
+    high *= 1.0 + tol  # Lanczos approaches it from below, and for chebyshev no eigenvalue may lie beyond the end
     norms = np.sqrt(np.bincount(labels, speeds))
     kernel = scipy.sparse.csr_array((np.sqrt(speeds) / norms[labels], (np.arange(graph.n), labels)))
-    # Plain Lanczos finds the lower end fast in graphs of small diameter, where a factorisation would fill memory; in long
-    # ones it gives up early, and those fill little.
+    # Plain Lanczos finds the lower end fast in graphs of small diameter, where a factorisation would need much memory.
+    # In long graphs it gives up early; their factors are small.
     try:
         return Spectrum(lowest_plain(matrix, kernel, high, tol=tol, maxiter=20), high)
     except scipy.sparse.linalg.ArpackNoConvergence:
@@ -98,16 +98,16 @@ def _symmetric(graph: Graph, speeds: Floats, tau: Floats) -> Any:
 
 
 def leja_order(points: Floats) -> Floats:
-    """An order of the (m,) points > 0 in which the partial products of (1 - lambda / point) stay small (Reichel 1990).
+    """Order the (m,) points > 0 so that the partial products of (1 - lambda / point) stay small (Reichel 1990).
 
-    In Leja's order each point is that of the largest partial product, beginning with the largest point; in rising or
-    falling order the products grow beyond all bounds.  In more than a hundred steps rounding errors grow, too, even in
-    modes that were wiped out before; so they take part here, and such a mode is wiped out again when it is the largest.
-    Points that are equal to 1e-9 count once; the result is as long as it takes to wipe out all, over and over again.
+    Leja's order starts with the largest point, and each next one has the largest partial product; in ascending or
+    descending order the products grow without bound.  In more than a hundred steps rounding errors also grow, even in
+    modes that were eliminated before.  So they are modelled here, and such a mode is eliminated again when it is the
+    largest.  Points that agree to 1e-9 count once.  The result eliminates all modes, and is used cyclically.
     """
     points = np.sort(points)[::-1]
     points = points[np.diff(points, prepend=np.inf) < -1e-9 * points]
-    left = np.ones(len(points))  # of each mode's error, rounding included
+    left = np.ones(len(points))  # of each mode's error, including rounding
     order: list[float] = []
     while left.max(initial=0.0) > 1e-10 and len(order) < 20 * len(points):
         order.append(float(points[left.argmax()]))
@@ -117,9 +117,9 @@ def leja_order(points: Floats) -> Floats:
 
 
 def solve_potentials(graph: Graph, tau: Floats, excess: Floats) -> Floats:
-    """(P,) potentials d with A W A^T d = excess, for one (P,) excess that adds up to 0 in each component.
+    """(P,) potentials d with A W A^T d = excess, for a (P,) excess that sums to 0 in each component.
 
-    By a factorisation with one vertex of each component held at 0, and one step of refinement; sparse beyond FEW vertices.
+    Factorises with one vertex per component fixed at 0, then one refinement step; sparse beyond FEW vertices.
     """
     labels = graph.components()[1]
     free = np.ones(graph.n, dtype=bool)
@@ -149,13 +149,12 @@ def _dense_laplacian(graph: Graph, tau: Floats) -> Floats:
 
 # --- The recursions of the diffusion schemes, written once for a whole graph and for one rank -------------------------
 #
-# Every scheme works on times l and potentials d that stay tied by l = l(0) - (what flows out of the rank) / s with the flow
-# tau_ij (d_i - d_j) over each edge; so the net flow is known at any step without moving anything, and runs from higher to
-# lower d.  In each step a scheme hands out its `value`, hears the neighbours' values, and goes on.
+# Every scheme keeps times l and potentials d with l = l(0) - outflow / s and the flow tau_ij (d_i - d_j) over each
+# edge.  So the net flow is known at any step without moving anything, and runs from higher to lower d.  In each step a
+# scheme provides its `value`, receives the neighbours' values, and updates its state.
 #
-# Where a scheme runs is hidden behind `Ends`: for a whole graph a value is an array over the vertices, for one rank it is a
-# float.  The order of every summation is the same in both, so are the results, to the last bit (but cg's, whose sums over
-# all ranks are made elsewhere).
+# `Ends` hides where a scheme runs: a value is an array over the vertices for a whole graph, and a float for one rank.
+# Both add up in the same order, so results are bit-identical, except for cg, whose sums are made elsewhere.
 
 Value = Any  # (P,) array over the vertices of a whole graph, or the float of one rank
 TotalOf = Callable[[Floats], Floats]  # sums of a (k,) array over all ranks; of a (k, P) array over its rows
@@ -179,7 +178,7 @@ class WholeGraph:
 
 
 class OneRank:
-    """The edges of one rank: flows are (deg,), positive away from it; values are floats; `heard` is set before each step."""
+    """The edges of one rank: flows are (deg,), positive outwards; values are floats; set `heard` before each step."""
 
     def __init__(self, rank: int, neighbours: Ints, tau: Floats) -> None:
         self.heard: Floats = np.zeros(len(neighbours))
@@ -193,40 +192,40 @@ class OneRank:
 
     def outflow(self, flows: Floats) -> Value:
         """Work that flows out of the rank."""
-        to_higher, to_lower = np.bincount(self._lower, flows, 2).tolist()  # added up in this order in WholeGraph, too
+        to_higher, to_lower = np.bincount(self._lower, flows, 2).tolist()  # in the same order as in WholeGraph
         return to_higher + to_lower
 
 
-Ends = WholeGraph | OneRank  # of all edges of a graph, or of those at one rank
+Ends = WholeGraph | OneRank  # all edges of a graph, or those of one rank
 
 
 class Scheme:
-    """One scheme under way."""
+    """The state of one scheme."""
 
     def __init__(self, ends: Ends, time: Value, speed: Value) -> None:
-        self.time = time  # l as it would be if all the flow so far had been moved
+        self.time = time  # l as if all the flow so far had been moved
         self.potential: Value = 0.0 * time  # d
         self._ends, self._speed = ends, speed
 
     @property
     def value(self) -> Value:
-        """The number that the neighbours have to know before the next step."""
+        """The number that the neighbours need before the next step."""
         return self.time
 
     def step(self) -> None:
-        """One step, after the neighbours' values have been heard."""
+        """Make one step, after the neighbours' values have been received."""
         raise NotImplementedError
 
     def flow(self) -> Floats:
-        """The net flow per edge so far, after the neighbours' potentials have been heard."""
+        """The net flow per edge so far, after the neighbours' potentials have been received."""
         return self._ends.flows(self.potential)
 
 
 def coefficients(scheme: str, tau: str, spectrum: Spectrum, points: Floats) -> Iterator[tuple[float, float]]:
-    """The pairs (a, b) of ThreeTerm, step by step, for ever; `points` are the eigenvalues in Leja order (ops).
+    """The pairs (a, b) of ThreeTerm, one per step, without end; `points`: the eigenvalues in Leja order (ops).
 
-    fos: Jin & Wang; with the optimal factor 2/(lambda_2 + lambda_P) unless tau is the paper's.  sos: Muthukrishnan, Ghosh,
-    Schultz 1998.  chebyshev: its semi-iteration (Golub & Varga 1961).  ops: Diekmann, Frommer, Monien 1999.
+    fos: Jin & Wang, with the optimal factor 2/(lambda_2 + lambda_P) unless tau is the paper's.  sos: Muthukrishnan,
+    Ghosh, Schultz 1998.  chebyshev: semi-iteration (Golub & Varga 1961).  ops: Diekmann, Frommer, Monien 1999.
     """
     scale = 2.0 / (spectrum.low + spectrum.high)
     radius = (spectrum.high - spectrum.low) / (spectrum.high + spectrum.low)  # of the optimally scaled M
@@ -249,7 +248,7 @@ def coefficients(scheme: str, tau: str, spectrum: Spectrum, points: Floats) -> I
 class ThreeTerm(Scheme):
     """fos, sos, chebyshev, ops: l' = l - a S^-1 A W A^T l + b (l - l before), d' = d + a (l - lbar) + b (d - d before).
 
-    The potentials add up l - lbar and not l (Jin & Wang, eq. 8): the flow is the same, and loses no digits in many steps.
+    The potentials sum l - lbar instead of l (Jin & Wang, eq. 8): the same flow, without loss of digits over many steps.
     """
 
     def __init__(
@@ -274,12 +273,12 @@ class ThreeTerm(Scheme):
 class ConjugateGradient(Scheme):
     """cg: solves A W A^T d = w - s lbar (Hu & Blake 1999).
 
-    Both sums of a step are in one reduction (Chronopoulos & Gear 1989).
+    One reduction per step for both sums (Chronopoulos & Gear 1989).
     """
 
     def __init__(self, ends: Ends, time: Value, speed: Value, mean: Value, total: TotalOf) -> None:
         super().__init__(ends, time, speed)
-        self._excess = speed * (time - mean)  # the residual: work that is still in excess
+        self._excess = speed * (time - mean)  # the residual: remaining excess work
         self._mean, self._total = mean, total
         self._direction, self._outflow = 0.0 * time, 0.0 * time  # p and A W A^T p
         self._squared, self._alpha, self._first_squared = 0.0, 0.0, 0.0
@@ -294,10 +293,10 @@ class ConjugateGradient(Scheme):
         squared, bent = self._total(np.array([excess * excess, excess * out])).tolist()
         self._first_squared = self._first_squared or squared
         if squared <= 1e-32 * self._first_squared or bent <= 0.0:
-            return  # what is left is rounding, and has no direction
+            return  # only rounding errors are left
         beta = squared / self._squared if self._squared else 0.0
         curvature = bent - beta * squared / self._alpha if beta else bent
-        if curvature <= 0.0:  # by rounding only: begin anew with the steepest direction
+        if curvature <= 0.0:  # only by rounding: restart with the steepest direction
             beta, curvature = 0.0, bent
         self._alpha, self._squared = squared / curvature, squared
         self._direction = excess + beta * self._direction
@@ -308,9 +307,9 @@ class ConjugateGradient(Scheme):
 
 
 class DimensionExchange(Scheme):
-    """dimension_exchange: the edges of one colour in each step; both ends level each other (Cybenko 1989).
+    """dimension_exchange: each step uses the edges of one colour; their two ends level each other (Cybenko 1989).
 
-    Two ends level each other with tau_ij = s_i s_j / (s_i + s_j), which `ends` must have; colours (E,) or (deg,) beside it.
+    This needs tau_ij = s_i s_j / (s_i + s_j) in `ends`; `colours` is (E,) or (deg,), like its edges.
     """
 
     def __init__(self, ends: Ends, time: Value, speed: Value, colours: Ints, n_colours: int) -> None:
@@ -332,7 +331,7 @@ class DimensionExchange(Scheme):
 
 
 def colour_edges(graph: Graph) -> Ints:
-    """(E,) colours 0, 1, ... of the edges, no two alike at a vertex: each edge in turn takes the first that is free."""
+    """(E,) colours 0, 1, ... of the edges, all different at each vertex; greedy: each edge gets the first free one."""
     used = [0] * graph.n  # bit masks
     tails, heads = graph.edges()
     colours = np.empty(len(tails), dtype=np.int64)
@@ -349,27 +348,27 @@ def colour_edges(graph: Graph) -> Ints:
 
 SCHEMES = ("fos", "sos", "chebyshev", "ops", "cg", "dimension_exchange", "direct")
 AUTO = "auto"  # the scheme that `usual_scheme` names
-MOST_DIRECT = 512  # ranks for which the root is asked; see docs/scale.md
+MOST_DIRECT = 512  # ranks up to which the root solves for the flow; see docs/scale.md
 SHORT, LONG = 2, 8  # a graph is short up to SHORT log2 P hops from rank 0, long from P / LONG hops on
 TAU_RULES = ("paper", "scaled", "uniform")
 
 
 class Eigen(NamedTuple):
-    """Numbers that take an eigensolver: found by one rank and told to all, for machines may differ in the last bits."""
+    """Numbers from an eigensolver: found by one rank and sent to all, since machines may differ in the last bits."""
 
     spectrum: Spectrum = Spectrum(1.0, 1.0)  # of sos, chebyshev, and fos unless tau is the paper's
-    points: Floats = np.zeros(0)  # eigenvalues in Leja order, of ops
+    points: Floats = np.zeros(0)  # of ops: eigenvalues in Leja order
 
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """All that doesn't depend on the loads; made by `prepare`."""
+    """All that is independent of the loads; made by `prepare`."""
 
     scheme: str
     tau_rule: str
     graph: Graph
     speeds: Floats  # (P,)
-    tau: Floats  # (E,) up to the scheme's own factor
+    tau: Floats  # (E,) without the scheme's own factor
     colours: Ints  # (E,) for dimension_exchange, otherwise 0
     eigen: Eigen
 
@@ -408,18 +407,18 @@ def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | Non
 
 
 def usual_scheme(graph: Graph) -> str:
-    """The scheme that "auto" stands for on a process graph: told by its size and hops alone, so the same on all ranks.
+    """The scheme of "auto" on a process graph: depends only on its size and hops, so it is the same on all ranks.
 
-    direct              up to MOST_DIRECT ranks: one gather, a solution on the root that is exact, one scatter; and on long
-                        graphs (a ring, a narrow mesh) of any size, where every other takes about as many steps as ranks,
-                        and where to solve takes next to nothing
-    fos                 on larger graphs that are short (a hypercube, a random regular graph): it is through in about as
-                        many steps as there are hops, and needs neither a sum over all ranks nor a spectrum
-    cg                  on all others (tori, meshes): about as many steps as hops; a sum of two numbers in each
+    direct              up to MOST_DIRECT ranks: one gather, an exact solution on the root, one scatter; and on long
+                        graphs (a ring, a narrow mesh) of any size, where solving costs almost nothing and every other
+                        scheme needs about as many steps as ranks
+    fos                 on larger short graphs (a hypercube, a random regular graph): about as many steps as hops, and
+                        neither a sum over all ranks nor a spectrum
+    cg                  on all others (tori, meshes): about as many steps as hops, with a sum of two numbers in each
 
-    sos and chebyshev take as few steps as cg without its sums.  But they need a spectrum from an eigensolver on the root,
-    again whenever speeds have changed, and that takes longer than all of cg's sums: take them where speeds are constant.
-    Figures: docs/scale.md.
+    sos and chebyshev need as few steps as cg, without its sums.  But they need a spectrum from an eigensolver on the
+    root, again after each change of speeds, which takes longer than all sums of cg: use them if speeds are constant.
+    See docs/scale.md.
     """
     hops = graph.hops()
     if graph.n <= MOST_DIRECT or hops * LONG >= graph.n:
@@ -428,19 +427,19 @@ def usual_scheme(graph: Graph) -> str:
 
 
 def chosen_scheme(graph: Graph, scheme: str) -> str:
-    """The scheme itself, and the usual one of the graph for "auto"; ValueError for other words."""
+    """Return the scheme, or for "auto" the usual one of the graph; ValueError for other words."""
     return usual_scheme(graph) if scheme == AUTO else choice("scheme", scheme, (*SCHEMES, AUTO))
 
 
 def tau_rule(scheme: str, tau: str | None) -> str:
-    """The rule for tau, checked; None: the usual one of the scheme."""
+    """Return the rule for tau, checked; None: the usual one of the scheme."""
     choice("scheme", scheme, SCHEMES)
     usual = "uniform" if scheme in ("cg", "direct") else "paper"
     return usual if tau is None else choice("tau", tau, TAU_RULES)
 
 
 def find_eigen(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Eigen:
-    """Find what the scheme needs of the spectrum; ValueError for a graph that is too large for it."""
+    """Compute the part of the spectrum that the scheme needs; ValueError for a graph that is too large."""
     weights = _conductances(graph, speeds, rule)
     if scheme in ("sos", "chebyshev") or (scheme == "fos" and rule != "paper"):
         return Eigen(spectrum(graph, speeds, weights))
@@ -450,7 +449,7 @@ def find_eigen(graph: Graph, speeds: Floats, scheme: str, rule: str) -> Eigen:
 
 
 def assemble(graph: Graph, speeds: Floats, scheme: str, rule: str, eigen: Eigen | None = None) -> Setup:
-    """The setup, from what has been checked; with the given `eigen` the same on every machine, to the last bit."""
+    """Build the setup from checked arguments; bit-identical on all machines if `eigen` is given."""
     eigen = find_eigen(graph, speeds, scheme, rule) if eigen is None else eigen
     weights, colours = _conductances(graph, speeds, rule), np.zeros(graph.n_edges, dtype=np.int64)
     if scheme == "dimension_exchange":

@@ -110,7 +110,7 @@ class Diffuser:
 
         The steps and the flow are bit-identical to those of `lb_mpi.balance` on the whole graph (but the flow of
         dimension_exchange may contain cycles).  It stops after MAX_STEPS, balanced or not.  An imbalance is infinite if
-        a rank should give more than it has.
+        a rank has to give more than it has.
         """
         comm, wait_for = self._presence.comm, self._presence.wait
         exchange, lag = self._exchange.exchange, (comm.size - 1).bit_length()
