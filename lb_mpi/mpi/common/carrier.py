@@ -1,12 +1,12 @@
-"""The MPI carrier: the one loop in which a rank of any protocol takes turns, works, rests and sleeps.
+"""The MPI carrier: the only loop in which a rank of any protocol takes turns, works, rests and sleeps.
 
-    class Round(Part): ...                      # of a door: one rank of its protocol, on MPI
+    class Round(Part): ...                      # in a driver: one rank of its protocol, on MPI
     carrier = Carrier(presence, record, slow)
     with call("lb_mpi.f") as interrupts:
         carrier.carry(Round(...), interrupts)
 
-It is the loop of `lb_mpi.virtual`, with what only real ranks need beside it: to answer ranks that ask who is awaited, to
-notice that another rank has failed, to hold Ctrl-C back, and to be as slow as an emulated rank is.
+It is the loop of `lb_mpi.virtual`, plus what only real ranks need: it answers other ranks' questions, detects failed
+ranks, holds Ctrl-C back, and emulates a slow rank.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LONGEST_NAP_S = 0.5e-3
 
 
 class Spent(IntEnum):
-    """The work of a rank between two turns."""
+    """The use of a rank's time between two turns."""
 
     WAITING = 0
-    WORKING = 1  # on a job, and all that belongs to it
+    WORKING = 1  # on a job, with all overhead
     RESTING = 2  # as an emulated slow rank
 
 
@@ -39,43 +39,43 @@ class Part:
 
     @property
     def over(self) -> bool:
-        """True when the loop is to end; looked at after each turn."""
+        """True when the loop is to end; checked after each turn."""
         raise NotImplementedError
 
     @property
     def wake_at(self) -> float:
-        """The time at which the next turn is due although no message arrives, of time.perf_counter(); inf: never."""
+        """The time, by time.perf_counter(), at which a turn is due even if no message arrives; inf: never."""
         return math.inf
 
     def turn(self, now: float) -> bool:
-        """Take in what has arrived, and send what is to be sent; True when there was anything."""
+        """Process arrivals, and send what is due; True if there was anything."""
         raise NotImplementedError
 
     def work(self, interrupts: Interrupts) -> bool:
-        """Do one job; False when there is none."""
+        """Do one job; False if there is none."""
         raise NotImplementedError
 
     def look(self, presence: Presence, waited_s: float) -> None:
-        """Answer who asks, ask who is awaited, and raise lb_mpi.Error when another rank has failed."""
+        """Answer questions, ask for late ranks, and raise lb_mpi.Error when another rank has failed."""
         presence.look(waited_s)
         if waited_s > FAILED_AFTER_S:
             presence.raise_failure()
 
     def interrupted(self, interrupts: Interrupts, _waited_s: float) -> None:
-        """Act on Ctrl-C."""
+        """Handle Ctrl-C."""
         interrupts.check()
 
     def spent(self, how: Spent, seconds: float) -> None:
-        """Account for the time since the turn before."""
+        """Account for the time since the last turn."""
 
     def rests(self, *, begins: bool) -> None:
         """Note that a rest of an emulated slow rank begins, or has ended."""
 
 
 class Carrier:
-    """Carries parts of one door, one after the other; `slow` is how slow this rank is to be.
+    """Carries the parts of one driver, one after the other; `slow` emulates a slow rank.
 
-    A rank that waits yields its core for `quick_s`, and then naps, for `longest_nap_s` at most.
+    A waiting rank yields its core for `quick_s`, and then takes naps of at most `longest_nap_s`.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Carrier:
                     part.rests(begins=True)
                 how, rests, idle_since = Spent.RESTING, True, 0.0
                 record.enter(Phase.RESTING, time.perf_counter())
-                time.sleep(rest_s)  # in slices: the emulated slow rank still serves its messages
+                time.sleep(rest_s)  # in slices: an emulated slow rank still handles messages
                 continue
             if rests:
                 rests = False

@@ -1,8 +1,8 @@
-"""Collective operations: open a communicator, agree that none has failed, exchange objects, share memory, stop.
+"""Collective operations: open a communicator, agree on errors, exchange objects, share memory, stop.
 
-Every call that all ranks make passes the user's communicator to `opened` (or `duplicate`) and works on what it gets; checks
-its arguments within `agree`, so that all ranks raise when one does; and compares those that must be equal with `agree_on`.
-Nothing here blocks: ranks that wait for a late one sleep, say for whom they wait, and obey Ctrl-C.
+Every collective call passes the user's communicator to `opened` or `duplicate`, and works on the result.  It checks its
+arguments within `agree`, so that all ranks raise if one does, and compares arguments that must be equal with
+`agree_on`.  Nothing here blocks: ranks that wait for a late one sleep, report it, and react to Ctrl-C.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ __all__ = [
 T = TypeVar("T")
 install()
 _STOP = "lb_mpi.asked_to_stop"
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # of a batch system before its limit; when it is asked to warn earlier
-_WHERE = "/dev/shm"  # where MPI keeps shared windows on Linux; too little room there is a SIGBUS at the first touch
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # from a batch system at its limit, or earlier if asked to warn
+_WHERE = "/dev/shm"  # of MPI's shared windows on Linux; without enough room there, the first access is a SIGBUS
 _finalized = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, _value: signs.end())
 if MPI.Is_initialized() and not MPI.Is_finalized():
-    MPI.COMM_SELF.Set_attr(_finalized, None)  # MPI.Finalize deletes it, before all else
+    MPI.COMM_SELF.Set_attr(_finalized, None)  # MPI.Finalize deletes it first of all
 
 
 @contextmanager
@@ -73,11 +73,11 @@ def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator
 
 
 def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
-    """Collective: the value of `make()`, which runs on every rank by itself; when it raises on some, every rank raises.
+    """Collective: return the value of `make()`, which runs on each rank separately; if any rank raises, all do.
 
-    The failing ranks raise their own exception (SystemExit and KeyboardInterrupt, too), the others the same kind (of
-    ValueError, TypeError, OSError and its kinds for files; otherwise `lb_mpi.Error`), with the text of
-    the lowest failing rank and its number.
+    A failing rank raises its own exception, including SystemExit and KeyboardInterrupt.  The others raise the same kind
+    (ValueError, TypeError, OSError or one of its kinds for files; otherwise `lb_mpi.Error`), with the text and number
+    of the lowest failing rank.
     """
     error: BaseException | None = None
     value: T | None = None
@@ -91,10 +91,10 @@ def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
 
 
 def raise_together(comm: MPI.Intracomm, error: BaseException | Failed | None) -> None:
-    """Collective: raise on every rank when `error` is one on any; see `agree`.
+    """Collective: raise on every rank if `error` is set on any; see `agree`.
 
-    With `Failed`, this rank, too, raises what the lowest failing rank has sent, from its own error; but SystemExit and
-    KeyboardInterrupt themselves.
+    With `Failed`, this rank also raises what the lowest failing rank has sent, from its own error; but SystemExit and
+    KeyboardInterrupt are raised unchanged.
     """
     sent = None
     if isinstance(error, Failed):
@@ -114,7 +114,7 @@ def raise_together(comm: MPI.Intracomm, error: BaseException | Failed | None) ->
 def agree_on(comm: MPI.Intracomm, **arguments: Any) -> None:
     """Collective: ValueError on every rank, naming the argument and two ranks, unless all pass equal arguments.
 
-    They are compared as text: what a user passes need not be fit for pickling, nor equal to itself.
+    They are compared as text, since a user's object may be unpicklable, or unequal to itself.
     """
     mine = {name: (show(value), _digest(value)) for name, value in arguments.items()}
     for rank, theirs in enumerate(found := allgather(comm, mine)):
@@ -146,7 +146,7 @@ def gather(comm: MPI.Intracomm, value: T, root: int = 0) -> list[T] | None:
 
 
 def bcast(comm: MPI.Intracomm, value: T | None, root: int = 0) -> T:
-    """Collective: the root's value, on all ranks."""
+    """Collective: return the root's value on all ranks."""
     data = _pickled(value) if comm.rank == root else np.empty(0, dtype=np.uint8)
     size = np.array([len(data)], dtype=np.int64)
     wait(comm, comm.Ibcast(size, root), size)
@@ -182,9 +182,9 @@ def _digest(value: object) -> int:
 
 
 class SharedBytes:
-    """Collective over `comm`: `n_bytes` of memory, one on each host; `host` are the ranks on this one.
+    """Collective over `comm`: `n_bytes` of memory on each host, shared by its ranks, which are those of `host`.
 
-    OSError on all ranks of `comm` when some host has not enough shared memory.  To be freed with `close`, collectively.
+    OSError on all ranks of `comm` if a host has not enough shared memory.  `close` frees it, collectively.
     """
 
     def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, n_bytes: int) -> None:
@@ -194,7 +194,7 @@ class SharedBytes:
         self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, count=n_bytes)
 
     def close(self) -> None:
-        """Collective over the host: free the memory; `array` and its views are not to be touched any more."""
+        """Collective over the host: free the memory; `array` and its views must not be used afterwards."""
         self._window.Free()
 
 
@@ -206,11 +206,11 @@ def _check_room(n_bytes: int) -> None:
             raise OSError(f"{n_bytes / 2**20:,.0f} MiB of shared memory needed, {free:,.0f} MiB are free")
 
 
-# --- signals that ask a run to end: it saves first --------------------------------------------------------------------
+# --- signals that ask a run to end, so that it saves first ------------------------------------------------------------
 
 
 class Signals:
-    """The signals that came on this rank; made by `noted`."""
+    """The signals received on this rank; made by `noted`."""
 
     def __init__(self) -> None:
         self.came: signal.Signals | None = None  # the first one
@@ -221,9 +221,9 @@ class Signals:
 
 @contextmanager
 def noted() -> Iterator[Signals]:
-    """Note SIGTERM and SIGUSR1 in this block, instead of dying of them; what was there before is there again afterwards.
+    """Note SIGTERM and SIGUSR1 in this block instead of dying of them; the default handlers are restored afterwards.
 
-    One that is ignored, or that has a handler already, stays as it is; so do both outside the main thread.
+    A signal that is ignored, or has a handler already, is left alone; outside the main thread both are.
     """
     signals = Signals()
     main = threading.current_thread() is threading.main_thread()
@@ -238,7 +238,7 @@ def noted() -> Iterator[Signals]:
 
 
 class _Question:
-    """Is any rank asked to stop?  The answer to a question is that of the step before, so that no rank waits for it."""
+    """Returns whether any rank is asked to stop.  The answer is one step old, so that no rank waits for it."""
 
     def __init__(self, presence: Presence, signals: Signals) -> None:
         self._presence, self._signals = presence, signals
@@ -254,14 +254,14 @@ class _Question:
         return signal.Signals(stop) if stop else None
 
     def finish(self) -> None:
-        """Complete what has been begun."""
+        """Complete the pending reduction."""
         if self._request is not None:
             with self._presence.telling():
                 self._presence.wait(self._request.Test, self, name=_STOP)
             self._request = None
 
     def leave(self) -> None:
-        """Let it be: other ranks may never come to it."""
+        """Abandon the pending reduction: other ranks may never join it."""
         self._presence.abandon(self)
 
 

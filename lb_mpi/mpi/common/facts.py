@@ -19,7 +19,7 @@ import lb_mpi
 
 
 def facts() -> dict[str, str]:
-    """Return them, by name; "sources" is a digest of lb_mpi's own files."""
+    """Return the facts by name; "sources" is a digest of lb_mpi's own files."""
     mpi4py.rc.initialize = False
     from mpi4py import MPI
 
@@ -38,7 +38,7 @@ def facts() -> dict[str, str]:
 
 
 def library(version: str) -> str:
-    """Shorten what MPI_Get_library_version says to name and version."""
+    """Shorten the text of MPI_Get_library_version to name and version."""
     found = re.match(r"(MPICH) Version:\s*([\w.]+)|(Open MPI) v([\w.]+)", version)
     return " ".join(filter(None, found.groups())) if found else version.strip("\0 \n").partition("\n")[0]
 

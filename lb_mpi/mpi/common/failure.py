@@ -1,8 +1,8 @@
-"""Exceptions that travel between ranks, and the words that each rank prints of them.
+"""Exceptions that are sent between ranks, and what each rank prints of them.
 
-It travels as plain text, and the kind of error that the others raise.  Making that never raises, whatever the exception
-does.  Of an error that all ranks raise, one that knows the cause prints the whole traceback, each other one line: otherwise
-every rank prints the same twenty lines, mixed with those of the others.
+An exception is sent as plain text and the kind of error that the others raise.  Making that never raises, whatever the
+exception does.  If all ranks raise an error, one that knows the cause prints the traceback, and each other one line.
+Otherwise every rank would print the same twenty lines, interleaved with those of the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mpi4py import MPI
 from lb_mpi.errors import BalanceError, Error, SaveError, Stopped, TaskError
 
 E = TypeVar("E", bound=BaseException)
-TRACEBACK_S = 0.5  # the first rank that ends may end all (python -m mpi4py): those with a traceback come first
+TRACEBACK_S = 0.5  # the first rank to end may end all (python -m mpi4py), so ranks with a one-line message wait
 
 _FILES: tuple[type[Exception], ...] = (
     FileExistsError,
@@ -32,52 +32,52 @@ _FILES: tuple[type[Exception], ...] = (
 _KINDS: tuple[type[Exception], ...] = (ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, Error)
 _TOGETHER = "_lb_mpi_raised_by_all_ranks_of"
 _QUIET = "_lb_mpi_printed_by_another_rank"
-_served: list[str] = []  # the hint for a rank that has served a pool, and goes on with None in its place
+_served: list[str] = []  # the hint for a rank that has served a pool, and continues with None as the pool
 
 
 class Failure(NamedTuple):
     """An exception as one rank sends it to the others."""
 
-    kind: str  # of _KINDS
+    kind: str  # one of _KINDS
     text: str
 
     def error(self, rank: int) -> Exception:
-        """Make what is raised on the ranks to which `rank` has sent it."""
+        """Return the exception to raise on the ranks to which `rank` has sent it."""
         kind = next((kind for kind in _KINDS if kind.__name__ == self.kind), Error)
         return kind(self.text if self.text.startswith("rank ") else f"rank {rank}: {self.text}")
 
 
 def failure(error: BaseException) -> Failure:
-    """Describe an exception: the bare message of what is wrong with an argument; kind, text and place of any other."""
+    """Describe an exception: for a wrong argument the bare message; otherwise kind, text and place."""
     kind = next((kind.__name__ for kind in _KINDS if isinstance(error, kind)), "")
     return Failure(kind, _text(error)) if kind else Failure("Error", f"{describe(error)} {place(error)}")
 
 
 class Failed(NamedTuple):
-    """An exception on this rank, and what the others receive of it."""
+    """An exception on this rank, and what is sent to the others."""
 
     error: BaseException
     sent: Failure
 
 
 def of_argument(error: Exception) -> Failed:
-    """Describe what is wrong with an argument."""
+    """Describe a wrong argument."""
     return Failed(error, failure(error))
 
 
 def of_rows(error: BaseException, rank: int, what: str) -> Failed:
-    """Describe what the user's function has raised: where it was, and with which rows."""
+    """Describe an error of the user's function: its place, and the rows."""
     return Failed(error, Failure("BalanceError", f"rank {rank}, {what}: {describe(error)} {place(error)}"))
 
 
 def describe(error: BaseException) -> str:
-    """Say in words what was raised: its type and message."""
+    """Return the type and message of an exception."""
     text = _text(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def place(error: BaseException) -> str:
-    """Say where it was raised: "(file:line, in function)"."""
+    """Return where it was raised: "(file:line, in function)"."""
     try:
         frames = traceback.extract_tb(error.__traceback__)
     except Exception:
@@ -86,20 +86,20 @@ def place(error: BaseException) -> str:
 
 
 def mark(error: BaseException, ranks: object) -> None:
-    """Note that all of these ranks raise it together, so that none need send it."""
+    """Mark an error that all of these ranks raise together, so that none sends it."""
     with contextlib.suppress(Exception):  # the user's class may allow no attributes: then it is sent once more
         setattr(error, _TOGETHER, ranks)
 
 
 def quiet(error: E) -> E:
-    """Note that another rank prints the traceback, so that this one prints a line."""
+    """Mark an error whose traceback another rank prints, so that this rank prints a line."""
     with contextlib.suppress(Exception):
         setattr(error, _QUIET, True)
     return error
 
 
 def hint(text: str) -> None:
-    """Print this hint beside an AttributeError of None."""
+    """Print this hint with an AttributeError of None."""
     _served[:] = [text]
 
 
@@ -114,7 +114,7 @@ def is_of_all(error: BaseException, ranks: object) -> bool:
 def _text(error: BaseException) -> str:
     try:
         text = str(error)
-        text.encode()  # a lone surrogate can't be sent
+        text.encode()  # a lone surrogate cannot be sent
     except BaseException as caught:
         return f"(its text can't be had: str() raised {type(caught).__name__})"
     return text
@@ -124,7 +124,7 @@ def _text(error: BaseException) -> str:
 
 
 def line(error: BaseException, rank: int, size: int) -> str:
-    """Return the line that is enough on this rank; "" where the whole traceback is needed."""
+    """Return the line to print on this rank; "" if the whole traceback is needed."""
     if _served and isinstance(error, AttributeError) and error.obj is None:
         return f"rank {rank}: {describe(error)} {place(error)}: {_served[0]}"
     if size == 1 or not (isinstance(error, Stopped) or getattr(error, _QUIET, False)):
@@ -140,7 +140,7 @@ def hook(kind: type[BaseException], error: BaseException, trace: TracebackType |
     if MPI.Is_initialized() and not MPI.Is_finalized():
         text = line(error, MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
     if text:
-        sys.stderr.write(f"{text}\n")  # at once, so that the lines of several ranks don't mix
+        sys.stderr.write(f"{text}\n")  # in one write, so that the lines of several ranks do not mix
         time.sleep(TRACEBACK_S)
         return
     if isinstance(error, TaskError) and error.__cause__ is not None and error.__cause__.__traceback__ is None:
@@ -149,6 +149,6 @@ def hook(kind: type[BaseException], error: BaseException, trace: TracebackType |
 
 
 def install() -> None:
-    """Take the place of Python's own hook; one of the user's stays."""
+    """Replace Python's own hook, but not a user's."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = hook

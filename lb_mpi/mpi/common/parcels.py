@@ -1,11 +1,11 @@
-"""Parcels on their way: buffers of any size, sent and received without blocking, in order between each two ranks.
+"""Parcels: buffers of any size, sent and received without blocking, in order between each two ranks.
 
-A parcel's length is a multiple of 64 bytes, and it travels in units of 64 bytes: the count of a message is 32 bits
-in Open MPI 5, which as bytes would end at 2 GiB.
+A parcel's length is a multiple of 64 bytes, and it is sent in units of 64 bytes: in Open MPI 5 a message's count has 32
+bits, which would limit bytes to 2 GiB.
 
-A computing rank polls rarely, so one poll must find everything that has arrived.  An MPI reads some 64 kB from a socket
-per poll, however much there is, and reports a message when it has all of it.  So a larger parcel is announced by a message
-of 8 bytes, its size, and its receiver polls as often as the parcel needs.
+A computing rank polls rarely, so one poll must find everything that has arrived.  But MPI reads at most some 64 kB from
+a socket per poll, and reports a message only when it is complete.  So a larger parcel is announced by an 8-byte message
+with its size, and the receiver then polls as often as the parcel needs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from lb_mpi.mpi.common.presence import Tag, presence_of
 
 UNIT_BYTES = 64
-LOOK_BYTES = 1 << 16  # that come in one look
-MOST_LOOKS = 64  # at a parcel in a row: the rank that it waits for may compute for long
+LOOK_BYTES = 1 << 16  # that arrive in one poll
+MOST_LOOKS = 64  # for one parcel in a row: the rank that it waits for may compute for long
 _SIZE = struct.Struct("<q")
 
 Buffer = NDArray[np.uint8]
@@ -36,7 +36,7 @@ def unit() -> MPI.Datatype:
 
 
 def parcel(header: bytes, parts: Sequence[bytes | memoryview] = ()) -> Buffer:
-    """Make a buffer of a header of at most UNIT_BYTES, and what follows it; the rest of the last unit is left as it is."""
+    """Make a buffer of a header of at most UNIT_BYTES, then the parts; the rest of the last unit is uninitialised."""
     buffer = np.empty(-(-(UNIT_BYTES + sum(map(len, parts))) // UNIT_BYTES) * UNIT_BYTES, dtype=np.uint8)
     buffer[: len(header)] = np.frombuffer(header, np.uint8)
     at = UNIT_BYTES
@@ -47,13 +47,13 @@ def parcel(header: bytes, parts: Sequence[bytes | memoryview] = ()) -> Buffer:
 
 
 def body(buffer: Buffer) -> memoryview:
-    """Return what follows the header."""
+    """Return the part after the header."""
     return buffer.data[UNIT_BYTES:]
 
 
 def look(comm: MPI.Comm, tag: int, status: MPI.Status) -> MPI.Message | None:
-    """Return the next message that has come from anywhere, with this tag; None: there is none."""
-    # MPICH receives what has come only when it has found nothing; without a second look it would wait for a whole block.
+    """Return the next message with this tag that has arrived from any rank; None: there is none."""
+    # MPICH makes progress only if a probe finds nothing; without a second one, arrivals would wait for a whole block.
     return comm.Improbe(MPI.ANY_SOURCE, tag, status) or comm.Improbe(MPI.ANY_SOURCE, tag, status)
 
 
@@ -70,31 +70,31 @@ class _Coming(NamedTuple):
 
 
 class Parcels:
-    """The messages that one rank sends and receives on `comm` (not the user's: a duplicate)."""
+    """The messages that one rank sends and receives on `comm`, a duplicate of the user's."""
 
     def __init__(self, comm: MPI.Intracomm, tag: int = MPI.ANY_TAG) -> None:
-        """Receive what bears this tag; who else receives on `comm` at the same time has another."""
+        """Receive messages with this tag; other receivers on `comm` must use other tags."""
         self.comm, self.tag = comm, tag
-        self._going: list[_Going] = []  # the buffers live until their sends are complete
+        self._going: list[_Going] = []  # keeps buffers alive until their sends are complete
         self._coming: list[_Coming] = []
         self._status = MPI.Status()
         self.sent_bytes = 0
-        self.unsent_bytes = 0  # of sends that are not complete
+        self.unsent_bytes = 0  # of incomplete sends
         self._sent = np.zeros(comm.size, dtype=np.int64)  # parcels, to each rank
         self._received = 0
 
     @property
     def n_sent(self) -> int:
-        """The number of parcels that were sent."""
+        """The number of parcels sent."""
         return int(self._sent.sum())
 
     @property
     def under_way(self) -> bool:
-        """Something that was begun to be sent or received is not complete."""
+        """True while some send or receive is incomplete."""
         return bool(self._going or self._coming)
 
     def send(self, rank: int, tag: int, buffer: Buffer) -> None:
-        """Start to send; returns at once."""
+        """Start a send; returns at once."""
         at = tag
         if buffer.nbytes > LOOK_BYTES:
             size, at = _SIZE.pack(buffer.nbytes), Tag.ANNOUNCED
@@ -105,7 +105,7 @@ class Parcels:
         self._sent[rank] += 1
 
     def take(self) -> list[tuple[int, int, Buffer]]:
-        """Return what has arrived, as (source, tag, buffer), those of one source in their order; completes sends."""
+        """Return the arrived parcels as (source, tag, buffer), in order for each source; also completes sends."""
         while (message := look(self.comm, self.tag, self._status)) is not None:
             self._coming.append(self._receive(message))
         arrived, coming, late = [], list[_Coming](), set[int]()
@@ -123,12 +123,12 @@ class Parcels:
         return arrived
 
     def drain(self) -> None:
-        """Collective, when no rank sends any more: receive and drop what is still under way, complete all own sends."""
+        """Collective, after all sends: receive and drop what is still in transit, and complete this rank's sends."""
         expected = np.zeros(1, dtype=np.int64)
         request = self.comm.Ireduce_scatter_block(self._sent, expected)
 
         def done() -> bool:
-            """A large send may need its receiver to come to an end, so all ranks go on receiving while they wait."""
+            """Keep receiving while waiting, since a large send may need its receiver to complete."""
             while self.take():
                 pass
             return request.Test() and self._received >= expected[0] and not self.under_way
@@ -136,7 +136,7 @@ class Parcels:
         presence_of(self.comm).wait(done, (self, expected))
 
     def _receive(self, message: MPI.Message) -> _Coming:
-        """Begin to receive a parcel that has come, or was announced."""
+        """Start to receive a parcel that has arrived, or was announced."""
         source, tag = self._status.Get_source(), self._status.Get_tag()
         n_bytes = self._status.Get_count(MPI.BYTE)
         if n_bytes == _SIZE.size:
@@ -144,7 +144,7 @@ class Parcels:
             message.Recv([size, MPI.BYTE])
             (n_bytes,) = _SIZE.unpack(size)
             buffer = np.empty(n_bytes, dtype=np.uint8)
-            # Its place is taken before anything else is looked for: it can't be taken for something else.
+            # Posted before the next probe, so that the content cannot be matched otherwise.
             return _Coming(source, tag, buffer, self.comm.Irecv(_as_units(buffer), source, Tag.ANNOUNCED))
         buffer = np.empty(n_bytes, dtype=np.uint8)
         return _Coming(source, tag, buffer, message.Irecv(_as_units(buffer)))
@@ -155,5 +155,5 @@ def _as_units(buffer: Buffer) -> list[object]:
 
 
 def _is_complete(request: MPI.Request, buffer: Buffer | bytes) -> bool:
-    """Return whether it has come, or left, after as many looks as it needs if nothing delays it."""
+    """Return whether the request is complete, after as many polls as its size needs if nothing delays it."""
     return request.Test() or any(request.Test() for _ in range(min(len(buffer) // LOOK_BYTES, MOST_LOOKS)))

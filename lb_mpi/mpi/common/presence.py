@@ -1,20 +1,20 @@
-"""Presence: in a call that all ranks make: late ranks, failed ranks, and Ctrl-C.
+"""Presence: late ranks, failed ranks and Ctrl-C in calls that all ranks make.
 
     with call("lb_mpi.save"):                   # what this rank does; Ctrl-C is held back
         own = duplicate(comm)                   # a communicator of our own; it has a `Presence`
         wait(own, own.Iallreduce(mine, all))    # asleep; raises when another rank has sent a failure
 
-Each communicator of a user's that comes to a call of ours gets one duplicate, once, kept as its attribute: the anchor.  On
-it, a rank that has waited for LB_MPI_HANG_S seconds (60; 0: never) asks all others what they do, and warns once, naming
-those that don't answer.  The law: a rank that waits or works in a loop of ours answers within a quarter of a second; one
-that is in a user's function, outside of lb_mpi, or stopped doesn't.  Of the waiting ranks only the lowest warns, so that
-there is one warning in a job.
+Each user's communicator that is passed to a call gets one duplicate, kept as its attribute: the anchor.  On it, a rank
+that has waited for LB_MPI_HANG_S seconds (60; 0: never) asks all others what they do, and warns once, naming those that
+don't answer.  The law: a rank that waits or works in one of our loops answers within a quarter of a second; a rank in a
+user's function, outside of lb_mpi, or stopped does not.  Only the lowest waiting rank warns, so that a job prints one
+warning.
 
-All other communicators are duplicates of the anchor, one for each plan, pool, and so on.  On such a one, a rank that can't
-go on notifies all others, and every waiting rank raises, too.  Afterwards messages may still be under way, which no later
-communicator must receive, and the MPI may still write to the buffers: both are kept for ever.
+All other communicators are duplicates of the anchor, one for each plan, pool, and so on.  On such a communicator, a
+rank that cannot go on notifies all others, and every waiting rank also raises.  Afterwards messages may still be in
+transit, which no later communicator may receive, and MPI may still write to the buffers: both are kept for ever.
 
-While all goes well this costs nothing: a rank looks for messages only when it has waited for a while.
+Without failures this costs nothing: a rank probes for such messages only after it has waited for a while.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from lb_mpi.mpi.common.failure import describe, is_of_all, mark, place, quiet
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap, held
 
 VARIABLE, HANG_S = "LB_MPI_HANG_S", 60.0
-EVERY_S = 0.25  # between two looks for questions
+EVERY_S = 0.25  # between two probes for questions
 ANSWER_S = 1.0  # that the others have to answer
 MOST_NAMED = 8
-LOOKS = 8  # in a row, before others get the core: balanced ranks are done at nearly the same time
-QUICK_S = 0.2e-3  # without a nap; others may have the core
+LOOKS = 8  # polls in a row before the core is yielded: balanced ranks finish at nearly the same time
+QUICK_S = 0.2e-3  # without a nap, but yielding the core
 LONGEST_NAP_S = 0.5e-3
-FAILED_AFTER_S = 5e-3  # of waiting: look whether another rank has failed
-SETTLED_AFTER = 20  # looks at a failure until it is raised
+FAILED_AFTER_S = 5e-3  # of waiting, before probing for failures of other ranks
+SETTLED_AFTER = 20  # probes of a failure before it is raised
 LATE_AFTER_S = 1.0  # of waiting
-LONGEST = 1000  # bytes of a text: any MPI sends so few without being asked for
+LONGEST = 1000  # bytes of a text: any MPI sends so few eagerly
 UNNAMED = "lb_mpi"
 _MESSAGE = struct.Struct("<qq112s")  # _Kind, number of the question, call
 _key = MPI.KEYVAL_INVALID
-_kept: list[Any] = []  # what the MPI may still write to, and communicators with messages under way
+_kept: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
 _anchors: list[Presence] = []
 _left: list[Presence] = []  # anchors whose user has freed the communicator
 
 
 class Tag(IntEnum):
-    """Tags on our communicators: one table, so that no two kinds of messages can be mixed up."""
+    """Tags on our communicators: one table, so that no two kinds of messages are confused."""
 
-    FAILURE = 0  # every wait: a rank can't go on
+    FAILURE = 0  # every wait: a rank cannot go on
     QUESTION = 1  # every wait: what does this rank do?
     START = 2  # pool, root to all: a map
     RESULTS = 3  # pool, to the root
@@ -71,14 +71,14 @@ class Tag(IntEnum):
     CLOSE = 8  # pool, root to all: the pool is closed
     DRAFTING = 9  # search: all its messages
     LENDING = 10  # Balancer.map_rows: rows lent, and their results
-    MIGRATION = 11  # Balancer.migrate: rows for good
+    MIGRATION = 11  # Balancer.migrate: rows that change their owner
     NEIGHBOUR = 12  # NeighbourExchange: a rank's numbers
     PART = 13  # distribute: a rank's part of the graph
     PING = 14  # measure: messages of several sizes
     CLOCK = 15  # records: the clocks of two hosts
-    ANNOUNCED = 16  # parcels: the bytes of a parcel that was announced
-    PROFILE = 17  # profile: clocks, and what the ranks have measured
-    HALO = 1000  # this and all above, up to MOST: a plan's exchange, by kind of values
+    ANNOUNCED = 16  # parcels: the content of an announced parcel
+    PROFILE = 17  # profile: clocks and measurements of the ranks
+    HALO = 1000  # this and all tags above, up to MOST: a plan's exchange, by kind of values
 
 
 MOST = 32_767  # MPI promises tags up to this one
@@ -88,7 +88,7 @@ class _Kind(IntEnum):
     QUESTION = 0
     WORKS = 1
     WAITS = 2
-    SERVES = 3  # in no call, but would come to one
+    SERVES = 3  # in no call, but answering
 
 
 class Answer(NamedTuple):
@@ -99,7 +99,7 @@ class Answer(NamedTuple):
 
 
 def hang_s() -> float:
-    """Seconds of waiting after which to warn, as the environment says; 0: never.  ValueError for what is no such number."""
+    """Seconds of waiting before a warning, from the environment; 0: never.  ValueError for an invalid number."""
     text = os.environ.get(VARIABLE)
     if not text or not text.strip():
         return HANG_S
@@ -118,7 +118,7 @@ def hang_s() -> float:
 class _Here:
     """The state of this process."""
 
-    call = ""  # "": it is in none
+    call = ""  # "": in no call
     number = 0  # of the call
     hang_s = 0.0
     warned = False
@@ -126,7 +126,7 @@ class _Here:
     def begin(self, name: str) -> None:
         try:
             self.hang_s = hang_s() if name else 0.0
-        except ValueError:  # all ranks agree on it, and raise, as soon as they have come together
+        except ValueError:  # all ranks check this as soon as they have met, and raise together
             self.hang_s = HANG_S
         self.call, self.warned = name, False
         self.number += 1
@@ -138,8 +138,8 @@ _here = _Here()
 class call:
     """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.waiting`).
 
-    Blocks may be nested: the outermost name counts.  "" is no call: no warning.  `watched`: who has started the
-    program may take it for a hang when nothing happens here for long, and end it.
+    Blocks may be nested: the outermost name counts.  "" is no call, and gives no warning.  `watched`: a supervisor may
+    take a long time without activity in this block for a hang, and end the program.
     """
 
     __slots__ = ("_held", "_name", "_outermost", "_phase")
@@ -148,7 +148,7 @@ class call:
         self._name = name
         self._phase = signs.phase(_here.call or name) if watched else None
 
-    def __enter__(self) -> Interrupts:  # not a generator: a map comes here twice, and may be a short one
+    def __enter__(self) -> Interrupts:  # not a generator: a map enters twice, and may be short
         self._outermost = not _here.call
         if self._outermost:
             _here.begin(self._name)
@@ -167,15 +167,15 @@ class call:
         self._held.__exit__(kind, error, trace)
 
 
-# --- who is awaited? --------------------------------------------------------------------------------------------------
+# --- questions to other ranks -----------------------------------------------------------------------------------------
 
 
 class _Questions:
-    """Asks and answers on a anchor."""
+    """Asks and answers on an anchor."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
-        self.used = False  # messages may be under way
+        self.used = False  # messages may be in transit
         self._of_call = 0
         self._number = 0  # of the last question of this rank
         self._asked_at: float | None = None
@@ -183,7 +183,7 @@ class _Questions:
         self._going: list[tuple[MPI.Request, bytes]] = []
 
     def look(self, now: float, waited_s: float) -> None:
-        """Ask and warn when this rank has waited for long."""
+        """Ask, and later warn, when this rank has waited for long."""
         if _here.warned or not _here.call or not 0.0 < _here.hang_s <= waited_s:
             self._asked_at = None
         elif self._asked_at is None or self._of_call != _here.number:
@@ -220,10 +220,10 @@ class _Questions:
 
 
 class _NobodyToAsk:
-    """Stands for `_Questions` where there is no communicator of ours yet, so that no rank can be asked."""
+    """Stands in for `_Questions` before there is a communicator of ours, when no rank can be asked."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        # Some ranks warn: whichever one is awaited, another one does.
+        # Several ranks warn, so that one does whichever rank is late.
         self._rank, self._warns = comm.rank, comm.rank & (comm.rank - 1) == 0
 
     def look(self, _now: float, waited_s: float) -> None:
@@ -237,7 +237,7 @@ def _warn(text: str) -> None:
 
 
 def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int, Answer]) -> str:
-    """Say for whom `rank` waits in the call `name`, from what the others have answered, by rank.   (pure)"""
+    """Describe the ranks that `rank` waits for in the call `name`, from the others' answers, by rank.   (pure)"""
     silent = [other for other in range(size) if other != rank and other not in answers]
     said = []
     if silent:
@@ -271,16 +271,16 @@ def _named(ranks: Iterable[int]) -> str:
 
 
 class Presence:
-    """All ranks of `comm`, a communicator of our own, which `close` frees; `name` is what the user has closed then.
+    """All ranks of `comm`, a communicator of our own, which `close` frees; `name`: what the user closes, for messages.
 
         presence = presence_of(duplicate(comm)); presence.name = "plan"
         presence.check()                        # neither closed nor failed
-        with presence.telling():                # what is raised here reaches all other ranks
+        with presence.telling():                # an error raised here reaches all other ranks
             request = presence.comm.Irecv(...)
             presence.wait(request.Test)         # lb_mpi.Error when another rank has failed
         presence.close()
 
-    `anchor` is that of the same ranks, None: this is one.  `parent`: a failure there counts here, too.
+    `anchor`: the anchor of the same ranks; None: this is one.  `parent`: a failure there counts here too.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class Presence:
         self._failure: str | None = None
         self._failure_looks = 0
         self._parent = parent
-        self._users: MPI.Intracomm | None = None  # of a anchor: the user's communicator
+        self._users: MPI.Intracomm | None = None  # of an anchor: the user's communicator
         self._anchor = self if anchor is None else anchor
         self._questions: _Questions | _NobodyToAsk = _Questions(comm) if anchor is None else anchor._questions
         self._look_at = 0.0
@@ -302,14 +302,14 @@ class Presence:
         return self._failure is not None
 
     def check(self) -> None:
-        """ValueError after `close`, Error after a failure on any rank."""
+        """Raise ValueError after `close`, Error after a failure on any rank."""
         if self._failure is not None:
             raise Error(f"{self.name} after a failure ({self._failure}): expected close")
         if not self.comm:
             raise closed(self.name)
 
     def look(self, waited_s: float = 0.0) -> None:
-        """Answer, now and then; ask and warn when this rank has waited for long.  To be called in loops: costs 0.1 us."""
+        """Answer now and then; ask and warn when this rank has waited for long.  For use in loops: costs 0.1 us."""
         now = time.perf_counter()
         if now < self._look_at:
             return
@@ -327,11 +327,11 @@ class Presence:
         name: str | None = None,
         longest_s: float = LONGEST_NAP_S,
     ) -> None:
-        """Look until `done()`, asleep if it takes long; Error when another rank has sent a failure.
+        """Poll until `done()`, mostly asleep; Error when another rank has sent a failure.
 
-        `keep` is what the MPI may still write to if this fails; `late()` is asked, after a second, what is wrong.  `name`:
-        of the call, where this rank is in none by now (None: `usual_call`); "": to wait for long is as it should be.
-        Ctrl-C is raised when this rank has waited on for a second, since the others may be about to come.
+        `keep`: buffers that MPI may still write to if this fails.  `late()` is called after a second, and returns what
+        is wrong, or None.  `name`: of the call, if this rank is in none (None: `usual_call`); "": a long wait is
+        normal.  Ctrl-C is raised only after another second of waiting, since the others may be about to arrive.
         """
         try:
             for _ in range(LOOKS):
@@ -374,14 +374,14 @@ class Presence:
                 raise Error(wrong)
 
     def spread(self, error: BaseException, *, alone: bool = False) -> None:
-        """Send a failure to all others, once; for one that all ranks raise together only if this rank leaves `alone`."""
+        """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`."""
         if self._failure is None and self.comm and (alone or not self.raised_by_all(error)):
             mine = isinstance(error, ValueError | TypeError)
             self._send_failure(f"rank {self.comm.rank}: {describe(error)}{'' if mine else f' {place(error)}'}")
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Spread what is raised in this block."""
+        """Spread an error raised in this block."""
         try:
             yield
         except BaseException as error:
@@ -393,14 +393,14 @@ class Presence:
         return is_of_all(error, self._anchor)
 
     def together(self, error: BaseException, by: int = 0) -> BaseException:
-        """Note that all ranks raise this together, and that rank `by` of them prints the traceback."""
+        """Mark an error that all ranks raise together; only rank `by` prints the traceback."""
         mark(error, self._anchor)
         return error if self.rank == by else quiet(error)
 
     def close(self, free: Callable[[], None] = lambda: None) -> None:
-        """Collective: free what `free` frees and the communicator.  A second time, and after a failure, do nothing.
+        """Collective: call `free`, and free the communicator.  After the first time, or after a failure, do nothing.
 
-        Error when another rank fails meanwhile, or has failed.
+        Error when another rank has failed, or fails meanwhile.
         """
         if not self.comm:
             return
@@ -408,7 +408,7 @@ class Presence:
         try:
             if self._failure is None:
                 self.wait(comm.Ibarrier().Test, name=f"close of a {self.name}")
-                self._receive_failure()  # a rank may have failed in that very wait, when its part of the barrier had begun
+                self._receive_failure()  # a rank may have failed in this wait, after starting its part of the barrier
                 free()
                 comm.Free()
         except BaseException as error:
@@ -420,21 +420,21 @@ class Presence:
             self.comm = MPI.COMM_NULL  # type: ignore[assignment]
 
     def leave(self, error: BaseException) -> None:
-        """End it by this error: all ranks raise it, or this one alone, and sends a failure to them."""
+        """Close after this error, which all ranks raise, or this rank alone, which then sends a failure."""
         self.spread(error)
         if self._failure is None and self.comm:
             self.comm.Free()
         self.close()
 
     def abandon(self, *what: object) -> None:
-        """Keep for ever what the MPI may still write to."""
+        """Keep for ever what MPI may still write to."""
         _kept.append(what)
 
     def raise_failure(self) -> None:
         """Raise Error when another rank has sent a failure.
 
-        The other rank may have ended this call and failed in the next, and this one may only have to see that it has ended,
-        too.  So a failure is raised at the SETTLED_AFTER-th look at it; a busy rank needs many milliseconds for each.
+        The other rank may have finished this call and failed in the next, while this rank has yet to see that the call
+        is over.  So a failure is raised only at probe SETTLED_AFTER; a busy rank needs many milliseconds for each.
         """
         one: Presence | None = self
         while one is not None:
@@ -443,7 +443,7 @@ class Presence:
             one = one._parent
 
     def duplicate(self) -> MPI.Intracomm:
-        """Collective: a communicator of the same ranks, whose `Presence` is a child of this one."""
+        """Collective: return a communicator of the same ranks, whose `Presence` is a child of this one."""
         self.check()
         with self.telling():
             comm = _idup(self.comm, self)
@@ -470,14 +470,14 @@ class Presence:
 
     def _fail(self, text: str) -> None:
         self._failure = text
-        if self._users is not None:  # a anchor is given up: the next call settles again
+        if self._users is not None:  # an anchor is given up: the next call makes a new one
             users, self._users = self._users, None
             _anchors.remove(self)
             users.Delete_attr(_keyval())
 
 
 def closed(name: str) -> ValueError:
-    """Make the error of what is used after its `close`."""
+    """Return the error for use after `close`."""
     return ValueError(f"a {name} that was closed: expected an open one")
 
 
@@ -485,9 +485,9 @@ def closed(name: str) -> ValueError:
 
 
 def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Collective: a communicator of our own, of the same ranks, without topology; the caller frees it.
+    """Collective: return a communicator of our own, of the same ranks, without topology; the caller frees it.
 
-    TypeError for what is no intracommunicator, ValueError for one that has been freed.
+    TypeError if `comm` is no intracommunicator, ValueError if it has been freed.
     """
     if not isinstance(comm, MPI.Intracomm):
         raise _no_communicator(comm)
@@ -505,7 +505,7 @@ def _no_communicator(comm: object) -> TypeError:
 
 
 def presence_of(comm: MPI.Comm) -> Presence:
-    """Return the presence of a communicator of ours; of a user's, that of its anchor, or one that can't ask any rank."""
+    """Return the presence of our own communicator; of a user's, that of its anchor, or one that cannot ask any rank."""
     found = _found(comm)
     if found is None:
         assert isinstance(comm, MPI.Intracomm)
@@ -515,7 +515,7 @@ def presence_of(comm: MPI.Comm) -> Presence:
 
 
 def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: float = LONGEST_NAP_S) -> None:
-    """Complete `request` of `comm`, asleep most of the time; see `Presence.wait`."""
+    """Complete `request` on `comm`, mostly asleep; see `Presence.wait`."""
     presence_of(comm).wait(request.Test, (request, keep), longest_s=longest_s)
 
 
@@ -534,8 +534,8 @@ def _keyval() -> int:
 
 
 def _freed(_comm: MPI.Comm, _keyval: int, presence: Presence) -> None:
-    """The MPI frees a communicator.  Nothing of the MPI may be called here."""
-    if presence._users is not None:  # the user's own one
+    """Note that MPI frees a communicator.  No MPI function may be called here."""
+    if presence._users is not None:  # the user's own communicator
         presence._users = None
         _anchors.remove(presence)
         _left.append(presence)
@@ -547,12 +547,12 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
         one = _left.pop()
         one._questions.serve(0.0)  # type: ignore[union-attr]
         if one._questions.used:  # type: ignore[union-attr]
-            _kept.append(one)  # an answer may still come, which no later communicator must receive
+            _kept.append(one)  # an answer may still arrive, which no later communicator may receive
         else:
             one.comm.Free()
     own = _idup(comm, presence_of(comm))
     if own.Get_topology() != MPI.UNDEFINED:
-        # Open MPI dies when it's asked to make another topology from a duplicate that has one.  All ranks are here.
+        # Open MPI crashes when it makes another topology from a duplicate that has one.  All ranks take part.
         bare = MPI.Intracomm(own.Split(0, own.rank))
         own.Free()
         own = bare
@@ -564,7 +564,7 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
 
 
 def _idup(comm: MPI.Intracomm, presence: Presence) -> MPI.Intracomm:
-    """Duplicate without blocking: in `Dup`, the ranks that wait for another one are deaf, and spin."""
+    """Duplicate without blocking: in `Dup`, waiting ranks do not answer, and spin."""
     own, request = comm.Idup()
     presence.wait(request.Test, (own, request))
     return MPI.Intracomm(own)

@@ -1,11 +1,11 @@
 """The record of this process, kept in a file while it runs, when LB_MPI_RECORD names a folder.
 
-It is begun by the first driver that is called, and written about once a second, at the end of each bin of time (see
-`lb_mpi.record.record`), and when Python ends: without a message, so that a rank alone can do it.  An error when it is
-written ends the recording, not the run.
+The first driver call begins it.  It is written about once a second, at the end of a time bin (see
+`lb_mpi.record.record`), and when Python ends.  Writing needs no messages, so a single rank can do it.  A write error
+ends the recording, not the run.
 
-Clocks: ranks of one host have one clock.  Between hosts, the lowest rank of each exchanges messages with the lowest rank of
-all, when a driver begins and when it ends, not more often than every ALIGN_S seconds.
+Clocks: ranks of one host share a clock.  Between hosts, the lowest rank of each exchanges messages with the lowest rank
+of all, when a driver begins and when it ends, at most every ALIGN_S seconds.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ VARIABLE = "LB_MPI_RECORD"
 WRITE_S = 1.0
 ALIGN_S = 10.0
 ROUNDS = 16  # of ping and pong
-LINE_S = 10.0  # of progress where there is no terminal: a line so often
-_files: list[_File] = []  # none, or that of this process
+LINE_S = 10.0  # between lines of progress without a terminal
+_files: list[_File] = []  # empty, or the file of this process
 
 
 class _File:
@@ -58,14 +58,14 @@ class _File:
         self.write(now)
 
     def write(self, now: float, *, ended: bool = False) -> None:
-        """Write all that is known by now; nothing in a process that was forked from this one."""
+        """Write a snapshot; nothing in a forked process."""
         if self._file < 0 or os.getpid() != self.about.process:
             return
         self._due = now + WRITE_S
         frame = snapshot(self.record, now, self._number, ended=ended)
         try:
             self._write(frame, place(self._number, self.about.size))
-        except OSError:  # no room: the snapshot before this one stays
+        except OSError:  # no room: the previous snapshot stays
             os.close(self._file)
             self._file = -1
         self._number += 1
@@ -82,9 +82,9 @@ class _File:
 
 
 def recorder(comm: MPI.Intracomm) -> Record:
-    """Collective: the record of this process, or one that does nothing when the run isn't recorded.
+    """Collective: return the record of this process, or one that does nothing if the run is not recorded.
 
-    ValueError on every rank unless all have the same LB_MPI_RECORD, OSError when its folder can't be written to.
+    ValueError on every rank unless all have the same LB_MPI_RECORD; OSError if its folder is not writable.
     """
     folder = os.environ.get(VARIABLE)
     agree_on(comm, **{VARIABLE: folder})
@@ -103,15 +103,15 @@ def recorder(comm: MPI.Intracomm) -> Record:
 
 
 def records() -> bool:
-    """Return whether this process records, or will when a driver is called."""
+    """Return whether this process records, or will once a driver is called."""
     return bool(os.environ.get(VARIABLE))
 
 
 def map_of(shares: NDArray[np.float64], layout: str = "") -> None:
-    """Record which part of each place of the domain this rank computed, (h, w) from 0 to 1, the same shape on all ranks.
+    """Record this rank's share of each place of the domain: (h, w) from 0 to 1, with the same shape on all ranks.
 
-    `layout` : in words, how a graph without coordinates was laid out.
-    Not collective; does nothing where the run isn't recorded, or no driver was called.
+    `layout` : how a graph without coordinates was laid out, in words.  Not collective; does nothing if the run is not
+    recorded, or no driver was called.
     """
     for file in _files:
         file.record.draw(shares)
@@ -126,7 +126,7 @@ def mark_save(began: float, number: int) -> None:
 
 
 def worlds(comm: MPI.Intracomm) -> list[int]:
-    """The rank in COMM_WORLD of each rank of `comm`; -1 for one of another world."""
+    """The rank in COMM_WORLD of each rank of `comm`; -1: of another world."""
     group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     found = group.Translate_ranks(None, world)
     for each in (group, world):
@@ -136,7 +136,7 @@ def worlds(comm: MPI.Intracomm) -> list[int]:
 
 @contextlib.contextmanager
 def running(record: Record, phase: Phase = Phase.PROTOCOL) -> Iterator[None]:
-    """Run a driver in this block: its phases are recorded, and afterwards the rank is where it was before."""
+    """Record the phases of a driver in this block; afterwards the rank's phase is the one before."""
     before = record.phase
     record.enter(phase, time.perf_counter())
     try:
@@ -146,7 +146,7 @@ def running(record: Record, phase: Phase = Phase.PROTOCOL) -> Iterator[None]:
 
 
 def align(comm: MPI.Intracomm, record: Record) -> None:
-    """Collective: find out how the clocks of the hosts differ, where there are several, and where it's due."""
+    """Collective: measure how the clocks of several hosts differ, if that is due."""
     if record is OFF:
         return
     now = time.perf_counter()
@@ -168,7 +168,7 @@ def align(comm: MPI.Intracomm, record: Record) -> None:
 
 
 def _ask(comm: MPI.Intracomm) -> tuple[float, float]:
-    """Ask rank 0 for its time, again and again; what is to be added to the own one by the quickest answer, and the error."""
+    """Ask rank 0 repeatedly for its time; return what to add to the own clock, by the fastest answer, and the error."""
     theirs, best = np.zeros(1), (0.0, float("inf"))
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -204,7 +204,7 @@ class ProgressLine:
         self._began = self._shown = time.perf_counter()
 
     def __call__(self, done: int, of: int) -> None:
-        """Show it, if it is time."""
+        """Show the line if it is due."""
         now = time.perf_counter()
         terminal = sys.stderr.isatty()
         if not terminal and now < self._shown + LINE_S and done < of:

@@ -1,12 +1,12 @@
-"""The waiting of a thread: its naps, when Ctrl-C may interrupt it, and the use of its time; without MPI.
+"""Waiting of a thread: its naps, when Ctrl-C may interrupt it, and how its time is used; without MPI.
 
-More ranks than cores is normal, so a rank that waits sleeps, a little longer each time (`Nap`).
+More ranks than cores are common, so a waiting rank sleeps, a little longer each time (`Nap`).
 
 A KeyboardInterrupt between the start of a send and the line that keeps its request would leave the send half done, and
-one in a rank's sleep would leave the others waiting for ever.  So a driver holds Ctrl-C back (`held`) while it sends and
-receives, looks for it at each turn, and ends as after any other error: it notifies all ranks.  In the user's code Ctrl-C is
-raised at once.  There is one signal handler in a process, so there is one state, and blocks may be nested: a wait
-within a driver, or a driver within a function that another driver has called.
+in a rank's sleep it would leave the others waiting for ever.  So a driver holds Ctrl-C back (`held`) while it sends and
+receives, checks for it at each turn, and then ends as after any other error: it notifies all ranks.  In the user's code
+Ctrl-C is raised at once.  A process has one signal handler, so there is one state.  Blocks may be nested: a wait within
+a driver, or a driver within a function that another driver has called.
 
 `Clocks` measure how long a thread computed, waited by itself, or queued for a core, as far as the system reports it.
 """
@@ -37,7 +37,7 @@ else:
 
 
 SHORTEST_S = 10e-6
-PATIENCE_S = 1.0  # for which a rank that waits holds Ctrl-C back: the others may be about to come
+PATIENCE_S = 1.0  # a waiting rank holds Ctrl-C back for this time, since the others may be about to arrive
 
 
 class Nap:
@@ -46,20 +46,20 @@ class Nap:
     def __init__(self, longest_s: float) -> None:
         self.longest_s = longest_s
         self._length = SHORTEST_S
-        self._since = 0.0  # when the first nap began after something had happened; 0: none has
+        self._since = 0.0  # when the first nap since the last activity began; 0: no nap yet
 
     def reset(self) -> None:
-        """Something has happened: the next nap is short."""
+        """Note activity: the next nap is short."""
         self._length = SHORTEST_S
         self._since = 0.0
 
     @property
     def waited_s(self) -> float:
-        """For how long nothing has happened."""
+        """Seconds without activity."""
         return time.perf_counter() - self._since if self._since else 0.0
 
     def take(self, at_most: float = float("inf")) -> None:
-        """Sleep, a little longer each time, and at most `at_most` seconds; a supervisor sees that this rank lives."""
+        """Sleep, a little longer each time, but at most `at_most` seconds; also reports to a supervisor."""
         signs.turn()
         began = time.perf_counter()
         self._since = self._since or began
@@ -72,12 +72,12 @@ class Nap:
 
 
 class Interrupts:
-    """The Ctrl-C that came while it was held back."""
+    """The Ctrl-C that arrived while it was held back."""
 
     def __init__(self) -> None:
         self.pending = False
         self._raising = False
-        self._before: list[bool] = []  # by block of `allowed` or `held`: what was there outside of it
+        self._before: list[bool] = []  # stack: the state outside of each block of `allowed` or `held`
 
     def check(self) -> None:
         """Raise the KeyboardInterrupt that was held back, if any."""
@@ -86,10 +86,10 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def allowed(self) -> Interrupts:
-        """Run what the user has written in a `with` block of this: there, Ctrl-C is raised at once."""
+        """Return a context manager for the user's code: in it, Ctrl-C is raised at once."""
         return self
 
-    def __enter__(self) -> None:  # not a generator: a search comes here several times in some microseconds
+    def __enter__(self) -> None:  # not a generator: a search enters several times within microseconds
         if self.pending:
             self.check()
         self._before.append(self._raising)
@@ -110,7 +110,7 @@ class Interrupts:
         self._raising = False
 
     def _release(self) -> bool:
-        """True when Ctrl-C may be raised from now on."""
+        """Leave a block of `held`; True if Ctrl-C may be raised from now on."""
         self._raising = self._before.pop()
         return self._raising
 
@@ -125,14 +125,14 @@ def interrupts() -> Interrupts:
 
 
 class held:
-    """Hold Ctrl-C back in this block.  What is still pending at its end, unless an error is on its way, is raised then.
+    """Hold Ctrl-C back in this block; a pending one is raised at its end, unless an error is being raised.
 
-    Where SIGINT isn't Python's own (ignored, a handler of the user's, another thread), nothing changes.
+    If SIGINT does not have Python's own handler (ignored, a user's handler, another thread), nothing changes.
     """
 
     __slots__ = ("_installed", "_interrupts")
 
-    def __enter__(self) -> Interrupts:  # not a generator: a pool comes here in each map, which may be a short one
+    def __enter__(self) -> Interrupts:  # not a generator: a pool enters in each map, which may be short
         one = self._interrupts = interrupts()
         one._hold()
         self._installed = one is _interrupts and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -162,20 +162,20 @@ class Look(NamedTuple):
 
     wall_s: float
     cpu_s: float
-    gave_up: int | None  # how often it has given up the core by itself; None: the system doesn't report it
-    queued_s: float | None  # that it has waited for a core; None: likewise
+    gave_up: int | None  # how often it gave up the core by itself; None: not reported by the system
+    queued_s: float | None  # seconds waited for a core; None: not reported
     stops: StoppedTime = StoppedTime()  # by launch/throttle
 
 
 class Clocks:
-    """Looks at the clocks of the thread that calls `begin`, until `end`."""
+    """Reads the clocks of the thread that calls `begin`, until `end`."""
 
     def __init__(self) -> None:
-        self._queue: int | None = None  # descriptor of what Linux reports of this thread's queueing
-        self._thread = 0  # whose it is
+        self._queue: int | None = None  # descriptor of Linux's report of this thread's queueing
+        self._thread = 0  # that called `begin`
 
     def begin(self) -> None:
-        """From now on, in this thread; again and again costs little."""
+        """Start in this thread; repeated calls cost little."""
         if self._thread == threading.get_ident():
             return
         self.end()
@@ -186,12 +186,12 @@ class Clocks:
             self._queue = None
 
     def before(self) -> Look:
-        """Look at the clocks before something is run."""
-        wall_s = time.perf_counter()  # first here and last in `after`: what is read lies within
+        """Read the clocks before a call."""
+        wall_s = time.perf_counter()  # first here and last in `after`, so that it includes the other readings
         return Look(wall_s, *self._within())
 
     def after(self) -> Look:
-        """Look at the clocks when it has been run."""
+        """Read the clocks after a call."""
         within = self._within()
         return Look(time.perf_counter(), *within)
 
@@ -203,26 +203,26 @@ class Clocks:
         return time.thread_time(), _gave_up(), queued_s, read_stops()
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop reading."""
         if self._queue is not None:
             os.close(self._queue)
         self._queue, self._thread = None, 0
 
 
 def own_s(before: Look, after: Look) -> float:
-    """Seconds that what was run between two looks takes by itself; see `lb_mpi.balancing.estimate.own_time_s`."""
+    """Seconds that a call between two looks takes by itself; see `lb_mpi.balancing.estimate.own_time_s`."""
     n_stops, stopped_s = after.stops.n - before.stops.n, after.stops.seconds - before.stops.seconds
     gave_up = _difference(before.gave_up, after.gave_up)
     return own_time_s(
         after.wall_s - before.wall_s - stopped_s,
         after.cpu_s - before.cpu_s,
-        None if gave_up is None else max(0, gave_up - n_stops),  # to be stopped counts as giving up the core
+        None if gave_up is None else max(0, gave_up - n_stops),  # a stop counts as giving up the core
         _difference(before.queued_s, after.queued_s),
     )
 
 
 def queued_s(before: Look, after: Look) -> float:
-    """Seconds between two looks in which what was run had to wait for a core; to be stopped is no such wait."""
+    """Seconds between two looks in which a call waited for a core; time stopped does not count."""
     stopped_s = after.stops.seconds - before.stops.seconds
     return max(0.0, after.wall_s - before.wall_s - stopped_s - own_s(before, after))
 
