@@ -1,12 +1,12 @@
-"""Emulate a slower machine: a program that rests between its computations, in proportion to the CPU time it used.
+"""Emulation of a slower machine: a program rests between its computations, in proportion to the CPU time it used.
 
-Its speed may be another for a while, as when a colleague logs in: `Varying`.
+Its speed may vary over time, as when a colleague logs in: `Varying`.
 
-A program under launch/throttle is stopped and continued from outside, and can't distinguish that from waiting: it has given
-up the core, and time has passed.  So the process that stops it writes in a page of memory for how long (`Stops`, which makes
-the page, or goes on with that of a throttle around it); the program reads it (`read_stops`).
+A program under launch/throttle is stopped and continued from outside.  It cannot distinguish that from waiting, since
+in both cases it has no core while time passes.  So the throttling process counts the stops in a page of memory
+(`Stops`, which makes a page, or uses that of an enclosing throttle), and the program reads it (`read_stops`).
 
-Only the standard library is needed, and no MPI.
+This module needs only the standard library, and no MPI.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from lb_mpi.checks import emulated_speed, integer, number
 
 SLICE_S = 0.5e-3  # longest single rest, so that a resting program can still serve its messages
-CREDIT_S = 5e-3  # how far a late wake-up or a lost time slice may be made good
+CREDIT_S = 5e-3  # how much delay by a late wake-up or a lost time slice is compensated
 THROTTLED = "LB_MPI_THROTTLED"  # the relative speed of a program under launch/throttle, which sets it
 
 
@@ -94,7 +94,7 @@ class Varying:
 
 
 def seconds_for(work: float, speeds: Sequence[Varying]) -> float:
-    """The time after which `work` >= 0 is done, if it can be divided at will: no run can end sooner."""
+    """The time after which `work` >= 0 is done if it can be divided freely: no run can end sooner."""
     moments = sorted({0.0, *(moment for one in speeds for change in one.changes for moment in change[1:3])})
     for begin, end in itertools.pairwise(moments):
         power = sum(one.at(begin) for one in speeds)
@@ -165,39 +165,39 @@ class throttle:
 # --- stopped from outside ----------------------------------------------------------------------------------------------
 
 
-VARIABLE = "LB_MPI_STOPS"  # where the page is
+VARIABLE = "LB_MPI_STOPS"  # path of the page
 _NAME, _BYTES = "lb_mpi-stops", 4096
-_STOPS, _STOPPED_NS = range(2)  # words of the page, 8 bytes each
+_STOPS, _STOPPED_NS = range(2)  # 8-byte words of the page
 
 
 class StoppedTime(NamedTuple):
     """The content of a page."""
 
-    n: int = 0  # how often the program has been stopped
-    seconds: float = 0.0  # for how long in all
+    n: int = 0  # number of stops
+    seconds: float = 0.0  # total duration
 
 
 class Stops:
-    """The page of a program that is stopped now and then; `variables` are those of who stops it."""
+    """The page of a program that is stopped from outside; `variables`: the environment of the stopping process."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         words = _open(variables)
         self.variables = {VARIABLE: variables[VARIABLE]} if words is not None else {}  # for the program
         if words is None:
-            file = os.memfd_create(_NAME)  # leaves nothing behind
+            file = os.memfd_create(_NAME)  # memory only, no file to remove
             os.ftruncate(file, _BYTES)
             words = memoryview(mmap.mmap(file, _BYTES)).cast("Q")
             self.variables = {VARIABLE: f"/proc/{os.getpid()}/fd/{file}"}
         self._words = words
 
     def add(self, seconds: float) -> None:
-        """Say, before it goes on, that the program has been stopped once more, and for how long."""
+        """Add a stop of this duration, before the program continues."""
         self._words[_STOPPED_NS] += int(1e9 * seconds)
         self._words[_STOPS] += 1
 
 
 def read_stops() -> StoppedTime:
-    """Read how often and how long this program has been stopped; all zero without throttle."""
+    """Read how often and how long this program has been stopped; zero without launch/throttle."""
     words = _page()
     return StoppedTime() if words is None else StoppedTime(words[_STOPS], 1e-9 * words[_STOPPED_NS])
 

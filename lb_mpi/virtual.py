@@ -1,8 +1,8 @@
-"""The shape of a protocol, and the virtual carrier that drives it.   (pure)
+"""The interface of a protocol's actors, and the virtual carrier that drives them.   (pure)
 
-An actor is one rank of a search, a round or a map, as an object that a carrier drives.
-
-Every carrier runs the same loop, on real ranks, on a virtual clock, and in a test that visits all orders:
+An actor is one rank of a search, a round or a map, as an object that a carrier drives.  `Searcher`, `Round` and
+`Worker` are actors.  Every carrier runs the same loop: on real ranks, on a virtual clock, and in a test that explores
+all orders.
 
     while not actor.over:
         post(actor.turn(now, arrived))              # messages in, messages out
@@ -12,34 +12,32 @@ Every carrier runs the same loop, on real ranks, on a virtual clock, and in a te
         else:
             post(actor.done(job, run(job)))         # post(actor.fail(error)) if it raised
 
-`Searcher`, `Round` and `Worker` are such actors.  What is sent is a list of (destination, message), what has arrived one of
-(source, message).
+Messages to send are a list of (destination, message), arrivals a list of (source, message).
 
 What an actor may rely on
-- Messages of one rank to another arrive in the order in which they were sent, each once.
-- `now` never goes back.  An actor reads no clock, and draws random numbers only from a seed that it was given.
-- Between a turn and the end of the job that it has asked for, the actor is left alone: messages wait for the next turn.
+- Messages from one rank to another arrive in the order in which they were sent, each once.
+- `now` never decreases.  An actor reads no clock, and draws random numbers only from a seed that it was given.
+- Between a turn and the end of the job that it requests, the actor is not called: messages wait for the next turn.
 - A turn follows each job.
 
 What a carrier may rely on
-- A turn serves all that has arrived, in order, and then does what is due.  It may come at any time, without messages too.
-- `job` is what the actor asks for, one thing at a time: to compute (a quantum, rows, a chunk of tasks), or what else
-  only the carrier can do and has to tell the outcome of (to swap a word in shared memory, to write a state to disk).
-  Another turn instead of the job withdraws it: the actor asks anew, by what it knows then.
-- Without a job the actor is silent until a message arrives or `wake_at` has come.
-- An actor that is over asks for nothing.  What still arrives is for its next turn, which drops it or declines it.
-- A message that all ranks send to the root, or that the root sends to all of them, may travel as a collective operation.
-- What the user's code raises in a job goes to `fail`, and the protocol ends in order; an actor itself raises nothing but
+- A turn handles all arrivals, in order, and then does what is due.  It may come at any time, also without messages.
+- `job` is the actor's current request: to compute (a quantum, rows, a chunk of tasks), or to do something else that
+  only the carrier can do and must report back (swap a word in shared memory, write a state to disk).  Another turn
+  instead of the job withdraws the request; the actor then makes a new one.
+- Without a job the actor is passive until a message arrives or `wake_at` has come.
+- An actor that is over requests nothing.  Later messages go to its next turn, which drops or declines them.
+- A message that all ranks send to the root, or that the root sends to all ranks, may be a collective operation.
+- An error of the user's code in a job goes to `fail`, and the protocol ends in order.  An actor itself raises only
   ProtocolError, for a message that its table does not allow.
 
-The virtual carrier has actors on one event queue, with a model of links and of how long jobs take.  It drives the objects
-that run on real MPI, as many ranks as you like.  Messages need the time that the `Network` says, and keep their order
-between two ranks, as MPI promises.  A rank in the middle of a job serves what arrives when the job is done.  One seed gives
-one run, to the last bit.
+The virtual carrier runs actors on one event queue, with a model of links and job times.  It drives the same objects as
+on MPI, any number of ranks.  Messages take the time given by `Network`, and keep their order between two ranks, as in
+MPI.  A rank in a job handles arrivals when the job is done.  Runs with the same seed are bit-identical.
 
-    class Simulation(Virtual[Message, Job]):        # what only this protocol knows
-        def begin(self, rank, job): ...             # the seconds that a job takes
-        def end(self, rank, job): ...               # what has come of it, then
+    class Simulation(Virtual[Message, Job]):        # the part specific to a protocol
+        def begin(self, rank, job): ...             # returns the seconds that a job takes
+        def end(self, rank, job): ...               # returns its outcome
 
     simulation.start(rank) for each rank
     while simulation.step(): ...
@@ -57,7 +55,7 @@ from lb_mpi.checks import bandwidth, show, virtual_s
 
 M = TypeVar("M")  # a message
 J = TypeVar("J")  # a job
-R_contra = TypeVar("R_contra", contravariant=True)  # what has come of a job
+R_contra = TypeVar("R_contra", contravariant=True)  # the outcome of a job
 
 
 class Actor(Protocol[M, J, R_contra]):
@@ -65,24 +63,24 @@ class Actor(Protocol[M, J, R_contra]):
 
     @property
     def over(self) -> bool:
-        """The loop ends."""
+        """True when the actor has finished; the loop ends."""
 
     @property
     def job(self) -> J | None:
-        """The job to be done now; None: nothing."""
+        """The job to do now; None: nothing."""
 
     @property
     def wake_at(self) -> float:
-        """The time at which a turn is due although no message arrives and there is no job; inf: never."""
+        """The time at which a turn is due even if no message arrives and there is no job; inf: never."""
 
     def turn(self, now: float, arrived: Iterable[tuple[int, M]], /) -> list[tuple[int, M]]:
-        """Serve the (source, message) that have arrived, in order; return the (destination, message) to send, in order."""
+        """Handle arrivals (source, message), in order; return (destination, message) to send, in order."""
 
     def done(self, job: J, result: R_contra, /) -> list[tuple[int, M]]:
-        """Take in what has come of a job; return what to send."""
+        """Record the outcome of a job; return what to send."""
 
     def fail(self, error: BaseException, /) -> list[tuple[int, M]]:
-        """Take in that a job has raised; return what to send."""
+        """Record that a job has raised; return what to send."""
 
 
 # --- virtual ----------------------------------------------------------------------------------------------------------
@@ -92,15 +90,15 @@ Span = tuple[float, float]
 
 
 class Network(NamedTuple):
-    """The costs of messages; of two numbers, the least and the most: log-uniform between them."""
+    """The costs of messages; a span is (least, most): log-uniform between them."""
 
-    latency_s: Span = (5e-6, 5e-6)  # of a message; where hosts differ, within one
-    between_s: Span | None = None  # between two hosts; None: the same
+    latency_s: Span = (5e-6, 5e-6)  # of a message; if hosts differ, within one
+    between_s: Span | None = None  # between two hosts; None: as latency_s
     bytes_per_s: float = math.inf  # of a link
-    overhead_s: float = 0.0  # of a message, of the time of its sender, and again of its receiver
+    overhead_s: float = 0.0  # of a message, for its sender, and again for its receiver
 
     def checked(self) -> Network:
-        """Return the same; ValueError unless latencies are above 0, low <= high, and all else is 0 or more."""
+        """Return this network; ValueError unless latencies are above 0, low <= high, and all else is 0 or more."""
         for name, span in (("latency_s", self.latency_s), ("between_s", self.between_s or self.latency_s)):
             check_span(name, span)
         if self.bytes_per_s != math.inf:
@@ -121,7 +119,7 @@ def check_span(name: str, span: float | Span) -> Span:
 
 
 class Raised(Exception):
-    """The user's code in a job has raised an error."""
+    """The error that the user's code has raised in a job."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -129,7 +127,7 @@ class Raised(Exception):
 
 
 class _VirtualRank:
-    """The data that the carrier keeps of one rank."""
+    """The state of one rank in the carrier."""
 
     __slots__ = ("alarm", "busy", "inbox", "job")
 
@@ -137,18 +135,18 @@ class _VirtualRank:
         self.inbox: list[int] = []  # numbers of messages
         self.alarm = 0  # the number of its one valid alarm
         self.busy = False  # until the alarm: messages wait
-        self.job: Any = None  # in hand
+        self.job: Any = None  # current
 
 
 class Virtual(Generic[M, J]):
-    """All actors, what is under way between them, and the clock; `host_of[rank]`: a number of its host."""
+    """All actors, the messages in transit, and the clock; `host_of[rank]`: a number of its host."""
 
     def __init__(
         self, actors: Sequence[Actor[M, J, Any]], network: Network, rng: random.Random, host_of: Sequence[int] = ()
     ) -> None:
         self.actors, self.network = actors, network
         self.now = 0.0
-        self.under_way: dict[int, tuple[int, int, M]] = {}  # by number: (source, destination, message), sent and not served
+        self.under_way: dict[int, tuple[int, int, M]] = {}  # by number: (source, destination, message), not yet handled
         self.sent = [0] * len(actors)  # messages to others, by rank
         self.ended_s = [math.nan] * len(actors)  # when each rank was over for the first time
         self._ranks = [_VirtualRank() for _ in actors]
@@ -157,11 +155,11 @@ class Virtual(Generic[M, J]):
         self._number = 0
 
     def begin(self, rank: int, job: J) -> float:
-        """Begin a job; the seconds that it takes."""
+        """Begin a job; return the seconds that it takes."""
         raise NotImplementedError
 
     def end(self, rank: int, job: J) -> Any:
-        """End a job; what has come of it, or Raised."""
+        """End a job; return its outcome, or raise Raised."""
         raise NotImplementedError
 
     def n_bytes(self, message: M) -> int:
@@ -169,19 +167,19 @@ class Virtual(Generic[M, J]):
         return 0
 
     def turned(self, rank: int, arrived: Sequence[tuple[int, M]], sends: Sequence[tuple[int, M]]) -> None:
-        """A rank that was not over has taken a turn: for records."""
+        """Note a turn of a rank that was not over: for records."""
 
     def start(self, rank: int, at: float = 0.0) -> None:
-        """Let a rank take its first turn at a time; messages wait until then."""
+        """Schedule the first turn of a rank; messages wait until then."""
         self._sleep(rank, at)
 
     def wake(self, rank: int, at: float) -> None:
-        """Let a rank without a job take a turn at a time."""
+        """Schedule a turn of a rank without a job."""
         if not self._ranks[rank].busy:
             self._set_alarm(rank, at)
 
     def is_busy(self, rank: int) -> bool:
-        """True in the middle of a job."""
+        """True while the rank is in a job."""
         return self._ranks[rank].busy
 
     def post(self, source: int, destination: int, message: M, at: float | None = None) -> None:
@@ -192,13 +190,13 @@ class Virtual(Generic[M, J]):
         self.deliver(source, destination, message, arrival)
 
     def deliver(self, source: int, destination: int, message: M, at: float) -> None:
-        """Let a message arrive at a time."""
+        """Schedule the arrival of a message."""
         self._number += 1
         self.under_way[self._number] = (source, destination, message)
         heappush(self._heap, (at, self._number, destination))
 
     def step(self) -> bool:
-        """Let the next turn happen; False when nothing can happen any more."""
+        """Run the next turn; False if there is none."""
         while self._heap:
             self.now, number, rank = heappop(self._heap)
             if number in self.under_way:
@@ -210,7 +208,7 @@ class Virtual(Generic[M, J]):
         return False
 
     def arrive(self, rank: int, number: int) -> bool:
-        """A message has arrived; True when something was done about it."""
+        """Handle the arrival of a message; True if the rank has taken a turn."""
         mine = self._ranks[rank]
         mine.inbox.append(number)
         if mine.busy:
@@ -219,7 +217,7 @@ class Virtual(Generic[M, J]):
         return True
 
     def finish(self, rank: int, job: J) -> list[tuple[int, M]]:
-        """A job is done, or has raised; what is to be sent."""
+        """End a job, which is done or has raised; return what to send."""
         try:
             result = self.end(rank, job)
         except Raised as raised:
@@ -263,7 +261,7 @@ class Virtual(Generic[M, J]):
 
 
 class _Links:
-    """The arrival times of messages; in order between each two ranks."""
+    """The arrival times of messages, in order between each two ranks."""
 
     def __init__(self, network: Network, rng: random.Random, host_of: Sequence[int]) -> None:
         self._rng, self._host_of = rng, host_of
@@ -271,18 +269,18 @@ class _Links:
         self._spans = [(low, math.log(low), math.log(high) - math.log(low)) for low, high in spans]
         self._bytes_per_s = network.bytes_per_s
         self._level = math.isinf(network.bytes_per_s) and all(low == high for low, high in spans)
-        self._last: dict[tuple[int, int], float] = {}  # (source, destination): when the newest message arrives
-        self._room = 1000  # that many of those, then the ones that have arrived are forgotten
+        self._last: dict[tuple[int, int], float] = {}  # (source, destination): arrival of the newest message
+        self._room = 1000  # number of entries in _last before old ones are dropped
 
     def arrival(self, at: float, source: int, destination: int, n_bytes: int, now: float) -> float:
-        """The time at which a message arrives that is sent `at` a time, now or later; at once when it goes to its source."""
+        """The arrival time of a message sent `at` a time, now or later; a message to its source arrives at once."""
         apart = bool(self._host_of) and self._host_of[source] != self._host_of[destination]
         delay, log_low, log_spread = self._spans[apart]
         if log_spread:
             delay = math.exp(log_low + log_spread * self._rng.random())
         delay = (delay + n_bytes / self._bytes_per_s) * (source != destination)
         if self._level:
-            return at + delay  # all messages take as long: none overtakes another
+            return at + delay  # all messages take equally long, so none overtakes another
         pair = (source, destination)
         arrives = self._last[pair] = max(at + delay, self._last.get(pair, 0.0))
         if len(self._last) > self._room:
