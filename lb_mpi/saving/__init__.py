@@ -1,1 +1,1 @@
-"""Saves: what a run needs to go on after it has died, in a folder from which a whole one can always be read."""
+"""Saves: the data for resuming a run, in a folder that always keeps a complete save; pure."""

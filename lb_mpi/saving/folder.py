@@ -1,4 +1,4 @@
-"""The folder of saves: whatever dies at whatever moment, the newest committed save is complete.
+"""The folder of saves: whenever a process or host dies, the newest committed save is complete.
 
     FOLDER/save-00000012/NAME      part files, written by any rank
     FOLDER/save-00000012/manifest  makes it a save; a directory without one is ignored
@@ -6,21 +6,21 @@
 
     folder = Folder(path, "rows")
     folder.lock()                                                      rank 0
-    folder.begin(12)                                                   rank 0: clears what an earlier try has left
+    folder.begin(12)                                                   rank 0: removes the remains of an earlier attempt
     part = folder.write(12, "heat-0003.npy", [header, rows])           any rank, after that: on disk when it returns
-    folder.commit(12, {"arrays": ["heat"]}, parts)                     rank 0, after all: then the older ones go
+    folder.commit(12, {"arrays": ["heat"]}, parts)                     rank 0, after all: then removes older saves
     folder.newest(folder.saves(), lambda saved: folder.read(saved, "heat-0003.npy"))
 
-The law, which tests hold against a disk that dies at any operation and forgets what wasn't forced to it:
+The law, tested with a disk that fails at any operation and loses all unsynced data:
 
-1. Before the manifest has its name, all parts and their names are on the disk: a manifest is never there without them.
-2. What is removed loses its manifest first, and that is on the disk before a part goes.
-3. A save goes only when two newer ones are committed, or when it is known to be damaged.
+1. Before the manifest gets its name, all parts and their names are on disk: no manifest exists without them.  2.
+Removing a save removes its manifest first, and syncs that before a part is removed.  3. A save is removed only when two
+newer ones are committed, or when it is known to be damaged.
 
-Against what a disk does later, the manifest is a frame with its CRC, and has length and CRC of each part.  It is
-MessagePack, behind a frame of magic and the version of the format: nothing is unpickled.
+Against later disk errors, the manifest is a frame with its CRC, and contains length and CRC of each part.  It is
+MessagePack after a frame of magic and format version: nothing is unpickled.
 
-`Disk` has the few operations of a save, so that tests can have a disk that dies at any of them.
+`Disk` has the few operations of a save, so that tests can replace it by a disk that fails at any of them.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ CHUNK_BYTES = 1 << 20  # read at once
 
 
 class File:
-    """A file that is being written; what is not synced may be lost, or be there in part."""
+    """A file that is being written; unsynced data may be lost, wholly or in part."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[bytes] = open(path, "xb")  # noqa: SIM115  (closed at the end of the `with` block)
         self._path = path
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write at the end."""
+        """Append data."""
         with _naming(self._path):
             self._file.write(data)
 
     def sync(self) -> None:
-        """Force to the disk what was written."""
+        """Force written data to the disk."""
         with _naming(self._path):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -77,7 +77,7 @@ class File:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the file in an OSError: one that is raised while a file is open doesn't say which."""
+    """Add the path to an OSError: one that is raised while a file is open has none."""
     try:
         yield
     except OSError as error:
@@ -85,19 +85,19 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 class Disk:
-    """The real disk.  OSError from all, naming the path."""
+    """The real disk.  All methods raise OSError with the path."""
 
     def make_dir(self, path: Path) -> None:
-        """Make a directory and those above it, on the disk when this returns; nothing if it is there."""
+        """Make a directory and its parents, synced when this returns; nothing if it exists."""
         if not path.is_dir():
             self.make_dir(path.parent)
             path.mkdir(exist_ok=True)
             self.sync_dir(path.parent)
 
     def names(self, path: Path, *, own: bool = False) -> list[str]:
-        """List what lies in a directory, sorted; nothing if there is none, or a file of that name.
+        """List the names in a directory, sorted; empty if there is none, or a file of that name.
 
-        `own`: it's one that `make_dir` has made.  A link in its place isn't: others have put it there, to be emptied.
+        `own`: `make_dir` has made the directory.  Then a link in its place is not followed: it is not ours to empty.
         """
         if own and path.is_symlink():
             return []
@@ -111,23 +111,23 @@ class Disk:
         return File(path)
 
     def chunks(self, path: Path) -> Iterator[bytes]:
-        """Read a file, piece by piece."""
+        """Read a file piece by piece."""
         with open(path, "rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename at once, in place of what is there."""
+        """Rename atomically, replacing an existing file."""
         os.replace(old, new)
 
     def sync_dir(self, path: Path) -> None:
-        """Force to the disk which names the directory has."""
+        """Force the names in a directory to the disk."""
         opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with _naming(path):
                 os.fsync(opened)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system that can't: there, names are written at once
+            if error.errno != errno.EINVAL:  # this file system cannot sync directories, and writes names at once
                 raise
         finally:
             os.close(opened)
@@ -141,9 +141,9 @@ class Disk:
         os.rmdir(path)
 
     def lock(self, path: Path) -> int:
-        """Lock a file, which is made if there is none; BlockingIOError if another process has it, OSError for a link.
+        """Lock a file, creating it if needed; BlockingIOError if another process holds the lock, OSError for a link.
 
-        It is locked until what is returned is given to `unlock`, or the process ends.
+        The lock is held until the returned descriptor is passed to `unlock`, or the process ends.
         """
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
@@ -154,7 +154,7 @@ class Disk:
         return file
 
     def unlock(self, locked: int) -> None:
-        """Let others lock the file."""
+        """Release the lock."""
         os.close(locked)
 
 
@@ -177,26 +177,26 @@ class PartFile(NamedTuple):
 
     name: str
     n_bytes: int
-    crc: int  # CRC-32 of all
+    crc: int  # CRC-32 of the content
 
 
 class Saved(NamedTuple):
     """A committed save."""
 
     number: int  # of the step
-    meta: dict[str, Any]  # what the caller has given
+    meta: dict[str, Any]  # as given by the caller
     parts: dict[str, PartFile]  # by name
 
 
 class Saves(NamedTuple):
     """The saves in a folder."""
 
-    whole: list[Saved]  # with a manifest that can be trusted; the newest first
-    damaged: list[str]  # the others that have a manifest, in words
+    whole: list[Saved]  # with a valid manifest, newest first
+    damaged: list[str]  # messages about invalid manifests
 
 
 class Folder:
-    """The saves of one kind ("rows", "search") in the folder `path`, which is made when it is needed."""
+    """The saves of one kind ("rows", "search") in the folder `path`, which is made when needed."""
 
     def __init__(self, path: str | Path, kind: str, disk: Disk | None = None) -> None:
         self.path, self.kind = Path(path), kind
@@ -205,7 +205,7 @@ class Folder:
         self._distrusted: set[int] = set()
 
     def lock(self) -> None:
-        """Keep other runs from saving here until `close` or the end of the process; OSError when one does so now."""
+        """Keep other runs from saving here until `close` or the end of the process; OSError if another one does so."""
         if self._lock is None:
             self._disk.make_dir(self.path)
             try:
@@ -214,13 +214,13 @@ class Folder:
                 raise OSError(f"another run saves to {self.path}") from None
 
     def close(self) -> None:
-        """Give the lock away."""
+        """Release the lock."""
         if self._lock is not None:
             self._disk.unlock(self._lock)
             self._lock = None
 
     def begin(self, number: int) -> None:
-        """Make an empty directory for a save; ValueError unless its number is above those that are committed."""
+        """Make an empty directory for a save; ValueError unless its number is above all committed ones."""
         integer("step", number, 0, MOST)
         newest = max((saved.number for saved in self._trusted()), default=-1)
         if number <= newest:
@@ -231,7 +231,7 @@ class Folder:
         self._disk.make_dir(self._place(number))
 
     def write(self, number: int, name: str, chunks: Iterable[bytes | memoryview]) -> PartFile:
-        """Write a part: on the disk when this returns."""
+        """Write a part: on disk when this returns."""
         if not _PART.fullmatch(name) or name in (MANIFEST, DRAFT):
             raise ValueError(f"part = {show(name)}: expected letters, digits, and any of _.-")
         n_bytes = crc = 0
@@ -243,7 +243,7 @@ class Folder:
         return PartFile(name, n_bytes, crc)
 
     def commit(self, number: int, meta: Mapping[str, Any], parts: Sequence[PartFile]) -> None:
-        """Make it a save, of all these parts; then remove what is not among the last two.
+        """Commit a save with these parts; then remove all but the last two.
 
         `meta` consists of None, bool, int, float, str, bytes, and lists and dicts of these.
         """
@@ -257,11 +257,11 @@ class Folder:
         self._disk.sync_dir(place)
         kept = {saved.number for saved in self._trusted()[:KEPT]}
         for other in set(self._numbers()) - kept:
-            with contextlib.suppress(OSError):  # this one is committed; the next commit tries again
+            with contextlib.suppress(OSError):  # this save is committed; the next commit tries again
                 self._remove(other)
 
     def discard(self, number: int) -> None:
-        """Remove what was written of a save that won't be committed, as far as that is possible."""
+        """Remove the parts of a save that will not be committed, as far as possible."""
         with contextlib.suppress(OSError):
             if MANIFEST not in self._disk.names(self._place(number), own=True):
                 self._remove(number)
@@ -278,10 +278,10 @@ class Folder:
         return Saves(whole, damaged)
 
     def newest(self, saves: Saves, read: Callable[[Saved], T]) -> tuple[T | None, list[str]]:
-        """Return what `read` makes of the newest save that it can read, and what was wrong with newer ones, in words.
+        """Return the result of `read` for the newest save that it can read, and messages about newer ones.
 
-        `read` raises SaveError for a damaged save, which then counts no more: it goes when the next one is committed.
-        Without any save there is None; SaveError when all are damaged.
+        `read` raises SaveError for a damaged save, which is then ignored, and removed at the next commit.  Returns None
+        if there is no save; SaveError if all are damaged.
         """
         wrong = list(saves.damaged)
         for saved in saves.whole:
@@ -295,9 +295,9 @@ class Folder:
         return None, []
 
     def read(self, saved: Saved, name: str, begin: int = 0, end: int | None = None) -> bytes:
-        """Read bytes begin..end-1 of a part (all of them by default), when length and CRC of the whole part are right.
+        """Read bytes begin..end-1 of a part (default: all), after checking length and CRC of the whole part.
 
-        SaveError when they aren't, or when the part isn't there: the save before may do.
+        SaveError if they differ, or the part is missing: an earlier save may be intact.
         """
         part, path = saved.parts[name], self._place(saved.number) / name
         end = part.n_bytes if end is None else end
@@ -315,7 +315,7 @@ class Folder:
         return b"".join(kept)
 
     def _manifest(self, number: int) -> Saved:
-        """Read one; SaveError when it is damaged."""
+        """Read a manifest; SaveError if it is damaged."""
         path = self._place(number) / MANIFEST
         try:
             data = b"".join(self._disk.chunks(path))
@@ -341,7 +341,7 @@ class Folder:
         return [saved for saved in self.saves().whole if saved.number not in self._distrusted]
 
     def _numbers(self) -> list[int]:
-        """Of what has the name of a save, committed or not; the newest first."""
+        """The numbers of all saves, committed or not; the newest first."""
         found = (_SAVE.fullmatch(name) for name in self._disk.names(self.path))
         return sorted((int(match[1]) for match in found if match), reverse=True)
 

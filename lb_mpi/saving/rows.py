@@ -1,25 +1,25 @@
-"""Rows in a save: each array is cut into parts of whole rows, one .npy file for each rank that has written.
+"""Rows in a save: each array is cut into parts of complete rows, one .npy file per writing rank.
 
-    save-00000012/heat-0000.npy, heat-0001.npy, ...     np.concatenate of them is the array, in its global order
-    meta: rows     how many each of the writers had
+    save-00000012/heat-0000.npy, heat-0001.npy, ...     their concatenation is the array, in its global order
+    meta: rows     number of rows of each writer
           arrays   for each name the bytes of a .npy file without rows: dtype, and shape of a row
-          options  what the caller has given
+          options  as given by the caller
 
-A reader reads rows begin..end-1 of all, whichever ranks wrote them: their number may be another.
+A reader reads rows begin..end-1 of the whole array, whichever ranks wrote them; the number of ranks may differ.
 
-At the end, generators move rows from the ranks that hold them to blocks in global order, and back.   (pure)
-
-Rank r's block is the rows bounds[r]..bounds[r+1]-1.  Each rank runs one of the generators below.  It gives the exchanges
-that are to be made, is sent the rows that have come, and returns its arrays.
+The generators below move rows from the ranks that hold them to blocks in global order, and back.  Rank r's block is the
+rows bounds[r]..bounds[r+1]-1.  Each rank runs a generator.  It yields the exchanges to make, is sent the rows that have
+arrived, and returns its arrays.   (pure)
 
 The law
 -------
-- All ranks make the same exchanges in the same order, and what one sends to another is as much as that one expects.
-- So counts go first: one row for each rank.  Where rows are asked for, their numbers go next, and then each array in turn.
-- In an exchange rows stand by rank, those for (from) rank 0 first, and among those of one rank in the order of the numbers.
-- Blocks: row k is at place k - bounds[r] of block r, and each place is filled once.  Where it isn't, the block's rank
-  raises ValueError before any array is sent, with the first such row.
-- Back: rank r has the rows of its index in that order, though several ranks may want the same ones.
+- All ranks make the same exchanges in the same order, and each receives as much as it expects.
+- So counts are exchanged first: one row for each rank.  To request rows, their numbers follow, and then each array in
+  turn.
+- In an exchange rows are ordered by rank, and for one rank in the order of the numbers.
+- Blocks: row k is at place k - bounds[r] of block r, and each place is filled once.  Otherwise the block's rank raises
+  ValueError before any array is sent, with the first such row.
+- Back: rank r gets the rows of its index in that order; several ranks may request the same rows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def check_arrays(arrays: Mapping[str, object]) -> Arrays:
-    """Return arrays that can be saved together; ValueError or TypeError, naming the one that can't."""
+    """Return arrays that can be saved together; ValueError or TypeError naming an array that cannot."""
     if not arrays:
         raise ValueError("no arrays: expected one by name at least, such as heat=heat")
     found: Arrays = {}
@@ -59,7 +59,7 @@ def check_arrays(arrays: Mapping[str, object]) -> Arrays:
             raise ValueError(f"{name} = {show(arrays[name])}: expected an array of rows")
         try:
             b"".join(npy(array[:0]))
-        except ValueError as error:  # names of fields in letters that it can't have
+        except ValueError as error:  # a field name that .npy cannot represent
             raise TypeError(f"{name} has dtype {show(array.dtype)}: expected one for a .npy file ({error})") from None
         found[name] = array
     (first, rows), *_ = ((name, len(array)) for name, array in found.items())
@@ -70,7 +70,7 @@ def check_arrays(arrays: Mapping[str, object]) -> Arrays:
 
 
 def check_options(options: Mapping[str, object] | None) -> dict[str, Any]:
-    """Return options as they will be read: tuples are lists; TypeError for what isn't plain."""
+    """Return options as they will be read, with tuples as lists; TypeError for values that are not plain."""
     try:
         plain: dict[str, Any] = msgpack.unpackb(msgpack.packb(dict(options or {}), use_bin_type=True), raw=False)
     except (TypeError, ValueError, OverflowError) as error:
@@ -79,7 +79,7 @@ def check_options(options: Mapping[str, object] | None) -> dict[str, Any]:
 
 
 def compare_options(saved: Saved, options: Mapping[str, object], path: object) -> None:
-    """ValueError unless the save was made with the same options."""
+    """Raise ValueError unless the save was made with the same options."""
     before = saved.meta["options"]
     for name in sorted({*before, *options}):
         if name not in before or name not in options or before[name] != options[name]:
@@ -89,12 +89,12 @@ def compare_options(saved: Saved, options: Mapping[str, object], path: object) -
 
 
 def shares(n: int, size: int) -> list[int]:
-    """Return how many of n rows each of `size` ranks has, when all have as many (the first ones a row more)."""
+    """Return each rank's number of rows if n rows are divided equally (the first ranks may have one more)."""
     return [n // size + (rank < n % size) for rank in range(size)]
 
 
 def describe_rows(rows: Sequence[int], arrays: Arrays, options: Mapping[str, object]) -> dict[str, Any]:
-    """Make what the manifest says of rows: how many each rank has, and what an array without rows looks like."""
+    """Make the manifest's description of rows: the number on each rank, and each array's dtype and shape of a row."""
     return {
         "rows": list(rows),
         "arrays": {name: b"".join(npy(array[:0])) for name, array in arrays.items()},
@@ -103,7 +103,7 @@ def describe_rows(rows: Sequence[int], arrays: Arrays, options: Mapping[str, obj
 
 
 def n_rows(saved: Saved) -> int:
-    """Return how many rows each array has."""
+    """Return the number of rows of each array."""
     return sum(saved.meta["rows"])
 
 
@@ -113,12 +113,12 @@ def write_rows(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[Par
 
 
 def read_rows(folder: Folder, saved: Saved, begin: int, end: int) -> Arrays:
-    """Read rows begin..end-1 of each array; SaveError when a part of them is damaged."""
+    """Read rows begin..end-1 of each array; SaveError if a part with them is damaged."""
     return {name: _read(folder, saved, name, begin, end) for name in saved.meta["arrays"]}
 
 
 def npy(array: NDArray[Any]) -> Iterator[bytes | memoryview]:
-    """Give the content of a .npy file, piece by piece."""
+    """Yield the content of a .npy file, piece by piece."""
     array = np.ascontiguousarray(array)
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
@@ -168,10 +168,10 @@ def starts(counts: Ints) -> Ints:
 
 
 def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges:
-    """Return the rows of this rank's block, from wherever they are.
+    """Return the rows of this rank's block, collected from all ranks.
 
-    `index`: (n,) the global number of each row that this rank has, within bounds; arrays are (n, ...).  ValueError, on
-    one rank at least, unless each row of all is there once.
+    `index`: (n,) the global number of each row on this rank, within bounds; arrays are (n, ...).  ValueError, on at
+    least one rank, unless each global row occurs once.
     """
     order, sent = _by_owner(index, bounds)
     came = yield _counts(sent)
@@ -191,7 +191,7 @@ def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges
 
 
 def from_blocks(rank: int, index: Ints, bounds: Ints, blocks: Arrays) -> Exchanges:
-    """Return the rows `index` (n,), within bounds, from the blocks that all ranks have."""
+    """Return the rows `index` (n,), within bounds, from the blocks of all ranks."""
     order, wanted = _by_owner(index, bounds)
     asked = yield _counts(wanted)
     numbers = yield Exchange(index[order], wanted, asked)
@@ -205,12 +205,12 @@ def from_blocks(rank: int, index: Ints, bounds: Ints, blocks: Arrays) -> Exchang
 
 
 def _by_owner(index: Ints, bounds: Ints) -> tuple[Ints, Ints]:
-    """An order of the rows in which each rank's stand together, and how many it has."""
+    """Return an order of the rows that groups them by owner, and the number for each owner."""
     owner = np.searchsorted(bounds, index, side="right") - 1
     return np.argsort(owner, kind="stable"), np.bincount(owner, minlength=len(bounds) - 1)
 
 
 def _counts(counts: Ints) -> Exchange:
-    """Tell each rank its count."""
+    """Send each rank its count."""
     once = np.ones_like(counts)
     return Exchange(counts, once, once)

@@ -1,4 +1,4 @@
-"""Rows go from the ranks that hold them to blocks in global order, and back (what is exchanged: `saving.rows`)."""
+"""Moves of rows from the ranks that hold them to blocks in global order, and back (protocol: `saving.rows`)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from lb_mpi.saving.rows import Arrays, Exchange, Exchanges
 
 
 def to_blocks(comm: MPI.Intracomm, index: Ints, bounds: Ints, arrays: Arrays) -> Arrays:
-    """Collective: the rows of this rank's block, in their order, from wherever they are.
+    """Collective: return the rows of this rank's block, in order, collected from all ranks.
 
-    `index`: (n,) the global number of each row that this rank has, within bounds.  ValueError on all ranks unless each row
-    of all is there once.
+    `index`: (n,) the global number of each row on this rank, within bounds.  ValueError on all ranks unless each global
+    row occurs once.
     """
     return _carry(comm, saving.to_blocks(comm.rank, index, bounds, arrays))
 
 
 def from_blocks(comm: MPI.Intracomm, index: Ints, bounds: Ints, blocks: Arrays) -> Arrays:
-    """Collective: the rows `index` (n,), which several ranks may ask for, from the blocks that all have."""
+    """Collective: return the rows `index` (n,) from the blocks of all ranks; several ranks may request the same."""
     return _carry(comm, saving.from_blocks(comm.rank, index, bounds, blocks))
 
 
 def _carry(comm: MPI.Intracomm, exchanges: Exchanges) -> Arrays:
-    """Collective: make the exchanges; where one rank can't go on (memory may be short), all ranks raise."""
+    """Collective: make the exchanges; if a rank fails (memory may be short), all ranks raise."""
     came = None
     while isinstance(todo := agree(comm, partial(_next, exchanges, came)), Exchange):
         came = _exchange(comm, todo)
@@ -47,7 +47,7 @@ def _next(exchanges: Exchanges, came: NDArray[Any] | None) -> Exchange | Arrays:
 
 
 def _exchange(comm: MPI.Intracomm, todo: Exchange) -> NDArray[Any]:
-    """Send the first sent[0] rows to rank 0, and so on; what came from rank 0 is first."""
+    """Send the first sent[0] rows to rank 0, and so on; the result begins with those from rank 0."""
     rows = np.ascontiguousarray(todo.rows)
     arrived = np.empty((int(todo.came.sum()), *rows.shape[1:]), rows.dtype)
     row_bytes = int(np.prod(rows.shape[1:], dtype=np.int64)) * rows.dtype.itemsize
@@ -57,8 +57,8 @@ def _exchange(comm: MPI.Intracomm, todo: Exchange) -> NDArray[Any]:
     try:
         pairs = ((rows, todo.sent), (arrived, todo.came))
         out, into = ([_bytes(array), (n, saving.starts(n)), row] for array, n in pairs)
-        # All ranks are here, they have just agreed: what is awaited is the copying, and MPICH copies a piece at a look.
-        # With naps of half a millisecond 4 MB took 0.4 s.
+        # All ranks have just agreed, so this waits only for copying, and MPICH copies one piece per poll.  With naps of
+        # half a millisecond 4 MB took 0.4 s.
         wait(comm, comm.Ialltoallv(out, into), (rows, arrived), longest_s=SHORTEST_S)
     finally:
         row.Free()

@@ -1,12 +1,12 @@
-"""`save` and `load`: rows of all ranks on disk, from which any number of ranks goes on.
+"""`save` and `load`: the rows of all ranks on disk, from which any number of ranks can resume.
 
     step, arrays = lb_mpi.load(comm, "saves") or (0, {"heat": first_heat(comm)})
     for step in range(step + 1, steps + 1):
         arrays["heat"] = advance(arrays["heat"])
         lb_mpi.save(comm, "saves", step, **arrays)
 
-Where a save lies, and why a whole one can always be read, is said in `lb_mpi.saving.folder`; each rank writes its own rows
-(`lb_mpi.saving.rows`), and rank 0 commits when all have.  There is no MPI in the format: one MPI reads what the other wrote.
+Each rank writes its own rows (`lb_mpi.saving.rows`), and rank 0 commits when all have (`lb_mpi.saving.folder`).  The
+format does not depend on MPI: one MPI reads what the other wrote.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lb_mpi.saving import rows
 from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved
 from lb_mpi.saving.rows import Arrays
 
-_folders: dict[str, Folder] = {}  # on rank 0, by path: locked until the process ends; it knows which saves are damaged
+_folders: dict[str, Folder] = {}  # on rank 0, by path: locked until the process ends; knows which saves are damaged
 
 
 class _Given(NamedTuple):
@@ -87,7 +87,7 @@ def save(
             counts = rows.shares(sum(counts), own.size)
             checked = to_blocks(own, given.numbers, _bounds(counts), checked)
         _write(own, given, step, checked, counts)
-        signs.saved(step)  # on all, since the host of rank 0 may die
+        signs.saved(step)  # on all ranks, since the host of rank 0 may die
         mark_save(began, step)
 
 
@@ -125,7 +125,7 @@ def load(
         saves = bcast(own, agree(own, lambda: local.saves() if own.rank == 0 else None))
         try:
             found, wrong = local.newest(saves, lambda saved: _read(own, local, saved, given, parts))
-        except SaveError as error:  # all ranks have the same saves, and have read the same of them
+        except SaveError as error:  # on all ranks alike
             presence_of(own).together(error)
             raise
         if found is not None and wrong:
@@ -135,7 +135,7 @@ def load(
 
 
 def _write(comm: MPI.Intracomm, given: _Given, step: int, arrays: Arrays, counts: list[int]) -> None:
-    """Collective: all parts, then the manifest."""
+    """Collective: write all parts, then the manifest."""
     local = _folder(given.path) if comm.rank == 0 else Folder(given.path, rows.KIND)
     agree(comm, lambda: _begin(local, given, step) if comm.rank == 0 else None)
     try:
@@ -168,7 +168,7 @@ def _write_parts(folder: Folder, step: int, rank: int, arrays: Arrays) -> list[P
 def _read(
     comm: MPI.Intracomm, folder: Folder, saved: Saved, given: _Given, counts: list[int] | None
 ) -> tuple[int, Arrays]:
-    """Collective: this rank's rows; SaveError on all ranks when one finds a part damaged."""
+    """Collective: read this rank's rows; SaveError on all ranks if any finds a damaged part."""
     n, damage = rows.n_rows(saved), ""
 
     def read() -> Arrays:
@@ -195,7 +195,7 @@ def _read(
 
 
 def _folder(path: Path) -> Folder:
-    """The one of this process."""
+    """Return this process's folder for the path."""
     real = os.path.realpath(path)  # the working directory may change
     return _folders.setdefault(real, Folder(real, rows.KIND))
 
@@ -230,7 +230,7 @@ def _check_counts(counts: Sequence[int], size: int, given: _Given) -> list[int]:
 
 
 def _check_index(given: _Given, n: int, mine: int | None = None) -> None:
-    """Against n rows of all; `mine`: this rank's."""
+    """Check the index against the n rows of all ranks; `mine`: this rank's number of rows."""
     index = given.numbers
     assert index is not None
     if mine is not None and len(index) != mine:
