@@ -1,1 +1,1 @@
-"""Before the run: how many tasks each rank gets, and what each part exchanges with the others; pure."""
+"""Static distribution: how many tasks each rank gets, and what each part exchanges with the others; pure."""

@@ -1,24 +1,24 @@
-"""The allocation of n tasks that talk to each other: how many each of m unequal nodes should run.   (pure)
+"""The allocation of n communicating tasks: how many each of m unequal nodes should run.   (pure)
 
 A node with x of the n tasks is expected to need
 
-    T_i(x) = t_i x + k_i x (n - x),    k_i = e (D_i + q Q)                       computing + talking and waiting
+    T_i(x) = t_i x + k_i x (n - x),    k_i = e (D_i + q Q)                       computing + communicating and waiting
 
-seconds: t_i for a task, and with chance e for each pair of tasks, one here and one elsewhere, D_i for the exchange and
-with chance q a wait of Q.  T_i is concave.  It rises to its peak at (t_i/k_i + n)/2, which is beyond n/2, and falls from
-there on, because tasks that sit together don't talk over the network.  Wanted: whole numbers 0 <= x_i <= h_i that add up to
-n, with the least max_i T_i(x_i); h_i is the smaller one of n and what the node can hold.
+seconds: t_i for a task; and for each pair of tasks, one here and one elsewhere, with probability e an exchange of D_i,
+which with probability q causes a wait of Q.  T_i is concave.  It rises to its peak at (t_i/k_i + n)/2, beyond n/2, and
+then falls, because tasks on the same node need no network.  The result is whole numbers 0 <= x_i <= h_i that sum to n,
+with the least max_i T_i(x_i); h_i is the smaller of n and the node's capacity.
 
-Let g_i(y) be the most tasks up to the peak with T_i <= y (h_i, if the peak is no higher than y).  At most one node is past
-its peak, and it had better go all the way to h_u: its own time falls, and the others have less to do.  So a deadline y can
-be kept exactly when
+Let g_i(y) be the most tasks up to the peak with T_i <= y (h_i if the peak is not above y).  At most one node needs to
+be past its peak, and then it is best filled to h_u: its own time falls, and the others have less to do.  So a deadline
+y can be met exactly if
 
     G = sum_i g_i(y) >= n,    or some node u has T_u(h_u) <= y and h_u + G - g_u(y) >= n.
 
-Bisection over all floating point numbers finds the earliest such deadline in 63 probes of O(m).
+Bisection over all floating-point numbers finds the earliest such deadline in 63 probes of O(m).
 
-Chen, Shi, Huang, Chen, "Distribution of Random Workloads in Parallel and Distributed Computing".  Their method solves the
-problem for real numbers and rounds; it is method="paper".
+Chen, Shi, Huang, Chen, "Distribution of Random Workloads in Parallel and Distributed Computing".  Their method solves
+the problem for real numbers and rounds; it is method="paper".
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import as_numbers, check_loads, check_speeds
 
 METHODS = ("exact", "paper")
-SHORTEST = 1e-200  # seconds of a task: squares and quotients of such times are no 0
-MAX_TASKS = 1 << 52  # up to twice as many are counted exactly in floating point
+SHORTEST = 1e-200  # seconds of a task: squares and quotients of such times do not underflow
+MAX_TASKS = 1 << 52  # twice as many are still counted exactly in floating point
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,16 +91,16 @@ def allocate(
 
 
 class _Nodes:
-    """The nodes of the model; counts of tasks are whole numbers kept as floats."""
+    """The nodes of the model; counts of tasks are whole numbers stored as floats."""
 
     def __init__(self, n: float, time: Floats, talk: Floats, limit: Floats) -> None:
         self.n, self.time, self.talk, self.limit = n, time, talk, limit
         self.slope = time + talk * n  # T_i(x) = slope_i x - talk_i x^2
         self.bend = 4.0 * (talk / self.slope)
         with np.errstate(divide="ignore", over="ignore"):
-            summit = 0.5 * self.slope / talk  # infinite without talk
-        self.peak = np.minimum(limit, np.floor(summit + 0.5))  # T_i is largest here
-        self.past = limit > summit  # the paper's R2: a node that can be filled beyond its peak
+            summit = 0.5 * self.slope / talk  # infinite without communication
+        self.peak = np.minimum(limit, np.floor(summit + 0.5))  # where T_i is largest
+        self.past = limit > summit  # the paper's R2: nodes that can be filled beyond their peaks
         self.highest, self.full = self.needed(self.peak), self.needed(limit)
 
     def needed(self, counts: Floats) -> Floats:
@@ -108,12 +108,12 @@ class _Nodes:
         return counts * (self.time + self.talk * (self.n - counts))
 
     def root(self, deadline: float) -> Floats:
-        """The smaller root of T_i(x) = deadline; the peak where T_i stays below it."""
+        """The smaller root of T_i(x) = deadline; the peak if T_i stays below it."""
         height = deadline / self.slope
         return 2.0 * height / (1.0 + np.sqrt(np.maximum(0.0, 1.0 - self.bend * height)))
 
     def most(self, deadline: float) -> Floats:
-        """g_i(deadline).  The root is within rounding, so that its neighbours are looked at, too."""
+        """g_i(deadline).  The root has rounding errors, so its neighbours are also tested."""
         low = np.minimum(np.floor(self.root(deadline)), self.peak)
         high = np.minimum(low + 1.0, self.peak)
         low -= self.needed(low) > deadline
@@ -121,7 +121,7 @@ class _Nodes:
         return np.where(self.highest <= deadline, self.limit, most)
 
     def without(self, node: int) -> _Nodes:
-        """The same nodes, but that one can't hold a task."""
+        """The same nodes, but this one cannot hold a task."""
         limit = self.limit.copy()
         limit[node] = 0.0
         return _Nodes(self.n, self.time, self.talk, limit)
@@ -132,7 +132,7 @@ def _exact(nodes: _Nodes) -> Floats:
     candidates = np.flatnonzero(nodes.past)
 
     def gains(most: Floats, deadline: float) -> Floats:
-        """Count the tasks beyond `most` that each of the candidates could do, filled up."""
+        """The tasks beyond `most` that each candidate could do if it were filled."""
         return np.where(nodes.full[candidates] <= deadline, nodes.limit[candidates] - most[candidates], 0.0)
 
     def holds(deadline: float) -> bool:
@@ -152,9 +152,9 @@ def _exact(nodes: _Nodes) -> Floats:
 
 
 def _deal(nodes: _Nodes, tasks: float, deadline: float, least: Floats | None = None) -> Floats:
-    """(m,) counts that add up to `tasks`, at least `least` and otherwise none above `deadline`, the lowest that allows it.
+    """(m,) counts that sum to `tasks`; above `least`, none exceeds `deadline`, the lowest that allows it.
 
-    Everyone gets what is possible just below the deadline, and the first nodes what is missing then.
+    Each node gets what is possible just below the deadline, and the first nodes get the rest.
     """
     counts, most = nodes.most(float(np.nextafter(deadline, 0.0))), nodes.most(deadline)
     if least is not None:
@@ -166,11 +166,11 @@ def _deal(nodes: _Nodes, tasks: float, deadline: float, least: Floats | None = N
 
 
 def _paper(nodes: _Nodes) -> Floats:
-    """(m,) counts by the method of Chen et al.: the best real numbers, rounded down, and what is missing to the
-    nodes that have it done first.
+    """(m,) counts by the method of Chen et al.: the best real numbers, rounded down.
 
-    When n lies within a jump of S(y), the node of the jump is filled and the others share the rest at the lowest deadline.
-    That one is above the jump, against the paper's wish, when two nodes can be past their peaks and the rest fits neither.
+    The remaining tasks go to the nodes that finish them first.  If n lies within a jump of S(y), the node of the jump
+    is filled, and the others share the rest at the lowest deadline.  Contrary to the paper, that is above the jump if
+    two nodes can be past their peaks and the rest fits neither.
     """
 
     def rising(nodes: _Nodes, deadline: float) -> Floats:
@@ -192,17 +192,17 @@ def _paper(nodes: _Nodes) -> Floats:
         counts[one] = nodes.limit[one]
     else:
         counts = np.floor(shares(below))
-    # Each task that is missing goes where it is done first; T_i rises there, so that this is sharing out up to a deadline.
+    # Each remaining task goes where it is done first; T_i rises there, so this is sharing up to a deadline.
     deadline = _lowest(lambda y: bool(np.maximum(nodes.most(y), counts).sum() >= nodes.n), top)
     return _deal(nodes, nodes.n, deadline, counts)
 
 
 def _lowest(holds: Callable[[float], bool], top: float) -> float:
-    """The smallest floating point number in 0..top for which `holds`; it does for `top`, and above any for which it does."""
+    """The smallest float in 0..top for which `holds`; it holds for `top`, and above any number for which it holds."""
     if holds(0.0):
         return 0.0
 
-    def of_bits(bits: int) -> float:  # of numbers >= 0, the bits are in the numbers' order
+    def of_bits(bits: int) -> float:  # for numbers >= 0, bits and numbers have the same order
         return float(np.int64(bits).view(np.float64))
 
     low, high = 0, int(np.float64(top).view(np.int64))

@@ -1,13 +1,13 @@
-"""The halo of a part: which values of other parts' vertices a rank needs, and whom it sends its own.   (pure)
+"""The halo of a part: the values that a rank needs from other ranks, and those that it sends to them.   (pure)
 
-Each vertex of a graph is owned by one rank.  A rank's ghosts are the vertices of others that its own have as neighbours.
-Its rows (`piece`) are all that it needs to be told of the graph; the rest it computes from these alone (`part_of`):
+Each vertex of a graph is owned by one rank.  A rank's ghosts are the neighbours of its vertices that other ranks own.
+A rank receives only its rows of the graph (`piece`), and computes the rest from them (`part_of`):
 
     owned vertices, ascending                        0 .. n_local-1
     ghosts, by owner, ascending for each             n_local .. n_local+n_ghosts-1
 
-Graphs are undirected, so the vertices that rank r sends to rank s are those of r with a neighbour on s, ascending: just
-what s has as its ghosts of r.  Nobody has to ask for anything.
+Graphs are undirected, so the vertices that rank r sends to rank s are those of r with a neighbour on s, ascending:
+exactly the ghosts that s has of r.  No rank needs to request them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Piece(NamedTuple):
     """A rank's rows of a graph; vertices by their global numbers."""
 
     vertices: Ints  # (n_local,) owned, ascending
-    indptr: Ints  # (n_local+1,) where the neighbours of each begin
-    neighbours: Ints  # (nnz,) of each, ascending
-    owners: Ints  # (nnz,) the ranks that own these
+    indptr: Ints  # (n_local+1,) where the neighbours of each vertex begin
+    neighbours: Ints  # (nnz,) of each vertex, ascending
+    owners: Ints  # (nnz,) of these neighbours
     weights: Floats  # (nnz,) of the edges
     vertex_weights: Floats  # (n_local,)
 
 
 @dataclass(frozen=True, eq=False)
 class GraphPart:
-    """A rank's part of a graph in its own numbers, and what it exchanges with whom."""
+    """A rank's part of a graph in local numbers, and its exchanges with other ranks."""
 
     vertices: Ints  # (n_local,) global numbers of the owned vertices, ascending
     ghosts: Ints  # (n_ghosts,) global numbers of the ghosts, by owner, ascending for each
@@ -42,10 +42,10 @@ class GraphPart:
     indices: Ints  # (nnz,) local numbers of the neighbours, in the ascending order of their *global* numbers
     weights: Floats  # (nnz,) of the edges, beside indices
     vertex_weights: Floats  # (n_local,)
-    ranks: Ints  # (R,) those with which values are exchanged, ascending
-    send_indptr: Ints  # (R+1,) where in `send` begins what each of them is sent
+    ranks: Ints  # (R,) exchange partners, ascending
+    send_indptr: Ints  # (R+1,) where the vertices for each partner begin in `send`
     send: Ints  # local numbers of the vertices sent
-    receive_indptr: Ints  # (R+1,) where in the ghosts begin those of each
+    receive_indptr: Ints  # (R+1,) where the ghosts of each partner begin
 
     @property
     def n_local(self) -> int:
@@ -59,11 +59,11 @@ class GraphPart:
 
 
 class Pieces(Sequence[Piece]):
-    """The pieces of `graph`, one for each of `size` ranks, each made when it is asked for; owners (n,)."""
+    """The pieces of `graph`, one for each of `size` ranks, each made on demand; owners (n,)."""
 
     def __init__(self, graph: Graph, owners: Ints, size: int) -> None:
         self._graph, self._owners = graph, owners
-        self._order = np.argsort(owners, kind="stable")  # so that all ranks' vertices are found in O(n log n), not O(n P)
+        self._order = np.argsort(owners, kind="stable")  # groups the vertices by rank in O(n log n), not O(n P)
         self._begin = np.searchsorted(owners[self._order], np.arange(size + 1))
 
     def __len__(self) -> int:
@@ -89,11 +89,11 @@ class Pieces(Sequence[Piece]):
 
 
 def part_of(piece: Piece, rank: int) -> GraphPart:
-    """All that `rank` has to know of its part, from its piece alone."""
+    """Return the part of `rank`, computed from its piece alone."""
     vertices, indptr, neighbours, owners, weights, vertex_weights = piece
     away = owners != rank
     tails = np.repeat(np.arange(len(vertices)), np.diff(indptr))[away]
-    # A ghost is (owner, global number), and what is sent is (rank, local number): both sorted, each once.
+    # A ghost is (owner, global number), a sent vertex (rank, local number): both sorted and unique.
     ghost_owners, ghosts = _unique_pairs(owners[away], neighbours[away])
     send_ranks, send = _unique_pairs(owners[away], tails)
     ranks = np.unique(ghost_owners)
@@ -116,7 +116,7 @@ def part_of(piece: Piece, rank: int) -> GraphPart:
 
 
 def _unique_pairs(firsts: Ints, seconds: Ints) -> tuple[Ints, Ints]:
-    """The pairs (firsts[k], seconds[k]) in ascending order, each once."""
+    """The distinct pairs (firsts[k], seconds[k]) in ascending order."""
     order = np.lexsort((seconds, firsts))
     first, second = firsts[order], seconds[order]
     new = np.ones(len(order), dtype=bool)
@@ -125,10 +125,10 @@ def _unique_pairs(firsts: Ints, seconds: Ints) -> tuple[Ints, Ints]:
 
 
 def block_parts(n: int, size: int) -> Ints:
-    """(n,) parts of n vertices in blocks of equal size, up to one: the first to rank 0, and so on."""
+    """(n,) parts of n vertices in blocks of equal size, up to one: the first block to rank 0, and so on."""
     return np.arange(n, dtype=np.int64) * size // max(n, 1)
 
 
 def random_parts(n: int, size: int, seed: int) -> Ints:
-    """(n,) parts of equal size, up to one, dealt out at random."""
+    """(n,) parts of equal size, up to one, assigned at random."""
     return np.random.default_rng(seed).permutation(block_parts(n, size))

@@ -1,4 +1,4 @@
-"""The record of one rank's halo exchanges: between two of them it computes its own part.   (pure)"""
+"""The record of one rank's halo exchanges; between them the rank computes its own part.   (pure)"""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from lb_mpi.record.record import Record
 
 
 class Halos:
-    """From the first exchange to the last, in one Step: exchanges may follow each other in some ten microseconds."""
+    """All exchanges of a plan in one Step, since they may follow each other within microseconds."""
 
     def __init__(self, record: Record, speed: float = 1.0, emulated_speed: float = 1.0) -> None:
         self._record, self._speed = record, speed  # of this rank, relative to the others
         self._emulated = emulated_speed
-        self._first: float | None = None  # when the first exchange began; None: there was none
+        self._first: float | None = None  # when the first exchange began; None: none yet
         self._last = 0.0  # when the last one ended
         self._last_cpu_s = 0.0
         self._own_s, self._n = 0.0, 0
 
     def begin(self, now: float, cpu_s: float) -> None:
-        """An exchange begins; this thread has used `cpu_s` of CPU time so far."""
+        """Record that an exchange begins; this thread has used `cpu_s` of CPU time so far."""
         if self._first is None:
             self._first = now
         else:
@@ -26,13 +26,13 @@ class Halos:
         self._record.enter(Phase.WAITING, now)
 
     def end(self, now: float, cpu_s: float) -> None:
-        """It has ended, well or not."""
+        """Record that the exchange has ended, successfully or not."""
         self._last, self._last_cpu_s, self._n = now, cpu_s, self._n + 1
         self._record.doing(self._n)
         self._record.enter(Phase.OWN, now)
 
     def close(self, now: float, cpu_s: float) -> None:
-        """There will be no more of them."""
+        """Record the Step: there are no more exchanges."""
         if self._first is not None:
             self._compute(now, cpu_s)
             self._record.step(Step(Driver.EXCHANGE, self._first, now, self._own_s, self._n, self._speed))
@@ -40,9 +40,9 @@ class Halos:
             self._record.enter(Phase.OUTSIDE, now)
 
     def _compute(self, now: float, cpu_s: float) -> None:
-        """Add what was computed since the last exchange.
+        """Add the time computed since the last exchange.
 
-        An emulated slow rank needs its CPU time / speed, however busy the machine is: what it lost to others it rests less.
+        An emulated slow rank needs its CPU time / speed on any machine: time without a core is deducted from its rests.
         """
         took_s = now - self._last
         self._own_s += took_s if self._emulated == 1.0 else min(took_s, (cpu_s - self._last_cpu_s) / self._emulated)

@@ -1,4 +1,4 @@
-"""Static balancing: the root decides how many and which vertices of a task graph each rank gets, and sends each its part."""
+"""Static balancing: the root assigns the vertices of a task graph to ranks, and sends each rank its part."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def distribute(
 
 
 class _Options(NamedTuple):
-    """The arguments that count on the root only."""
+    """The arguments that are used on the root only."""
 
     hosts: tuple[str, ...]
     method: str
@@ -118,7 +118,7 @@ class _Options(NamedTuple):
     aim: str
 
     def check(self, n: int) -> tuple[bool, bool]:
-        """Check, n vertices being given; return whether speeds and messages have to be measured."""
+        """Check the arguments, for n vertices; return whether speeds and messages must be measured."""
         choice("method", self.method, METHODS)
         choice("effort", self.effort, EFFORTS)
         choice("aim", self.aim, AIMS)
@@ -161,7 +161,7 @@ def _check_machine(machine: object, hosts: tuple[str, ...]) -> None:
 
 
 def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Worth, Allocation | None]:
-    """(n,) the rank of each vertex; the ranks' pieces; and what is known of the distribution."""
+    """Return (n,) the rank of each vertex; the ranks' pieces; the quality; and the allocation."""
     size, allocation, by_cut = len(options.hosts), None, None
     machine = options.costs()
     if options.parts is not None:
@@ -174,7 +174,7 @@ def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Worth, Alloc
         allocation = allocation_of(graph, size, options.speeds, options.machine, options.unit_s)
         owners = _by_cut(graph, allocation, options)
         if options.aim == "time" and machine is not None:
-            from lb_mpi.partitioning.shorten import shorten  # late: it brings numba
+            from lb_mpi.partitioning.shorten import shorten  # here, since it imports numba
 
             effort, seed = options.effort, options.seed
             by_cut = mapping_cost(graph, owners, machine, unit_s=options.unit_s)
@@ -184,7 +184,7 @@ def _decide(graph: Graph, options: _Options) -> tuple[Ints, Pieces, Worth, Alloc
 
 
 def _by_cut(graph: Graph, allocation: Allocation, options: _Options) -> Ints:
-    """(n,) the rank of each vertex; ranks that are to get nothing take no part in the partition."""
+    """(n,) the rank of each vertex; ranks with a count of 0 are left out of the partition."""
     ranks = np.flatnonzero(allocation.counts)
     parts = partition(
         graph,
@@ -201,7 +201,7 @@ def _by_cut(graph: Graph, allocation: Allocation, options: _Options) -> Ints:
 def allocation_of(
     graph: Graph, size: int, speeds: ArrayLike | None, machine: Machine | None, unit_s: float | None
 ) -> Allocation:
-    """Count the vertices of mean weight that each of `size` ranks should get; see `distribute`."""
+    """Return the number of vertices of mean weight that each of `size` ranks should get; see `distribute`."""
     fast = check_speeds(machine.speeds if speeds is None and machine is not None else np.asarray(speeds), size)
     mean = float(graph.vertex_weights.mean()) or 1.0
     if unit_s is None or machine is None or graph.n < 2:
@@ -215,7 +215,7 @@ def allocation_of(
 
 
 def _scatter(comm: MPI.Intracomm, pieces: Pieces | None, root: int) -> Piece:
-    """This rank's piece, when there is memory for it on all.  The root makes one after the other: never a second graph."""
+    """Return this rank's piece, if all ranks have memory.  The root makes one at a time, and never a second graph."""
     sizes = agree(comm, lambda: None if pieces is None else pieces.sizes())
     size = np.empty(2, dtype=np.int64)
     wait(comm, comm.Iscatter(sizes, size, root), (sizes, size))
@@ -238,7 +238,7 @@ def _receive(comm: MPI.Intracomm, piece: Piece | None, root: int) -> Piece:
 
 
 def _send(comm: MPI.Intracomm, pieces: Pieces, root: int) -> Piece:
-    """To all others their pieces; when one can't be made, to the rest that none follows."""
+    """Send all other ranks their pieces; after an error, tell the remaining ones that none follows."""
     error: BaseException | None = None
     for rank in range(comm.size):
         if rank == root:

@@ -1,10 +1,10 @@
 """The halo exchange: every rank gets the values of its ghosts from the ranks that own them, in one call.
 
-All indices are computed once (`lb_mpi.distributing.halo`).  Buffers and requests are made once for each kind of values
-(dtype and shape of one value) and started anew for every exchange; those of the MOST_KINDS kinds used last are kept.
-Messages are the values themselves, counted in values and not in bytes: a message may be longer than 2 GiB.
+All indices are computed once (`lb_mpi.distributing.halo`).  Buffers and persistent requests are made once for each kind
+of values (dtype and shape of one value); those of the MOST_KINDS kinds used last are kept.  Messages count values, not
+bytes, so a message may exceed 2 GiB.
 
-A rank whose values won't do tells all ranks before it raises, and a rank that waits for it then raises, too (see
+A rank with invalid values notifies all ranks before it raises, and a rank that waits for it then also raises (see
 `lb_mpi.mpi.common.presence`).
 """
 
@@ -30,7 +30,7 @@ from lb_mpi.mpi.common.recorder import recorder
 from lb_mpi.partitioning.quality import MappingCost
 
 MOST_KINDS = 16
-MOST_BYTES = 2**31 - 1  # of one value: what an MPI 3 can make a datatype of
+MOST_BYTES = 2**31 - 1  # of one value: the largest datatype in MPI 3
 
 _Kind = tuple[Any, tuple[int, ...]]
 
@@ -40,10 +40,10 @@ class _Channel(NamedTuple):
 
     tag: int
     value: MPI.Datatype
-    mine: NDArray[Any]  # what is sent, rank by rank
+    mine: NDArray[Any]  # to send, rank by rank
     theirs: NDArray[Any]  # the ghosts
     receives: list[MPI.Prequest]  # one for each rank in part.ranks
-    requests: list[MPI.Prequest]  # these, and one for each rank to send
+    requests: list[MPI.Prequest]  # these, and one send for each rank
 
     def free(self) -> None:
         for request in self.requests:
@@ -55,8 +55,8 @@ class Worth(NamedTuple):
     """The quality of a distribution."""
 
     cut: float  # weights of all edges between parts
-    cost: MappingCost | None = None  # seconds of computing and talking; None: they can't be known
-    cost_by_cut: MappingCost | None = None  # of the partition by cut alone, when the aim was another
+    cost: MappingCost | None = None  # seconds of computing and communicating; None: unknown
+    cost_by_cut: MappingCost | None = None  # of the partition by cut alone, if the aim was another
 
 
 class HaloPlan:
@@ -100,7 +100,7 @@ class HaloPlan:
         self.vertices, self.ghosts, self.vertex_weights = part.vertices, part.ghosts, part.vertex_weights
         self.indptr, self.indices, self.weights = part.indptr, part.indices, part.weights
         self.cut, self.cost, self.cost_by_cut = worth  # on all ranks
-        self.allocation = allocation  # how many vertices (of mean weight) each rank was to get; None: wasn't computed
+        self.allocation = allocation  # target numbers of vertices of mean weight; None: not computed
         self.parts = parts  # on the root: (n,) the rank of each vertex; None elsewhere
         own = duplicate(comm)
         self._presence = presence_of(own)
@@ -113,10 +113,10 @@ class HaloPlan:
         mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
         wait(own, own.Iallreduce(mine, total), (mine, total))
         self.n_halo = int(total[0])  # values in an exchange, on all ranks
-        self._channels: dict[_Kind, _Channel] = {}  # the one that was used last is the last: the same on all ranks
+        self._channels: dict[_Kind, _Channel] = {}  # the one used last is last; the same order on all ranks
 
     def __repr__(self) -> str:
-        """Say how large this rank's part is."""
+        """Show the size of this rank's part."""
         n, ghosts = len(self.vertices), len(self.ghosts)
         return f"<lb_mpi.HaloPlan: {n:,} vertices and {ghosts:,} ghosts on this rank, cut {self.cut:g}>"
 
@@ -205,10 +205,10 @@ class HaloPlan:
         return _Channel(tag, value, mine, theirs, receives, receives + sends)
 
     def _stray(self, channel: _Channel) -> str | None:
-        """Name the lowest rank that has sent something else, while its values were expected; None if there is none."""
+        """Name the lowest rank that has sent something else than the expected values; None if there is none."""
         status, comm = MPI.Status(), self._presence.comm
         for rank, request in zip(self.part.ranks.tolist(), channel.receives, strict=True):
-            # Messages of a rank don't overtake each other: had it sent the right ones first, they would have arrived.
+            # Messages of a rank keep their order: had it sent the expected ones first, they would have arrived.
             other = comm.Iprobe(rank, MPI.ANY_TAG, status) and status.Get_tag() not in (channel.tag, Tag.FAILURE)
             if other and not request.Get_status():
                 return f"rank {rank} exchanges values of another dtype or shape than rank {comm.rank}"
@@ -236,6 +236,6 @@ class HaloPlan:
 
 
 def _memory(n: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """A new (n, *shape) array, and the same memory as bytes: not every dtype can be handed to the MPI."""
+    """A new (n, *shape) array, and its memory as bytes, since MPI does not accept every dtype."""
     memory = np.empty(n * dtype.itemsize * math.prod(shape), dtype=np.uint8)
     return np.ndarray((n, *shape), dtype, buffer=memory.data), memory

@@ -23,9 +23,9 @@ THREAD_LEVELS = {
 
 
 def run(versions: dict[str, str], measured: bool, speeds: str | None, output: str | None) -> dict[str, Any]:
-    """Collective on all ranks: the answer on rank 0, ready for JSON; nothing on the others.
+    """Collective over all ranks: return the answer on rank 0, ready for JSON; nothing on the others.
 
-    ValueError or OSError on rank 0 for a mistake of the user's, on which the others exit with code 2.
+    ValueError or OSError on rank 0 for a user's mistake; the other ranks then exit with code 2.
     """
     comm = MPI.COMM_WORLD
     try:

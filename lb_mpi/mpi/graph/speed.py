@@ -1,10 +1,10 @@
-"""Speeds of the ranks of a communicator, and costs of messages between them: measured, in seconds of the wall clock.
+"""Speeds of the ranks of a communicator, and message costs between them: measured in wall-clock seconds.
 
-Why not CPU time: a rank that is stopped now and then, by something that emulates a slower machine or by other work on its
-host, is slower for its user, and only a clock on the wall sees it.  So all ranks compute at the same time, as they will in
-the run, and for the same time, or the slow would end alone.  What is luck in it is taken out: of several rounds the median
-counts, the time for which a rank waited for a core (which Linux tells) is shared out among the ranks of its host, and cores
-of one host that are nearly alike count as equal (`lb_mpi.machine.speeds_of`).
+CPU time would not do: a rank that is sometimes stopped, by an emulated slow machine or by other work on its host, is
+slower for its user, and only the wall clock shows it.  So all ranks compute at the same time, as in the run, and for
+the same time, or slow ranks would finish alone.  Chance is removed in three ways: the median of several rounds counts;
+the time waiting for a core (as reported by Linux) is divided among the ranks of a host; and nearly equal cores of a
+host count as equal (`lb_mpi.machine.speeds_of`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from lb_mpi.mpi.common.waiting import interrupts
 
 Kernel = Callable[[int], object]
 
-CHUNK_S = 2e-3  # for one call of the kernel: short against a round, long against the call
+CHUNK_S = 2e-3  # for one call of the kernel: short compared with a round, long compared with the call's overhead
 MOST_UNITS = 1 << 40  # in one call; a kernel that does them in no time does nothing
 MOST_ROUNDS = 1000
-MOST_LOOKS = 3  # at ranks of one host that don't seem to be alike
+MOST_LOOKS = 3  # when cores of a host seem to differ
 MESSAGE_BYTES = (1, 1 << 12, 1 << 16, 1 << 20)
 LEAST_REPEATS, MOST_REPEATS, REPEATS_S = 4, 200, 10e-3  # of a message of each size
 
@@ -93,15 +93,15 @@ _vector = np.linspace(0.0, 1.0, 4096)  # 32 KiB
 
 
 def multiply_add(n: int) -> None:
-    """Do `n` units of work: a million multiplications and additions each, in one vector."""
+    """Do `n` units of work: a million multiplications and additions each, on one vector."""
     vector = _vector
     for _ in range(n * (1_000_000 // (2 * len(vector)))):
         vector *= 0.999
-        vector += 0.001  # towards 1: no overflow, no denormal numbers
+        vector += 0.001  # converges to 1: no overflow, no denormal numbers
 
 
 def _speeds(comm: MPI.Intracomm, hosts: tuple[str, ...], measure_one: Callable[[], Floats]) -> Floats:
-    """(P,) speeds, the same on all ranks.  Cores of a host that seem to differ are looked at again: does it last?"""
+    """(P,) speeds, the same on all ranks.  If cores of a host seem to differ, they are measured again."""
     usual = np.empty((0, 3, comm.size))
     while len(usual) < MOST_LOOKS:
         look = np.array(allgather(comm, measure_one())).T
@@ -113,7 +113,7 @@ def _speeds(comm: MPI.Intracomm, hosts: tuple[str, ...], measure_one: Callable[[
 
 
 def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, rounds: int, round_s: float) -> Floats:
-    """Measure this rank in a usual round, while all ranks compute: the three numbers of `_round`."""
+    """Measure this rank in a median round, while all ranks compute: the three numbers of `_round`."""
     error: BaseException | None = None
     found = []
     try:
@@ -123,7 +123,7 @@ def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, rounds: int, rou
         error = caught
     for _ in range(rounds):
         barrier(comm)
-        if error is None:  # otherwise, too, the others expect this rank at every barrier
+        if error is None:  # after an error this rank still enters each barrier, for the others
             try:
                 with interrupts().allowed():
                     found.append(_round(kernel, units, slow, round_s))
@@ -137,8 +137,8 @@ def _speed(comm: MPI.Intracomm, kernel: Kernel, slow: throttle, rounds: int, rou
 def _round(kernel: Kernel, units: int, slow: throttle, round_s: float) -> tuple[float, float, float]:
     """Measure one round, as `lb_mpi.machine.speeds_of` needs it.
 
-    Units per second in which this rank had a core; the fraction of the time for which it would have had one, had it never
-    waited; and the fraction for which it had one.
+    Returns the units per second of time with a core; the fraction of the time in which this rank would have had one
+    without ever queueing; and the fraction in which it had one.
     """
     done, slow.cpu_s, waited_s = 0, 0.0, _waited_s()
     began = now = time.perf_counter()
@@ -147,14 +147,14 @@ def _round(kernel: Kernel, units: int, slow: throttle, round_s: float) -> tuple[
             kernel(units)
         done += units
         now = time.perf_counter()
-    # The throttle counts waiting as rest, so that the rest that would have been without it is computed.
+    # The throttle counts queueing as rest, so the rest without queueing is computed here.
     alone_s = max(now - began - (_waited_s() - waited_s), slow.cpu_s / slow.speed)
     cpu_s = max(slow.cpu_s, 1e-9)  # a kernel may leave the work to another device
     return done / cpu_s, cpu_s / alone_s, cpu_s / (now - began)
 
 
 def _waited_s() -> float:
-    """Seconds for which this thread was ready to run, but had no core; 0 where the system doesn't tell."""
+    """Seconds in which this thread was ready to run, but had no core; 0 if the system does not report it."""
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:
             return int(file.read().split()[1]) * 1e-9
@@ -163,8 +163,8 @@ def _waited_s() -> float:
 
 
 def _calibrate(kernel: Kernel) -> int:
-    """Count the units that take about CHUNK_S (or one, if that takes longer)."""
-    kernel(1)  # whatever it has to do the first time, compiling perhaps
+    """Return the number of units that take about CHUNK_S, but at least one."""
+    kernel(1)  # warm-up, possibly compiling
     units = 1
     while True:
         began = time.perf_counter()
@@ -203,7 +203,7 @@ def _messages(comm: MPI.Intracomm) -> tuple[Floats, Floats]:
 
 
 def _ping(comm: MPI.Intracomm, other: int, message: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> float:
-    """The shortest time of a message to the other rank: half of there and back.  Its first byte says whether one follows."""
+    """The shortest time of a message to the other rank: half a round trip.  Its first byte is 1 if another follows."""
     shortest, began = float("inf"), time.perf_counter()
     message[0] = n = 1
     while message[0]:
