@@ -1,8 +1,7 @@
 """The interface of a protocol's actors, and the virtual carrier that drives them.   (pure)
 
 An actor is one rank of a search, a round or a map, as an object that a carrier drives.  `Searcher`, `Round` and
-`Worker` are actors.  Every carrier runs the same loop: on real ranks, on a virtual clock, and in a test that explores
-all orders.
+`Worker` are actors.  Every carrier runs the same loop: on MPI, on a virtual clock, and in tests of all orders.
 
     while not actor.over:
         post(actor.turn(now, arrived))              # messages in, messages out
@@ -127,8 +126,6 @@ class Raised(Exception):
 
 
 class _VirtualRank:
-    """The state of one rank in the carrier."""
-
     __slots__ = ("alarm", "busy", "inbox", "job")
 
     def __init__(self) -> None:

@@ -236,8 +236,8 @@ def arrange(
         returns an assignment worse than the given order.
     seed : integer >= 0, of the random numbers of "anneal"; the other methods use none.
     tolerance : the imbalance, above 0, for which the number of steps is predicted.
-    progress : a function that is called as progress("current activity", done), with done from 0 to 1, at most some
-        times a second.
+    progress : a function that is called as progress("current activity", done), with done from 0 to 1, a few
+        times a second at most.
 
     Returns an `Arrangement`.
 

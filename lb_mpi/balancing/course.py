@@ -28,7 +28,7 @@ from lb_mpi.balancing.round import LEAST, Learned, Round, Rowset, count, cut, ke
 from lb_mpi.graph import Floats, Ints
 
 BLOCKS = 64  # a block at home is 1/BLOCKS of the remaining rows, but not much shorter than BLOCK_S
-FEWEST = 8  # the divisor used instead where blocks are expensive to handle
+FEWEST = 8  # minimum of that divisor, where blocks are expensive to handle
 LIGHTEST = 0.5  # of the mean: minimum size of a row when blocks are cut
 HANDLING = 0.03  # fraction of the time of rows at home that may go into handling their blocks
 
@@ -37,7 +37,7 @@ class Told(NamedTuple):
     """The findings of one rank from a round."""
 
     work: float = math.nan  # of its rows, in units of work; NaN: unknown
-    helped: float = 0.0  # work of its rows done by others beyond the plan, minus what it did so for others
+    helped: float = 0.0  # work of its rows done by others beyond the plan, minus its own such work for others
     seen: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks
     took: float = math.nan  # units of work of its rows in this round alone, unsmoothed; NaN: unknown
 
@@ -160,7 +160,6 @@ class Course:
         )  # fmt: skip
 
     def _pick(self) -> None:
-        """Choose the rows to lend by the plan, unless they are chosen already."""
         if self.lent is not None:
             return
         self.lent = {}

@@ -48,7 +48,7 @@ class RankReport(NamedTuple):
     spent_s: float  # for packing, sending, and joining
     rows: int  # lent
     bytes: int  # sent
-    helped: float = 0.0  # work of rows that others computed because they were dry, minus what it computed so for others
+    helped: float = 0.0  # work of rows that others computed because they were dry, minus its own such work
     began_s: float = math.nan  # from the end of the last round to the start of this one; NaN: no last round
     told: tuple[Observation, ...] = ()  # of the worth of other ranks' ticks; only the heaviest are sent
 

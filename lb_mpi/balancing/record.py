@@ -173,8 +173,8 @@ class Loans:
     ) -> None:
         """Record a finished call of `map_rows`.
 
-        `rows`: at home, and computed here.  `busy_s`: computing; `queued_s` of it without a core.  `took`: work of its
-        own rows, or NaN.
+        `rows`: at home, and computed here.  `busy_s`: computing; `queued_s` of it without a core.  `took`: work
+        of its own rows, or NaN.
         """
         home, computed = rows
         home_s = took / float(course.speeds[course.rank])

@@ -9,8 +9,8 @@ its unstarted rows, and later part of the rest.
 
 The law
 -------
-- Each row is in exactly one place: unstarted at its owner, in one loan in transit, with one borrower, in one answer in
-  transit, or computed.
+- Each row is in exactly one place: unstarted at its owner, in a loan in transit, borrowed, in an answer in transit, or
+  computed.
 - The first turn sends one planned loan to each planned borrower, even if the loan is empty.
 - A dry rank sends DRY at most once to each other rank.  It never has rows to lend again.
 - A rank may lend rows to a dry rank that has none of its rows yet.
@@ -108,7 +108,7 @@ class Learned:
     told: bool = False  # only late_ticks may still change
     failed: bool = False  # this rank failed before sending LEARNED, or a borrower failed, so that rows are lost
     home_s: float = 0.0  # seconds spent on rows at home
-    home_size: float = 0.0  # total size of those rows; see `lb_mpi.balancing.round`
+    home_size: float = 0.0  # total size of those rows
 
 
 LATENCY_S = 0.5e-3  # a loan must save at least this much
@@ -393,7 +393,6 @@ class Round:
         return []
 
     def _help(self, rank: int) -> list[Send]:
-        """Lend the next blocks to a dry rank."""
         sizes = [self._size(block) for block in reversed(self.home)]
         each_s = self._size_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
         # Relative to all ranks: others may soon be dry, above all if one rank has all rows.

@@ -1,8 +1,7 @@
 """Rows on a virtual clock: the same objects as on MPI, with any number of ranks.   (pure)
 
 A call of `map_rows` is a round of all ranks (`lb_mpi.balancing.round`, `course`), the judge on the root, and diffusion
-on the process graph, on the virtual carrier (`lb_mpi.virtual`).  A row takes its cost / the rank's speed, with some
-noise.
+on the process graph, on the virtual carrier (`lb_mpi.virtual`).  A row takes its cost / the rank's speed.
 """
 
 from __future__ import annotations
@@ -240,14 +239,11 @@ class Cluster:
 
 
 class _Clock:
-    """The seconds that jobs take."""
-
     def __init__(self, costs: Sequence[Floats], speeds: Floats, noise: float, rng: random.Random) -> None:
         self._sums = [np.concatenate([[0.0], np.cumsum(mine)]) for mine in costs]
         self._costs, self._speeds, self._noise, self._rng = costs, speeds, noise, rng
 
     def seconds(self, rank: int, job: Job) -> float:
-        """Draw the seconds of `job` on `rank`."""
         rows: Rowset = job.rows
         if isinstance(rows, slice):
             sums = self._sums[job.owner]
@@ -262,8 +258,7 @@ def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: fl
     """Costs of rows by call: `n_rows` on each rank, with a mean of 1 unit of work.
 
     "constant"; "lognormal": the logarithms have the standard deviation `spread`, the same in each call; "hotspot": a
-    warm region, which costs up to 1 + 4 `spread` as much, moves over all ranks once in `period` calls.  ValueError
-    otherwise.
+    warm region, which costs up to 1 + 4 `spread` as much, moves over all ranks once in `period` calls.
     """
     choice("costs", kind, ROWS)
     ranks, rows = integer("n_ranks", n_ranks, 1), integer("n_rows", n_rows, 1)

@@ -418,7 +418,6 @@ def usual_scheme(graph: Graph) -> str:
 
     sos and chebyshev need as few steps as cg, without its sums.  But they need a spectrum from an eigensolver on the
     root, again after each change of speeds, which takes longer than all sums of cg: use them if speeds are constant.
-    See docs/scale.md.
     """
     hops = graph.hops()
     if graph.n <= MOST_DIRECT or hops * LONG >= graph.n:

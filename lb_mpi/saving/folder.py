@@ -13,9 +13,9 @@
 
 The law, tested with a disk that fails at any operation and loses all unsynced data:
 
-1. Before the manifest gets its name, all parts and their names are on disk: no manifest exists without them.  2.
-Removing a save removes its manifest first, and syncs that before a part is removed.  3. A save is removed only when two
-newer ones are committed, or when it is known to be damaged.
+1. Before the manifest gets its name, all parts and their names are on disk: no manifest exists without them.
+2. Removing a save removes its manifest first, and syncs that before a part is removed.
+3. A save is removed only when two newer ones are committed, or when it is known to be damaged.
 
 Against later disk errors, the manifest is a frame with its CRC, and contains length and CRC of each part.  It is
 MessagePack after a frame of magic and format version: nothing is unpickled.

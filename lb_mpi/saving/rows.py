@@ -14,8 +14,7 @@ arrived, and returns its arrays.   (pure)
 The law
 -------
 - All ranks make the same exchanges in the same order, and each receives as much as it expects.
-- So counts are exchanged first: one row for each rank.  To request rows, their numbers follow, and then each array in
-  turn.
+- So counts are exchanged first: one row for each rank; then, to request rows, their numbers; then each array in turn.
 - In an exchange rows are ordered by rank, and for one rank in the order of the numbers.
 - Blocks: row k is at place k - bounds[r] of block r, and each place is filled once.  Otherwise the block's rank raises
   ValueError before any array is sent, with the first such row.
@@ -211,6 +210,5 @@ def _by_owner(index: Ints, bounds: Ints) -> tuple[Ints, Ints]:
 
 
 def _counts(counts: Ints) -> Exchange:
-    """Send each rank its count."""
     once = np.ones_like(counts)
     return Exchange(counts, once, once)

@@ -254,7 +254,6 @@ class _Question:
         return signal.Signals(stop) if stop else None
 
     def finish(self) -> None:
-        """Complete the pending reduction."""
         if self._request is not None:
             with self._presence.telling():
                 self._presence.wait(self._request.Test, self, name=_STOP)

@@ -136,7 +136,6 @@ class Parcels:
         presence_of(self.comm).wait(done, (self, expected))
 
     def _receive(self, message: MPI.Message) -> _Coming:
-        """Start to receive a parcel that has arrived, or was announced."""
         source, tag = self._status.Get_source(), self._status.Get_tag()
         n_bytes = self._status.Get_count(MPI.BYTE)
         if n_bytes == _SIZE.size:

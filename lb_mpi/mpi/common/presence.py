@@ -7,8 +7,7 @@
 Each user's communicator that is passed to a call gets one duplicate, kept as its attribute: the anchor.  On it, a rank
 that has waited for LB_MPI_HANG_S seconds (60; 0: never) asks all others what they do, and warns once, naming those that
 don't answer.  The law: a rank that waits or works in one of our loops answers within a quarter of a second; a rank in a
-user's function, outside of lb_mpi, or stopped does not.  Only the lowest waiting rank warns, so that a job prints one
-warning.
+user's function, outside of lb_mpi, or stopped does not.  Only the lowest waiting rank warns.
 
 All other communicators are duplicates of the anchor, one for each plan, pool, and so on.  On such a communicator, a
 rank that cannot go on notifies all others, and every waiting rank also raises.  Afterwards messages may still be in
@@ -171,8 +170,6 @@ class call:
 
 
 class _Questions:
-    """Asks and answers on an anchor."""
-
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm = comm
         self.used = False  # messages may be in transit
@@ -183,7 +180,6 @@ class _Questions:
         self._going: list[tuple[MPI.Request, bytes]] = []
 
     def look(self, now: float, waited_s: float) -> None:
-        """Ask, and later warn, when this rank has waited for long."""
         if _here.warned or not _here.call or not 0.0 < _here.hang_s <= waited_s:
             self._asked_at = None
         elif self._asked_at is None or self._of_call != _here.number:
@@ -198,7 +194,6 @@ class _Questions:
                 _warn(awaited(self.comm.rank, self.comm.size, _here.call, waited_s, self._answers))
 
     def serve(self, waited_s: float) -> None:
-        """Receive; answer questions."""
         status = MPI.Status()
         while self.comm.Iprobe(MPI.ANY_SOURCE, Tag.QUESTION, status):
             data, source = bytearray(_MESSAGE.size), status.Get_source()

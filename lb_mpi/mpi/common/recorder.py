@@ -42,8 +42,6 @@ _files: list[_File] = []  # empty, or the file of this process
 
 
 class _File:
-    """The file of this process."""
-
     def __init__(self, folder: Path) -> None:
         world = MPI.COMM_WORLD
         now, wall = time.perf_counter(), time.time()
@@ -136,7 +134,7 @@ def worlds(comm: MPI.Intracomm) -> list[int]:
 
 @contextlib.contextmanager
 def running(record: Record, phase: Phase = Phase.PROTOCOL) -> Iterator[None]:
-    """Record the phases of a driver in this block; afterwards the rank's phase is the one before."""
+    """Record the phases of a driver in this block; afterwards restore the previous phase."""
     before = record.phase
     record.enter(phase, time.perf_counter())
     try:

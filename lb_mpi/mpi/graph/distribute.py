@@ -62,8 +62,7 @@ def distribute(
         "multilevel-spectral", the same with this method of `partition`; and two methods that ignore speeds, "block"
         (equal numbers of vertices, in the order of the graph) and "random" (equal numbers, at random).
     speeds : (P,) speeds of the ranks, above 0, in any unit; None: those of the `machine`, or measured if there is none.
-    machine : an `lb_mpi.Machine`, measured earlier with the same ranks on the same hosts; None: what is needed is
-        measured.
+    machine : an `lb_mpi.Machine`, measured earlier with the same ranks on the same hosts; None: measured as needed.
     kernel : typical work with which speeds are measured (see `lb_mpi.measure`); on all ranks or on none.
     unit_s : seconds, above 0, that work of vertex weight 1 takes on the fastest rank.  If given, the allocation also
         considers the costs of messages (those of the machine, or measured), and the plan has a `cost`.  None: the

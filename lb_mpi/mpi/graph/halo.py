@@ -36,8 +36,6 @@ _Kind = tuple[Any, tuple[int, ...]]
 
 
 class _Channel(NamedTuple):
-    """Buffers and requests for values of one kind."""
-
     tag: int
     value: MPI.Datatype
     mine: NDArray[Any]  # to send, rank by rank

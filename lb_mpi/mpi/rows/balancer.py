@@ -268,7 +268,6 @@ class Balancer:
         return self._presence.comm
 
     def _finish(self, lending: Lending, hearing: Hearing, mine: Rows) -> None:
-        """Apply the verdict after a round, and change the distribution if it says so."""
         course = self._course
         verdict, judging_s = hearing.verdict(), hearing.judging_s
         course.hear(verdict, lending.round.learned.late_ticks)

@@ -326,7 +326,6 @@ class Lending(Part):
         self._watch.rests(begins=begins)
 
     def _tell(self, learned: Learned) -> None:
-        """Update the course from the round, and report to the root."""
         measured = self._watch.tell()
         if not learned.failed:
             self.told = self._course.learn(learned, measured.occupied_s, measured.ticks, measured.handling_s)
@@ -373,7 +372,6 @@ class Lending(Part):
         return self._rows.parcel(self._rows.of_units(message.rows), kind=message.kind)
 
     def _compute(self, job: Job, interrupts: Interrupts) -> list[Send]:
-        """Compute a job; return the messages to send then."""
         rows, record, foreign = self._rows, self._loans.record, job.owner != self._course.rank
         if foreign and head(job.payload).mark != rows.spec.mark:
             return self.round.fail()  # the rows differ between ranks, as the root will detect
@@ -409,7 +407,6 @@ class Lending(Part):
         return sends
 
     def _call(self, block: tuple[Any, ...], interrupts: Interrupts) -> tuple[tuple[Any, ...], float]:
-        """Call the user's function; return its result as columns, and the ticks it took."""
         results, total = [], 0.0
         self.n_computed += len(block[0])
         self._watch.block()

@@ -2,8 +2,7 @@
 
 In a neighbour exchange every rank sends its neighbours one number, and receives theirs.  Method "paper" is Jin and
 Wang's: a non-blocking send to each neighbour, then a receive from each.  "neighbourhood" is one neighbourhood
-collective, with MPI 4 a persistent one, which needs half the time.  Since a rank sends all neighbours the same, it is
-an allgather.
+collective, with MPI 4 a persistent one, which needs half the time (an allgather: all neighbours get the same).
 """
 
 from __future__ import annotations
@@ -98,7 +97,6 @@ class NeighbourExchange:
                 made.Free()
 
     def _neighbourhood(self, comm: MPI.Distgraphcomm) -> Callable[[], None]:
-        """A collective over the graph of `comm`."""
         mine, theirs, wait = self._mine, self._theirs, self._presence.wait
         try:
             request = comm.Neighbor_allgather_init(mine, theirs)
@@ -114,7 +112,6 @@ class NeighbourExchange:
         return run
 
     def _paper(self, neighbours: list[int]) -> Callable[[], None]:
-        """Non-blocking sends, then one receive after the other."""
         comm, mine, theirs, wait = self._presence.comm, self._mine, self._theirs, self._presence.wait
         tag = int(Tag.NEIGHBOUR)
 

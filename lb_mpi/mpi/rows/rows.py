@@ -61,7 +61,7 @@ class Spec(NamedTuple):
 
     @property
     def mark(self) -> int:
-        """A 32-bit checksum that differs, in practice, between different rows."""
+        """A 32-bit checksum of the Spec."""
         dtypes = tuple((dtype.str, dtype.descr if dtype.names else (), dtype.itemsize) for dtype in self.dtypes)
         return zlib.crc32(repr((self.form, dtypes, self.shapes, self.n_home, self.block_rows)).encode())
 

@@ -19,8 +19,8 @@ from lb_mpi.saving.rows import Arrays, Exchange, Exchanges
 def to_blocks(comm: MPI.Intracomm, index: Ints, bounds: Ints, arrays: Arrays) -> Arrays:
     """Collective: return the rows of this rank's block, in order, collected from all ranks.
 
-    `index`: (n,) the global number of each row on this rank, within bounds.  ValueError on all ranks unless each global
-    row occurs once.
+    `index`: (n,) the global number of each row on this rank, within bounds.  ValueError on all ranks unless each
+    global row occurs once.
     """
     return _carry(comm, saving.to_blocks(comm.rank, index, bounds, arrays))
 

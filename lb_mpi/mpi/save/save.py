@@ -37,8 +37,6 @@ _folders: dict[str, Folder] = {}  # on rank 0, by path: locked until the process
 
 
 class _Given(NamedTuple):
-    """The arguments of a call on this rank, checked."""
-
     path: Path
     options: dict[str, Any]
     numbers: Ints | None  # `index`
@@ -69,8 +67,7 @@ def save(
 
     Raises ValueError or TypeError on all ranks for wrong arguments, and if the folder has a save of this step or a
     later one, or one with other options.  Raises OSError on all ranks, which names the rank, if a rank cannot write;
-    earlier saves are kept.  Until the process of rank 0 ends, other runs cannot save in this folder (they raise
-    OSError).
+    earlier saves are kept.  Until the process of rank 0 ends, other runs that save in this folder raise OSError.
     """
     with opened(comm, "lb_mpi.save") as own:
         given = agree(own, lambda: _check(folder, options, index))
@@ -195,7 +192,6 @@ def _read(
 
 
 def _folder(path: Path) -> Folder:
-    """Return this process's folder for the path."""
     real = os.path.realpath(path)  # the working directory may change
     return _folders.setdefault(real, Folder(real, rows.KIND))
 
