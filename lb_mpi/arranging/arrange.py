@@ -176,7 +176,7 @@ def _first_least(values: Floats) -> int:
     return int(np.flatnonzero(values <= values.min() * (1.0 + TIE))[0])
 
 
-# --- The door: arguments, result, prediction --------------------------------------------------------------------------
+# --- Arguments, result, prediction ------------------------------------------------------------------------------------
 
 OBJECTIVES = tuple(AIMS)
 SEARCHES = {"exhaustive": exhaustive, "paper": paper, "fill": fill, "swap": swap}

@@ -147,7 +147,7 @@ class Judge:
         self.lending = self._fresh = False
 
     def hear(self, reports: Records) -> Verdict:
-        """Judge the (P,) reports of a round (see `lb_mpi.balancing.judge`)."""
+        """Judge the (P,) reports of a round."""
         problem = RoundProblem.NONE
         if reports["failed"].any():
             problem = RoundProblem.FAILED
