@@ -11,6 +11,7 @@ speed is the work done; so the balanced time follows without any estimate of row
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
 from enum import IntEnum
@@ -98,6 +99,7 @@ class Verdict(NamedTuple):
         return np.array([fields], dtype=verdict_dtype(len(self.worth)))
 
 
+@functools.cache
 def verdict_dtype(size: int) -> np.dtype[Any]:
     """Return the dtype of a Verdict for `size` ranks, without its plan, which travels apart; n_transfers -1: none."""
     first = [("problem", "<i8"), ("reason", "<i8"), ("gain_s", "<f8"), *_columns(Verdict)]
