@@ -1,1 +1,1 @@
-"""Programs started, watched, slowed down, and ended: what stands behind launch/run, launch/cluster and launch/throttle."""
+"""Start, watch, slow down, and end programs: the code of launch/run and launch/throttle."""
