@@ -340,7 +340,7 @@ class _Batch(NamedTuple):
 
 
 class _Dispatcher:
-    """The threads of the root, for all executors of these ranks; the last executor closes `pool`, unless a script owns it."""
+    """The threads of the root, for all executors of these ranks; the last one closes `pool`, unless a script owns it."""
 
     def __init__(self, pool: Pool) -> None:
         session = pool._session
