@@ -7,8 +7,8 @@ All keys are made for the cluster, and all files lie in its folder.  ~/.ssh and 
     ssh/h1/key, authorized_keys  of the server on h1, which reads the latter at each login
     ssh/h1/config, log           also of the server
 
-A server admits only the user who created the cluster, and only by key.  A login does what it does with any sshd: it starts
-the user's shell with the variables of a login, in the home folder.
+A server admits only the user who created the cluster, and only by key.  As with any sshd, a login starts the user's shell
+with the variables of a login, in the home folder.
 
 `python lb_mpi/launching switch DELAY_S HOME NAMESPACE ...` puts a device eth0 (TAP) into each network namespace, prints
 "ready", and carries frames between them until it is ended.  It runs in the namespace HOME, and its devices vanish when it

@@ -6,7 +6,7 @@ allowed time; otherwise, speeds would be off by half on a busy machine.
 
 A program that waits by itself saves nothing up.  Delays by others, the scheduler or this program's late waking count as
 rest, so that CPU time / wall-clock time is the requested speed if the machine can deliver it.  If it can't (more ranks than
-cores), nothing is stopped, and the program gets what there is.
+cores), nothing is stopped, and the program runs as fast as it can.
 """
 
 from __future__ import annotations

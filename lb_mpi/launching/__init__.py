@@ -1,1 +1,1 @@
-"""Start, watch, slow down, and end programs: the code of launch/run and launch/throttle."""
+"""Start, watch, restart and end programs: launch/run, and the entry points of launch/cluster and launch/throttle."""

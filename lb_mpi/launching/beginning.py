@@ -7,7 +7,7 @@ launch/run names it.
 A rank whose program ends early, for example by an error before its first call of lb_mpi, waits in MPI_Finalize for the other
 ranks, which wait for it in lb_mpi.  So its page (../signs.py) records the end of the program, even without lb_mpi.
 
-Only the standard library is needed: site/sitecustomize.py loads this file by its path, and this file loads signs.py so.
+Only the standard library is needed: site/sitecustomize.py loads this file by its path, as this file loads signs.py.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Begin(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a rank that ended by itself."""
+    """The end of a rank that was not asked to end."""
 
     rank: str
     host: str

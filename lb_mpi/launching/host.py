@@ -13,7 +13,7 @@
 
 Ranks send it datagrams (rank.py), but any user of the machine can send one.  So it asks the kernel for the sender, which
 must be a process of this user that bears MARK; and the end of a known rank must come from its own process.  All else is
-ignored. The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
+ignored.  The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
 
 When its input ends, or nothing arrives for LOST_S, the program is over, or this host is cut off.  Then all processes on this
 host that bear MARK or have WORD in their command lines are ended.

@@ -61,7 +61,7 @@ def page(variables: Mapping[str, str]) -> tuple[int, dict[str, str]]:
 
 
 def finalized(file: int) -> bool:
-    """Return whether the ended program called MPI_Finalize, according to the page `file`, or never called MPI_Init."""
+    """Return whether the program ended regularly, according to the page `file`, or never initialised MPI."""
     seen = signs.read(os.pread(file, signs.BYTES, 0))
     return seen.at_end or not seen.mpi_pid
 

@@ -395,7 +395,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
 
     @property
     def gone(self) -> tuple[str, ...]:
-        """The names of the hosts found by `lost` or `silent`."""
+        """The names of hosts that `lost` or `silent` found to be gone."""
         return tuple(sorted(self._gone))
 
     def lost(self) -> list[str]:

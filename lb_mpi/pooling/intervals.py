@@ -1,7 +1,7 @@
 """An interval of task numbers in one 64-bit word, which several ranks change by compare-and-swap.
 
 A word is  epoch (8 bits) | lo (28) | hi (28): in map `epoch`, the tasks lo..hi-1 are owned and not begun.  Its owner takes
-chunks at the front, idle ranks take shares from the back.  Each reads the word, and swaps it only if it is unchanged. The
+chunks at the front, idle ranks take shares from the back.  Each reads the word, and swaps it only if it is unchanged.  The
 epoch keeps late thieves out of the next map.
 
 Why a word never recurs (so that no swap succeeds on an old reading): within a map, tasks removed at the front have begun,

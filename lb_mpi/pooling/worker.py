@@ -16,7 +16,7 @@ could pass the last task back and forth forever.  Only its owner fills an empty 
 On one host words are in shared memory, and no rank waits for one that computes.  A thief that finds nothing on its own host
 asks a rank of another host (ASK).  Between two of its chunks, that rank steals for it from the rank with the most work on
 its host, and answers (GIVE, possibly empty).  A rank in a long task can't answer, so after a while the thief asks the next
-host. Each ASK is answered by one GIVE.  Tasks given to a rank that has found others meanwhile are kept until it has none.
+host.  Each ASK is answered by one GIVE.  Tasks given to a rank that has found others meanwhile are kept until it has none.
 
 The end of a turn of a rank (the first row that fits):
 

@@ -443,7 +443,7 @@ def _image(picture: Picture, x: float, y: float, width: float = 0.0, height: flo
 
 
 def standalone(svg: str) -> str:
-    """Make a drawing a file of its own, with the styles it needs."""
+    """Make a drawing a separate file, with the styles it needs."""
     width, height = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0].split()
     lines = style().splitlines()
     css = "".join([lines[0], *(line for line in lines if line.startswith("svg"))])

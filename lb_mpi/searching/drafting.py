@@ -186,7 +186,7 @@ class Drafting:
 
     @property
     def wake_at(self) -> float:
-        """The time of the next action without a message (inf: never)."""
+        """The time of the next action if no message arrives (inf: never)."""
         return self.not_before if self.state is State.IDLE and self.may_draft else math.inf
 
     @property

@@ -189,7 +189,7 @@ class Searcher:
 
     @property
     def wake_at(self) -> float:
-        """The time of the next action of a rank without a job, without a message (inf: never)."""
+        """The time at which a rank without a job acts even if no message arrives (inf: never)."""
         if self.over or self._finished:
             return math.inf
         if self.error is not None:

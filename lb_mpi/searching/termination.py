@@ -91,7 +91,7 @@ class Termination:
 
     @property
     def wake_at(self) -> float:
-        """The time of the next action without a message (inf: never)."""
+        """The time of the next action if no message arrives (inf: never)."""
         return self.not_before if self.token is not None else math.inf
 
     def sent(self) -> None:
@@ -146,7 +146,7 @@ class Scholten:
 
     @property
     def wake_at(self) -> float:
-        """The time of the next action without a message: never."""
+        """The time of the next action if no message arrives: never."""
         return math.inf
 
     def sent(self) -> None:

@@ -178,7 +178,7 @@ class Walking:
 
     @property
     def wake_at(self) -> float:
-        """The time of the next action without a message: never."""
+        """The time of the next action if no message arrives: never."""
         return math.inf
 
     def start(self) -> None:

@@ -75,7 +75,7 @@ class Executor(concurrent.futures.Executor):
         are not done raise BrokenExecutor, and so does `submit`.
     root_works : False: rank 0 runs no tasks, unless it is the only rank.  Its tasks run in a thread, beside the script.
 
-    Requests MPI_THREAD_SERIALIZED on rank 0.  MPI_THREAD_MULTIPLE, the default of mpi4py, is needed if the script itself
+    Needs MPI_THREAD_SERIALIZED on rank 0, which is checked; MPI_THREAD_MULTIPLE, the default of mpi4py, if the script itself
     calls MPI while an executor is open, or has executors of several communicators open at a time.
     """
 
