@@ -106,10 +106,7 @@ Load = Callable[[str], tuple[CodeType, dict[str, Any]]]
 
 
 def find_script(target: str, *, module: bool) -> Load:
-    """Return a function from a `__name__` to the code of a script (or a module) and its module's initial names.
-
-    ValueError, SyntaxError or OSError if there is none.
-    """
+    """Return a function from `__name__` to a script's (or module's) code and names; ValueError, SyntaxError, OSError."""
     if module:
         spec = _find(target)
         if spec is not None and spec.submodule_search_locations is not None:

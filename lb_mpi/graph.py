@@ -191,10 +191,7 @@ class Graph:
         return self.weights[np.repeat(np.arange(self.n), self.degrees) < self.indices]
 
     def components(self) -> tuple[int, Ints]:
-        """Return the number of connected components, and the (n,) component of each vertex.
-
-        Components are numbered in the order of their first vertices.
-        """
+        """Return the number of connected components, and each vertex's component (n,), numbered by their first vertices."""
         return self._components
 
     @cached_property  # cached, as the next one: planners use it repeatedly while other ranks wait

@@ -59,10 +59,8 @@ class Machine:
         return len(self.hosts)
 
     def between(self, one: str, other: str) -> tuple[float, float] | None:
-        """Return the medians of latency_s and s_per_byte from a rank on host `one` to a rank on host `other`.
-
-        None if there are no two such ranks.
-        """
+        """Return the medians of latency_s and s_per_byte from ranks on host `one` to ranks on host `other`; None without
+        any."""
         hosts = np.array(self.hosts)
         pairs = (hosts[:, None] == one) & (hosts[None, :] == other) & ~np.eye(self.size, dtype=bool)
         if not pairs.any():

@@ -104,10 +104,7 @@ class Worked:
 
 
 def core_share(ranks: Sequence[Stored], tables: Sequence[Rows], *, quiet: bool = False) -> Floats:
-    """Return (P,) useful time / time at work in the calls: below 1 if a rank waited for a core; NaN: it did nothing.
-
-    `quiet` : as if no rank had waited.
-    """
+    """Return (P,) useful time / time at work in the calls: below 1 after waits for a core, unless `quiet`; NaN: no work."""
     worked = np.array([Worked(one).within(table) for one, table in zip(ranks, tables, strict=True)])
     useful = np.array([float(table["useful_s"].sum()) for table in tables])
     busy = (worked > 0.0) & (useful > 0.0)

@@ -470,10 +470,7 @@ class RecordedTasks(NamedTuple):
 
 
 def advise_tasks(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
-    """Advise on the maps of a run; None if there were none.  ValueError if the record has too little data.
-
-    `quiet` : as on a quiet machine.
-    """
+    """Advise on the maps of a run (`quiet`: on a quiet machine); None without maps.  ValueError for too little data."""
     ranks = ranked(run)
     recorded = _recorded_tasks(ranks, quiet=quiet)
     if recorded is None:

@@ -28,10 +28,7 @@ def kernels() -> dict[str, Callable[[], object]]:
 
 
 def compile_all(given: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Compile the kernels, or load them from the cache; return the seconds for each.
-
-    Prints a line on stderr for each one that took noticeably long.
-    """
+    """Compile or load the kernels; return the seconds for each.  Print a line on stderr for each slow one."""
     seconds = {}
     for name, compile_kernels in given.items():
         began = time.perf_counter()

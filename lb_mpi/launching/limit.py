@@ -237,10 +237,7 @@ def remove_orphans() -> None:
 
 @contextlib.contextmanager
 def scratch(place: str | None = None) -> Iterator[str]:
-    """Make a folder in `place` (None: that of temporary files) for this block.
-
-    It is locked while this process lives, so `remove_scratch` can tell when the process was killed.
-    """
+    """Make a folder in `place` (None: that of temporary files) for this block; its lock shows that this process lives."""
     folder = Path(tempfile.mkdtemp(prefix=".lb_mpi-new-", dir=place))
     file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:

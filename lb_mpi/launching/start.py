@@ -288,10 +288,7 @@ def interpreter(program: Sequence[str]) -> str:
 
 
 def find(what: str) -> str:
-    """Return the full path of a command, in PATH or beside this interpreter; ValueError if there is none.
-
-    A wheel's mpiexec lies beside the interpreter, so `python -m lb_mpi run` needs no activated environment.
-    """
+    """Return the full path of a command, in PATH or (as in a wheel) beside this interpreter; ValueError if there is none."""
     found = shutil.which(what) or shutil.which(what, path=os.path.dirname(sys.executable))
     if found is None:
         raise ValueError(f"{what}: not found: expected a command")

@@ -60,10 +60,7 @@ _ADVICE = (
 
 
 def advice(said: Iterable[str], host: str, folder: str) -> str:
-    """Return a sentence without its full stop about lines `said` instead of an answer; empty if the cause is unknown.
-
-    `folder` is the working folder of the program.
-    """
+    """Return a sentence without its full stop about lines `said` instead of an answer, or ""; `folder`: the program's."""
     text = "\n".join(said)
     for pattern, words in _ADVICE:
         if re.search(pattern, text):
@@ -440,10 +437,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         return [state for one in self._all for state in one.states.values()]
 
     def stack(self, rank: str, wait_s: float, *, wake: bool) -> str:
-        """Return the Python stack of a rank; empty if it doesn't come within `wait_s` seconds.
-
-        A stopped rank has none; with `wake`, it is continued to write one.
-        """
+        """Return the Python stack of a rank, or "" after `wait_s` seconds; `wake`: a stopped rank is continued for that."""
         deadline = time.monotonic() + wait_s
         asked = [one for one in self._all if rank in one.states]
         for one in asked:

@@ -173,10 +173,7 @@ def split(vector: Floats, weights: Floats, target: float) -> Ints:
 
 
 def spectral_bisection(graph: Graph, target: float = 0.5) -> Ints:
-    """Return (n,) 0 or 1: side 0 has the vertices with the lowest entries of v_2, `target` of the vertex weight.
-
-    target : the fraction of side 0, 0 < target < 1.
-    """
+    """Return (n,) 0 or 1: side 0 has the lowest entries of v_2 and the fraction `target` (0 to 1) of the vertex weight."""
     if not 0 < target < 1:
         raise ValueError(f"target = {target!r}: expected a number between 0 and 1")
     return split(fiedler(graph).vector, graph.vertex_weights, target)
@@ -207,10 +204,7 @@ def cut_and_excess(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float
 
 @njit(cache=True)
 def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
-    """Return (n,) 0 for a side of about weight `target` grown from vertex `start`, 1 for the others.
-
-    Vertices too heavy for the rest of the target are skipped.
-    """
+    """Return (n,) 0 for a side of about weight `target` grown from `start`, without vertices too heavy for it, else 1."""
     n = len(graph.vertex_weights)
     part = np.ones(n, np.int64)
     heap = make_heap(n)

@@ -251,10 +251,7 @@ def rebalance(graph: Csr, parts: Parts, connections: Connections) -> None:
 
 @inlined
 def way_out(graph: Csr, parts: Parts, connections: Connections, v: int) -> tuple[int, float]:
-    """Return the part with room for v with the strongest connection, else the one with most room, and the gain; -1: none.
-
-    -1 also if v's part is within its bound.
-    """
+    """Return the best-connected part with room for v, else that with most room, and the gain; -1: none, or v can stay."""
     source, room_needed = parts.of[v], graph.vertex_weights[v]
     target, best = -1, -np.inf
     if parts.weights[source] <= parts.bounds[source]:

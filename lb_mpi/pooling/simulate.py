@@ -147,8 +147,7 @@ class MapRun(NamedTuple):
 
 
 class SimulatedPool(Virtual[Mail, Swap | Interval]):
-    """A pool over several maps: hosts[k] ranks on host k; `speeds` (ranks,), work per second (measured, or
-    `speeds_known`)."""
+    """A pool over several maps: hosts[k] ranks on host k; `speeds` (ranks,) in work per second, measured or known."""
 
     def __init__(
         self,
@@ -321,10 +320,7 @@ def counter_s(costs: Floats, speeds: Floats) -> float:
 
 
 def task_costs(kind: str, n: int, mean_s: float, *, spread: float = 1.0, seed: int = 0) -> Floats:
-    """(n,) costs of tasks with the mean `mean_s`: "constant", or "lognormal": heavy-tailed.
-
-    `spread` is the standard deviation of their logarithms.  ValueError for other kinds.
-    """
+    """Return (n,) task costs with the mean `mean_s`; `spread`: standard deviation of the logarithms of "lognormal" ones."""
     choice("tasks", kind, TASKS)
     n, mean_s = integer("n", n, 0), virtual_s("task_s", mean_s)
     width = number("spread", spread, least=0.0, most=MOST_SPREAD)

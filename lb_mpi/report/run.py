@@ -178,10 +178,7 @@ def belongs(launches: Sequence[Happened], about: About) -> bool:
 
 
 def steps(run: Run) -> Rows:
-    """Return (ranks, calls) steps, merged if ranks kept different numbers of them.
-
-    (ranks, 0) if ranks have not made the same calls, for example because one was killed at the start.
-    """
+    """Return (ranks, calls) steps, merged if kept in different numbers; (ranks, 0) if the ranks made different calls."""
     each = max((int(one.steps["n"].max(initial=1)) for one in run.ranks), default=1)
     tables = [coarser(one.steps, each) for one in run.ranks]
     n = min(map(len, tables))

@@ -102,10 +102,7 @@ class Quantum:
 
 
 def check_problem(problem: object) -> None:
-    """TypeError that names the attributes missing from `problem`; a method inherited from `Problem` counts as missing.
-
-    `found` must not be a method; the error says so.
-    """
+    """TypeError that names what `problem` lacks (methods inherited from `Problem` don't count), or a callable `found`."""
     missing = [name for name in METHODS if _lacks(problem, name)]
     found = inspect.getattr_static(problem, "found", None)
     if isinstance(problem, type):

@@ -145,10 +145,7 @@ class Simulation(Virtual[Message, Job]):
             drafts.record.enter(Phase.OWN if isinstance(searcher.job, Work) else Phase.WAITING, self.now)
 
     def step(self) -> bool:
-        """Run the next turn; return False if every rank knows that the search is over.
-
-        ProtocolError if nothing can happen any more although it is not over.
-        """
+        """Run the next turn; False if every rank knows that the search is over; ProtocolError if it can never end."""
         if super().step():
             return True
         if all(searcher.over for searcher in self.searchers):

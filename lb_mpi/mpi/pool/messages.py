@@ -210,10 +210,7 @@ class ItemKind(IntEnum):
 
 
 def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes | memoryview]:
-    """Encode a range, an array, or a list, in the order of their positions, for `size` ranks.
-
-    TypeError, with the number of the item, for one that can't be pickled.
-    """
+    """Encode a range, an array, or a list by position, for `size` ranks; TypeError, naming the item, if pickling fails."""
     if isinstance(items, range):
         numbers = order[:0] if np.array_equal(order, np.arange(len(order))) else order
         return [_ITEMS.pack(ItemKind.RANGE, items.start, items.step, len(numbers)), numbers.tobytes()]

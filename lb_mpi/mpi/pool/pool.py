@@ -306,10 +306,7 @@ class Pool:
         return results
 
     def _meet(self, op: str, make: Callable[[], T]) -> T:
-        """Collective: return make() of this rank; if it raises on any rank, all ranks raise.
-
-        ValueError on all ranks if they call different methods.
-        """
+        """Collective: return make() of this rank; all ranks raise if it raises on any, or if they call different methods."""
         presence = self._session.presence
         error, value = None, None
         try:

@@ -472,10 +472,7 @@ class CheckpointFile:
         return read.done
 
     def write(self, tasks: list[int], values: list[Any]) -> None:
-        """Write results of some tasks to disk; TypeError for an unsupported type.
-
-        OSError, naming the file, if that fails: the checkpoint is then unchanged.
-        """
+        """Write results to disk; TypeError for an unsupported type; OSError, with the file unchanged, if that fails."""
         began = time.perf_counter()
         self._write(checkpoint.record(tasks, values))
         self._check_name()

@@ -152,10 +152,7 @@ class LocalMap:
 
 
 class WorkerMap(LocalMap):
-    """A map on a rank other than the root: an order begins it, and results go to the root in batches.
-
-    `function` is the rank's own; None: use the one sent by the root.
-    """
+    """A map on a rank other than the root; results go there in batches.  `function`: None uses the one sent by the root."""
 
     def __init__(self, session: Session, order: Buffer, function: Callable[..., Any] | None) -> None:
         self.start = start = read_start(order)

@@ -134,10 +134,7 @@ class Saving:
 def saved(
     comm: MPI.Intracomm, path: str | os.PathLike[str] | None, problem: object, bound: Bound | None
 ) -> Iterator[Saving | None]:
-    """Collective: find the save to resume from, and lock the folder and watch for signals during the block.
-
-    None if nothing is saved (`path` is None).
-    """
+    """Collective: find the save to resume from, lock the folder and watch for signals in the block; None without `path`."""
     if path is None:
         yield None
         return
