@@ -4,18 +4,18 @@ The path of the data, for a search:
 
     your Problem  --work, load, split, absorb-->  searcher.Searcher      one rank, turn by turn        (pure)
                                                     drafting.Drafting    who gets work from whom       (pure)
-                                                    termination          when everybody is done        (pure)
+                                                    termination          when all ranks are done       (pure)
                                                     bound                the best value of all ranks   (pure)
-    messages  <--carrier, parcels--  mpi.search     carries it on a communicator: lb_mpi.search(comm, problem)
-                                     virtual        carries it on a virtual clock, with thousands of ranks
+    messages  <--carrier, parcels--  mpi.search     runs it on a communicator: lb_mpi.search(comm, problem)
+                                     virtual        runs it on a virtual clock, with thousands of ranks
 
 and for rows of data:
 
-    your rows  --map_rows-->  course.Course   what is lent, and what was learned, from call to call          (pure)
+    your rows  --map_rows-->  course.Course   lent rows and learned costs, from call to call                  (pure)
                                 round.Round     one call on one rank: which rows are computed where and when   (pure)
                                 estimate, judge times -> costs of rows, speeds of ranks; balance anew?         (pure)
-    parcels    <--carrier-->    mpi.rows        carries them on a communicator: lb_mpi.Balancer(comm)
-                                virtual         carries them on a virtual clock, with thousands of ranks
+    parcels    <--carrier-->    mpi.rows        runs them on a communicator: lb_mpi.Balancer(comm)
+                                virtual         runs them on a virtual clock, with thousands of ranks
 
 and for tasks of a graph, before the run:
 
@@ -23,12 +23,12 @@ and for tasks of a graph, before the run:
                                  allocation    how many tasks for each rank                                (pure)
                                  partitioning  and which, with few edges cut                               (pure)
                                  halo          each rank's part, its ghosts, what is sent to whom          (pure)
-    your values --plan.exchange-->  mpi.graph  the same and the ghosts'
+    your values --plan.exchange-->  mpi.graph  the same and those of the ghosts
 
-and for what a run needs in order to continue after it has died:
+and for continuing a run after it has died:
 
-    your rows  --save-->  saving.rows    each rank its own part, in .npy files
-                          saving.folder  a save is complete or not there at all; the last two are kept
+    your rows  --save-->  saving.rows    each rank's part, in .npy files
+                          saving.folder  a save is complete or absent; the last two are kept
     your rows  <--load--  mpi.save       the same rows, on any number of ranks
 
 and without MPI:
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 beginning.guard()
 
-_LATER = {  # names that bring numpy, scipy or mpi4py with them
+_LATER = {  # names that need numpy, scipy or mpi4py
     "Allocation": "distributing.allocation",
     "Arrangement": "arranging.arrange",
     "Balance": "diffusion.diffusion",
@@ -152,7 +152,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs mpi4py or scipy only when it is asked for."""
+    """Import modules that need mpi4py or scipy on first use."""
     if name not in _LATER:
         raise AttributeError(f"module 'lb_mpi' has no attribute {name!r}")
     import importlib
@@ -169,7 +169,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names; without mpi4py, those that need none."""
+    """List the public names; without mpi4py, only those that don't need it."""
     from importlib.util import find_spec
 
     has_mpi = find_spec("mpi4py") is not None

@@ -1,9 +1,9 @@
-"""python -m lb_mpi: the table of commands, and nothing else.
+"""python -m lb_mpi: the table of commands.
 
-run, cluster and throttle are those of launch/ (see lb_mpi/launching); pool and profile run a user's program.  Each
-other one is a `Command` in a module of lb_mpi.commands: it returns a dictionary (or a list of them) ready for JSON, and
-describes it in lines for people.  Exit codes: 0; 2 for a mistake of the user and 1 for a failure, in one line; 130 for
-Ctrl-C; 141 when the reader of the output has left.  Any other exception is a bug, and keeps its traceback.
+run, cluster and throttle are those of launch/ (see lb_mpi/launching); pool and profile run a user's program.  Each other one
+is a `Command` in a module of lb_mpi.commands: it returns a dictionary (or a list of them) ready for JSON, and describes it
+in lines for people.  Exit codes: 0; 2 for a mistake of the user and 1 for a failure, in one line; 130 for Ctrl-C; 141 if the
+reader of the output has left.  Any other exception is a bug, and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MODULES = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; return the exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     if list(given) == ["--version"]:
         return say(f"lb_mpi {__version__}\n") if speaks() else 0

@@ -1,7 +1,7 @@
-"""One validator for each kind of argument: what comes in at any door is held against these, and nothing else.   (pure)
+"""One validator for each kind of argument, used by all public functions.   (pure)
 
-Each gets the name and value of an argument, returns the value with its proper type, and raises a ValueError with name,
-value and expectation.  numpy's scalars are as good as Python's numbers; True and False are no numbers.
+Each receives the name and value of an argument, returns the value with its proper type, and raises a ValueError with name,
+value and expectation.  numpy's scalars count as numbers; True and False don't.
 
 Only the standard library is imported, since these also run before anything is installed.
 """
@@ -30,7 +30,7 @@ def integer(name: str, value: object, least: int | None = None, most: int | None
     if not _is_bool(value) and hasattr(value, "__index__"):
         try:
             number = operator.index(value)
-        except TypeError:  # an array of several
+        except TypeError:  # an array of several numbers
             number = None
     if number is None or (least is not None and number < least) or (most is not None and number > most):
         span = "" if least is None else f" >= {least}" if most is None else f", {least} to {most}"
@@ -64,12 +64,12 @@ def number(
 
 
 def virtual_s(name: str, value: object, *, least: float = 1e-15) -> float:
-    """Return seconds of a simulation, within bounds that keep sums and quotients of them finite and above 0."""
+    """Return seconds of a simulation, within bounds that keep sums and quotients finite and above 0."""
     return number(name, value, least=least, most=1e12, unit="seconds")
 
 
 def bandwidth(name: str, value: object) -> float:
-    """Return what a link of a simulation carries in a second."""
+    """Return the bytes per second of a simulated link."""
     return number(name, value, least=1e-3, unit="bytes per second")
 
 
@@ -84,14 +84,14 @@ def seed(value: object, name: str = "seed") -> int:
 
 
 def choice(name: str, value: object, allowed: Sequence[str]) -> str:
-    """Return one of some words."""
+    """Return one of the `allowed` words."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} = {show(value)}: expected one of {', '.join(allowed)}")
     return value
 
 
 def function(name: str, value: object, *, optional: bool = False) -> Any:
-    """Return a function (or None, if that will do)."""
+    """Return a function (or None, if optional)."""
     if not (callable(value) or (optional and value is None)):
         raise TypeError(f"{name} = {show(value)}: expected a function{', or None' if optional else ''}")
     return value
@@ -100,7 +100,7 @@ def function(name: str, value: object, *, optional: bool = False) -> Any:
 def comma_list(name: str, text: str, size: int | None = None) -> list[float]:
     """Return the numbers in "1,2,..." (`size` of them)."""
     try:
-        if "_" in text:  # float() takes 1_000
+        if "_" in text:  # float() accepts 1_000
             raise ValueError
         found = [float(word) for word in text.split(",")]
     except ValueError:

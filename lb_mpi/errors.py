@@ -1,6 +1,6 @@
-"""The errors of lb_mpi, all of one kind; what is wrong with an argument is a ValueError or TypeError.
+"""The errors of lb_mpi, with one base class; an invalid argument is a ValueError or TypeError instead.
 
-Nothing is imported here: what runs before anything is installed may use it.
+Nothing is imported here, since code that runs before anything is installed may use it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class TaskError(Error):
     """
 
     def __init__(self, text: str, index: int | None = None, rank: int = -1, traceback: str = "") -> None:
-        """Keep where it was beside the message."""
+        """Store the place of the failure with the message."""
         super().__init__(text)
-        self.index = index  # of the task; None: it was none of the tasks
-        self.rank = rank  # on which it was run
-        self.traceback = traceback  # of that rank, as text
+        self.index = index  # of the task; None: outside the tasks
+        self.rank = rank  # on which it ran
+        self.traceback = traceback  # on that rank, as text
 
 
 class SaveError(Error):

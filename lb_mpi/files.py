@@ -1,12 +1,12 @@
-"""Files that are written as a whole or not at all, and new files, which follow no link that has their name.
+"""Files written completely or not at all, and new files that never follow an existing link.
 
-A frame is bytes with their length and CRC, so that a truncated or corrupt file is noticed:
+A frame is bytes with their length and CRC, which reveals truncated or corrupt files:
 
     frame: bytes of the payload (8 bytes, little-endian) | CRC-32 of these 8 and the payload (4) | payload
 
-A frame that can't be trusted doesn't tell where the next one begins: it ends the reading, whatever follows.
+A corrupt frame does not say where the next one begins, so it ends the reading.
 
-`find_script` reads a program of the user's, to be run as `__main__` under another name or twice.
+`find_script` loads a user's program, to be run as `__main__`, under another name, or twice.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import Any
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write a file: a reader finds what was there before, or all of `content` (text as UTF-8).
+    """Write a file: a reader finds the previous content, or all of `content` (text as UTF-8).
 
-    It is written aside, forced to the disk, and renamed.  A link stays one: what it points to is replaced, and keeps its
-    permissions.  What is no regular file (a device, a pipe) is written to directly.  OSError, naming `path`.
+    It is written beside the file, forced to the disk, and renamed.  A link stays a link: its target is replaced, and keeps
+    its permissions.  A path that is no regular file (a device, a pipe) is written to directly.  OSError, naming `path`.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
@@ -43,9 +43,9 @@ def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 def create(path: str | os.PathLike[str]) -> int:
-    """Open a new file for writing, in place of a file or a link that has its name.  OSError, naming `path`.
+    """Open a new file for writing, replacing a file or a link of that name.  OSError, naming `path`.
 
-    In a folder that others may write to, a link could lead to a file of this user's that is not meant.
+    In a folder that others may write to, a link could lead to another of this user's files.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
@@ -82,7 +82,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def read_frame(view: memoryview, at: int) -> tuple[memoryview | None, int]:
-    """Read the payload of the frame at byte `at` and where it ends; (None, at) when it is truncated or corrupt."""
+    """Return the payload of the frame at byte `at` and its end; (None, at) if it is truncated or corrupt."""
     begin = at + _FRAME.size
     if begin > len(view):
         return None, at
@@ -106,10 +106,7 @@ Load = Callable[[str], tuple[CodeType, dict[str, Any]]]
 
 
 def find_script(target: str, *, module: bool) -> Load:
-    """Return a function from a `__name__` to the code of a script (or a module) and the first names of its module.
-
-    ValueError, SyntaxError or OSError when there is none.
-    """
+    """Return a function from `__name__` to a script's (or module's) code and names; ValueError, SyntaxError, OSError."""
     if module:
         spec = _find(target)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -130,12 +127,12 @@ def find_script(target: str, *, module: bool) -> Load:
 def _find(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
-    except ModuleNotFoundError as error:  # a package above it
+    except ModuleNotFoundError as error:  # a parent package is missing
         if not name.startswith(error.name or " "):
             raise
         return None
 
 
 def folder_of(target: str, *, module: bool) -> str:
-    """Return the folder that a script (or a module) imports from: sys.path[0]."""
+    """Return the folder from which a script (or a module) imports: sys.path[0]."""
     return str(Path.cwd()) if module else str(Path(target).resolve().parent)

@@ -1,13 +1,13 @@
 """Process graphs and task graphs: one immutable structure, the named graphs, and the order of the ring.   (pure)
 
-A graph in any other shape becomes one by `lb_mpi.as_graph` (in `graph_files`), arrays of edges by `Graph.from_edges`.
+`lb_mpi.as_graph` (in `graph_files`) converts other forms of graphs, `Graph.from_edges` arrays of edges.
 
 A `Graph` is undirected and weighted, in compressed sparse rows: the neighbours of vertex i are
 `indices[indptr[i]:indptr[i + 1]]`, ascending.  Every edge is stored twice, once at each end, with the same weight;
-there are no self-loops and no parallel edges.  A Graph that breaks this can't be made: `Graph` is the one validator.
+there are no self-loops and no parallel edges.  `Graph` validates all of this.
 
-At the end: a few eigenvalues at either end of the spectrum of a large sparse symmetric matrix, the same in every run;
-scipy.sparse.linalg.ArpackError (its kind ArpackNoConvergence) where Lanczos fails.
+At the end: the lowest or highest eigenvalues of a large sparse symmetric matrix, reproducibly;
+scipy.sparse.linalg.ArpackError (or its subclass ArpackNoConvergence) if Lanczos fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lb_mpi import checks
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-MAX_EDGES = 50_000_000  # of a named graph: 1.6 GB; "complete:100000" is a slip of the pen, not a wish
+MAX_EDGES = 50_000_000  # of a named graph: 1.6 GB; "complete:100000" is surely a mistake
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,13 +191,10 @@ class Graph:
         return self.weights[np.repeat(np.arange(self.n), self.degrees) < self.indices]
 
     def components(self) -> tuple[int, Ints]:
-        """Return the number of connected components, and the (n,) component of each vertex.
-
-        Components are numbered in the order of their first vertices.
-        """
+        """Return the number of connected components, and each vertex's component (n,), numbered by their first vertices."""
         return self._components
 
-    @cached_property  # as is the next one: a planner asks for them again and again while other ranks wait
+    @cached_property  # cached, as the next one: planners use it repeatedly while other ranks wait
     def _edges(self) -> tuple[Ints, Ints]:
         tails = np.repeat(np.arange(self.n), self.degrees)
         once = tails < self.indices
@@ -223,7 +220,7 @@ class Graph:
 
     def to_networkx(self) -> Any:
         """Return a networkx graph of the vertices 0..n-1; the weights are the attributes "weight"."""
-        import networkx  # late: it takes long to import
+        import networkx  # late: its import is slow
 
         graph = networkx.Graph()
         graph.add_nodes_from((k, {"weight": weight}) for k, weight in enumerate(self.vertex_weights.tolist()))
@@ -242,7 +239,7 @@ _NEIGHBOURS = re.compile(r"(?=.*[0-9])[0-9,]*(/[0-9,]*)+")
 
 
 def is_name(text: str) -> bool:
-    """True for a text that is meant for `parse`: it begins like a named graph, or lists neighbours."""
+    """Return True for a text meant for `parse`: it begins like a named graph, or lists neighbours."""
     return bool(re.match("(mesh|torus|hypercube|ring|complete):", text) or _NEIGHBOURS.fullmatch(text))
 
 
@@ -313,17 +310,16 @@ def mesh(rows: int, columns: int, *, periodic: bool = False) -> Graph:
 
 
 def most_square_mesh(size: int) -> tuple[int, int]:
-    """Rows <= columns with rows * columns = size, as near to each other as can be."""
+    """Return rows <= columns with rows * columns = size, as close to each other as possible."""
     size = checks.integer("size", size, 1)
     rows = next(rows for rows in range(math.isqrt(size), 0, -1) if size % rows == 0)
     return rows, size // rows
 
 
 def ring_order(size: int) -> tuple[int, ...]:
-    """All ranks in binary reflected Gray-code order; neighbours on the ring are neighbours on the hypercube.
+    """Return all ranks in binary reflected Gray-code order; neighbours on the ring are neighbours on the hypercube.
 
-    For a size that is no power of two: the order of the next power of two with the missing ranks left out.  Xu, Zhang,
-    Sun 1991.
+    For a size that is no power of two: the order of the next power of two without the missing ranks.  Xu, Zhang, Sun 1991.
     """
     cube = 1 << (checks.integer("size", size, 1) - 1).bit_length()
     return tuple(rank for rank in (k ^ (k >> 1) for k in range(cube)) if rank < size)
@@ -395,7 +391,7 @@ def _next(groups: list[list[int]], n_dealt: list[int], host: int) -> int:
 
 
 def highest(matrix: Any, count: int = 1, *, tol: float) -> tuple[Floats, Floats]:
-    """The (count,) highest eigenvalues, ascending, and the (n, count) vectors of a symmetric (n, n) matrix."""
+    """Return the (count,) highest eigenvalues, ascending, and the (n, count) vectors of a symmetric (n, n) matrix."""
     values, vectors = scipy.sparse.linalg.eigsh(matrix, count, which="LA", tol=tol, v0=_start(matrix.shape[0]))
     order = np.argsort(values)
     return values[order], vectors[:, order]
@@ -404,10 +400,10 @@ def highest(matrix: Any, count: int = 1, *, tol: float) -> tuple[Floats, Floats]
 def lowest(
     matrix: Any, kernel: Any, count: int = 1, *, tol: float, maxiter: int | None = None
 ) -> tuple[Floats, Floats]:
-    """The (count,) lowest eigenvalues other than 0, ascending, and the (n, count) vectors of a sparse (n, n) matrix.
+    """Return the (count,) lowest eigenvalues other than 0, ascending, and (n, count) vectors of a sparse (n, n) matrix.
 
     The matrix is symmetric, its eigenvalues are >= 0, and the columns of kernel (n, c) an orthonormal basis for 0.
-    Lanczos with shift and invert, a little below 0, with the kernel taken out.
+    Lanczos with shift and invert, slightly below 0, with the kernel removed.
     """
     n = matrix.shape[0]
     shift = -1e-6 * float(matrix.diagonal().mean())
@@ -425,7 +421,7 @@ def lowest(
 
 
 def lowest_plain(matrix: Any, kernel: Any, above: float, *, tol: float, maxiter: int) -> float:
-    """The lowest eigenvalue other than 0 without a factorisation: the kernel is moved to `above`, the upper end."""
+    """Return the lowest nonzero eigenvalue without a factorisation: the kernel is moved to `above`, the upper end."""
     n = matrix.shape[0]
 
     def moved(vector: Floats) -> Floats:
@@ -446,4 +442,4 @@ def factorise(matrix: Any) -> Any:
 
 
 def _start(n: int) -> Floats:
-    return np.random.default_rng(0).uniform(-1.0, 1.0, n)  # ARPACK's own would be another one in every run
+    return np.random.default_rng(0).uniform(-1.0, 1.0, n)  # ARPACK's own would differ in every run

@@ -1,8 +1,8 @@
-"""Graphs and partitions in files; whatever is wrong with a file is a ValueError that begins with file:line.
+"""Graphs and partitions in files; an invalid file is a ValueError that begins with file:line.
 
 METIS .graph and Matrix Market files hold graphs, METIS .part files partitions.
 
-The sizes that a header claims are held against the size of the file before any memory is taken for them.
+The sizes in a header are checked against the size of the file before memory is allocated for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lb_mpi.graph import NAMES, Floats, Graph, Ints, is_name, parse
 from lb_mpi.metrics import check_parts
 
 _MATRIX_MARKET = b"%%matrixmarket"
-_MAX_WEIGHT = 1 << 53  # up to here a float holds every integer exactly
+_MAX_WEIGHT = 1 << 53  # up to here every integer is a float
 
 PathLike = str | os.PathLike[str]
 
@@ -74,13 +74,13 @@ def _read(path: PathLike) -> Graph:
 
 
 def write_parts(path: PathLike, parts: ArrayLike) -> None:
-    """Write the (n,) parts as METIS does: the number of one vertex's part on each line."""
+    """Write the (n,) parts in METIS format: one vertex's part on each line."""
     numbers = check_parts(parts, np.size(parts), 1 << 62)
     write_whole(path, "".join(f"{part}\n" for part in numbers.tolist()))
 
 
 def read_parts(path: PathLike, n: int | None = None) -> Ints:
-    """(n,) parts from a METIS .part file; ValueError with file:line for other text, and unless there are `n`."""
+    """Return (n,) parts from a METIS .part file; ValueError with file:line for other text, or unless there are `n`."""
     parts, line = array("q"), 1
     with open(path, "rb") as file:
         for line, text in enumerate(file, start=1):
@@ -110,9 +110,9 @@ class _Header(NamedTuple):
 
 
 def read_metis(path: PathLike) -> Graph:
-    """The graph in a METIS .graph file: a header `n m [fmt [ncon]]`, then a line per vertex (METIS manual 4.1.1).
+    """Return the graph in a METIS .graph file: a header `n m [fmt [ncon]]`, then a line per vertex (METIS manual 4.1.1).
 
-    Weights of vertices and edges are read as `fmt` says; sizes of vertices are checked and left out; `ncon` must be 1.
+    Weights of vertices and edges are read as `fmt` says; sizes of vertices are checked and ignored; `ncon` must be 1.
     """
     lines = _numbered_lines(path)
     header = _metis_header(path, *next(lines, (1, [])))
@@ -143,13 +143,13 @@ def read_metis(path: PathLike) -> Graph:
 
 
 def _numbered_lines(path: PathLike) -> Iterator[tuple[int, list[int]]]:
-    """Line numbers and integers of all lines but comments."""
+    """Yield line numbers and integers of all lines except comments."""
     with open(path, "rb") as file:
         for number, text in enumerate(file, start=1):
             if text.startswith(b"%"):
                 continue
             try:
-                if b"_" in text:  # int() takes 1_000
+                if b"_" in text:  # int() accepts 1_000
                     raise ValueError
                 numbers = [int(token) for token in text.split()]
             except ValueError:
@@ -169,7 +169,7 @@ def _metis_header(path: PathLike, line: int, numbers: list[int]) -> _Header:
     if ncon != 1:
         _fail(path, line, f"ncon = {ncon}: expected 1 (one weight per vertex)")
     n_bytes = os.path.getsize(path)
-    if n > n_bytes or 4 * m > n_bytes:  # a line takes a byte, an edge two digits and two separators
+    if n > n_bytes or 4 * m > n_bytes:  # a line has at least one byte, an edge two digits and two separators
         _fail(path, line, f"n = {n}, m = {m}: more than fits into a file of {n_bytes} bytes")
     return _Header(line, n, m, *(digit == "1" for digit in digits))
 
@@ -177,7 +177,7 @@ def _metis_header(path: PathLike, line: int, numbers: list[int]) -> _Header:
 def _metis_vertex(
     path: PathLike, line: int, numbers: list[int], vertex: int, header: _Header
 ) -> tuple[int, list[int], list[int]]:
-    """Weight, neighbours (from 1) and edge weights of the vertex (from 1) on this line."""
+    """Return weight, neighbours (from 1) and edge weights of the vertex (from 1) on this line."""
     skip, stride = header.has_sizes + header.has_weights, 1 + header.has_edge_weights
     if len(numbers) < skip or (len(numbers) - skip) % stride:
         _fail(path, line, f"{len(numbers)} numbers: not what the header's fmt announces")
@@ -213,10 +213,10 @@ def _check_both_ends(path: PathLike, n: int, tail: Ints, head: Ints, weight: Flo
 
 
 def read_matrix_market(path: PathLike) -> Graph:
-    """The graph of a symmetric matrix in a Matrix Market file: an edge for every entry off the diagonal, of its weight.
+    """Return the graph of a symmetric matrix in a Matrix Market file: an edge for every off-diagonal entry, of its weight.
 
-    Coordinate format; pattern (weights 1), integer or real; symmetric (the lower triangle is stored), or general with
-    equal entries on both sides.  Entries of the same place add up.
+    Coordinate format; pattern (weights 1), integer or real; symmetric (the lower triangle is stored), or general with equal
+    entries on both sides.  Entries at the same position add up.
     """
     with open(path, "rb") as file:
         header = _matrix_header(path, file)
@@ -237,13 +237,13 @@ def read_matrix_market(path: PathLike) -> Graph:
     if len(line_of) < header.entries:
         _fail(path, line, f"the file ends after {len(line_of)} entries: the line of sizes says {header.entries}")
     row_of, column_of = np.array(rows, dtype=np.int64) - 1, np.array(columns, dtype=np.int64) - 1
-    off = (row_of != column_of) & header.symmetric  # these stand for two
+    off = (row_of != column_of) & header.symmetric  # these represent two entries
     ends = (np.concatenate([row_of, column_of[off]]), np.concatenate([column_of, row_of[off]]))
     weights, shape = np.array(values, dtype=float), (header.n, header.n)
     matrix = scipy.sparse.csr_array((np.concatenate([weights, weights[off]]), ends), shape=shape)
     stored = scipy.sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=shape)
     infinite = scipy.sparse.csr_array((~np.isfinite(matrix.data), matrix.indices, matrix.indptr), shape=shape)
-    one_sided = (abs(matrix - matrix.T), abs(stored - stored.T))  # zeros can also be stored
+    one_sided = (abs(matrix - matrix.T), abs(stored - stored.T))  # stored zeros count as well
     for wrong in (infinite, *one_sided):
         one, other = wrong.nonzero()
         if len(one):
@@ -256,7 +256,7 @@ def read_matrix_market(path: PathLike) -> Graph:
 
 
 class _MatrixHeader(NamedTuple):
-    line: int  # of the sizes
+    line: int  # of the line with the sizes
     n: int
     entries: int
     field: bytes
@@ -284,13 +284,13 @@ def _matrix_header(path: PathLike, file: BinaryIO) -> _MatrixHeader:
     if rows != columns or rows < 1:
         _fail(path, line, f"a {rows} x {columns} matrix: expected a square one")
     n_bytes = os.path.getsize(path)
-    if rows > n_bytes or 4 * entries > n_bytes:  # an entry takes two digits, a space and an end of line
+    if rows > n_bytes or 4 * entries > n_bytes:  # an entry has at least two digits, a space and a line end
         _fail(path, line, f"{rows} rows, {entries} entries: more than fits into a file of {n_bytes} bytes")
     return _MatrixHeader(line, rows, entries, words[3], words[4] == b"symmetric")
 
 
 def _matrix_entry(path: PathLike, line: int, words: list[bytes], header: _MatrixHeader) -> tuple[int, int, float]:
-    """Row, column (from 1) and value on this line."""
+    """Return row, column (from 1) and value on this line."""
     text = b" ".join(words)[:60].decode("ascii", "replace")
     if len(words) != (2 if header.field == b"pattern" else 3):
         _fail(path, line, f"{text!r}: expected row, column{'' if header.field == b'pattern' else ' and value'}")
@@ -304,7 +304,7 @@ def _matrix_entry(path: PathLike, line: int, words: list[bytes], header: _Matrix
         return row, column, 1.0
     whole = header.field in (b"integer", b"unsigned-integer")
     try:
-        if b"_" in words[2]:  # float() takes 1_000
+        if b"_" in words[2]:  # float() accepts 1_000
             raise ValueError
         value = float(int(words[2])) if whole else float(words[2])
     except (ValueError, OverflowError):

@@ -1,14 +1,14 @@
-"""Host lists: which machines there are, how many ranks each runs, and how fast it is.
+"""Host lists: the machines, and the number and speed of each one's ranks.
 
-A host a line, `#` begins a comment, and blank lines are skipped:
+One host per line; `#` begins a comment, and blank lines are skipped:
 
     # name     slots (ranks)   speed, in any unit that all hosts share
     fast       slots=4         speed=2.5
     slow1      slots=2
     slow2:2                                  # MPICH's way to write slots
 
-Slots and speed are 1 if left out.  What a list says ends up in the arguments of mpiexec and ssh, so a name can't be
-taken for an option, and holds nothing that a shell would read as anything but a name.
+Slots and speed default to 1.  The contents of a list become arguments of mpiexec and ssh, so a name can't look like an
+option, or contain characters that are special to a shell.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NAME = re.compile(r"(?!-)[A-Za-z0-9._:-]+")
 
 @dataclass(frozen=True)
 class Host:
-    """One line of a host list; ValueError, naming the field, for what can't be.
+    """One line of a host list; ValueError, naming the field, for invalid values.
 
     name   letters, digits, ".", "_", "-" and, in an IPv6 address, ":"; doesn't begin with "-"
-    slots  how many ranks it runs, 1 to MAX_SLOTS
+    slots  number of its ranks, 1 to MAX_SLOTS
     speed  of one rank there, relative to the other hosts' ranks, above 0
     """
 
@@ -49,9 +49,9 @@ class Host:
 
 
 def parse_hosts(text: str, where: str) -> list[Host]:
-    """The hosts in `text`, in its order; `where` names it in errors.
+    """Return the hosts in `text`, in order; `where` names it in errors.
 
-    ValueError, beginning with where:line, for what is no host, a host that is there twice, or no host at all.
+    ValueError, beginning with where:line, for an invalid or repeated host, or an empty list.
     """
     hosts: list[Host] = []
     lines: dict[str, int] = {}
@@ -63,7 +63,7 @@ def parse_hosts(text: str, where: str) -> list[Host]:
             host = _host(words)
         except ValueError as error:
             raise ValueError(f"{where}:{number}: {error}") from None
-        name = host.name.lower()  # as in the domain name system
+        name = host.name.lower()  # case is ignored, as in DNS
         if name in lines:
             raise ValueError(f"{where}:{number}: host {host.name} is in line {lines[name]} already: expected it once")
         lines[name] = number
@@ -74,7 +74,7 @@ def parse_hosts(text: str, where: str) -> list[Host]:
 
 
 def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
-    """The hosts in the file `path`; OSError when it can't be read, otherwise errors as for `parse_hosts`."""
+    """Return the hosts in the file `path`; OSError if it can't be read, otherwise errors as for `parse_hosts`."""
     where = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -85,14 +85,14 @@ def read_hosts(path: str | os.PathLike[str]) -> list[Host]:
 
 
 def format_hosts(hosts: Iterable[Host]) -> str:
-    """The host list that `parse_hosts` reads as `hosts`."""
+    """Return the host list that `parse_hosts` reads as `hosts`."""
     return "".join(f"{host.name} slots={host.slots} speed={host.speed!r}\n" for host in hosts)
 
 
 def _host(words: list[str]) -> Host:
     name, options = words[0], words[1:]
     slots, speed = None, None
-    if name.count(":") == 1:  # an IPv6 address has two at least
+    if name.count(":") == 1:  # an IPv6 address has at least two
         name, _, slots = name.partition(":")
         if not slots.isascii() or not slots.isdigit():
             raise ValueError(f"{words[0]!r}: expected a name, or name:slots")

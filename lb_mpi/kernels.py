@@ -1,7 +1,7 @@
-"""Compile inner loops with numba, and print a line when that takes long.
+"""Compile inner loops with numba, and print a line if that takes long.
 
-Compiled loops are cached on disk, so only the first run on a machine compiles.  A large graph's partition then waits half
-a minute for its kernels, without a word on why.
+Compiled loops are cached on disk, so only the first run on a machine compiles.  That may delay the partition of a large
+graph by half a minute, without any output.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from collections.abc import Callable
 from numba import njit as njit
 from numba.core import event
 
-TOLD_S = 2.0  # compiling that takes longer is told
+TOLD_S = 2.0  # longer compilation is reported
 
-COMPILE = "numba:compile"  # numba's event: a kernel was not in the cache, and is compiled
+COMPILE = "numba:compile"  # numba's event: compilation of a kernel that was not in the cache
 
 
 class CompilingTold(event.Listener):
-    """Prints one line on stderr when this process has spent TOLD_S seconds compiling, in one kernel or several."""
+    """A listener that prints one line on stderr when this process has spent TOLD_S seconds compiling, in all kernels."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
-        """`tell` prints the line; it is called at most once, maybe in another thread."""
+        """Call `tell` to print the line, at most once, possibly in another thread."""
         self._tell = tell
         self._left_s = TOLD_S
-        self._n_open = 0  # a kernel's compiling includes that of the kernels that it calls
+        self._n_open = 0  # compiling a kernel includes the kernels that it calls
         self._began = 0.0
         self._timer = threading.Timer(0.0, tell)
 
     def on_start(self, event: object) -> None:
-        """A kernel begins to be compiled."""
+        """Note that a kernel begins to be compiled."""
         self._n_open += 1
         if self._n_open == 1 and self._left_s > 0:
             self._began = time.monotonic()
@@ -40,7 +40,7 @@ class CompilingTold(event.Listener):
             self._timer.start()
 
     def on_end(self, event: object) -> None:
-        """It is compiled, or has failed to be."""
+        """Note that its compilation has ended or failed."""
         self._n_open -= 1
         if self._n_open == 0 and self._left_s > 0:
             self._timer.cancel()

@@ -1,7 +1,7 @@
-"""The machine as it was measured: where ranks are, how fast they compute, what a message costs.   (pure, but for its file)
+"""The measured machine: the ranks' hosts and speeds, and the cost of messages.   (pure, except for its file)
 
-A message of b bytes from rank k to rank l takes `latency_s[k, l] + s_per_byte[k, l] * b` seconds.  A machine is kept in a
-JSON file, so that it's measured once and read by many runs:
+A message of b bytes from rank k to rank l takes `latency_s[k, l] + s_per_byte[k, l] * b` seconds.  A machine is stored in a
+JSON file, so that it is measured once and used in many runs:
 
     {"format": "lb_mpi machine", "version": 1, "hosts": ["a", "a"], "speeds": [9.1, 9.0],
      "latency_s": [[0, 4e-7], [4e-7, 0]], "s_per_byte": [[0, 1e-10], [1e-10, 0]]}
@@ -25,7 +25,7 @@ from lb_mpi.graph_files import PathLike
 from lb_mpi.metrics import check_speeds
 
 FORMAT, VERSION = "lb_mpi machine", 1
-ALIKE = 1.5  # cores of one host whose speeds differ by less than this factor are of one kind
+ALIKE = 1.5  # cores of one host whose speeds differ by a smaller factor are of one kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +59,8 @@ class Machine:
         return len(self.hosts)
 
     def between(self, one: str, other: str) -> tuple[float, float] | None:
-        """Return the medians of latency_s and s_per_byte from a rank on host `one` to a rank on host `other`.
-
-        None if there are no two such ranks.
-        """
+        """Return the medians of latency_s and s_per_byte from ranks on host `one` to ranks on host `other`; None without
+        any."""
         hosts = np.array(self.hosts)
         pairs = (hosts[:, None] == one) & (hosts[None, :] == other) & ~np.eye(self.size, dtype=bool)
         if not pairs.any():
@@ -85,7 +83,7 @@ def _check_costs(values: ArrayLike, size: int, name: str) -> Floats:
 
 
 def _own(array: Floats) -> Floats:
-    """The diagonal alone."""
+    """Return only the diagonal."""
     return np.diag(np.diag(array))
 
 
@@ -97,7 +95,7 @@ def read_machine(path: PathLike) -> Machine:
             given = json.load(file)
         except json.JSONDecodeError as error:
             raise ValueError(f"{where}:{error.lineno}: {error.msg}: expected JSON") from None
-        except (ValueError, RecursionError):  # no UTF-8; a number of too many digits; too deep
+        except (ValueError, RecursionError):  # no UTF-8; a number with too many digits; too deeply nested
             raise ValueError(f"{where}: expected JSON") from None
     if not isinstance(given, dict) or given.get("format") != FORMAT:
         raise ValueError(f'{where}: expected a JSON object with "format": "{FORMAT}"')
@@ -124,7 +122,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def as_json(machine: Machine) -> dict[str, Any]:
-    """The machine as it stands in its file."""
+    """Return the machine as stored in its file."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -144,27 +142,27 @@ def write_machine(machine: Machine, path: PathLike) -> None:
 
 
 def fit_message(sizes: ArrayLike, seconds: ArrayLike) -> tuple[float, float]:
-    """(latency_s, s_per_byte) of messages of (K,) `sizes` in bytes that took (K,) `seconds`: both >= 0.
+    """Return (latency_s, s_per_byte) of messages of (K,) `sizes` in bytes that took (K,) `seconds`: both >= 0.
 
-    Least squares of the relative errors, so that a microsecond counts in a message of one byte, and not in one of a million.
+    Least squares of the relative errors, so that a microsecond matters for a message of one byte, but not of a million.
     """
-    from scipy.optimize import nnls  # takes long to import, and few need it
+    from scipy.optimize import nnls  # its import is slow, and rarely needed
 
     size, time = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
-    largest = float(size.max(initial=1.0))  # so that the two columns are of one order
+    largest = float(size.max(initial=1.0))  # gives both columns the same order of magnitude
     (latency, per_largest), _ = nnls(np.stack([1.0 / time, size / largest / time], axis=1), np.ones(len(time)))
     return float(latency), float(per_largest) / largest
 
 
 def speeds_of(hosts: Sequence[str], rates: ArrayLike, wanted: ArrayLike, got: ArrayLike) -> Floats:
-    """(P,) units per second when all ranks compute, with what is mere luck taken out.
+    """Return (P,) units per second when all ranks compute, without random effects.
 
-    rates (P,): units per second in which a rank has a core; wanted (P,): the fraction of the time for which it would have
-    one if it never had to wait for it (below 1: it is stopped now and then, or rests); got (P,): for which it had one.
+    rates (P,): units per second while a rank has a core; wanted (P,): the fraction of the time for which it would have one
+    without waiting (below 1: it is stopped at times, or rests); got (P,): the fraction for which it had one.
 
-    The speed is rate * wanted, if a rank never waits.  More ranks than cores are a matter of luck for each, and the luck of
-    the next second will be another: so the ranks of a host are slowed down by one factor, sum got / sum wanted.  Rates are
-    evened out (see `even_out`).
+    The speed of a rank that never waits is rate * wanted.  With more ranks than cores, waiting is random, and will differ in
+    the next second.  So the ranks of a host are all slowed down by one factor, sum got / sum wanted.  Similar rates are
+    averaged (see `even_out`).
     """
     on, speeds = np.array(hosts), even_out(hosts, rates)
     asks, has = check_speeds(wanted, len(hosts), name="wanted"), check_speeds(got, len(hosts), name="got")
@@ -176,16 +174,15 @@ def speeds_of(hosts: Sequence[str], rates: ArrayLike, wanted: ArrayLike, got: Ar
 
 
 def differ(hosts: Sequence[str], rates: ArrayLike) -> bool:
-    """Tell if some host has cores of several kinds, by the (P,) rates of its ranks (see `even_out`)."""
+    """Return whether some host has cores of several kinds, by the (P,) rates of its ranks (see `even_out`)."""
     rate, on = check_speeds(rates, len(hosts), name="rates"), np.array(hosts)
     return any(rate[on == host].max() >= ALIKE * rate[on == host].min() for host in np.unique(on))
 
 
 def even_out(hosts: Sequence[str], rates: ArrayLike) -> Floats:
-    """(P,) rates in which ranks of one host that are nearly alike (by a factor of 1.5) have their mean.
+    """Return (P,) rates in which similar ranks of one host (within a factor of 1.5) have their mean rate.
 
-    The cores of one machine are of few kinds; small differences come from other load.  The fastest
-    ranks of a host are put together first.
+    A machine has few kinds of cores; small differences come from other load.  Groups start with a host's fastest ranks.
     """
     even, on = check_speeds(rates, len(hosts), name="rates"), np.array(hosts)
     for host in np.unique(on):
@@ -199,11 +196,11 @@ def even_out(hosts: Sequence[str], rates: ArrayLike) -> Floats:
 
 
 def pairings(size: int) -> list[list[tuple[int, int]]]:
-    """Rounds of disjoint pairs (k, l), k < l, in which each two of `size` ranks meet once: at most `size` rounds.
+    """Return rounds of disjoint pairs (k, l), k < l, in which any two of `size` ranks meet once: at most `size` rounds.
 
-    As at a tournament: all but the first sit around a table, and move on by one seat a round.
+    A round-robin tournament: all but the first sit around a table, and move by one seat per round.
     """
-    seats = list(range(size + size % 2))  # with an odd number, one has no partner
+    seats = list(range(size + size % 2))  # with an odd number, one rank has no partner
     rounds = []
     for _ in range(len(seats) - 1):
         half = len(seats) // 2

@@ -1,6 +1,6 @@
-"""Imbalance, efficiency, lower bound: what is "good"; and the check of speeds, loads and parts at every door.   (pure)
+"""Imbalance, efficiency, lower bound; and the validation of speeds, loads and parts.   (pure)
 
-A rank with speed s_i (units of work per second) and load w_i (units of work) needs the time l_i = w_i / s_i.
+A rank with speed s_i (units of work per second) and load w_i (units of work) needs l_i = w_i / s_i seconds.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ Floats = NDArray[np.float64]
 
 
 def check_speeds(speeds: ArrayLike, size: int | None = None, *, name: str = "speeds") -> Floats:
-    """`speeds` as a new (P,) array; ValueError, naming the index, unless all are finite and > 0 (and P = `size`)."""
+    """Return `speeds` as a new (P,) array; ValueError, naming the index, unless all are finite and > 0 (and P = `size`)."""
     return _check(speeds, size, name, zero=False)
 
 
 def check_loads(loads: ArrayLike, size: int | None = None, *, name: str = "loads") -> Floats:
-    """`loads` as a new (P,) array; ValueError, naming the index, unless all are finite and >= 0 (and P = `size`)."""
+    """Return `loads` as a new (P,) array; ValueError, naming the index, unless all are finite and >= 0 (and P = `size`)."""
     return _check(loads, size, name, zero=True)
 
 
 def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
-    """`parts` as an (n,) array of integers; ValueError, naming the vertex, for one outside 0..k-1."""
+    """Return `parts` as an (n,) array of integers; ValueError, naming the vertex, for a part outside 0..k-1."""
     try:
         array = np.asarray(parts)
     except ValueError:  # rows of unequal lengths
@@ -41,7 +41,7 @@ def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
 
 
 def as_numbers(name: str, values: ArrayLike) -> Floats:
-    """`values` as a new array; ValueError unless they are numbers: text, complex numbers, True and False are none."""
+    """Return `values` as a new array; ValueError for anything but numbers (text, complex numbers, True and False)."""
     try:
         given = np.asarray(values)
         if not (given.dtype.kind in "iuf" or (given.dtype.kind == "O" and all(map(_is_number, given.flat)))):
@@ -68,15 +68,15 @@ def _check(values: ArrayLike, size: int | None, name: str, *, zero: bool) -> Flo
 
 
 def lower_bound(loads: ArrayLike, speeds: ArrayLike) -> float:
-    """The time in seconds that no distribution of the (P,) loads over (P,) speeds can beat: sum w / sum s."""
+    """Return the ideal time in seconds of (P,) loads on (P,) speeds, a bound for all distributions: sum w / sum s."""
     work = check_loads(loads)
     return float(work.sum() / check_speeds(speeds, len(work)).sum())
 
 
 def imbalance(loads: ArrayLike, speeds: ArrayLike) -> float:
-    """max(l) sum(s) / sum(s l) - 1 of the (P,) loads w and (P,) speeds s, l = w / s; 0 when there is no work.
+    """Return max(l) sum(s) / sum(s l) - 1 of the (P,) loads w and (P,) speeds s, l = w / s; 0 without work.
 
-    The slowest rank takes 1 + imbalance times the lower bound.  Jin & Wang, diffusion for heterogeneous systems.
+    The slowest rank needs 1 + imbalance times the lower bound.  Jin & Wang, diffusion for heterogeneous systems.
     """
     work = check_loads(loads)
     times = work / check_speeds(speeds, len(work))
@@ -85,18 +85,15 @@ def imbalance(loads: ArrayLike, speeds: ArrayLike) -> float:
 
 
 def efficiency(loads: ArrayLike, speeds: ArrayLike) -> float:
-    """The fraction of the whole hardware's speed in use until the slowest rank is done: 1 / (1 + imbalance)."""
+    """Return the used fraction of all ranks' speed until the slowest rank is done: 1 / (1 + imbalance)."""
     return 1.0 / (1.0 + imbalance(loads, speeds))
 
 
-QUEUED, QUEUED_S = 0.1, 0.1  # of the time at work, and seconds: below, nothing is said of it
+QUEUED, QUEUED_S = 0.1, 0.1  # of the time at work, and seconds: less is not mentioned
 
 
 def queueing(busy_s: float, queued_s: float) -> str:
-    """Say at the end of a line that ranks queued for cores for `queued_s` of the `busy_s` seconds that they were at work.
-
-    "" where that was little.
-    """
+    """Return the end of a line: ranks queued for cores for `queued_s` of `busy_s` seconds at work; "" if that is little."""
     if queued_s <= max(QUEUED_S, QUEUED * busy_s):
         return ""
     part = min(1.0, queued_s / busy_s)

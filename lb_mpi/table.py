@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 
 class Table(NamedTuple):
-    """Lines of cells under a header: words at the left of their columns, numbers at the right."""
+    """Lines of cells under a header: text columns are left-aligned, numbers right-aligned."""
 
     header: Sequence[str]
     lines: Sequence[Sequence[str]]
-    words: tuple[int, ...] = ()  # numbers of the columns of words
-    most: int = 0  # lines that are shown; 0: all
+    words: tuple[int, ...] = ()  # indices of the text columns
+    most: int = 0  # maximum number of lines shown; 0: all
 
     def __str__(self) -> str:
-        """Lay out as text."""
+        """Format as text."""
         rows = [self.header, *self._shown]
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
         lines = [
@@ -29,7 +29,7 @@ class Table(NamedTuple):
         return "\n".join([*lines, *filter(None, [self._rest])])
 
     def html(self, kind: str = "") -> str:
-        """Lay out for a page, `kind` being its class; HTML allows rows and cells without ends, which saves a third."""
+        """Format as HTML, with the class `kind`; HTML allows rows and cells without end tags, which saves a third."""
         marks = [' class="t"' if k in self.words else "" for k in range(len(self.header))]
 
         def row(tag: str, cells: Sequence[str]) -> str:

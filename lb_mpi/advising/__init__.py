@@ -1,1 +1,1 @@
-"""Advice: a recorded run, replayed on a virtual clock with other ways of balancing and other machines."""
+"""Advice: replay a recorded run on a virtual clock with other ways of balancing and on other machines."""

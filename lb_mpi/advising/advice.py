@@ -1,9 +1,9 @@
 """The parts of advice that all drivers share.   (pure)
 
-Law.  A prediction comes from the recorded work and the objects that run on MPI.  The first line of each driver is what the
-model says of the recorded run itself, beside what was measured: the other lines are no better than that one.  What the
-recorded run needed beyond that (messages, steps that were uneven by chance) is added to each other line that could be run,
-whatever it is: it is the best guess for the same machine, and on a quiet one it is small.
+Law.  A prediction comes from the recorded work and the objects that run on MPI.  The first line of each driver is the
+model's prediction of the recorded run itself, beside the measured time; other lines are no more accurate than that.  The
+time that the recorded run needed beyond the model (messages, random imbalance of steps) is added to every other line that
+could be run: it is the best guess for the same machine, and small on a quiet one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lb_mpi.record.record import Rows, Stored
 from lb_mpi.report.run import USEFUL, Run
 
 Floats = NDArray[np.float64]
-SEEDS = 3  # that a prediction is made with
-BUSY = 0.9  # ranks at work with less of a core than that are on a busy machine
+SEEDS = 3  # number of seeds per prediction
+BUSY = 0.9  # on a busy machine, ranks at work have less of a core than this
 Progress = Callable[[str], object]
 
 
@@ -30,25 +30,25 @@ class Prediction(NamedTuple):
     """One way to run the program."""
 
     what: str
-    predicted_s: float  # NaN: can't be told from this record
-    spread_s: float = 0.0  # from the least to the greatest of what was predicted
+    predicted_s: float  # NaN: not predictable from this record
+    spread_s: float = 0.0  # from the smallest to the largest prediction
     measured_s: float = math.nan  # NaN: was not run
-    change: str = ""  # the lines to change; "": none, or there are none to show
-    elsewhere: bool = False  # on another machine, or at no cost: nothing that can be changed in the program
+    change: str = ""  # the lines to change; "": none to show
+    elsewhere: bool = False  # on another machine, or at no cost: not a change of the program
 
 
 class Advice(NamedTuple):
-    """All that is known of one driver's part of the run."""
+    """All advice on one driver's part of the run."""
 
     driver: str  # "map_rows", "search", "pool", "exchange", "profile"
-    lines: list[Prediction]  # the first is the run as it was
-    notes: list[str]  # how sure that is, in words
+    lines: list[Prediction]  # the first is the recorded run
+    notes: list[str]  # on its reliability, in words
     busy: bool = False  # ranks had to wait for cores
-    talk_s: float = 0.0  # of messages between ranks, in the run as it was
+    talk_s: float = 0.0  # of messages between ranks, in the recorded run
 
 
 class OtherMachine(NamedTuple):
-    """Another machine: the ranks that are left, and how fast each of them is relative to what it was."""
+    """Another machine: the remaining ranks, and their speeds relative to the recorded ones."""
 
     what: str
     ranks: list[int]
@@ -57,7 +57,7 @@ class OtherMachine(NamedTuple):
 
 
 def ranked(run: Run) -> list[Stored]:
-    """Records in the order of the ranks; ValueError when one is missing."""
+    """Return the records in the order of the ranks; ValueError if one is missing."""
     if len(run.ranks) < run.size:
         raise ValueError(
             f"records of {len(run.ranks)} of {run.size} ranks: expected all of them, to replay the run"
@@ -66,7 +66,7 @@ def ranked(run: Run) -> list[Stored]:
 
 
 def calls(ranks: Sequence[Stored], driver: Driver) -> list[Rows]:
-    """The steps of one driver on each rank, those that all ranks have ended; none where they were added up differently."""
+    """Return one driver's steps on each rank, those that all ranks have ended; none if ranks merged them differently."""
     tables = [one.steps[one.steps["driver"] == driver] for one in ranks]
     n = min(map(len, tables))
     tables = [table[:n] for table in tables]
@@ -75,18 +75,18 @@ def calls(ranks: Sequence[Stored], driver: Driver) -> list[Rows]:
 
 
 def took_s(tables: Sequence[Rows]) -> float:
-    """Sum up the seconds of the calls: each from when its first rank began until the last one ended."""
+    """Return the sum of the calls' seconds: each from its first rank's start to its last rank's end."""
     ended, began = (np.stack([table[name] for table in tables]) for name in ("ended", "began"))
     return float((ended.max(axis=0) - began.min(axis=0)).sum())
 
 
 def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
-    """Return the settings of a driver, from the first rank that has recorded them."""
+    """Return the settings of a driver, from the first rank with a record of them."""
     return next((dict(one.settings[driver]) for one in ranks if driver in one.settings), {})
 
 
 class Worked:
-    """The seconds that a rank was at work by a time, its rests as an emulated slow rank included; times are its own."""
+    """The seconds that a rank was at work by a time, including its rests as an emulated slow rank; times are its own."""
 
     def __init__(self, one: Stored) -> None:
         self._ends = one.about.clock_s + one.width_s * np.arange(len(one.seconds) + 1)
@@ -94,20 +94,17 @@ class Worked:
         self._sums = np.concatenate([[0.0], np.cumsum(one.seconds[:, list(USEFUL)].sum(axis=1))])
 
     def between(self, begin: float, end: float) -> float:
-        """Seconds at work between two times."""
+        """Return the seconds at work between two times."""
         both = np.interp([begin, end], self._ends, self._sums)
         return float(both[1] - both[0])
 
     def within(self, steps: Rows) -> float:
-        """Seconds at work in all these calls."""
+        """Return the seconds at work in all these calls."""
         return sum(self.between(began, ended) for began, ended in steps[["began", "ended"]].tolist())
 
 
 def core_share(ranks: Sequence[Stored], tables: Sequence[Rows], *, quiet: bool = False) -> Floats:
-    """(P,) useful time / time at work in the calls: below 1 where a rank had to wait for a core; NaN: it did nothing.
-
-    `quiet` : as if nobody had had to.
-    """
+    """Return (P,) useful time / time at work in the calls: below 1 after waits for a core, unless `quiet`; NaN: no work."""
     worked = np.array([Worked(one).within(table) for one, table in zip(ranks, tables, strict=True)])
     useful = np.array([float(table["useful_s"].sum()) for table in tables])
     busy = (worked > 0.0) & (useful > 0.0)
@@ -116,12 +113,12 @@ def core_share(ranks: Sequence[Stored], tables: Sequence[Rows], *, quiet: bool =
 
 
 def beyond(measured_s: float, model_s: float, *, quiet: bool) -> float:
-    """Seconds that the model does not know of; of a quiet machine nobody knows them."""
+    """Return the seconds beyond the model; on a quiet machine they are unknown."""
     return 0.0 if quiet or math.isnan(model_s) else max(0.0, measured_s - model_s)
 
 
 def busy_notes(share: Floats) -> list[str]:
-    """Say that ranks had to wait for cores, if they had."""
+    """Return a note if ranks had to wait for cores."""
     least = float(np.nanmin(share, initial=1.0))
     if least >= BUSY:
         return []
@@ -132,7 +129,7 @@ def busy_notes(share: Floats) -> list[str]:
 
 
 def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
-    """Machines to think about: without the slowest host (of one host: rank), and with that one twice as fast."""
+    """Return machines to consider: without the slowest host (or rank, on one host), and with that one twice as fast."""
     hosts: dict[str, list[int]] = {}
     for rank, one in enumerate(ranks):
         hosts.setdefault(one.about.host, []).append(rank)
@@ -152,12 +149,12 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
     ]
 
 
-TOO_FAR = 0.2  # a model that is off by more says nothing of other ways
-WORTH = 0.03  # a way that is faster by less isn't named
+TOO_FAR = 0.2  # a model with a larger error says nothing about other ways
+WORTH = 0.03  # a way with a smaller gain isn't mentioned
 
 
 def conclude(advice: Advice, *, quiet: bool = False) -> tuple[str, bool]:
-    """Sum advice up in a line; and say whether its predictions mean anything."""
+    """Summarise advice in a line; return also whether its predictions are meaningful."""
     first = advice.lines[0]
     measured_s = first.measured_s
     off = 0.0 if quiet or not measured_s else first.predicted_s / measured_s - 1.0
@@ -185,8 +182,8 @@ WITHOUT = ("no balancing", "a fixed share each, by number", "equal blocks")
 
 
 def collapsed(lines: Sequence[Prediction], *, quiet: bool = False) -> list[list[Prediction]]:
-    """Group the ways to run the program: in a group, they differ from its first by less than the spread; the run as it was
-    is one of the first group, and what can't be changed in the program is alone."""
+    """Group the ways to run the program: those in a group differ from its first by less than the spread.  The recorded run
+    is in the first group; options that can't be changed in the program are alone."""
     first, *others = lines
     base_s = first.predicted_s if quiet or math.isnan(first.measured_s) else first.measured_s
     groups = [[first]]
@@ -207,7 +204,7 @@ def _off(off: float) -> str:
 
 
 def model_note(predicted_s: float, measured_s: float, extra_s: float, *, quiet: bool = False) -> str:
-    """Say how well the model knows the recorded run."""
+    """Return a note on the model's accuracy for the recorded run."""
     if quiet:
         return "as if each rank had a core whenever it worked, and messages needed no longer than in the model"
     off = predicted_s / measured_s - 1.0 if measured_s else 0.0
@@ -216,6 +213,6 @@ def model_note(predicted_s: float, measured_s: float, extra_s: float, *, quiet: 
 
 
 def over_seeds(predict: Callable[[int], float]) -> tuple[float, float]:
-    """(median, greatest - least) of what is predicted with each seed."""
+    """Return (median, largest - smallest) of the predictions with all seeds."""
     found = [predict(seed) for seed in range(SEEDS)]
     return statistics.median(found), max(found) - min(found)

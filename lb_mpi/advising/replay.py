@@ -1,8 +1,8 @@
 """Replay a recorded run on a virtual clock: with other ways of balancing, and on other machines.   (pure)
 
-Each driver has a function `advise_...(run, progress, quiet=)`: None where the run has no calls of it, ValueError for a
-record that holds too little; `quiet` predicts for a quiet machine, though what ranks do outside of lb_mpi stays as it was.
-Replaying uses the objects that run on MPI.
+Each driver has a function `advise_...(run, progress, quiet=)`: it returns None if the run has no calls of the driver, and
+raises ValueError if the record has too little data.  `quiet` predicts for a quiet machine, but with the recorded activity
+outside of lb_mpi.  The replay uses the objects that run on MPI.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from lb_mpi.searching.simulate import search
 
 
 def gain(run: Run) -> float:
-    """Predict how many times as long the balanced calls of a run would have taken without; NaN where that isn't known.
+    """Predict how many times as long the balanced calls of a run would have taken without balancing; NaN if unknown.
 
-    As in `Advice`, what the run needed beyond its model is added to the time without.
+    As in `Advice`, the time beyond the model is added to the time without balancing.
     """
     without_s = measured_s = 0.0
     with suppress(ValueError):
@@ -69,7 +69,7 @@ def gain(run: Run) -> float:
     return math.nan
 
 
-_Alone = tuple[float, float, float] | None  # seconds without balancing; as recorded, by the model; measured
+_Alone = tuple[float, float, float] | None  # seconds without balancing; of the recorded run, by the model; measured
 
 
 def _rows_alone(ranks: list[Stored]) -> _Alone:
@@ -99,37 +99,37 @@ def _exchange_alone(ranks: list[Stored]) -> _Alone:
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
-# From the record come, for each call and rank, the seconds that the rank needs for its own rows (`home_s`), and those that
-# it spends outside before it comes (`outside_s`); the ranks' speeds; and how costs are spread over the rows.
+# The record has, for each call and rank, the seconds that the rank needs for its own rows (`home_s`) and spends outside
+# before the call (`outside_s`); the ranks' speeds; and the distribution of costs over the rows.
 
-NOISE = 0.05  # of a block's time, as a standard deviation of its logarithm
+NOISE = 0.05  # of a block's time: standard deviation of its logarithm
 ROWS = 48  # of a rank on the virtual clock, at most
-FIRST, CALLS = 8, 24  # calls at the beginning are played one by one, of all others some that stand for the rest
-MOST_RANKS = 256  # for arrangements, whose search takes long, and for searches, where each rank has a tree
+FIRST, CALLS = 8, 24  # the first calls are played one by one; of the others, some represent the rest
+MOST_RANKS = 256  # for arrangements, whose search is slow, and for searches, where each rank has a tree
 
 
 class RecordedRows(NamedTuple):
-    """The rows of a run: K calls, or groups of calls, of P ranks."""
+    """The rows of a run: K calls, or groups of calls, on P ranks."""
 
-    home_s: Floats  # (K, P) that a rank's own rows take it, in one call
+    home_s: Floats  # (K, P) seconds for a rank's own rows, in one call
     outside_s: Floats  # (K, P) before the call
-    n: Floats  # (K,) calls that each stands for
+    n: Floats  # (K,) number of calls that each represents
     speeds: Floats  # (P,) relative to their mean
     shapes: list[Floats]  # of each rank: costs of its rows, adding up to 1
-    seconds: float  # of all calls, with what is outside before each
+    seconds: float  # of all calls, including the time outside before each
     graph: Graph
     how: dict[str, Any]  # scheme, tolerance, when, every
 
     @property
     def alone_s(self) -> float:
-        """Seconds of all calls without balancing."""
+        """Return the seconds of all calls without balancing."""
         return float((self.n * (self.outside_s + self.home_s).max(axis=1)).sum())
 
 
 def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
-    """Advise on the rows of a run; None where there were none.  ValueError for a record that doesn't hold enough.
+    """Advise on the rows of a run; None if there were none.  ValueError if the record has too little data.
 
-    `quiet` : as on a quiet machine; what ranks do outside is taken as it was.
+    `quiet` : as on a quiet machine, with the recorded activity outside of lb_mpi.
     """
     recorded = _recorded_rows(ranked(run))
     if recorded is None:
@@ -179,11 +179,11 @@ def _play_rows(
     order: Any = None,
     other_machine: OtherMachine | None = None,
 ) -> float:
-    """Seconds of all calls on the virtual clock."""
+    """Return the seconds of all calls on the virtual clock."""
     speeds, outside = recorded.speeds, recorded.outside_s
     graph = graph or recorded.graph
     deal: Callable[[list[Floats]], list[Floats]] = list
-    if order is not None:  # node order[v] sits at vertex v, whose rows stay
+    if order is not None:  # node order[v] is at vertex v, whose rows stay
         speeds, outside = speeds[order], outside * (speeds / speeds[order])
     if other_machine is not None:
         kept, factors = other_machine.ranks, np.array(other_machine.factors)
@@ -192,7 +192,7 @@ def _play_rows(
         if len(kept) < recorded.graph.n:
             graph = mesh(*most_square_mesh(len(kept)))
 
-            def deal(rows: list[Floats]) -> list[Floats]:  # the same rows, in their order, as many on each rank
+            def deal(rows: list[Floats]) -> list[Floats]:  # redistributes the same rows, in their order, equally
                 return list(np.array_split(np.concatenate(rows), len(kept)))
 
     settled = how or recorded.how
@@ -209,7 +209,7 @@ def _play_rows(
 
 
 def _moved_once_s(recorded: RecordedRows) -> float:
-    """Seconds if rows were dealt once, in their order, so that the first call is level."""
+    """Return the seconds if rows were distributed once, in their order, so that the first call is balanced."""
     work = recorded.home_s * recorded.speeds
     rows = np.array(
         [np.concatenate([w * shape for w, shape in zip(mine, recorded.shapes, strict=True)]) for mine in work]
@@ -244,19 +244,19 @@ def _recorded_rows(ranks: list[Stored]) -> RecordedRows | None:
 
 
 def _seconds(table: Rows) -> tuple[Floats, Floats]:
-    """Seconds that a rank needs for its own rows, and those that it spent outside before its calls; NaN: not known."""
+    """Return the seconds for a rank's own rows, and those spent outside before its calls; NaN: unknown."""
     before = table["began"] - np.append(np.nan, table["ended"][:-1])
     return table["home_s"].astype(float), before + table["between_s"]
 
 
 def _measured_s(tables: list[Any], outside: Floats) -> float:
-    """Seconds of all calls, with what is outside; of the first, as much as of the second."""
+    """Return the seconds of all calls and of the time outside; before the first, as much as before the second."""
     took = [float(table["ended"][-1] - table["began"][0]) for table in tables]
     return float((np.array(took) + outside[0]).max())
 
 
 def _some(counts: Floats) -> tuple[Any, Floats]:
-    """Pick the entries that are replayed, and count the calls that each of them stands for."""
+    """Select the entries to be replayed, and count the calls that each represents."""
     if len(counts) <= FIRST + CALLS:
         return np.arange(len(counts)), counts
     groups = np.array_split(np.arange(FIRST, len(counts)), CALLS)
@@ -265,7 +265,7 @@ def _some(counts: Floats) -> tuple[Any, Floats]:
 
 
 def _shape(costs: Floats) -> Floats:
-    """Costs of rows that add up to 1: at most ROWS, equal ones when nothing is known."""
+    """Return costs of rows that add up to 1: at most ROWS, equal if nothing is known."""
     if not len(costs) or not costs.sum() > 0.0:
         return np.full(ROWS // 2, 2.0 / ROWS)
     if len(costs) > ROWS:
@@ -283,16 +283,16 @@ def _names(size: int) -> list[str]:
 
 
 # --- a search ---------------------------------------------------------------------------------------------------------
-# The tree isn't recorded: which nodes hang on which would be as large as the search.  So two models replace it.
-# - With balancing: synthetic trees (`lb_mpi.problems.uts`) of three kinds, as much work as was recorded, on ranks of the
-#   recorded speeds.  The spread between the kinds says how much the shape matters.
-# - Without balancing: each rank keeps the first part that it was dealt.  A rank drafts when it has nothing left, so all that
-#   it has at a time comes from one part.  The record says when each part came from whom, and how long each rank worked
-#   between.  So the work of each first part, wherever it was done, adds up.  Another run deals other first parts: the spread
-#   is that between these parts on other ranks (not the first rank's, which keeps what no rank has asked for).
+# The tree isn't recorded, since its record would be as large as the search.  So two models replace it.
+# - With balancing: synthetic trees (`lb_mpi.problems.uts`) of three kinds with the recorded amount of work, on ranks of the
+#   recorded speeds.  The spread between the kinds shows the influence of the shape.
+# - Without balancing: each rank keeps the first part that it received.  A rank drafts when it has no work left, so all its
+#   work at one time comes from one part.  The record says when each part came from which rank, and how long each rank worked
+#   in between.  So the work of each first part can be added up over all ranks.  Another run would deal other first parts:
+#   the spread is that of random exchanges between ranks (except the first rank, which keeps what no rank requested).
 
-QUANTUM_S, QUANTA = 50e-6, 4_000  # between two looks at messages; of a rank, at most
-DEALS = 100  # of first parts, by chance
+QUANTUM_S, QUANTA = 50e-6, 4_000  # between two polls; number of quanta of a rank, at most
+DEALS = 100  # random redistributions of first parts
 TREES = (
     Tree("geometric", "fixed", depth=8, branching=4, seed=19),
     Tree("binomial", branching=500, q=0.1245, m=8, seed=42),
@@ -303,21 +303,21 @@ TREES = (
 class RecordedSearches(NamedTuple):
     """The searches of a run."""
 
-    units: Floats  # (P,) that each rank did
-    core_share: Floats  # (P,) of a core that it had while at work
+    units: Floats  # (P,) done by each rank
+    core_share: Floats  # (P,) fraction of a core while at work
     speeds: Floats  # (P,) units per second
     how: dict[str, object]  # balance, threshold, pause_s, route
     measured_s: float
-    shares: Floats | None  # (P,) units that hang on the first part of each rank; None: can't be told
+    shares: Floats | None  # (P,) units that descend from the first part of each rank; None: unknown
 
     @property
     def balanced(self) -> bool:
-        """Work was moved when ranks ran dry."""
+        """True if work moved to idle ranks."""
         return bool(self.how.get("balance", True))
 
 
 def advise_search(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
-    """Advise on the searches of a run; None where there were none.  `quiet`: as on a quiet machine."""
+    """Advise on the searches of a run; None if there were none.  `quiet`: as on a quiet machine."""
     ranks = ranked(run)
     recorded = _recorded_search(run, ranks, quiet=quiet)
     if recorded is None:
@@ -363,7 +363,7 @@ def advise_search(run: Run, progress: Progress, *, quiet: bool = False) -> Advic
 
 
 def alone(shares: Floats, speeds: Floats) -> tuple[float, float]:
-    """(seconds, greatest - least) when each rank does its share of units, and when all but rank 0 are dealt theirs anew."""
+    """Return (seconds, largest - smallest) for ranks with these shares, and for random permutations except on rank 0."""
     first, others = shares[:1], shares[1:]
     rng = np.random.default_rng(0)
     deals = [others] + [rng.permutation(others) for _ in range(DEALS)]
@@ -372,12 +372,12 @@ def alone(shares: Floats, speeds: Floats) -> tuple[float, float]:
 
 
 def over_trees(recorded: RecordedSearches, speeds: Floats) -> tuple[float, float]:
-    """(median, greatest - least) of the seconds of a balanced search on ranks of these speeds."""
+    """Return (median, largest - smallest) of the seconds of a balanced search on ranks of these speeds."""
     return over_seeds(lambda kind: _play_search(recorded, speeds, kind))
 
 
 def _play_search(recorded: RecordedSearches, speeds: Floats, kind: int) -> float:
-    """Seconds on the virtual clock, with a tree of one kind."""
+    """Return the seconds on the virtual clock, with a tree of one kind."""
     units, relative = float(recorded.units.sum()), speeds / speeds.max()
     nodes = search([UnbalancedTreeSearch(TREES[kind])], unit_s=1.0, quantum_s=1e9).value.nodes
     unit_s = units / nodes / float(speeds.max())
@@ -411,7 +411,7 @@ def _recorded_search(run: Run, ranks: list[Stored], *, quiet: bool) -> RecordedS
 
 
 def _shares(run: Run, ranks: list[Stored], units: Floats) -> Floats | None:
-    """(P,) units that hang on the first part of each rank; None when not all drafts are kept."""
+    """Return (P,) units that descend from the first part of each rank; None unless all drafts are kept."""
     if any(one.flows["n"].sum() > len(one.moves) for one in ranks):
         return None
     offsets = {one.about.rank: offset for one, offset in zip(run.ranks, run.offsets_s, strict=True)}
@@ -436,7 +436,7 @@ def _shares(run: Run, ranks: list[Stored], units: Floats) -> Floats | None:
 
 
 class _Work:
-    """Units that a rank has done by a time, by the seconds in which it worked."""
+    """The units that a rank has done by a time, in proportion to its seconds of work."""
 
     def __init__(self, one: Stored, offset_s: float, units: float) -> None:
         steps = one.steps[one.steps["driver"] == Driver.SEARCH]
@@ -446,35 +446,31 @@ class _Work:
         self._rate = units / whole_s if whole_s > 0.0 else 0.0
 
     def between(self, begin: float, end: float) -> float:
-        """Units done between two times on the clock of all ranks."""
+        """Return the units done between two times on the common clock."""
         times = np.clip([begin - self._offset_s, end - self._offset_s], self._began, self._ended)
         return self._rate * self._worked.between(*times.tolist())
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
-# From the record come the tasks of the last map, chunk by chunk (a chunk lasts about half a millisecond, so that a task
-# which matters is one by itself), in the rank's own seconds, and the ranks' speeds.  Maps before the last count in
-# proportion to their work.
+# The record has the tasks of the last map, chunk by chunk (a chunk lasts about half a millisecond, so a significant task is
+# a chunk by itself), in the rank's own seconds, and the ranks' speeds.  Earlier maps count in proportion to their work.
 
 
 class RecordedTasks(NamedTuple):
     """The tasks of a run."""
 
     costs: Floats  # (n,) seconds on a rank of speed 1, by position
-    speeds: Floats  # (P,) with the share of a core that each had
+    speeds: Floats  # (P,) including the fraction of a core that each had
     core_share: Floats  # (P,)
     hosts: list[str]  # (P,)
-    believed: list[float]  # (P,) speeds that the pool had measured before the last map; empty: none
-    with_costs: bool  # the pool was told what tasks cost
+    believed: list[float]  # (P,) speeds measured by the pool before the last map; empty: none
+    with_costs: bool  # the program passed costs to the pool
     share: float  # work of all maps / work of the last one
     measured_s: float  # of all maps
 
 
 def advise_tasks(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
-    """Advise on the maps of a run; None where there were none.  ValueError for a record that doesn't hold enough.
-
-    `quiet` : as on a quiet machine.
-    """
+    """Advise on the maps of a run (`quiet`: on a quiet machine); None without maps.  ValueError for too little data."""
     ranks = ranked(run)
     recorded = _recorded_tasks(ranks, quiet=quiet)
     if recorded is None:
@@ -521,7 +517,7 @@ def _notes(recorded: RecordedTasks) -> list[str]:
 
 
 def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int, change: OtherMachine | None = None) -> float:
-    """Seconds of all maps on the virtual clock."""
+    """Return the seconds of all maps on the virtual clock."""
     kept = list(range(len(recorded.speeds))) if change is None else change.ranks
     speeds = recorded.speeds[kept] * (1.0 if change is None else np.array(change.factors))
     by_host: dict[str, list[int]] = {}
@@ -535,7 +531,7 @@ def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int, change: O
 
 
 def _fixed_s(recorded: RecordedTasks, shares: Floats, seed: int) -> float:
-    """Seconds if tasks were dealt by number, and nothing was stolen."""
+    """Return the seconds if tasks were distributed by number, without stealing."""
     costs = _listed(recorded, seed)
     order, bounds = deal(np.arange(len(costs)), shares.tolist())
     sums = np.concatenate([[0.0], np.cumsum(costs[order])])
@@ -543,7 +539,7 @@ def _fixed_s(recorded: RecordedTasks, shares: Floats, seed: int) -> float:
 
 
 def _listed(recorded: RecordedTasks, seed: int) -> Floats:
-    """Costs in the order of the items, or in any if that isn't known."""
+    """Return the costs in the order of the items, or in random order if that is unknown."""
     if not recorded.with_costs:
         return recorded.costs
     return np.random.default_rng(seed).permutation(recorded.costs)
@@ -572,10 +568,10 @@ def _recorded_tasks(ranks: list[Stored], *, quiet: bool) -> RecordedTasks | None
 
 
 # --- a task graph, distributed ----------------------------------------------------------------------------------------
-# The graph isn't recorded, but how much of it each rank has, and how long each computed between exchanges.  So the ranks'
-# speeds follow, and the time that the slowest needs for any other share.
+# The graph isn't recorded, but each rank's share of it, and its computing time between exchanges.  They give the ranks'
+# speeds, and the time of the slowest rank for any other shares.
 
-IMBALANCE = 0.03  # that `distribute` allows, unless it is told otherwise: half of it is expected
+IMBALANCE = 0.03  # default of `distribute`: half of it is expected
 
 
 class RecordedExchanges(NamedTuple):
@@ -583,18 +579,18 @@ class RecordedExchanges(NamedTuple):
 
     weights: Floats  # (P,) of the ranks' parts
     speeds: Floats  # (P,) weight per second, in all exchanges together
-    core_share: Floats  # (P,) of a core that each had while at work
-    talk_s: float  # beyond the slowest rank
+    core_share: Floats  # (P,) fraction of a core while at work
+    talk_s: float  # beyond the slowest rank's computation
     measured_s: float
 
     @property
     def equal_s(self) -> float:
-        """Seconds with equal blocks."""
+        """Return the seconds with equal blocks."""
         return float((self.weights.mean() / self.speeds).max()) + self.talk_s
 
 
 def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
-    """Advise on the distribution of a task graph; None where there was none.  `quiet`: as on a quiet machine."""
+    """Advise on the distribution of a task graph; None if there was none.  `quiet`: as on a quiet machine."""
     ranks = ranked(run)
     recorded = _recorded_exchange(ranks, quiet=quiet)
     if recorded is None:
@@ -622,7 +618,7 @@ def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Adv
 
 
 def _by_speed(recorded: RecordedExchanges, speeds: Floats) -> tuple[float, float]:
-    """(seconds, spread) when each of the ranks has as much as it can do."""
+    """Return (seconds, spread) if each rank has work in proportion to its speed."""
     best_s = float(recorded.weights.sum() / speeds.sum())
     return best_s * (1.0 + IMBALANCE / 2.0) + recorded.talk_s, IMBALANCE * best_s
 
@@ -637,7 +633,7 @@ def _recorded_exchange(ranks: list[Stored], *, quiet: bool) -> RecordedExchanges
     if not busy.any():
         raise ValueError("exchange: no rank computed between exchanges in the record: expected one at least")
     share = core_share(ranks, tables, quiet=quiet)
-    took = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the machine was
+    took = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the recorded machine
     speeds = weights / took
     speeds = np.where(busy, speeds, np.nanmean(speeds))
     measured_s = took_s(tables)
@@ -645,16 +641,16 @@ def _recorded_exchange(ranks: list[Stored], *, quiet: bool) -> RecordedExchanges
 
 
 # --- a program without lb_mpi, from its profile -----------------------------------------------------------------------
-# Perfect: the same useful work by speed, and no rank waits (`Profile.balanced_s`).  Realistic: the useful work of each rank
-# as rows, in as many calls as the program waits in its busiest line; it has to be measured before it is balanced, and
-# messages need the recorded time.
+# Perfect: the same useful work distributed by speed, and no rank waits (`Profile.balanced_s`).  Realistic: the useful work
+# of each rank as rows, in as many calls as the program makes at its line with the most waiting; it must be measured before
+# it is balanced, and messages need the recorded time.
 
 PROFILED_ROWS = 64  # of a rank on the virtual clock
-LEAST, MOST = 4, 50  # calls that are played; the rest goes on as the last half of them
+LEAST, MOST = 4, 50  # calls that are played; the rest continue like their last half
 
 
 def advise_profile(profile: Profile, progress: Progress) -> Advice:
-    """Advise on a program of which only a profile is known; ValueError for one that isn't complete."""
+    """Advise on a program with a profile only; ValueError if the profile isn't complete."""
     if len(profile.ranks) < 2:
         raise ValueError("the profile of one rank: expected two or more, to balance between")
     if [rank.rank for rank in profile.ranks] != list(range(len(profile.ranks))):
@@ -683,13 +679,13 @@ def advise_profile(profile: Profile, progress: Progress) -> Advice:
 
 
 def _calls(profile: Profile) -> int:
-    """Count how often a rank is at the line where the program waits most."""
+    """Count a rank's calls at the line where the program waits most."""
     lines = [line for line in profile.lines() if line.waiting_s > 0.0]
     return max(1, round(lines[0].calls / len(profile.ranks))) if lines else 1
 
 
 def _play_profile(profile: Profile, n: int, seed: int) -> float:
-    """Seconds of useful work in n calls on the virtual clock."""
+    """Return the seconds of useful work in n calls on the virtual clock."""
     speeds = np.array(profile.speeds, dtype=np.float64)
     work = np.array([rank.useful_s for rank in profile.ranks]) * speeds / n
     costs = [np.full(PROFILED_ROWS, one / PROFILED_ROWS) for one in work]

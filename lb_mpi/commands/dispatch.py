@@ -1,5 +1,5 @@
-"""One way to run every command: its arguments, its answer for machines or for people, its exit code; and what several
-commands accept: a graph, numbers that are drawn or listed."""
+"""One way to run every command: its arguments, its answer for machines or for people, its exit code; and the arguments
+that several commands accept: a graph, numbers that are drawn or listed."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Command(NamedTuple):
     """A command: its options, its answer, and the answer as lines for people."""
 
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], Any]  # ready for JSON; nothing where another rank speaks; ValueError, OSError
+    run: Callable[[argparse.Namespace], Any]  # ready for JSON; None if another rank prints it; ValueError, OSError
     describe: Callable[[Any], list[str]]
 
 
 def dispatch(table: Mapping[str, Mapping[str, str]], modules: Mapping[str, str], arguments: Sequence[str]) -> int:
-    """Run the command that the arguments begin with; return the exit code.
+    """Run the command named by the first argument; return the exit code.
 
-    table : groups, names, a line of help; modules : those of `lb_mpi.commands` that have each of the names in COMMANDS.
+    table : groups, names, a line of help; modules : for each name, its module of `lb_mpi.commands`, with COMMANDS.
     """
     texts = {name: text for group in table.values() for name, text in group.items()}
     name = arguments[0] if arguments else ""
-    asked, complaint = io.StringIO(), io.StringIO()  # argparse drops what it can't write
+    asked, complaint = io.StringIO(), io.StringIO()  # argparse ignores failed writes
     try:
         with contextlib.redirect_stdout(asked), contextlib.redirect_stderr(complaint):
             if name not in texts:
@@ -54,7 +54,7 @@ def dispatch(table: Mapping[str, Mapping[str, str]], modules: Mapping[str, str],
         if not answer:
             return 0
         text = json.dumps(answer) if options.json else "\n".join(command.describe(answer))
-    except SystemExit as leaving:  # argparse has spoken
+    except SystemExit as leaving:  # argparse has printed
         if not speaks():
             return int(leaving.code or 0)
         sys.stderr.write(complaint.getvalue())
@@ -69,7 +69,7 @@ def dispatch(table: Mapping[str, Mapping[str, str]], modules: Mapping[str, str],
 
 
 def _choose(table: Mapping[str, Mapping[str, str]], arguments: Sequence[str]) -> NoReturn:
-    """Say which commands there are, and leave."""
+    """Print the list of commands, and exit."""
     names = [name for group in table.values() for name in group]
     width = max(map(len, names))
     groups = [
@@ -100,7 +100,7 @@ def _complain(error: Exception, code: int) -> int:
 
 
 def say(text: str, code: int = 0) -> int:
-    """Print the text; the exit code, another one when the reader has left or the disk is full."""
+    """Print the text; return the exit code, which differs if the reader has left or the disk is full."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -110,26 +110,26 @@ def say(text: str, code: int = 0) -> int:
         code = _complain(OSError(error.errno, error.strerror, "standard output"), FAILED)
     else:
         return code
-    with open(os.devnull, "w") as nothing:  # the interpreter flushes once more when it ends
+    with open(os.devnull, "w") as nothing:  # the interpreter flushes once more at its exit
         os.dup2(nothing.fileno(), sys.stdout.fileno())
     return code
 
 
 def speaks() -> bool:
-    """True on rank 0, as far as the launcher has told who that is: MPI isn't started yet."""
+    """Return True on rank 0, according to the launcher's variables: MPI isn't initialised yet."""
     names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
     return next((os.environ[name] for name in names if name in os.environ), "0") == "0"
 
 
 def mistake(error: object, prog: str) -> int:
-    """Say on rank 0 what is wrong with a call of `prog`; the exit code."""
+    """Print on rank 0 the error in a call of `prog`; return the exit code."""
     if speaks():
         print(f"{prog}: error: {error}", file=sys.stderr)
     return MISTAKE
 
 
 def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
-    """(n,) numbers "uniform:LOW:HIGH", or those that are listed, as many as there are; ValueError, naming `name`."""
+    """Return (n,) numbers drawn from "uniform:LOW:HIGH", or exactly n listed ones; ValueError, naming `name`."""
     kind, *bounds = text.split(":")
     if kind != "uniform":
         import numpy as np
@@ -152,5 +152,5 @@ def add_route(group: argparse._ActionsContainer) -> None:
 
 
 def route_of(options: argparse.Namespace) -> str | None:
-    """Return what --route says, as an argument of `lb_mpi.search`."""
+    """Return --route as an argument of `lb_mpi.search`."""
     return None if options.route == "auto" else str(options.route)

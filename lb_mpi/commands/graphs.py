@@ -1,5 +1,5 @@
-"""The commands on graphs: `partition` assigns the vertices to unequal parts, `allocate` counts the tasks of each of some
-unequal nodes, `arrange` decides which node sits where on a process graph, or puts a host list in that order."""
+"""The commands on graphs: `partition` assigns the vertices to unequal parts, `allocate` computes the number of tasks for
+each of several unequal nodes, `arrange` assigns nodes to the vertices of a process graph, or sorts a host list so."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from lb_mpi.metrics import check_speeds
 from lb_mpi.partitioning.partition import AIMS, EFFORTS, METHODS, partition
 from lb_mpi.partitioning.quality import partition_metrics
 
-SHOWN = 20  # parts or nodes, to people
-_PATIENCE_S = 2.0  # before there is a progress bar
+SHOWN = 20  # parts or nodes, in the text output
+_PATIENCE_S = 2.0  # before the progress bar appears
 Report = Callable[[str, float], None]
 
 
 def _some(values: Sequence[object], unit: str) -> str:
-    """List the first ones, and how many there are if those aren't all."""
+    """List the first values, and their total number if there are more."""
     return ", ".join(map(str, values[:SHOWN])) + (f", ... ({len(values)} {unit})" if len(values) > SHOWN else "")
 
 
@@ -68,11 +68,11 @@ def run_partition(options: argparse.Namespace) -> dict[str, Any]:
     """Partition as the options say; ValueError for odd values and malformed files.
 
     `cut` weight of edges between parts, `volume` vertices sent in an exchange, `imbalance` against the targets, `sizes`
-    vertices and `weights` per part, `connected` whether each part is in one piece, `disconnected` the parts that are not,
-    `seconds` of partitioning, `compiling_s` before that for kernels, much in the very first run.  With a machine, the
+    vertices and `weights` per part, `connected` whether each part is connected, `disconnected` the parts that are not,
+    `seconds` of partitioning, `compiling_s` before that for kernels, long in the very first run.  With a machine, the
     `cost`: `objective_s`, seconds until its last rank is done, of them `computing_s` and `communication_s` on each, and
-    `lower_bound_s`, which no partition can beat; when that is the aim, `cost_by_cut`, of the partition that it began with.
-    `fiedler`, if asked for: second smallest eigenvalue `value` of the graph's Laplacian, and its `vector` of length 1.
+    `lower_bound_s`, a limit for all partitions; if that is the aim, `cost_by_cut`, of the initial partition. `fiedler`, on
+    request: second smallest eigenvalue `value` of the graph's Laplacian, and its `vector` of length 1.
     """
     machine = None if options.machine is None else read_machine(options.machine)
     targets = None if options.targets is None else comma_list("targets", options.targets)
@@ -80,9 +80,9 @@ def run_partition(options: argparse.Namespace) -> dict[str, Any]:
     settings = {name: getattr(options, name) for name in ("imbalance", "effort", "seed", "method")} | aims
     graph = as_graph(options.graph)
     if options.fiedler:
-        from lb_mpi.partitioning.multilevel import fiedler  # late: it brings numba
+        from lb_mpi.partitioning.multilevel import fiedler  # late: needs numba
     began = time.perf_counter()
-    if options.parts is None:  # a small one first: the kernels are compiled, or read, and that is no partitioning
+    if options.parts is None:  # a small one first, so that compiling or loading the kernels isn't timed
         if sys.stderr.isatty():
             print("loading the kernels (compiled the first time, for some seconds) ...", file=sys.stderr, flush=True)
         partition("mesh:3x3", 2, method=options.method, effort=options.effort)
@@ -124,7 +124,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_partition(result: dict[str, Any]) -> list[str]:
-    """Sum up a partition."""
+    """Summarise a partition."""
     sizes, broken = result["sizes"], result["disconnected"]
     pieces = f"{len(broken)} parts are in several pieces" if broken else "every part is in one piece"
     lines = [
@@ -166,7 +166,7 @@ def add_allocate(parser: argparse.ArgumentParser) -> None:
 
 
 def run_allocate(options: argparse.Namespace) -> dict[str, Any]:
-    """Allocate as the options say; a dictionary that is ready for json.  ValueError for odd values.
+    """Allocate as the options say; return a dictionary ready for JSON.  ValueError for odd values.
 
     `counts` of tasks per node, `makespan` and `lower_bound` in seconds of the tasks' time, `seconds` of computing.
     """
@@ -191,7 +191,7 @@ def _same(values: list[float]) -> list[float] | float:
 
 
 def describe_allocation(result: dict[str, Any]) -> list[str]:
-    """Sum up an allocation."""
+    """Summarise an allocation."""
     counts, makespan, bound = result["counts"], result["makespan"], result["lower_bound"]
     above = f", {makespan / bound - 1:.2%} above the best, {bound:.6g} s" if makespan > bound else ", none is better"
     return [f"tasks per node: {_some(counts, 'nodes')}", f"the last node is done after {makespan:.6g} s{above}"]
@@ -202,7 +202,7 @@ def describe_allocation(result: dict[str, Any]) -> list[str]:
 
 def add_arrange(parser: argparse.ArgumentParser) -> None:
     """Add the options of `arrange`."""
-    from lb_mpi.arranging import arrange as arranging  # late: it brings numba
+    from lb_mpi.arranging import arrange as arranging  # late: needs numba
 
     add = parser.add_argument
     add("--graph", required=True, help=GRAPH)
@@ -222,14 +222,14 @@ def add_arrange(parser: argparse.ArgumentParser) -> None:
 
 
 def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
-    """Arrange as the options say; a dictionary that is ready for json.  ValueError for odd values, OSError for files.
+    """Arrange as the options say; return a dictionary ready for JSON.  ValueError for odd values, OSError for files.
 
-    `positions[k]`, counted from 0, is the speed (or host of the list) that sits at vertex k; `p` is lambda_P / lambda_2 of
-    S^-1 A A^T and `lambda_2` that of the objective's matrix, both with their `_before`; `steps_predicted` of fos to the
-    tolerance; `seconds` of computing, without compiling; `note` says why nothing was gained, if so; `hosts` is the list in
-    its new order.
+    `positions[k]`, counted from 0, is the speed (or host of the list) at vertex k; `p` is lambda_P / lambda_2 of S^-1 A A^T
+    and `lambda_2` that of the objective's matrix, both with their `_before`; `steps_predicted` of fos to the tolerance;
+    `seconds` of computing, without compiling; `note` says why nothing was gained, if so; `hosts` is the list in its new
+    order.
     """
-    from lb_mpi.arranging.arrange import arrange  # late: it brings numba
+    from lb_mpi.arranging.arrange import arrange  # late: needs numba
     from lb_mpi.arranging.objectives import compile_kernels
 
     graph = as_graph(options.graph)
@@ -271,7 +271,7 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def describe_arrangement(result: dict[str, Any]) -> list[str]:
-    """Sum up an arrangement; a host list also suits mpiexec."""
+    """Summarise an arrangement; mpiexec also accepts a host list."""
     comment = "# " if "hosts" in result else ""
     lines = [
         f"{result['graph']}: {result['ranks']} ranks, {result['edges']} edges; {result['method']} for the "
@@ -291,7 +291,7 @@ def describe_arrangement(result: dict[str, Any]) -> list[str]:
 
 
 def read_speeds(text: str, n: int, seed: int) -> Floats:
-    """(n,) speeds: drawn, listed, or from a file with numbers between blanks, commas or line ends."""
+    """Return (n,) speeds: drawn, listed, or from a file with numbers separated by blanks, commas or line ends."""
     if text.startswith("uniform:") or not os.path.isfile(text):
         return check_speeds(draw("speeds", text, n, np.random.default_rng(seed)), n)
     try:
@@ -313,7 +313,7 @@ def _speeds_of(hosts: list[Host], graph: Graph, path: str) -> Floats:
 
 @contextmanager
 def _progress() -> Iterator[Report | None]:
-    """A bar on stderr when it is a terminal, and not before two seconds are over."""
+    """Show a bar on stderr if it is a terminal, after two seconds."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,6 +1,6 @@
-"""The command `info`: what this is run with and where; with --measure, how fast it is.
+"""The command `info`: the installed versions and the environment; with --measure, the speed of the machine.
 
-The only command that may be started by mpiexec; without an MPI it prints the versions, and that there is none.
+It is the only command that mpiexec may start; without an MPI it prints the versions, and that there is none.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Tell what rank 0 has found; nothing on the others, which exit with code 2 where it raises ValueError or OSError."""
+    """Return the facts on rank 0; None on the others, which exit with code 2 if it raises ValueError or OSError."""
     versions = {"lb_mpi": __version__, "python": platform.python_version(), **_versions()}
     try:
         from lb_mpi.mpi.graph import info
-    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
         reason = str(error).splitlines()[0]
         if options.measure:
             raise ValueError(f"--measure needs MPI: {reason}") from None
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def describe(answer: dict[str, Any]) -> list[str]:
-    """The answer as lines for people."""
+    """Return the answer as lines for people."""
     lines = [", ".join(f"{name} {version}" for name, version in answer["versions"].items())]
     if answer["mpi"] is None:
         return [*lines, f"no MPI: {answer['reason']}"]
@@ -59,7 +59,7 @@ def describe(answer: dict[str, Any]) -> list[str]:
 
 
 def table(machine: Machine) -> list[str]:
-    """The machine in lines for people: a line a rank, and one for each two hosts."""
+    """Return the machine as lines for people: one per rank, and one per pair of hosts."""
     width = max(len(host) for host in ("host", *machine.hosts))
     lines = [f"{'rank':>6}  {'host':<{width}}  {'speed':>6}  {'million mult-adds/s':>19}"]
     for rank in range(min(machine.size, MOST_LINES)):

@@ -1,4 +1,4 @@
-"""The commands that run a program of the user's: `pool`, a script that rank 0 runs alone, while all other ranks work on the
+"""The commands that run a user's program: `pool`, a script that rank 0 runs alone, while all other ranks work on the
 tasks of its lb_mpi.Pool() or Executor(); `profile`, any mpi4py program, split into computing and waiting."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lb_mpi.profiling.profile import Profile, read_profile, table, write_profile
 
 
 def run_pool(arguments: Sequence[str], prog: str) -> int:
-    """Run the script; what it raises, SystemExit too, ends rank 0 as it would end python."""
+    """Run the script; its exceptions, including SystemExit, end rank 0 as they would end python."""
     parser = argparse.ArgumentParser(prog=prog, usage=f"mpiexec -n 4 {prog} [-m] SCRIPT [ARGUMENTS ...]",
         description="Run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or "
         "lb_mpi.Executor().",
@@ -29,7 +29,7 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
     options = parser.parse_args(arguments)
     try:
         from lb_mpi.mpi.pool import script as pool_script
-    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
         return mistake(f"no MPI: {error}", prog)
     try:
         script = pool_script.open_script(options.script, module=options.module)
@@ -40,13 +40,13 @@ def run_pool(arguments: Sequence[str], prog: str) -> int:
 
 
 def run_profile(arguments: Sequence[str], prog: str) -> int:
-    """Run the program; what it raises, SystemExit too, ends this rank as it would end python."""
+    """Run the program; its exceptions, including SystemExit, end this rank as they would end python."""
     options = _parse(arguments, prog)
     try:
         if options.show is not None:
             return _say(read_profile(Path(options.show)), options.json, sys.stdout)
         from lb_mpi.mpi.profile import script as profile_script
-    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
+    except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
         return mistake(f"no MPI: {error}", prog)
     except (ValueError, OSError) as error:
         return mistake(error, prog)
@@ -104,7 +104,7 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
 
 
 def _say(profile: Profile, as_json: bool, where: object) -> int:
-    """Print the profile; an exit code when there is no room for it."""
+    """Print the profile; return the exit code, nonzero if it can't be written."""
     text = json.dumps(profile.to_json()) if as_json else "\n".join(table(profile))
     try:
         print(text, file=where, flush=True)  # type: ignore[call-overload]

@@ -1,5 +1,5 @@
-"""The commands that read a record: `report`, the record of a run as one page, as figures, and as a trace for Perfetto; and
-`advise`, which replays a recorded run in other ways: what would help, and by how much."""
+"""The commands that read a record: `report` shows a run as one page, as figures, and as a trace for Perfetto; `advise`
+replays a run in other ways, and predicts what would help, and by how much."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def run_report(options: argparse.Namespace) -> dict[str, Any]:
-    """Write the page; ValueError when there is no record that can be read, OSError for files.
+    """Write the page; ValueError if no record can be read, OSError for files.
 
-    The headline's numbers, what is missing (`notes`), the `files` written, the page's `bytes`, and `cpu_seconds`.
+    Returns the headline's numbers, `notes` on missing data, the `files` written, the page's `bytes`, and `cpu_seconds`.
     """
     began = time.process_time()
     if options.follow:
@@ -70,7 +70,7 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def describe_report(answer: dict[str, Any]) -> list[str]:
-    """Sum up a report."""
+    """Summarise a report."""
     known = answer["gain"] is not None
     return [
         *([f"{times(answer['gain'])} times as fast as without balancing (predicted)"] if known else []),
@@ -88,7 +88,7 @@ def describe_report(answer: dict[str, Any]) -> list[str]:
 # --- advise ----------------------------------------------------------------------------------------------------------
 
 
-PROGRESS_S = 1.0  # after which a terminal shows what is replayed
+PROGRESS_S = 1.0  # before a terminal shows the current replay
 DRIVERS = (advise_rows, advise_exchange, advise_tasks, advise_search)
 
 
@@ -101,11 +101,11 @@ def add_advise(parser: argparse.ArgumentParser) -> None:
 
 
 def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Replay a record in other ways, or a profile; ValueError when none can be read, or none with enough in it.
+    """Replay a record in other ways, or a profile; ValueError if none can be read, or none has enough data.
 
-    A list: `what`, `predicted_s`, `measured_s` (None: it was not run), the `spread_s` of what was predicted (None: not
-    known), the `change` to make, the `driver`; the first of each driver is the run as it was, with the `conclusion` in a
-    line, `reliable` (False: the predictions mean nothing), `alike` (lines that are as good as each other), and `notes`.
+    Returns a list: `what`, `predicted_s`, `measured_s` (None: not run), the `spread_s` of the predictions (None: unknown),
+    the `change` to make, the `driver`; the first of each driver is the recorded run, with the `conclusion` in a line,
+    `reliable` (False: the predictions mean nothing), `alike` (equally good lines), and `notes`.
     """
     folder = Path(options.folder)
     progress = _Progress()
@@ -140,7 +140,7 @@ MOST_ALIKE = 3  # named in a line of the table
 
 
 def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
-    """Lay out advice: the conclusion, and a table where it can be relied on."""
+    """Format advice: the conclusion, and a table if it is reliable."""
     said: list[str] = []
     for driver, group in groupby(answer, key=lambda line: line["driver"]):
         of_driver = list(group)
@@ -197,7 +197,7 @@ def _spread(line: dict[str, Any]) -> str:
 
 
 class _Progress:
-    """A line on a terminal that names the replay under way."""
+    """A line on a terminal that names the current replay."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -209,7 +209,7 @@ class _Progress:
             print(f"\rreplaying {what[:60]}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Leave an empty line."""
+        """Clear the line."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

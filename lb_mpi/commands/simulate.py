@@ -1,7 +1,7 @@
 """The command `simulate`: a search, rows or tasks on any number of virtual ranks, without MPI.
 
-The same objects that run on MPI run here on a virtual clock, so the same options give the same figures.  All subjects
-share the options of `_common`; each one's own, its answer and its summary stand together below.
+The same objects as on MPI run on a virtual clock, so the same options give the same figures.  All subjects share the options
+of `_common`; the specific options, answer and summary of each are together below.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TEXTS = {
     "tasks": "maps of a pool, beside a fixed distribution and a counter",
 }
 KNOWN = ("nothing", "speeds", "costs", "both")
-SHOWN = 20  # lines of a table, to people
+SHOWN = 20  # lines of a table in the text output
 PROGRESS_S = 2.0  # between two lines of progress
 
 
@@ -50,16 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Simulate as the options say; ValueError for odd values.  The answer of the subject, and which one it is."""
+    """Simulate as the options say; ValueError for odd values.  Returns the subject's answer, and its name."""
     return {"subject": options.subject, **SUBJECTS[options.subject].run(options)}
 
 
 def describe(answer: dict[str, Any]) -> list[str]:
-    """The answer in lines for people."""
+    """Return the answer as lines for people."""
     return SUBJECTS[answer["subject"]].describe(answer)
 
 
-# --- what all subjects share ------------------------------------------------------------------------------------------
+# --- common to all subjects -------------------------------------------------------------------------------------------
 
 
 def pair(text: str) -> tuple[float, float]:
@@ -85,7 +85,7 @@ def _common(parser: argparse.ArgumentParser, *, speeds: str = "1", latency_s: fl
 
 
 def _speeds(options: argparse.Namespace, size: int) -> Floats:
-    """(size,) speeds, those listed in turns when they are fewer."""
+    """Return (size,) speeds; fewer listed ones are repeated."""
     speeds = draw("speeds", options.speeds, size, np.random.default_rng(options.seed))
     return np.resize(speeds, size) if len(speeds) < size else speeds
 
@@ -95,7 +95,7 @@ def _bandwidth(options: argparse.Namespace) -> float:
 
 
 def _write(options: argparse.Namespace, records: Sequence[Record], now: float, hosts: Sequence[str], what: str) -> None:
-    """Write the records of virtual ranks on `hosts` (ranks,), as they are at `now`; OSError."""
+    """Write the records of virtual ranks on `hosts` (ranks,) at the time `now`; OSError."""
     folder = Path(options.record)
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in virtual_files(records, now, hosts, f"simulate {options.subject} {what}"):
@@ -103,7 +103,7 @@ def _write(options: argparse.Namespace, records: Sequence[Record], now: float, h
 
 
 def _some(values: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Those of a long list that a table shows, with their numbers, and always the last one."""
+    """Return the values of a long list that a table shows, with their indices, including the last one."""
     every = -(-len(values) // SHOWN)
     return [(k, value) for k, value in enumerate(values) if k % every == 0 or k == len(values) - 1]
 
@@ -123,11 +123,11 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 
 def _search(options: argparse.Namespace) -> dict[str, Any]:
-    """Search a published tree; its count is checked.
+    """Search a published tree, and check its count.
 
-    `nodes`, `leaves`, `depth` of the tree, `efficiency` (1: all ranks did nothing but work), how often work was moved
-    (`balances`) with how many `drafts` and `messages` (`most_messages`: sent by one rank), in `virtual_seconds`; the last
-    `detection_seconds` of these no rank worked, until all knew it; simulated in `seconds`.
+    Returns `nodes`, `leaves`, `depth` of the tree, `efficiency` (1: all ranks worked all the time), how often work moved
+    (`balances`) with how many `drafts` and `messages` (`most_messages`: by one rank), in `virtual_seconds`, of which
+    `detection_seconds` from the end of the last rank's work until all learned of it; simulated in `seconds`.
     """
     began = time.perf_counter()
     searches.check_ranks(options.ranks, searches.TREE_BYTES)
@@ -212,7 +212,7 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
 def _rows(options: argparse.Namespace) -> dict[str, Any]:
     """Call `Balancer.map_rows` on drawn rows.
 
-    The `scheme` that was taken; `calls`, a list with the seconds of each, without balancing (`alone_s`) and at least
+    Returns the `scheme` used; `calls`, a list with the seconds of each, without balancing (`alone_s`) and at least
     (`bound_s`), the rows and bytes moved; the totals of these; simulated in `cpu_seconds`.
     """
     began = time.process_time()
@@ -280,7 +280,7 @@ def _describe_rows(answer: dict[str, Any]) -> list[str]:
 
 
 def _progress(n_calls: int) -> Callable[[int, Call], None]:
-    """Make what tells on a terminal how far it is."""
+    """Return a function that reports the progress on a terminal."""
     told = [time.monotonic()]
 
     def show(number: int, call: Call) -> None:
@@ -318,8 +318,8 @@ def _add_tasks(parser: argparse.ArgumentParser) -> None:
 def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     """Map drawn tasks with a pool.
 
-    `maps`, a list with the seconds of each, at least (`bound_s`), as dealt and without stealing (`dealt_s`), and with an
-    ideal counter (`counter_s`); tasks and busy seconds by rank, steals and messages; their totals; simulated in
+    Returns `maps`, a list with the seconds of each, at least (`bound_s`), as dealt and without stealing (`dealt_s`), and
+    with an ideal counter (`counter_s`); tasks and busy seconds by rank, steals and messages; their totals; simulated in
     `cpu_seconds`.
     """
     began = time.process_time()
@@ -361,7 +361,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _ratio(seconds: float, bound_s: float) -> float:
-    """Time / bound; 1 when there was nothing to do."""
+    """Return time / bound; 1 if there was nothing to do."""
     return seconds / bound_s if bound_s else 1.0
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from lb_mpi.commands.dispatch import Command
 
-SMALL = "mesh:12x12"  # a graph that reaches all kernels
+SMALL = "mesh:12x12"  # a graph that uses all kernels
 NOTICED_S = 1.0
 
 
 def kernels() -> dict[str, Callable[[], object]]:
-    """Return functions that compile the kernels of the library, by what they are for."""
+    """Return functions that compile the kernels of the library, by purpose."""
     from lb_mpi.arranging.objectives import compile_kernels as arrange
     from lb_mpi.partitioning.partition import EFFORTS, partition
     from lb_mpi.problems.uts import compile_kernels as uts
@@ -28,10 +28,7 @@ def kernels() -> dict[str, Callable[[], object]]:
 
 
 def compile_all(given: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Compile the kernels, or find them in the cache; return the seconds that each took.
-
-    Prints a line on stderr for what took long enough to be noticed.
-    """
+    """Compile or load the kernels; return the seconds for each.  Print a line on stderr for each slow one."""
     seconds = {}
     for name, compile_kernels in given.items():
         began = time.perf_counter()

@@ -1,19 +1,19 @@
-"""./launch/cluster: an emulated cluster, hosts on one machine, for users without others.
+"""./launch/cluster: an emulated cluster, several hosts on one machine.
 
-Each host is a network namespace with an address, a host name and (for what `run` starts) a speed; between them is a bridge,
-or a switch that delays every frame, in a separate namespace.  Nothing outside of these namespaces is touched.  All that
-belongs to a cluster bears its name, so that `down` finds it even if `up` was killed:
+Each host is a network namespace with an address, a host name and (for programs that `run` starts) a speed.  They are
+connected by a bridge, or by a switch that delays every frame, in a separate namespace.  Nothing outside of these namespaces
+is touched.  All parts of a cluster bear its name, so that `down` finds them even if `up` was killed:
 
     /run/netns/lbmpi-NAME-switch, /run/netns/lbmpi-NAME-h1 ...  and the processes in them
     /run/lbmpi-NAME/hosts.txt                                   the host list
-    /run/lbmpi-NAME/enter, names                                runs a command on a host; the hosts' names and addresses
+    /run/lbmpi-NAME/enter, names                                runs a command on a host; names and addresses of the hosts
     /run/lbmpi-NAME/bin/ssh                                     replaces ssh, or calls it (see network.py)
 
 The hosts share the machine's files and cores.
 
-For an ordinary user the cluster lies in a user namespace, where this user is root.  A process called keeper holds that
-namespace, and one of mounts with a separate /run and /dev/shm.  What root would do on the machine is done there, by the
-same command.  The keeper is found by its command line and its user, so nothing has to be noted.
+For an ordinary user the cluster lies in a user namespace in which this user is root.  A keeper process holds that namespace
+and a mount namespace with a separate /run and /dev/shm, in which the same command does what root would do on the machine.
+The keeper is found by its command line and its user, so nothing has to be recorded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ shift
 exec ip netns exec "{prefix}$host" unshare --uts sh -c '
     mount --bind "$0/names" /etc/hosts && hostname "$1" && shift && exec "$@"' "{folder}" "$host" "$@"
 """
-# What mpiexec would start with ssh gets no variables but these, as with ssh.
+# As with ssh, programs that mpiexec would start with ssh get only these variables.
 STAND_IN = """#!/bin/sh
 # Stands for ssh in the emulated cluster {name}: ssh [options] HOST COMMAND...
 while :; do
@@ -77,18 +77,18 @@ exec env -i HOME="$HOME" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 
 
 class EmulatedCluster(NamedTuple):
-    """All that belongs to the cluster `name`, whether it exists or not."""
+    """All parts of the cluster `name`, whether or not it exists."""
 
     name: str
 
     @property
     def prefix(self) -> str:
-        """Of all its namespaces."""
+        """The start of the names of all its namespaces."""
         return f"lbmpi-{self.name}-"
 
     @property
     def folder(self) -> Path:
-        """With its host list and its ssh."""
+        """The folder of its host list and its ssh."""
         return RUN / f"lbmpi-{self.name}"
 
     @property
@@ -100,11 +100,11 @@ class EmulatedCluster(NamedTuple):
             raise ClusterError(f"no cluster {self.name}: start one with `cluster up`") from None
 
     def namespaces(self) -> list[str]:
-        """Those that are there."""
+        """Return the existing ones."""
         return [path.name for path in _ours(NETNS, self.prefix)]
 
     def up(self, hosts: Sequence[Host], delay_s: float, *, ssh: bool = False) -> None:
-        """Make it; on any way out but success, nothing is left of it."""
+        """Create the cluster; if that fails, nothing of it is left."""
         if self.folder.exists() or self.namespaces():
             raise ClusterError(f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name")
         try:
@@ -122,7 +122,7 @@ class EmulatedCluster(NamedTuple):
 
     @staticmethod
     def addresses(hosts: Sequence[Host]) -> dict[str, str]:
-        """By name."""
+        """Return the address of each host, by name."""
         return {host.name: f"{NETWORK}{k}" for k, host in enumerate(hosts, start=1)}
 
     def _write(self, script: str, text: str) -> None:
@@ -160,7 +160,7 @@ class EmulatedCluster(NamedTuple):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,  # it stays when this command has ended
+                start_new_session=True,  # it outlives this command
             )
             assert process.stdout is not None
             with process.stdout:
@@ -171,7 +171,7 @@ class EmulatedCluster(NamedTuple):
                     raise ClusterError(f"the switch has failed: {log.read().strip()}")
 
     def down(self) -> None:
-        """Remove all that belongs to it, and nothing else; nothing is there afterwards, as often as it is called."""
+        """Remove all parts of the cluster, and nothing else; repeated calls do no harm."""
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
             started = time.monotonic()
@@ -192,12 +192,12 @@ class EmulatedCluster(NamedTuple):
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
     def processes(self) -> list[int]:
-        """All in its namespaces."""
+        """Return the processes in its namespaces."""
         found = [_ip("netns", "pids", namespace).split() for namespace in self.namespaces()]
         return [int(pid) for pids in found for pid in pids if int(pid) != os.getpid()]
 
     def status(self) -> list[dict[str, Any]]:
-        """Tell of each host what it is, and how many bytes its network device has carried."""
+        """Return the description of each host, with the bytes that its network device has carried."""
         answer = []
         addresses = self.addresses(self.hosts)
         for host in self.hosts:
@@ -226,7 +226,7 @@ class EmulatedCluster(NamedTuple):
 
 
 def check() -> None:
-    """ClusterError, in plain words, unless what makes network namespaces is here."""
+    """ClusterError, in plain words, unless the tools for network namespaces are here."""
     if sys.platform != "linux":
         raise ClusterError(f"needs Linux: this is {sys.platform}")
     tools = (("ip", "iproute2"), ("unshare", "util-linux"), ("mount", "mount"), ("hostname", "hostname"))
@@ -252,7 +252,7 @@ def _ours(folder: Path, prefix: str) -> list[Path]:
 
 
 _PROC = Path("/proc")
-# By setting of the kernel: the value with which ordinary users can't make user namespaces, and one with which they can.
+# By kernel setting: the value that forbids ordinary users to make user namespaces, and one that allows it.
 SETTINGS = {
     "kernel.unprivileged_userns_clone": (0, 1),  # Debian
     "kernel.apparmor_restrict_unprivileged_userns": (1, 0),  # Ubuntu
@@ -261,7 +261,7 @@ SETTINGS = {
 
 
 def act_as_user(name: str, command: str, arguments: Sequence[str]) -> int:
-    """Do launch/cluster with `arguments`, of which `command` is one, in the namespaces of the cluster `name`."""
+    """Run launch/cluster with `arguments`, which contain `command`, in the namespaces of the cluster `name`."""
     keeper = find_keeper(name)
     if command == "run" and keeper is not None:
         argv = inside(keeper, arguments)
@@ -289,12 +289,12 @@ def act_as_user(name: str, command: str, arguments: Sequence[str]) -> int:
 def inside(keeper: int, arguments: Sequence[str]) -> list[str]:
     """Return a command line that runs launch/cluster with `arguments` in the keeper's namespaces, in this folder."""
     enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--net", "--target", str(keeper)]
-    here = ["sh", "-c", 'cd "$0" && exec "$@"', os.getcwd()]  # mounts are others: the way there is gone again
+    here = ["sh", "-c", 'cd "$0" && exec "$@"', os.getcwd()]  # mounts differ there: enter the folder anew
     return [*enter, *here, *commands.argv(sys.executable, "cluster", *arguments)]
 
 
 def _call(argv: Sequence[str]) -> int:
-    """Run `argv` to its end; what ends this process ends it, too, and in good order."""
+    """Run `argv` to its end; signals that end this process end it in good order."""
     with subprocess.Popen(argv) as process:
         try:
             return process.wait()
@@ -305,17 +305,17 @@ def _call(argv: Sequence[str]) -> int:
 
 
 def find_keeper(name: str) -> int | None:
-    """Return the process number of the keeper of the cluster `name` of this user."""
+    """Return the process number of this user's keeper of the cluster `name`."""
     wanted = [part.encode() for part in commands.argv(sys.executable, "keeper", name)[-3:]]
     for path in _PROC.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # gone meanwhile
+        with contextlib.suppress(OSError):  # ended meanwhile
             if path.stat().st_uid == os.geteuid() and (path / "cmdline").read_bytes().split(b"\0")[-4:-1] == wanted:
                 return int(path.name)
     return None
 
 
 def start_keeper(name: str) -> int:
-    """Start the keeper and return its process number; ClusterError, with what is missing, when it can't be."""
+    """Start the keeper and return its process number; ClusterError, with what is missing, if that fails."""
     own = commands.argv(sys.executable, "keeper", name)
     process = subprocess.Popen(
         ["unshare", "--user", "--map-root-user", "--mount", "--net", *own],
@@ -323,7 +323,7 @@ def start_keeper(name: str) -> int:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # it stays when this command has ended
+        start_new_session=True,  # it outlives this command
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -336,16 +336,16 @@ def start_keeper(name: str) -> int:
 
 
 def missing(settings: Path) -> str:
-    """Say which kernel setting below /proc/sys forbids user namespaces, and how to allow them; empty if none does."""
+    """Return which kernel setting below /proc/sys forbids user namespaces, and how to allow them; empty if none does."""
     for name, (forbids, allows) in SETTINGS.items():
-        with contextlib.suppress(OSError, ValueError):  # this kernel has no such setting
+        with contextlib.suppress(OSError, ValueError):  # this kernel lacks the setting
             if int((settings / name.replace(".", "/")).read_text()) == forbids:
                 return f"{name} is {forbids}; to allow them: sudo sysctl -w {name}={allows}"
     return ""
 
 
 def end_keeper(keeper: int) -> None:
-    """End the keeper, and with it its namespaces, in which nothing runs any more."""
+    """End the keeper, and so its namespaces, in which nothing runs any more."""
     deadline = time.monotonic() + limit.LEFT_S
     while (_PROC / str(keeper) / "exe").exists() and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError):
@@ -355,7 +355,7 @@ def end_keeper(keeper: int) -> None:
 
 def keep(_arguments: Sequence[str], _prog: str) -> NoReturn:
     """Be a keeper."""
-    for folder, mode in (("/run", "755"), ("/dev/shm", "1777")):  # other jobs' shared memory is none of the cluster's
+    for folder, mode in (("/run", "755"), ("/dev/shm", "1777")):  # the cluster has its own shared memory
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", folder], check=True)
     print("ready", flush=True)
     for number in (1, 2):
@@ -369,7 +369,7 @@ def keep(_arguments: Sequence[str], _prog: str) -> NoReturn:
 
 
 def wanted_hosts(n_hosts: int, slots: int, speeds: str | None) -> list[Host]:
-    """Hosts h1, h2 ...; ValueError for numbers that won't do."""
+    """Return the hosts h1, h2 ...; ValueError for unusable numbers."""
     if not 1 <= n_hosts <= MOST_HOSTS:
         raise ValueError(f"--hosts {n_hosts}: expected 1 to {MOST_HOSTS}")
     given = ["1"] * n_hosts if speeds is None else speeds.split(",")
@@ -404,7 +404,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 
 def act(cluster: EmulatedCluster, options: argparse.Namespace, rest: Sequence[str]) -> None:
-    """Do what the command line says; `rest` is for launch/run.  ValueError for numbers that won't do, or ClusterError."""
+    """Do what the command line says; `rest` is for launch/run.  ValueError for unusable numbers, or ClusterError."""
     if options.command == "up":
         if not 0 <= options.delay_ms <= 1000:
             raise ValueError(f"--delay-ms {options.delay_ms:g}: expected 0 to 1000")
@@ -445,7 +445,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 
 def show(status: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Print what `Cluster.status` tells."""
+    """Print the result of `EmulatedCluster.status`."""
     if as_json:
         print(json.dumps(status))
         return

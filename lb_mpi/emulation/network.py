@@ -1,18 +1,18 @@
-"""The network of an emulated cluster: OpenSSH between its hosts, and a switch on which every frame arrives later.
+"""The network of an emulated cluster: OpenSSH between its hosts, and a switch that delays every frame.
 
-All keys are made for the cluster, and all files lie below its folder.  ~/.ssh and /etc/ssh are neither read nor written.
+All keys are made for the cluster, and all files lie in its folder.  ~/.ssh and /etc/ssh are neither read nor written.
 
     bin/ssh                      the client with its configuration; first in the PATH of what `run` starts
     ssh/config, id, known_hosts  of the client
     ssh/h1/key, authorized_keys  of the server on h1, which reads the latter at each login
-    ssh/h1/config, log           of the server, too
+    ssh/h1/config, log           also of the server
 
-A server lets in the user who has made the cluster, by key only.  On a login it does what any sshd does: the user's shell
+A server admits only the user who created the cluster, and only by key.  As with any sshd, a login starts the user's shell
 with the variables of a login, in the home folder.
 
-`python lb_mpi/launching switch DELAY_S HOME NAMESPACE ...` puts a device eth0 (TAP) into each network namespace, says
-"ready", and carries frames between them until it is ended, itself in the namespace HOME; when it ends, the devices are
-gone.
+`python lb_mpi/launching switch DELAY_S HOME NAMESPACE ...` puts a device eth0 (TAP) into each network namespace, prints
+"ready", and carries frames between them until it is ended.  It runs in the namespace HOME, and its devices vanish when it
+ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import NamedTuple, NoReturn
 
 from lb_mpi.errors import ClusterError
 
-PORT = 2222  # an ordinary user's server gets no port below 1024
+PORT = 2222  # an ordinary user's server can't use a port below 1024
 READY_S = 20.0
 CLIENT = """Host *
     User {user}
@@ -45,7 +45,7 @@ CLIENT = """Host *
     GlobalKnownHostsFile none
     UpdateHostKeys no
 """
-# StrictModes: in a user namespace the owner of / is nobody known; the folder is closed to others anyway.
+# StrictModes: in a user namespace, / belongs to an unknown user; the folder is closed to others anyway.
 SERVER = """Port {port}
 ListenAddress {address}
 HostKey "{folder}/key"
@@ -60,7 +60,7 @@ PidFile none
 PrintMotd no
 PrintLastLog no
 """
-# Root's sshd needs a folder /run/sshd.  It sees one of its own there, and of /run nothing else but the cluster's folder.
+# Root's sshd needs a folder /run/sshd.  It sees a private one there, and otherwise only the cluster's folder in /run.
 OWN_RUN = """
 exec 3<"$1" && mount -t tmpfs -o mode=755 tmpfs /run && mkdir -p /run/sshd "$1" &&
 mount --no-canonicalize --bind /proc/self/fd/3 "$1" && exec 3<&- && shift && exec "$@"
@@ -68,14 +68,14 @@ mount --no-canonicalize --bind /proc/self/fd/3 "$1" && exec 3<&- && shift && exe
 
 
 def check_ssh() -> None:
-    """ClusterError unless OpenSSH's server and client are here."""
+    """ClusterError unless OpenSSH's server and client are installed."""
     for tool, package in (("sshd", "openssh-server"), ("ssh", "openssh-client"), ("ssh-keygen", "openssh-client")):
         if _which(tool) is None:
             raise ClusterError(f"--ssh needs the command {tool}: install {package} (Debian's name)")
 
 
 def start_ssh(folder: Path, addresses: Mapping[str, str]) -> None:
-    """Make keys and files below the cluster's `folder`, start a server on each host, and log in to each; or ClusterError."""
+    """Make keys and files in the cluster's `folder`, start a server on each host, and log in to each; or ClusterError."""
     own, user = folder / "ssh", login_user()
     own.mkdir()
     _make_key(own / "id")
@@ -102,20 +102,20 @@ def start_ssh(folder: Path, addresses: Mapping[str, str]) -> None:
 
 
 def login_user() -> pwd.struct_passwd:
-    """Return the user who made the cluster: root, or the user that is called root in this user namespace."""
+    """Return the user who created the cluster: root, or the user mapped to root in this user namespace."""
     outside, count = map(int, Path("/proc/self/uid_map").read_text().split()[1:3])
     return pwd.getpwuid(outside if count == 1 else os.geteuid())
 
 
 def _before(folder: Path, user: pwd.struct_passwd) -> list[str]:
-    """Return the command before sshd.  As root sshd changes to other users; where there is only one, it must not be root."""
+    """Return the words before sshd.  As root, sshd changes to other users; if only one exists, it must not be root."""
     if user.pw_uid == os.geteuid():
         return ["sh", "-c", OWN_RUN, "sh", str(folder)]
     return ["unshare", "--user", f"--map-user={user.pw_uid}", f"--map-group={user.pw_gid}"]
 
 
 def _which(tool: str) -> str | None:
-    """The full path, which sshd wants; it's where an ordinary user's PATH doesn't lead."""
+    """Return the full path, which sshd needs, also of tools outside of an ordinary user's PATH."""
     return shutil.which(tool, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin{os.pathsep}/sbin")
 
 
@@ -130,7 +130,7 @@ def _run(argv: list[str]) -> None:
 
 
 def _wait(login: list[str], log: Path) -> None:
-    """Log in until it succeeds: a server listens a moment after its start."""
+    """Log in until it succeeds: a server needs a moment after its start."""
     deadline = time.monotonic() + READY_S
     while (done := subprocess.run(login, stdin=subprocess.DEVNULL, capture_output=True, text=True)).returncode:
         if time.monotonic() > deadline:
@@ -145,7 +145,7 @@ def _wait(login: list[str], log: Path) -> None:
 MTU = 9000  # fewer frames for the same bytes
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 _CLONE_NEWNET = 0x40000000
-_MOST_FRAMES = 64  # read from a port before others have their turn
+_MOST_FRAMES = 64  # read from a port before the others have their turn
 
 
 class DelayedFrame(NamedTuple):
@@ -157,26 +157,26 @@ class DelayedFrame(NamedTuple):
 
 
 class Switch:
-    """A switch that holds each frame back for a while; ports are numbers from 0, times are on any clock."""
+    """A switch that delays each frame; ports are numbers from 0, times are on any clock."""
 
     def __init__(self, n_ports: int, delay_s: float) -> None:
-        """Know no address yet."""
+        """Start without known addresses."""
         self._n_ports = n_ports
         self._delay_s = delay_s
         self._port_of: dict[bytes, int] = {}  # by Ethernet address
         self._under_way: deque[DelayedFrame] = deque()
 
     def take(self, now: float, port: int, data: bytes) -> None:
-        """A frame has come in."""
+        """Receive a frame."""
         self._port_of[data[6:12]] = port
         self._under_way.append(DelayedFrame(now + self._delay_s, port, data))
 
     def due(self, now: float) -> float | None:
-        """Return the seconds until the next frame goes out, None when none is under way."""
+        """Return the seconds until the next frame leaves, None without frames under way."""
         return max(self._under_way[0].due - now, 0.0) if self._under_way else None
 
     def give(self, now: float) -> list[tuple[int, bytes]]:
-        """Return the frames that go out now, with their ports; to all others when the address is not known, or a group's."""
+        """Return the frames that leave now, with their ports: all others if the address is unknown, or a group's."""
         out = []
         while self._under_way and self._under_way[0].due <= now:
             _, source, data = self._under_way.popleft()
@@ -187,7 +187,7 @@ class Switch:
 
 
 def open_tap(namespace: str) -> int:
-    """Make eth0 in `namespace`; return what its frames are read from and written to."""
+    """Make eth0 in `namespace`; return the file from which its frames are read and to which they are written."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{namespace}") as place:
         if libc.setns(place.fileno(), _CLONE_NEWNET):
@@ -207,7 +207,7 @@ def carry(devices: list[int], delay_s: float) -> NoReturn:
             for _ in range(_MOST_FRAMES):
                 try:
                     data = os.read(device, MTU + 18)
-                except OSError:  # no more, or the device is down
+                except OSError:  # no more frames, or the device is down
                     break
                 switch.take(time.monotonic(), port_of[device], data)
         for port, data in switch.give(time.monotonic()):

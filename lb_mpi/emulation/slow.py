@@ -1,12 +1,12 @@
-"""./launch/throttle: any program as if on a slower machine, without privileges.
+"""./launch/throttle: run any program as on a slower machine, without privileges.
 
-The program is stopped and continued (SIGSTOP, SIGCONT) in slices of milliseconds, with all its descendants.  After c
-seconds of CPU time it doesn't run before c / speed seconds have passed, as with `lb_mpi.throttle`: the account is kept in
-CPU time that was used, not in time that was allowed, or speeds would be off by half on a busy machine.
+The program and all its descendants are stopped and continued (SIGSTOP, SIGCONT) in slices of milliseconds.  As with
+`lb_mpi.throttle`, c seconds of CPU time last at least c / speed seconds.  The account is kept in used CPU time and not in
+allowed time; otherwise, speeds would be off by half on a busy machine.
 
-A program that waits of its own accord saves nothing up.  Time for which it was held up by others, the scheduler or this
-program's own late waking, counts as rest, so that CPU time / wall-clock time is the speed that was asked for, as long as the
-machine can give that much.  If it can't (more ranks than cores), nothing is stopped, and the program gets what there is.
+A program that waits by itself saves nothing up.  Delays by others, the scheduler or this program's late waking count as
+rest, so that CPU time / wall-clock time is the requested speed if the machine can deliver it.  If it can't (more ranks than
+cores), nothing is stopped, and the program runs as fast as it can.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from lb_mpi.emulate import THROTTLED, Stops, throttled
 from lb_mpi.launching.program import FORWARDED, Program, end_as
 from lb_mpi.launching.rank import NUMBER
 
-PERIOD_S = 5e-3  # of a slice to run and a slice to rest, where the speed allows it
+PERIOD_S = 5e-3  # of one slice to run and one to rest, if the speed allows it
 RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run
-REST_S = 0.1e-3  # a shorter rest is put off
+REST_S = 0.1e-3  # a shorter rest is postponed
 LOOK_S = 20e-3  # between two looks for signals
-CREDIT_S = 50e-3  # how much of the time held up by others is made good at once
-LOST, LOST_S = 0.1, 0.2  # of the time that a program wants: a part, and seconds, that others may take before it is warned of
+CREDIT_S = 50e-3  # limit of delays by others that are made up for at once
+LOST, LOST_S = 0.1, 0.2  # fraction of the time a program wants, and seconds, that others may use before a warning
 
 
 class RestAccount:
-    """The rest that a program of relative `speed` owes: 1 / speed seconds for a second of CPU time."""
+    """The rest that a program of relative `speed` owes: its seconds must be CPU seconds / speed."""
 
     def __init__(self, speed: float) -> None:
-        """Owe nothing."""
+        """Start without debt."""
         self._speed = speed
         self._owed_s = 0.0
         self._used_s = self._passed_s = self._lost_s = 0.0
 
     def rest(self, used_s: float, passed_s: float) -> float:
-        """Return what is owed (0 or less: nothing) after it has used `used_s` more seconds of CPU time.
+        """Return the rest owed (0 or less: none) after `used_s` more seconds of CPU time.
 
-        `passed_s`: the time that has passed meanwhile, without that in which it waited of its own accord.
+        `passed_s`: the time passed meanwhile, without that in which the program waited by itself.
         """
         owed_s = self._owed_s + used_s / self._speed - passed_s
         self._owed_s = max(owed_s, -CREDIT_S)
@@ -53,7 +53,7 @@ class RestAccount:
         return self._owed_s
 
     def warning(self) -> str:
-        """Say that others took so much of the machine that the program was slower than its speed; "": they didn't."""
+        """Return a warning if other programs made it slower than its speed; "" if not."""
         if self._lost_s <= max(LOST_S, LOST * self._passed_s):
             return ""
         had = self._used_s / self._passed_s
@@ -61,20 +61,20 @@ class RestAccount:
 
 
 class UsageWatch:
-    """The CPU time that a program has used since the last look, and the time that has passed."""
+    """The CPU time used by a program since the last look, and the time passed."""
 
     def __init__(self, program: Program) -> None:
-        """Begin now."""
+        """Start to measure."""
         self._program = program
         self._now = time.monotonic()
         self._cpu_s = 0.0
         self._activity = program.activity()
 
     def look(self, stopped_s: float, n_stops: int) -> tuple[float, float]:
-        """Return (used_s, passed_s) since the last look, in which it was stopped so many times for so long.
+        """Return (used_s, passed_s) since the last look, in which it was stopped `n_stops` times for `stopped_s` in all.
 
-        A program that could run at both looks, and has not waited for anything, wanted all the time.  Of one that has, it
-        is known how long it ran, was stopped, or stood in line for a core.
+        A program that was runnable at both looks, and has not waited, wanted the processor all the time.  For one that has
+        waited, the times in which it ran, was stopped, or queued for a core are known.
         """
         now, cpu_s, activity = time.monotonic(), self._program.cpu_s(), self._program.activity()
         elapsed_s, used_s = now - self._now, max(cpu_s - self._cpu_s, 0.0)
@@ -86,9 +86,9 @@ class UsageWatch:
 
 
 def hold_back(program: Program, speed: float, stops: Stops) -> str:
-    """Stop and continue `program` until it has ended, and say so in `stops`; send on FORWARDED, which must be blocked.
+    """Stop and continue `program` until it has ended, with notes in `stops`; forward FORWARDED, which must be blocked.
 
-    Return a warning when it could not be given its speed.
+    Return a warning if it could not be given its speed.
     """
     run_s = min(max(PERIOD_S * speed, RUN_S[0]), RUN_S[1])
     account, watch = RestAccount(speed), UsageWatch(program)
@@ -101,7 +101,7 @@ def hold_back(program: Program, speed: float, stops: Stops) -> str:
             began = time.monotonic()
             program.send(signal.SIGSTOP)
             _wait(program, rest_s)
-            if program.has_stopped():  # on a busy machine it may stand in line for a core until now, only to be stopped
+            if program.has_stopped():  # on a busy machine it may have waited for a core until now, only to be stopped
                 stopped_s, n_stops = time.monotonic() - began, 1
                 stops.add(stopped_s)
             program.send(signal.SIGCONT)
@@ -109,11 +109,11 @@ def hold_back(program: Program, speed: float, stops: Stops) -> str:
 
 
 def _wait(program: Program, seconds: float) -> None:
-    """Wait, but hardly longer than until a signal comes; send it on."""
+    """Wait, at most slightly longer than until a signal comes; forward it."""
     until = time.monotonic() + seconds
     while (left_s := until - time.monotonic()) > 0.0:
         time.sleep(min(left_s, LOOK_S))
-        # With a time to wait, Python 3.11 makes up a signal when this process itself was stopped meanwhile.
+        # With a timeout, Python 3.11 invents a signal if this process itself was stopped meanwhile.
         info = signal.sigtimedwait(FORWARDED | {signal.SIGTSTP}, 0)
         if info is not None:
             _forward(program, info.si_signo)
@@ -126,11 +126,11 @@ def _forward(program: Program, number: int) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
         program.send(number)
-    program.send(signal.SIGCONT)  # a stopped program doesn't act on signals
+    program.send(signal.SIGCONT)  # a stopped program doesn't handle signals
 
 
 def rank(variables: Mapping[str, str]) -> int:
-    """This process's rank among those that mpiexec started; ValueError when that can't be told."""
+    """Return this process's rank among those that mpiexec started; ValueError if it is unknown."""
     found = {name: variables[name] for name in NUMBER if variables.get(name)}
     found = found or {name: variables[name] for name in ("SLURM_PROCID",) if variables.get(name)}
     if not found:
@@ -147,7 +147,7 @@ def rank(variables: Mapping[str, str]) -> int:
 
 
 def own_speed(text: str, variables: Mapping[str, str]) -> float:
-    """This rank's of the speeds "0.8,0.4,0.2"; ValueError unless there is a speed that will do for each rank."""
+    """Return this rank's speed of "0.8,0.4,0.2"; ValueError unless each rank has a valid speed."""
     speeds = [check_speed(part, f"--speeds: rank {k}") for k, part in enumerate(text.split(","))]
     own = rank(variables)
     size = next((variables[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if variables.get(name)), str(own + 1))
@@ -168,7 +168,7 @@ def check_speed(text: str, name: str = "--speed") -> float:
 
 
 def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
-    """Run `argv` at relative `speed` and end as it ended: with its exit code, or by the same signal."""
+    """Run `argv` at relative `speed`, then exit as it did: with its exit code, or by the same signal."""
     began = time.monotonic()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGTSTP})
     stops = Stops(os.environ)

@@ -1,1 +1,1 @@
-"""Programs started, watched, slowed down, and ended: what stands behind launch/run, launch/cluster and launch/throttle."""
+"""Start, watch, restart and end programs: launch/run, and the entry points of launch/cluster and launch/throttle."""

@@ -1,13 +1,13 @@
-"""The beginning of MPI in a rank: Ctrl-C kills it at once, and afterwards launch/run sees when it comes to its end.
+"""The start of MPI in a rank: Ctrl-C kills it during MPI_Init; later, launch/run sees when its program ends.
 
-`from mpi4py import MPI` calls MPI_Init.  A KeyboardInterrupt that Python raises after it would end the program, but only
-after MPI_Finalize, which waits for the other ranks, while those wait for this one.  A process that is killed, on the other
-hand, ends the job, and launch/run names it.
+`from mpi4py import MPI` calls MPI_Init.  A KeyboardInterrupt raised afterwards would end the program only after
+MPI_Finalize, which waits for the other ranks, while those wait for this one.  A killed process, however, ends the job, and
+launch/run names it.
 
-A rank whose program ends early, by an error before its first call of lb_mpi for example, waits in MPI_Finalize for the
-others, and they wait for it in lb_mpi.  So its page (../signs.py) says that it is at its end, even without lb_mpi.
+A rank whose program ends early, for example by an error before its first call of lb_mpi, waits in MPI_Finalize for the other
+ranks, which wait for it in lb_mpi.  So its page (../signs.py) records the end of the program, even without lb_mpi.
 
-Only the standard library is needed: site/sitecustomize.py loads this file by its path, and so is signs.py loaded here.
+Only the standard library is needed: site/sitecustomize.py loads this file by its path, as this file loads signs.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODULE = "mpi4py.MPI"
 
 
 class Deadly:
-    """In this block SIGINT kills the process, unless the user has another handler than Python's."""
+    """A block in which SIGINT kills the process, unless the user has replaced Python's handler."""
 
     def __enter__(self) -> None:
         main = threading.current_thread() is threading.main_thread()
@@ -41,7 +41,7 @@ class Deadly:
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads a module as `loader` does, in `Deadly`."""
+    """Load a module with `loader`, inside `Deadly`."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -61,7 +61,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder:
-    """Finds MODULE, once, as all other finders do, and gives it our loader."""
+    """Find MODULE once, with the other finders, and wrap its loader."""
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
@@ -76,7 +76,7 @@ class _Finder:
 
 
 def _attend() -> None:
-    """Do `signs.attend`, in a copy of that module of which the program knows nothing: it may have another lb_mpi."""
+    """Call `signs.attend` in a private copy of that module: the program may have another lb_mpi."""
     spec = importlib.util.spec_from_file_location("_lb_mpi_signs", Path(__file__).parent.parent / "signs.py")
     if spec is not None and spec.loader is not None:
         signs = importlib.util.module_from_spec(spec)
@@ -85,6 +85,6 @@ def _attend() -> None:
 
 
 def guard() -> None:
-    """From now on, let Ctrl-C kill the process while it imports mpi4py.MPI; nothing happens if it was imported before."""
+    """Let Ctrl-C kill the process while it imports mpi4py.MPI; do nothing if that is already imported."""
     if MODULE not in sys.modules:
         sys.meta_path.insert(0, _Finder())

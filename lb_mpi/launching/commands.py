@@ -1,7 +1,6 @@
-"""The commands that watch or slow down a program, by name; each can be started from this folder, too:
-`python lb_mpi/launching NAME ARGUMENTS`.
+"""The commands that watch or slow down a program, by name: `python lb_mpi/launching NAME ARGUMENTS`.
 
-That works on any host that sees the folder, whether lb_mpi is installed there or not.
+This works on any host that sees the folder, whether or not lb_mpi is installed there.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ INTERNAL = {
 
 
 def main(name: str, arguments: Sequence[str], prog: str) -> int:
-    """Run the command `name`, which calls itself `prog`; return its exit code."""
+    """Run the command `name`, called `prog` in its messages; return its exit code."""
     module, _, function = (FOR_PEOPLE | INTERNAL)[name].rpartition(".")
     code: int = getattr(importlib.import_module(f"lb_mpi.{module}"), function)(arguments, prog)
     return code
@@ -30,8 +29,8 @@ def main(name: str, arguments: Sequence[str], prog: str) -> int:
 def argv(python: str, name: str, *arguments: str) -> list[str]:
     """Return the command line that starts the command `name` with the interpreter `python`.
 
-    Variables like PYTHONPATH and the packages installed are for the program, not for what stands before it (-I, -S);
-    only `run` may need them, to arrange hosts.
+    PYTHONPATH and installed packages are meant for the program, so its wrappers ignore them (-I, -S).  Only `run` may need
+    them, to arrange hosts.
     """
     alone = [] if name == "run" else ["-I", "-S"]
     return [python, *alone, str(Path(__file__).resolve().parent), name, *arguments]

@@ -1,4 +1,4 @@
-"""Notes of what happens to a run, written beside its records, and a separate process that shows them."""
+"""Notes of events in a run, written beside its records, and a separate process that shows its progress."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 from lb_mpi.files import create
 from lb_mpi.record.launches import FILE, RESTART, START, Happened, folder_of, line
 
-SHOWN = "LB_MPI_SHOWN"  # is set for ranks of which launch/run shows how they go
-END_S = 3.0  # for the process to end by itself, and to leave the terminal as it was
+SHOWN = "LB_MPI_SHOWN"  # set for ranks whose progress launch/run shows
+END_S = 3.0  # for the process to exit and restore the terminal
 
 
 @contextlib.contextmanager
 def followed(folder: str, *, after_s: float = 0.0, terminal: str | None = None) -> Iterator[None]:
-    """Show how the run goes that is recorded in `folder`, while the block runs, from `after_s` seconds on.
+    """Show the progress of the run recorded in `folder`, while the block runs, from `after_s` seconds on.
 
-    It is shown on standard error, or on the `terminal` of this path.  The process that shows it stops at the end of its
-    standard input, which comes even if this process is killed.
+    It is shown on standard error, or on the terminal at the path `terminal`.  The process that shows it exits at the end of
+    its standard input, which comes even if this process is killed.
     """
     argv = [sys.executable, "-m", "lb_mpi.report.live", folder]
     package = str(Path(__file__).resolve().parents[2])
@@ -54,12 +54,12 @@ def followed(folder: str, *, after_s: float = 0.0, terminal: str | None = None) 
 
 
 class Diary:
-    """The diary of one run in `folder`, which is made (OSError when it can't be); None: nothing is written.
+    """The notes of one run, in `folder`, which is created (OSError if it can't be); None: nothing is written.
 
-    `shown` : launch/run shows how the run goes, so that the program need not.
+    `shown` : launch/run shows the progress, so the program need not.
 
-    Records of a run before, which this one would write over, are removed first: they would look like its own.  So are links
-    that have the names of its files and folders, since others may have put them there.
+    Records of an earlier run are removed first: they would look like this run's.  So are links with the names of its files
+    and folders, since others may have put them there.
     """
 
     def __init__(self, folder: str | None, *, shown: bool = False) -> None:
@@ -75,7 +75,7 @@ class Diary:
                 old.unlink()
 
     def tell(self, what: str, words: str, rank: str = "") -> None:
-        """Write that something has happened, to `rank` if that is known; a full disk does not end the run."""
+        """Write that something happened, to `rank` if that is known; a full disk does not end the run."""
         if self._folder is None:
             return
         self._start += what == RESTART
@@ -84,7 +84,7 @@ class Diary:
             os.write(self._file, line(Happened(what, time.time(), self._start, number, words)).encode())
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that tell this start's ranks where to record, and that it is shown."""
+        """Return the variables that say where this start's ranks record, and whether launch/run shows their progress."""
         where = {} if self._folder is None else {"LB_MPI_RECORD": os.path.join(self._folder, folder_of(self._start))}
         return where | self._shown
 

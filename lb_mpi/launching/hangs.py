@@ -4,31 +4,31 @@ A rank that stops computing in a call of lb_mpi, or is stopped, is judged by hos
 
 A start
 -------
-- A program owes nobody a sign.  One that never calls lb_mpi may be silent, and wait, for as long as it likes.
-- Before the program of a rank begins, rank.py reports that it is there.  If ranks are missing, the last one came
-  `limit_s` ago, and mpiexec still runs, the missing ranks hang.  Their programs have not begun.
-- A program is restarted only if it has saved, so it gave a sign in the start before.  If no rank has given one `limit_s`
-  after the time at which the first one did before, ranks that have not computed for `limit_s` hang.  Ranks that wait
-  for them in MPI_Init are not named: both MPIs use CPU time there.
-- After the first sign of any rank none of this applies.
+- A program need not report anything.  One that never calls lb_mpi may be silent, and wait, as long as it likes.
+- Before the program of a rank begins, rank.py reports the rank.  If ranks are missing, the last one was reported `limit_s`
+  ago, and mpiexec still runs, the missing ranks hang.  Their programs have not begun.
+- A program is restarted only if it has saved, so it reported something in the previous start.  If no rank has done so
+  `limit_s` after the time of the first report then, ranks that have not computed for `limit_s` hang.  Ranks that wait for
+  them in MPI_Init are not named: both MPIs use CPU time there.
+- After the first report of any rank none of this applies.
 
-Not detected: a first start in which each rank is there and silent, and ranks that all spin in MPI_Init for ever.
-Neither can be told from a program that waits, or computes.
+Not detected: a first start in which every rank is present and silent, and ranks that all spin in MPI_Init forever. Neither
+can be distinguished from a program that waits or computes.
 
 A rank that all others wait for
 -------------------------------
-- A rank waits if it has been in calls of lb_mpi for long, and asleep there for most of the time.  A rank that serves a
-  pool is in no call: it may wait for as long as it likes.
+- A rank waits if it has been in calls of lb_mpi for long, and asleep there most of the time.  A rank that serves a pool is
+  in no call: it may wait as long as it likes.
 - While one rank computes, reads or writes, or sleeps on purpose, nobody hangs.  If all ranks are known and at least one
-  waits, each of the others hangs if it has come to the end of its program, or has done nothing for `hang_s`, or is in a
-  blocking call of MPI.
-- A rank sleeps on purpose if the innermost line of its Python stack calls `sleep`: it goes on by itself.
-- In a blocking call of MPI a rank uses CPU time as if it computed.  So for the second half of `hang_s` it is asked for its
-  Python stack repeatedly.  It is blocked if the stack is always the same, and its innermost line calls a blocking method:
-  all ranks that could send it something wait for it.
+  waits, each of the others hangs if it has reached the end of its program, or has done nothing for `hang_s`, or is in a
+  blocking MPI call.
+- A rank sleeps on purpose if the innermost line of its Python stack calls `sleep`: it will wake up.
+- A rank in a blocking MPI call uses CPU time as if it computed.  So in the second half of `hang_s` its Python stack is
+  requested repeatedly.  It is blocked if the stack is always the same, and its innermost line calls a blocking method: all
+  ranks that could send it something wait for it.
 
-Not detected: a rank that waits in MPI in another way, or on a line of code that can't be read here; one that sleeps again
-and again until something happens that never does; one that waits for a file server that is gone.
+Not detected: a rank that waits in MPI in another way, or on a line of code that can't be read here; one that sleeps
+repeatedly until something happens that never does; one that waits for a dead file server.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from typing import NamedTuple
 
 from lb_mpi.launching.heard import RankState
 
-START_S = 30.0  # a start is given so long at least: Python is read from a file server by all hosts at once
+START_S = 30.0  # minimum for a start: all hosts read Python from a file server at once
 
 
 class Start:
-    """The start of ranks on `hosts` (of each rank, its name), as far as it is known.
+    """The start of ranks on `hosts` (the host name of each rank), as far as it is known.
 
-    `hang_s`: after so long a rank hangs (0: never).  `before_s`: so long after its begin something was said in the start
-    before; None when this is the first one.
+    `hang_s`: time after which a rank hangs (0: never).  `before_s`: seconds to the first report in the previous start; None
+    if this is the first start.
     """
 
     def __init__(self, hosts: Sequence[str], hang_s: float, before_s: float | None = None) -> None:
@@ -59,28 +59,28 @@ class Start:
 
     @property
     def n_ranks(self) -> int:
-        """Number of ranks that there should be."""
+        """Number of ranks expected."""
         return len(self._hosts)
 
     @property
     def first_word_s(self) -> float | None:
-        """Seconds after which something was said, here or, when nothing was, in the start before."""
+        """Seconds to the first report, in this start or, without one, in the previous start."""
         return self._before_s if self._word_s is None else self._word_s
 
     @property
     def lost_nothing(self) -> bool:
-        """It's a restart in which nothing was said: all that was saved is still all that was done."""
+        """True if this is a restart without any report: everything saved is still everything done."""
         return self._before_s is not None and self._word_s is None
 
     def stuck(self, now: float, states: Sequence[RankState]) -> list[RankState]:
-        """Return the ranks that hang, `now` seconds after the begin, when `states` are known; as they are to be told."""
+        """Return the ranks that hang, `now` seconds after the start began; their states are worded for the report."""
         if len(states) != self._n_came:
             self._n_came, self._came_s = len(states), now
         if self._word_s is None and any(state.spoke for state in states):
             self._word_s = now
         came = {state.rank for state in states}
         numbers = [str(rank) for rank in range(len(self._hosts))]
-        if self._word_s is not None or not came <= set(numbers):  # an mpiexec that numbers its ranks in another way
+        if self._word_s is not None or not came <= set(numbers):  # another kind of mpiexec numbers its ranks differently
             return []
         missing_s = now - self._came_s
         if len(came) < len(numbers):
@@ -93,9 +93,9 @@ class Start:
         return [state._replace(quiet_s=state.idle_s, phase="its start") for state in idle]
 
 
-MOST_ASKED = 4  # ranks, of those that do nothing; when more compute, or seem to, none is asked
+MOST_ASKED = 4  # idle ranks to ask; if more compute, or seem to, none is asked
 N_LOOKS = 4  # at a stack
-# Methods of mpi4py that block, but for those whose names other libraries have for what computes.
+# Blocking methods of mpi4py, except names that other libraries use for computations.
 _BLOCKING = re.compile(
     r"\.([SsBbRr]?send|[Rr]ecv|[Ss]endrecv\w*|[Mm]?[Pp]robe|[Ww]ait(all|any|some)?|[Bb]arrier|[Bb]cast"
     r"|[Aa]llgatherv?|[Aa]lltoall[vw]?|[Aa]llreduce|Gatherv?|Scatterv?|Reduce\w*|Scan|Exscan|Finalize)\("
@@ -114,7 +114,7 @@ class Hang(NamedTuple):
     call: str  # in which the others wait
 
     def __str__(self) -> str:
-        """Say it."""
+        """Return the message for people."""
         return (
             f"rank {self.rank} on host {self.host} hangs: {self.how} for {self.seconds:.0f} s, "
             f"while the other ranks wait in {self.call}"
@@ -125,18 +125,18 @@ class Awaited:
     """The ranks for which all others wait.
 
     `n_ranks` : of the run
-    `hang_s` : after so long a rank hangs (0: never)
-    `stack` : gives the Python stack of a rank; empty if it can't be had
+    `hang_s` : time after which a rank hangs (0: never)
+    `stack` : returns the Python stack of a rank; empty if there is none
     """
 
     def __init__(self, n_ranks: int, hang_s: float, stack: Callable[[str], str]) -> None:
         self._n_ranks, self._hang_s, self._stack = n_ranks, hang_s, stack
-        self._blocked: dict[str, tuple[float, str]] = {}  # by rank: since when, and its stack
+        self._blocked: dict[str, tuple[float, str]] = {}  # by rank: time of the first look, and its stack
         self._slept: dict[str, float] = {}  # by rank: when it was last seen to sleep on purpose
         self._look_at = 0.0
 
     def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
-        """Return the ranks that hang, `now`, when `states` are known."""
+        """Return the ranks that hang at the time `now`."""
         waiting = [state for state in states if state.waits_s >= self._hang_s / 2]
         late = [state for state in states if state.waits_s < self._hang_s / 2]
         if not self._hang_s or len(states) < self._n_ranks or not waiting or not late:
@@ -152,7 +152,7 @@ class Awaited:
         self._slept.clear()
 
     def _how(self, state: RankState, now: float) -> str:
-        """Say how it hangs; empty if it doesn't."""
+        """Return how it hangs; empty if it doesn't."""
         if state.at_end:
             return "at the end of its program"
         if state.idle_s >= self._hang_s:
@@ -162,7 +162,7 @@ class Awaited:
         return "in a blocking call of MPI" if now - since >= self._hang_s / 2 else ""
 
     def _look(self, late: Sequence[RankState], now: float) -> None:
-        """Look at the stacks of these ranks, now and then."""
+        """Look at the stacks of these ranks from time to time."""
         resting = [state.rank for state in late if state.idle_s >= self._hang_s / 2]
         computing = [state.rank for state in late if state.rank not in resting]
         if len(computing) > MOST_ASKED:
@@ -183,6 +183,6 @@ class Awaited:
 
 
 def innermost(stacks: str) -> tuple[str, str]:
-    """Return the stack of the main thread, of those that faulthandler has written, and its innermost line of code."""
+    """Return the main thread's stack in faulthandler's output, and its innermost line of code."""
     main = _MAIN.search(stacks)
     return (main[0], linecache.getline(main[1], int(main[2]))) if main else ("", "")

@@ -1,6 +1,6 @@
 """Messages about ranks, as lines of JSON: from rank.py to host.py, and from host.py to launch/run.
 
-Each line is checked, since others may write where it is read, and its texts can do nothing to a terminal.
+Each line is checked, since other programs may write to the same stream; its texts are made safe for a terminal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 
 class Begin(NamedTuple):
-    """A rank is there; its page comes with it."""
+    """A rank has started; its page comes with this message."""
 
     rank: str
 
@@ -21,10 +21,10 @@ class End(NamedTuple):
 
     rank: str
     host: str
-    code: int  # its exit code; by signal k: -k; 0: without MPI_Finalize, which is a failure, too
+    code: int  # its exit code; -k: killed by signal k; 0: without MPI_Finalize, which is also a failure
 
     def __str__(self) -> str:
-        """Say it."""
+        """Return the message for people."""
         where = f"rank {self.rank} on host {self.host}"
         if self.code < 0:
             return f"{where} was killed by signal {-self.code} ({signal.strsignal(-self.code)})"
@@ -34,23 +34,23 @@ class End(NamedTuple):
 
 
 class RankState(NamedTuple):
-    """The state of a rank at one look (see `lb_mpi.signs`)."""
+    """The state of a rank at one time (see `lb_mpi.signs`)."""
 
     rank: str
     host: str
-    quiet_s: float = 0.0  # for so long it has neither gone on nor computed, where it should have
+    quiet_s: float = 0.0  # time without progress or computation, where it should have made some
     stopped: bool = False  # by SIGSTOP
-    phase: str = ""  # what it is in; "": nothing of lb_mpi
-    n_saved: int = 0  # how often it has told that something was saved
+    phase: str = ""  # what it is in; "": no call of lb_mpi
+    n_saved: int = 0  # number of saves that it has reported
     saved: int = 0  # the number of the last save
     saves: bool = False  # at a signal it saves and ends
-    spoke: bool = False  # it has said something
-    idle_s: float = 0.0  # for so long it has neither gone on nor computed, wherever it is
-    waits_s: float = 0.0  # for so long it has slept in a call of lb_mpi, most of the time: it waits for other ranks
-    at_end: bool = False  # it has come to the end of its program
+    spoke: bool = False  # it has reported something
+    idle_s: float = 0.0  # time without progress or computation, wherever it is
+    waits_s: float = 0.0  # time in calls of lb_mpi, mostly asleep: it waits for other ranks
+    at_end: bool = False  # it has reached the end of its program
 
     def __str__(self) -> str:
-        """Say that it hangs."""
+        """Return the message about its hang."""
         how = "stopped" if self.stopped else "neither computing nor answering"
         last = f", in {self.phase}" if self.phase else ""
         return f"rank {self.rank} on host {self.host} hangs: {how} for {self.quiet_s:.0f} s{last}"
@@ -60,14 +60,14 @@ class Stack(NamedTuple):
     """The Python stack of a rank."""
 
     rank: str
-    text: str  # as faulthandler writes it; empty when it can't be had
+    text: str  # as faulthandler writes it; empty if there is none
 
 
 Told = TypeVar("Told", Begin, End, RankState, Stack)
 
 
 def told(it: Begin | End | RankState | Stack) -> str:
-    """Return it as a line, for `read`."""
+    """Return the message as a line for `read`."""
     return json.dumps(it._asdict())
 
 
@@ -95,7 +95,7 @@ def parse(line: str | bytes) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """Return `text` with what may do something to a terminal written as in Python; line ends, too."""
+    """Return `text` with control characters and line ends escaped as in Python."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 

@@ -1,22 +1,22 @@
-"""The side of launch/run that is on each host: `python lb_mpi/launching host`, in the folder that the program is to run in.
+"""The part of launch/run on each host: `python lb_mpi/launching host`, in the program's working folder.
 
-    it hears    it says
-    MARK [WORD] (the first line: what the processes of the run bear, or have in their command lines: limit.py)
-                lb_mpi {...}         at the start: what the host has (lb_mpi.mpi.common.facts), or {"error": ...}
-    ? K         lb_mpi state {...}   of each rank that has said something new, or is quiet
+    input       output
+    MARK [WORD] (the first line: the mark of the run's processes, and a word in their command lines: limit.py)
+                lb_mpi {...}         at the start: facts of the host (lb_mpi.mpi.common.facts), or {"error": ...}
+    ? K         lb_mpi state {...}   of each rank that has reported something new, or is quiet
                 lb_mpi alive K
-    network HOST PORT TOKEN          (it connects there, too, and says alive K once more: watch.py)
-    save                             (it lets ranks save and end that can, see lb_mpi.signs)
-    stack RANK  lb_mpi stack {...}   its Python stack; if it's stopped, it goes on for that
-    look RANK   lb_mpi stack {...}   the same, but a rank that is stopped stays so, and has none
-                lb_mpi end {...}     a rank on this host has died, or failed by itself (rank.py tells it so)
+    network HOST PORT TOKEN          (it also connects there, and repeats alive K: watch.py)
+    save                             (it asks the ranks that can to save and end, see lb_mpi.signs)
+    stack RANK  lb_mpi stack {...}   its Python stack; a stopped rank is continued for that
+    look RANK   lb_mpi stack {...}   the same, but a stopped rank stays stopped, and has no stack
+                lb_mpi end {...}     a rank on this host was killed or has failed (reported by rank.py)
 
-Ranks send it datagrams (rank.py), and any user of the machine can send one.  So it asks the kernel who has sent it: a
-process of this user that bears MARK, and once a rank is there, only its own process tells its end.  All else is ignored.
-The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
+Ranks send it datagrams (rank.py), but any user of the machine can send one.  So it asks the kernel for the sender, which
+must be a process of this user that bears MARK; and the end of a known rank must come from its own process.  All else is
+ignored.  The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
 
-When its input ends, or nothing has come for LOST_S, the program is over, or its host is cut off from the others: whatever
-bears MARK or has WORD on this host is ended.
+When its input ends, or nothing arrives for LOST_S, the program is over, or this host is cut off.  Then all processes on this
+host that bear MARK or have WORD in their command lines are ended.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ from lb_mpi.launching.heard import Begin, End, RankState, Stack, read, told
 from lb_mpi.launching.program import children
 
 SHARE = 0.02  # of a core: a rank that uses more is computing
-MOVED_BYTES = 4096  # read or written: a rank that has moved as many goes on; timers of an MPI move some, too
+MOVED_BYTES = 4096  # read or written: a rank that has moved more makes progress; timers of an MPI also move some
 ASLEEP = 0.5  # of the time: a rank that sleeps longer is waiting
-LOOK_S = 0.2  # between two looks, at least, for a share that says something
+LOOK_S = 0.2  # minimum time between two looks, for a meaningful share
 STACK_S = 2.0  # for writing a stack
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _MOVED = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
 
 class Used(NamedTuple):
-    """A process and its descendants at a look."""
+    """The state of a process and its descendants at one time."""
 
     cpu_s: float
     stopped: bool = False  # one of them is, by SIGSTOP
-    gone: bool = False  # there is none
-    moved_bytes: int = 0  # that they have read and written so far
+    gone: bool = False  # no process is left
+    moved_bytes: int = 0  # read and written so far
     on_disk: bool = False  # one of them waits for a disk or a file server
 
 
 class Quiet:
-    """Measure how long a rank has done nothing: no turn, no more CPU time than `SHARE` of a core, no reading or writing.
+    """Measure how long a rank has been idle: no turn, at most `SHARE` of a core used, no reading or writing.
 
-    A rank that is nowhere where it must go on may wait for whatever it likes; but not stopped.  What is gone doesn't hang.
+    Outside calls that must make progress a rank may wait, unless it is stopped.  A rank that has ended doesn't hang.
     """
 
     def __init__(self, now: float) -> None:
         self._since, self._turns, self._used = now, 0, Used(0.0)
 
     def quiet_s(self, now: float, seen: signs.Seen, used: Used) -> float:
-        """Seconds, at a look."""
+        """Return the idle seconds at this look."""
         computed = abs(used.cpu_s - self._used.cpu_s) > SHARE * (now - self._since)
         moved = used.on_disk or abs(used.moved_bytes - self._used.moved_bytes) >= MOVED_BYTES
         if seen.turns != self._turns or computed or moved or used.gone or not (seen.phase or used.stopped):
@@ -81,14 +81,14 @@ class Quiet:
 
 
 class Waiting:
-    """Measure how long a rank has been in calls of lb_mpi, asleep for most of the time since it waits for other ranks."""
+    """Measure how long a rank has been in calls of lb_mpi, mostly asleep because it waits for other ranks."""
 
     def __init__(self, now: float) -> None:
         self._since = self._looked = now
         self._asleep_s = 0.0
 
     def waits_s(self, now: float, seen: signs.Seen) -> float:
-        """Seconds, at a look."""
+        """Return the waiting seconds at this look."""
         if (passed_s := now - self._looked) >= LOOK_S:
             if not seen.phase or seen.asleep_s - self._asleep_s < ASLEEP * passed_s:
                 self._since = now
@@ -107,7 +107,7 @@ class Rank:
         self._host = socket.gethostname()
 
     def look(self) -> RankState:
-        """Return its state; what it has said stays known when it is gone."""
+        """Return its state; its last report outlives the rank."""
         seen, used = self._seen(), self._used()
         now = time.monotonic()
         quiet_s = self._progress.quiet_s(now, seen, used)
@@ -119,11 +119,11 @@ class Rank:
         )  # fmt: skip
 
     def save(self) -> None:
-        """Let it save and end, if it can."""
+        """Ask it to save and end, if it can."""
         self._send(self._seen().saves_pid, signs.SAVE_SIGNAL)
 
     def stack(self, *, wake: bool) -> str:
-        """Let it write its Python stack; empty when it doesn't come.  What is stopped goes on for that, if `wake`."""
+        """Return its Python stack; empty if none comes.  `wake`: a stopped rank is continued for that."""
         pid = self._seen().stack_pid
         if not wake and _used(self._pid).stopped:
             return ""
@@ -142,12 +142,12 @@ class Rank:
         return signs.read(os.pread(self._file, signs.BYTES, 0))
 
     def _used(self) -> Used:
-        """Return what it has used, without the stacks that it has written when it was asked for them."""
+        """Return its usage, without the stacks that it wrote on request."""
         used = _used(self._pid)
         return used._replace(moved_bytes=used.moved_bytes - os.fstat(self._file).st_size)
 
     def _send(self, pid: int, number: int, kill: Callable[[int, int], None] = os.kill) -> None:
-        """Send a signal, if `pid` is of this rank: what a page says is the program's to write."""
+        """Send a signal if `pid` belongs to this rank: the program can write any number on its page."""
         if pid in _tree(self._pid):
             with contextlib.suppress(OSError):
                 kill(pid, number)
@@ -156,10 +156,10 @@ class Rank:
 def _kill_main_thread(pid: int, number: int) -> None:
     """Send a signal to the main thread of `pid`.
 
-    One to the whole process is taken by any of its threads when it was stopped, one of the MPI library's for example; by the
-    time that has written the stacks, the main thread has gone on.
+    In a process that was stopped, any thread can handle a signal to the whole process, for example one of the MPI library's.
+    By the time it has written the stacks, the main thread has gone on.
     """
-    tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # glibc has it, since 2.30; os doesn't
+    tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # glibc has it, since 2.30; Python's os doesn't
     if tgkill is None:
         os.kill(pid, number)
     else:
@@ -193,9 +193,9 @@ def _used(pid: int) -> Used:
 
 LOST_S = 20.0
 CONNECT_S = 10.0
-QUIET_S = 2.0  # a shorter rest of a rank is not reported
+QUIET_S = 2.0  # a shorter idle time of a rank is not reported
 MOST_BYTES = 4096  # of a datagram
-_CREDENTIALS = struct.Struct("3i")  # of a sender, as the kernel tells them: process, user, group
+_CREDENTIALS = struct.Struct("3i")  # of a sender, from the kernel: process, user, group
 _FILE = struct.Struct("i")
 
 
@@ -210,7 +210,7 @@ def facts() -> str:
 
 
 def say(text: str) -> None:
-    """Tell the other side; what others print here may stand between."""
+    """Write to the other side; lines of other programs may come between."""
     os.write(1, f"lb_mpi {text}\n".encode())
 
 
@@ -237,24 +237,24 @@ def receive(from_ranks: socket.socket) -> Datagram:
 
 
 def is_page(file: int) -> bool:
-    """Return whether it can be a page of signs: all of it can be read, and without waiting."""
+    """Return whether it can be a page of signs: all of it is readable without blocking."""
     about = os.fstat(file)
     return stat.S_ISREG(about.st_mode) and about.st_size >= signs.BYTES
 
 
 class Side:
-    """Answers, and keeps what is known of the ranks of this host, which bear `mark`."""
+    """Answer launch/run, and keep the state of this host's ranks, which bear `mark`."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
         self._network: socket.socket | None = None
-        self._pids: set[int] = set()  # of the rank.py of all ranks that have been there
+        self._pids: set[int] = set()  # of the rank.py of all ranks so far
         self._ranks: dict[str, Rank] = {}
         self._said: dict[str, RankState] = {}
         self._text = b""
 
     def hear_rank(self, from_ranks: socket.socket) -> None:
-        """Take in what a rank.py tells: that it starts, or how it has ended; ignore what isn't from one."""
+        """Process a report of rank.py, that a rank starts or how it ended; ignore all other senders."""
         came = receive(from_ranks)
         if came.uid == os.getuid() and limit.may_bear(came.pid, self._mark):
             with contextlib.suppress(ValueError):  # junk
@@ -277,13 +277,13 @@ class Side:
         say(f"end {told(end)}")
 
     def hear(self) -> bool:
-        """Take in what the other side says; False when it's gone."""
+        """Process the input of launch/run; False if it is gone."""
         data = os.read(0, 4096)
         *lines, self._text = (self._text + data).split(b"\n")
         for line in lines:
             word, _, about = line.decode().partition(" ")
             if word == "network":
-                # the name of the other host may take long to be found
+                # resolving the name of the other host may take long
                 threading.Thread(target=self._connect, args=about.split(), daemon=True).start()
             elif word == "save":
                 for one in self._ranks.values():
@@ -328,21 +328,21 @@ def serve(side: Side, from_ranks: socket.socket) -> None:
     while ready := select.select([0, from_ranks.fileno()], [], [], LOST_S)[0]:
         if from_ranks.fileno() in ready:
             side.hear_rank(from_ranks)
-        elif not side.hear():  # ranks first: what they had to say is said before the answer
+        elif not side.hear():  # ranks first: their reports precede the answer
             return
 
 
 def main(_arguments: Sequence[str], _prog: str) -> int:
-    """Answer, then end what is left."""
+    """Answer, then end all remaining processes."""
     with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
-        with open(0, "rb", buffering=0, closefd=False) as file:  # the lines after the first one stay there
+        with open(0, "rb", buffering=0, closefd=False) as file:  # keeps the lines after the first one for later
             mark, _, word = file.readline().decode().strip().partition(" ")
         if not mark:
             return 0
         side = Side(mark)
         try:
             from_ranks.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            with contextlib.suppress(OSError):  # two names of one host: the other process listens
+            with contextlib.suppress(OSError):  # two names of one host: the other process receives the datagrams
                 from_ranks.bind(rank.address(mark))
             say(facts())
             serve(side, from_ranks)

@@ -1,14 +1,14 @@
-"""Run a command under a hard time limit, and leave no process of it behind.
+"""Run a command under a hard time limit, and leave none of its processes behind.
 
-MPI can't be trusted with this: a hung rank hangs its mpiexec, and both MPICH and Open MPI start ranks in process groups
-or sessions of their own, where no signal to the command's group arrives.  So everything that a command starts inherits
-a mark in its environment, and what bears the mark is ended, whoever its parent is by then.
+MPI can't be trusted with this: a hung rank hangs its mpiexec, and both MPICH and Open MPI start ranks in separate process
+groups or sessions, which a signal to the command's group doesn't reach.  So every process that a command starts inherits a
+mark in its environment, and all bearers of the mark are ended, whatever their parent is by then.
 
-ssh starts mpiexec's daemons on other hosts, without the mark, and they outlive an mpiexec that is killed, or cut off, while
-they start.  So the command lines of a run on several hosts have a word that no other run's have (start.py).
+ssh starts mpiexec's daemons on other hosts without the mark, and they outlive an mpiexec that is killed or cut off while
+they start.  So the command lines of a run on several hosts contain a word unique to the run (start.py).
 
-An MPI that is killed can't remove its shared memory, which is megabytes a job, and Open MPI not its folders; nor can a
-program that shows its progress remove the records of it (`scratch`).  `end` does.
+A killed MPI can't remove its shared memory, which is megabytes a job, nor Open MPI its folders, nor a program that shows its
+progress its records (`scratch`).  `end` removes them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from types import FrameType
 from typing import IO
 
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
-GRACE_S = 0.4  # between SIGTERM and SIGKILL: with Ctrl-C, all is over within a second
-LEFT_S = 5.0  # what survives SIGKILL for so long hangs in the kernel, on a dead file server for example
+GRACE_S = 0.4  # between SIGTERM and SIGKILL: after Ctrl-C, all is over within a second
+LEFT_S = 5.0  # a process that survives SIGKILL this long hangs in the kernel, for example on a dead file server
 MARK = "LB_MPI_LAUNCH"
 _UNWINDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PROC = Path("/proc")
@@ -49,9 +49,9 @@ def run(
     stdout: IO[bytes] | None = None,
     stderr: IO[bytes] | None = None,
 ) -> int:
-    """Run `argv` (no standard input) for at most `timeout_s` seconds; return its exit code, or HUNG after telling stderr.
+    """Run `argv` (no standard input) for at most `timeout_s` seconds; return its exit code, or HUNG after a line on stderr.
 
-    It gets a session and a TMPDIR of its own.  On any way out, Ctrl-C too, all processes that it has started are ended.
+    It gets its own session and TMPDIR.  However the call ends, even by Ctrl-C, all processes that it started are ended.
     """
     with started(argv, env=env, cwd=cwd, stdout=stdout, stderr=stderr) as process:
         try:
@@ -75,7 +75,7 @@ def started(
     stdout: IO[bytes] | None = None,
     stderr: IO[bytes] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start `argv` as `run` does; at the end of the block, however it comes, all that it has started is ended."""
+    """Start `argv` as `run` does; at the end of the block, however it comes, all its processes are ended."""
     mark, env = marked(env)
     process = None
     with tempfile.TemporaryDirectory(prefix="lb_mpi-", ignore_cleanup_errors=True) as scratch:
@@ -96,16 +96,16 @@ def started(
 
 
 def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """A mark that nothing bears yet and nobody can guess, and `env` with it, to start with what `end` shall find."""
+    """Return a new mark that nobody can guess, and `env` with it: `end` finds the processes started so."""
     mark = f"{os.getpid()}-{secrets.token_hex(8)}"
     return mark, {**env, MARK: f"{env.get(MARK, '')}:{mark}"}  # runs may be nested
 
 
 def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "") -> None:
-    """End what bears `mark`, or is in the session of `process`: SIGTERM, a moment, SIGKILL; then remove what it left.
+    """End all processes that bear `mark` or are in the session of `process`: SIGTERM, a pause, SIGKILL; then clean up.
 
-    So is what has the `word` in its command line, and this user's; "": nothing.
-    What is still there LEFT_S later can't be ended: stderr is told which process that is.
+    This includes this user's processes with `word` in their command lines ("": none). stderr gets a line for each process
+    that still exists LEFT_S later.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_UNWINDING})
     try:
@@ -131,13 +131,13 @@ def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str 
             _end_group(process)
         if process and process.pid not in left:
             process.wait()
-        remove_sessions((asked | {leader}) - left)  # somebody else may have killed it before
+        remove_sessions((asked | {leader}) - left)  # another process may have killed it before
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def cannot_be_ended(pid: int) -> str:
-    """Return a line that says which process is left, and in which state (D: it waits in the kernel)."""
+    """Return a line that names the remaining process and its state (D: it waits in the kernel)."""
     command, state = "?", "?"
     with contextlib.suppress(OSError):
         command = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
@@ -149,7 +149,7 @@ def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
     """Return the processes that bear `mark`, or are in the session `session`, or have `word` in their command line."""
     found = set()
     for path in _PROC.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
+        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
             state, _, _, of = (path / "stat").read_text().rpartition(")")[2].split()[:4]
             named = word and path.stat().st_uid == os.geteuid() and word.encode() in (path / "cmdline").read_bytes()
             if state not in "ZX" and (named or int(of) == session or mark in _marks((path / "environ").read_bytes())):
@@ -158,7 +158,7 @@ def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
 
 
 def may_bear(pid: int, mark: str) -> bool:
-    """Return whether `pid` bears `mark`, or has ended: its mark can't be read then."""
+    """Return whether `pid` bears `mark`, or has ended: then its mark can't be read."""
     try:
         environ = (_PROC / str(pid) / "environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -176,7 +176,7 @@ def _marks(environ: bytes) -> list[str]:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """The best that can be done on a system without /proc."""
+    """End what can be found on a system without /proc."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
@@ -186,9 +186,9 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def held() -> Iterator[list[int]]:
-    """Hold Ctrl-C and its kin back in this block: what is started in it is known when they are acted on, at its end.
+    """Hold back Ctrl-C and similar signals in this block, so that all that it starts is known when they are handled.
 
-    The list has those that came; who has acted on them takes them out.
+    The list contains the signals that arrived; a caller that has handled them removes them.
     """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_UNWINDING)}
@@ -206,9 +206,9 @@ def held() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it SIGTERM, SIGHUP and SIGUSR1 unwind the stack as Ctrl-C does, so that nothing stays behind; they say nothing.
+    """A block in which SIGTERM, SIGHUP and SIGUSR1 unwind the stack silently as Ctrl-C does, so that all is cleaned up.
 
-    Until here the commands leave SIGINT to the system, which ends them at once, without a traceback from some import.
+    Before it the commands leave SIGINT to the system, which ends them at once, without a traceback from an import.
     """
 
     def unwind(number: int, _frame: FrameType | None) -> None:
@@ -229,7 +229,7 @@ def interruptible() -> Iterator[None]:
 
 
 def remove_orphans() -> None:
-    """Remove the segments of this user that no process has open or mapped, whichever job they are of."""
+    """Remove this user's segments that no process has open or mapped, of whatever job."""
     for path in orphans():
         with contextlib.suppress(OSError):
             path.unlink()
@@ -237,14 +237,11 @@ def remove_orphans() -> None:
 
 @contextlib.contextmanager
 def scratch(place: str | None = None) -> Iterator[str]:
-    """Make a folder in `place` (None: that of temporary files) for this block.
-
-    It has its name while this process has it locked, so that `remove_scratch` knows when this process was killed.
-    """
+    """Make a folder in `place` (None: that of temporary files) for this block; its lock shows that this process lives."""
     folder = Path(tempfile.mkdtemp(prefix=".lb_mpi-new-", dir=place))
     file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):  # a file system that has no locks
+        with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
             folder = folder.rename(folder.with_name(folder.name.replace(".lb_mpi-new-", _SCRATCH)))
         yield str(folder)
@@ -254,7 +251,7 @@ def scratch(place: str | None = None) -> Iterator[str]:
 
 
 def remove_scratch() -> None:
-    """Remove the folders of temporary files that processes have made with `scratch`, and were killed."""
+    """Remove the temporary folders of killed processes, made with `scratch`."""
     for folder in filter(_is_ours, Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*")):
         with contextlib.suppress(OSError):
             file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -266,20 +263,20 @@ def remove_scratch() -> None:
 
 
 def remove_sessions(pids: Iterable[int]) -> None:
-    """Remove the folders of those processes, gone by now, that were Open MPI's mpiexec or daemons."""
+    """Remove the folders of those processes, which have ended, that were Open MPI's mpiexec or daemons."""
     for pid in pids:
         folder = Path(tempfile.gettempdir()) / f"ompi.{pid}"
         if _is_ours(folder):
-            shutil.rmtree(folder, ignore_errors=True)  # which follows no link
+            shutil.rmtree(folder, ignore_errors=True)  # follows no link
 
 
 def orphans() -> set[Path]:
     """Return the segments that `remove_orphans` removes.
 
-    A rank that is starting has its segment open until it has mapped it.  So the list is made first, then it is seen
-    who has them open, and then who has them mapped: one that is in use is found at one of the two.
+    A starting rank has its segment open until it has mapped it.  So the list is made first, then open files are searched,
+    then mappings: a segment in use is found in one of the two.
 
-    In a user namespace nothing can be known of this user's processes outside, so that none is an orphan there.
+    In a user namespace, this user's processes outside are invisible, so no segment counts as an orphan there.
     """
     unused = {path for path in _listed() if _is_ours(path)}
     for pid in _pids() if unused else ():
@@ -312,16 +309,16 @@ def _opened(process: Path) -> set[Path]:
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                 found.add(Path(os.readlink(file)))
     except PermissionError:
-        # Where this process may not look, it can be one outside of this user namespace, which may have any of them open.
+        # A process that can't be inspected may be outside this user namespace, and may have any segment open.
         outside = (_PROC / "self" / "uid_map").read_text().split()[2] != "4294967295"
         return set(_listed()) if outside and _is_ours(process) else set()
-    except OSError:  # gone meanwhile
+    except OSError:  # ended meanwhile
         pass
     return found
 
 
 def mapped(process: Path) -> set[Path]:
-    """Return the shared memory that /proc/PID has mapped."""
+    """Return the shared memory mapped by the process at /proc/PID."""
     with contextlib.suppress(OSError):
         lines = (process / "maps").read_text(errors="replace").splitlines()
         return {Path(line.split(None, 5)[5]) for line in lines if str(_FOLDER) in line}

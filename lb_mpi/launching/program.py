@@ -1,4 +1,4 @@
-"""A program with all its descendants: started so that none is left behind, stopped and continued, its CPU time known."""
+"""A program with all its descendants: start it, stop and continue it, measure its CPU time, and leave none behind."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 
 
 class Activity(NamedTuple):
-    """A thread at a look."""
+    """The state of a thread at one time."""
 
     runnable: bool  # runs, or would if it had a core
-    n_waits: int  # how often so far it has waited, or was stopped
-    queued_s: float  # how long so far it could have run, but waited for a core
+    n_waits: int  # number of times so far that it has waited, or was stopped
+    queued_s: float  # time so far in which it was ready but waited for a core
 
 
 class Program:
-    """Runs in a session of its own, and so gets no signals from a terminal: send them on with `send`.
+    """A program in a separate session, which gets no signals from a terminal: forward them with `send`.
 
-    What loses its parent becomes a child of this process.  Should this process be killed, a guard that waits for that ends
-    all descendants, stopped ones too, whoever is their parent by then; the program itself is killed by the kernel.
+    Descendants that lose their parent become children of this process.  If this process is killed, a guard process ends all
+    descendants, even stopped ones, whatever their parent is by then; the kernel kills the program itself.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], mask: set[int]) -> None:
-        """Start `argv` with the variables `env` and the signal mask `mask`; no other thread may be there."""
+        """Start `argv` with the variables `env` and the signal mask `mask`; this process must have no other thread."""
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._mark, env = limit.marked(env)
         self._guard, self._leash = _post_guard(self._mark)
@@ -45,23 +45,23 @@ class Program:
         if self.pid == 0:
             become(argv, env, mask, parent)
         self._files = [os.open(f"/proc/{self.pid}/{name}", os.O_RDONLY) for name in ("status", "schedstat")]
-        self.status: int | None = None  # as of waitpid, when it has ended
+        self.status: int | None = None  # as from waitpid, once it has ended
         self._cpu_s = {self.pid: 0.0}  # of each process, also of those reaped since the last look
         self._reaped_s = 0.0  # of those reaped before
         self._next_look = 0.0
 
     def cpu_s(self) -> float:
-        """CPU time so far, of all threads and descendants, to some microseconds; 10 ms for descendants that have ended."""
+        """CPU time so far of all threads and descendants, to a few microseconds (10 ms for descendants that have ended)."""
         if (now := time.monotonic()) >= self._next_look:
             self._look()
             self._next_look = now + SCAN_S
         for pid in self._cpu_s:
-            with contextlib.suppress(OSError):  # gone: what it used is found with its parent, at the next look
+            with contextlib.suppress(OSError):  # ended: its CPU time is found with its parent at the next look
                 self._cpu_s[pid] = time.clock_gettime(~pid << 3 | 2)  # the id that clock_getcpuclockid(3) gives
         return sum(self._cpu_s.values()) + self._reaped_s
 
     def activity(self) -> Activity:
-        """Return what its main thread is doing; nothing when it is gone."""
+        """Return what its main thread is doing; all zero if it has ended."""
         try:
             status, schedstat = (os.pread(file, 8192, 0) for file in self._files)
         except OSError:
@@ -70,7 +70,7 @@ class Program:
         return Activity(b"\nState:\tR" in status, int(n_waits), int(schedstat.split()[1]) * 1e-9)
 
     def send(self, number: int) -> None:
-        """Send a signal to the program's process group, and to descendants that have left it."""
+        """Send a signal to the program's process group and to descendants outside of it."""
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
         for pid in self._cpu_s if len(self._cpu_s) > 1 else ():
@@ -79,7 +79,7 @@ class Program:
                     os.kill(pid, number)
 
     def ended(self) -> bool:
-        """Return whether it has ended, and reap all processes that have."""
+        """Return whether it has ended; reap all processes that have."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self.pid:
@@ -87,13 +87,13 @@ class Program:
         return self.status is not None
 
     def has_stopped(self) -> bool:
-        """Return whether it has been stopped since the last call."""
+        """Return whether it was stopped since the last call."""
         with contextlib.suppress(ChildProcessError):
             return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG) is not None
         return False
 
     def close(self) -> None:
-        """End what is left of it, and dismiss the guard."""
+        """End its remaining processes, and dismiss the guard."""
         self.send(signal.SIGCONT)
         limit.end(self._mark)
         deadline = time.monotonic() + limit.LEFT_S
@@ -105,18 +105,18 @@ class Program:
             if time.monotonic() > deadline:
                 sys.stderr.write("".join(map(limit.cannot_be_ended, sorted(self._cpu_s))))
                 break
-            for pid in self._cpu_s:  # it has put off its mark
+            for pid in self._cpu_s:  # those that have removed their mark
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(1e-3)
-        with contextlib.suppress(OSError):  # somebody has killed it
+        with contextlib.suppress(OSError):  # another process may have killed it
             os.write(self._leash, b"done")
             os.waitpid(self._guard, 0)
         for file in (self._leash, *self._files):
             os.close(file)
 
     def _look(self) -> None:
-        """Look for descendants that have come and gone."""
+        """Update the set of descendants."""
         found: dict[int, float] = {}
         used = resource.getrusage(resource.RUSAGE_CHILDREN)  # orphans that were reaped here
         reaped_s = used.ru_utime + used.ru_stime
@@ -132,7 +132,7 @@ class Program:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that `pid` has started; OSError when it is gone."""
+    """Return the children of `pid`; OSError if it has ended."""
     found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError):
@@ -149,7 +149,7 @@ def _read(path: str) -> bytes:
 
 
 def _post_guard(mark: str) -> tuple[int, int]:
-    """Fork a process that ends all that bears `mark` when this one is gone; its pid, and the pipe that dismisses it."""
+    """Fork a process that ends all bearers of `mark` when this one dies; return its pid and the pipe that dismisses it."""
     read_end, write_end = os.pipe()
     guard = os.fork()
     if guard:
@@ -160,7 +160,7 @@ def _post_guard(mark: str) -> tuple[int, int]:
         os.setsid()  # a signal to the group of this process doesn't reach the guard
         os.chdir("/")
         nothing = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):  # mpiexec waits until nobody has its pipes open
+        for number in (0, 1, 2):  # mpiexec waits until its pipes are closed
             os.dup2(nothing, number)
         os.closerange(3, read_end)
         os.closerange(read_end + 1, os.sysconf("SC_OPEN_MAX"))
@@ -170,7 +170,7 @@ def _post_guard(mark: str) -> tuple[int, int]:
 
 
 def become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent: int) -> NoReturn:
-    """In the child of `parent`: be the program, in a session of its own, killed when `parent` is."""
+    """In the child of `parent`: become the program, in a new session, killed when `parent` dies."""
     code = 126
     try:
         os.setsid()
@@ -192,9 +192,9 @@ def become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent: 
 
 
 def end_as(code: int) -> NoReturn:
-    """End this process with the exit code `code`, or by the signal -`code`, as `os.waitstatus_to_exitcode` tells it."""
+    """End this process with the exit code `code`, or by the signal -`code` (as in `os.waitstatus_to_exitcode`)."""
     if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left one, if any is wanted
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has already left a core file, if one is allowed
         with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
             signal.signal(-code, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})

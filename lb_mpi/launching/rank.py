@@ -1,11 +1,11 @@
-"""The process between mpiexec and the program of a rank: it reports how the rank ended, and makes a page for its signs.
+"""The process between mpiexec and the program of a rank: it reports the rank's end, and makes the page for its signs.
 
-`python lb_mpi/launching rank PROGRAM [ARGUMENTS]`.  Only a parent learns how a process ended, and MPICH's says neither
-rank nor host.  The signals that this process gets go to the program, which dies with it; it ends as the program does, but
-with exit code 1 when the program has ended with 0 after MPI had begun, and without MPI_Finalize.
+`python lb_mpi/launching rank PROGRAM [ARGUMENTS]`.  Only a parent learns how a process ended, and MPICH's names neither rank
+nor host.  This process forwards its signals to the program, which dies with it.  It ends as the program does, but with exit
+code 1 if the program called MPI_Init, skipped MPI_Finalize, and ended with 0.
 
-What it has to say goes to host.py of its host, by datagrams to a socket whose address is the mark of the run: at the start
-its number, with the file that the program's signs are in (`lb_mpi.signs`), and at an end that nobody asked for, which.
+Its reports go to host.py on the same host, as datagrams to a socket whose address is the mark of the run: at the start the
+rank and the file of the program's signs (`lb_mpi.signs`), later its end, unless it was asked to end.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from lb_mpi.launching.heard import Begin, End, told
 from lb_mpi.launching.program import FORWARDED, become, end_as
 
 NUMBER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
-SEND_S = 5.0  # for host.py to hear of an end
+SEND_S = 5.0  # for host.py to receive the report of an end
 
 
 def address(mark: str) -> str:
-    """Of the socket of a run's host.py: an abstract one, which leaves no file and is the host's own (or namespace's)."""
+    """Return the address of host.py's socket: an abstract one, without a file, private to the host (or namespace)."""
     return f"\0lb_mpi-{mark}"
 
 
 def number(variables: Mapping[str, str]) -> str:
-    """This rank, as mpiexec has told it."""
+    """Return this rank, from mpiexec's variables."""
     return next((variables[name] for name in NUMBER if variables.get(name)), "?")
 
 
 def tell(what: Begin | End, variables: Mapping[str, str], *files: int, wait_s: float | None = SEND_S) -> bool:
-    """Tell host.py, and give it `files`; False when it isn't there, or doesn't hear within `wait_s` (None: for ever)."""
+    """Send a report and `files` to host.py; False if it is absent, or can't receive within `wait_s` (None: no limit)."""
     mark = variables.get(limit.MARK, "").rpartition(":")[2]
     given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
@@ -51,23 +51,23 @@ def tell(what: Begin | End, variables: Mapping[str, str], *files: int, wait_s: f
 
 
 def page(variables: Mapping[str, str]) -> tuple[int, dict[str, str]]:
-    """Make the page for the program's signs: its file, and the variable that tells where it is; none when nobody listens."""
-    file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py still has it when this process is gone
+    """Make the page for the program's signs: its file, and the variable that names it; none if nobody listens."""
+    file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py keeps it open after this process has ended
     os.ftruncate(file, signs.BYTES)
-    # Many ranks start at once, and one that has not told would look as if it hung.
+    # Many ranks start at once, and a rank that could not report its start would look as if it hung.
     if not tell(Begin(number(variables)), variables, file, wait_s=None):
         return file, {}
     return file, {signs.VARIABLE: f"/proc/{os.getpid()}/fd/{file}"}
 
 
 def finalized(file: int) -> bool:
-    """Return whether the program, which has ended, came to its regular end, as the page `file` says, or never to MPI."""
+    """Return whether the program ended regularly, according to the page `file`, or never initialised MPI."""
     seen = signs.read(os.pread(file, signs.BYTES, 0))
     return seen.at_end or not seen.mpi_pid
 
 
 def python_path(variables: Mapping[str, str]) -> str:
-    """Return PYTHONPATH for the program, with site/sitecustomize.py in it, which takes its folder out again."""
+    """Return PYTHONPATH for the program, with the folder of site/sitecustomize.py, which removes it again."""
     return os.pathsep.join([str(Path(__file__).resolve().parent / "site"), *filter(None, [variables.get("PYTHONPATH")])])
 
 
@@ -88,6 +88,6 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
                 os.killpg(child, came)
     code = os.waitstatus_to_exitcode(ended[1])
     failed = code != 0 or not finalized(file)
-    if code == signs.SAVED or (failed and not asked):  # mpiexec ends the others when one is gone
+    if code == signs.SAVED or (failed and not asked):  # mpiexec ends the others when one has ended
         tell(End(number(os.environ), socket.gethostname(), code), os.environ)
     end_as(code or int(failed))

@@ -1,29 +1,29 @@
-"""Decide what to do when a run has ended: whether to start it again, on which hosts, and why, in words.   (pure)
+"""Decide after a run whether to start it again, on which hosts, and why, in words.   (pure)
 
 The law
 -------
-- A program that fails by itself would do so again: it isn't started again.  A rank or a host that dies may be chance.
-- Who came first is the cause: mpiexec ends the other ranks.  But where a rank dies, others may fail of it before its
-  death is told: within `SETTLE_S`, a death counts before a failure.
-- Without a save since the start, starting again would be the same once more; but not where a restart hangs before the
-  program has said anything (hangs.py), or loses a host: that is not its doing, and all that was saved is still there.
-- What people have ended stays ended.
-- Where no rank has told how it ended, the code of mpiexec does: a signal (Open MPI: 128 and more, MPICH: 9), that it has
-  saved and stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to tell), or a failure.
-- A rank that ends with 0 after MPI had begun, and without MPI_Finalize, has failed.
+- A program that fails by itself would fail again, so it isn't restarted.  The death of a rank or a host may be chance.
+- The first end is the cause: mpiexec ends the other ranks.  But ranks may fail because one died, before its death is
+  reported: within `SETTLE_S`, a death counts before a failure.
+- Without a save since the start, a restart would only repeat it.  Exception: a restart that hangs before the program has
+  reported anything (hangs.py), or loses a host; that is not its fault, and everything saved is still there.
+- A run that people have ended is not restarted.
+- If no rank has reported its end, the code of mpiexec decides: a signal (Open MPI: 128 and more, MPICH: 9), saved and
+  stopped (75: in python -m mpi4py, MPI_Abort leaves no rank the time to report), or a failure.
+- A rank that ends with 0 after MPI_Init but without MPI_Finalize has failed.
 
 The table
 ---------
 how it has ended                                       with a save, restarts left   otherwise
 -----------------------------------------------------  ---------------------------  ------------------
-DONE     mpiexec with 0, and all ranks, too            over: 0                      over: 0
-STOPPED  a rank with 75: it has saved, as it was told  over: 75                     over: 75
+DONE     mpiexec and all ranks with 0                 over: 0                      over: 0
+STOPPED  a rank with 75: it has saved on request       over: 75                     over: 75
 FAILED   a rank with another exit code, or as above    over: that of mpiexec        over: that of mpiexec
 DIED     a rank by a signal                            again                        over: that of mpiexec
 GONE     a host                                        again                        over: that of mpiexec
-         the same, in a restart that has said nothing  again, without a save        over: that of mpiexec
+         the same, in a restart without any report     again, without a save        over: that of mpiexec
 HUNG     a rank neither computes nor answers           again                        over: 124
-         the same, in a restart that has said nothing  again, without a save        over: 124
+         the same, in a restart without any report     again, without a save        over: 124
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ class How(Enum):
 
 
 class Outcome(NamedTuple):
-    """A run that has ended, as far as it is known."""
+    """A run that has ended, as far as known."""
 
     code: int  # of mpiexec, 0 to 255
-    ends: Sequence[tuple[float, End]] = ()  # of ranks, with the seconds after the start when they were told
-    gone: Sequence[str] = ()  # hosts that are
-    hung: bool = False  # some rank does
-    lost_nothing: bool = False  # it was a restart, and ended before the program said anything
-    first_word_s: float | None = None  # when it did, here or in the start before
-    n_saved: int = 0  # saves since the start
+    ends: Sequence[tuple[float, End]] = ()  # of ranks, with the seconds from the start to their reports
+    gone: Sequence[str] = ()  # hosts that are gone
+    hung: bool = False  # some rank hung
+    lost_nothing: bool = False  # it was a restart, and ended before the program reported anything
+    first_word_s: float | None = None  # time of the first report, here or in the previous start
+    n_saved: int = 0  # number of saves since the start
     saved: int = 0  # the number of the last one
-    seconds: float = 0.0  # that it ran
+    seconds: float = 0.0  # duration of the run
 
 
 class RestartDecision(NamedTuple):
     """The decision after a run."""
 
     again: bool
-    code: int  # the exit code, when it's over
-    why: str  # in words; empty where nothing needs to be said
+    code: int  # the exit code if it is over
+    why: str  # in words; "": not worth a message
 
 
 def how(outcome: Outcome) -> How:
-    """Find what the cause was."""
+    """Find how the run ended."""
     if outcome.hung:
         return How.HUNG
     if outcome.gone:
@@ -91,7 +91,7 @@ def how(outcome: Outcome) -> How:
 
 
 def cause(outcome: Outcome) -> End | None:
-    """Return the rank that ended first; None when no rank has ended in a way that is told."""
+    """Return the rank that ended first; None if no rank has reported its end."""
     if not outcome.ends:
         return None
     ends = sorted(outcome.ends, key=lambda end: end[0])
@@ -102,7 +102,7 @@ def cause(outcome: Outcome) -> End | None:
 
 
 def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
-    """Decide after a run that was started again `n_restarts` times of `allowed`."""
+    """Decide after a run, restarted `n_restarts` times so far, of at most `allowed`."""
     found = how(outcome)
     if found is How.DONE:
         return RestartDecision(False, 0, "")
@@ -130,14 +130,14 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int) -> RestartDecision:
 
 
 class Place(NamedTuple):
-    """The ranks of a program that is started again."""
+    """The hosts of the ranks of a program that is restarted."""
 
     ranks: list[int]  # (n,) the host of each, by its number in the list; empty: nowhere
-    words: list[str]  # what is not as it was
+    words: list[str]  # differences from the previous start
 
 
 def place(hosts: Sequence[Host], problems: Mapping[int, str], wanted: int) -> Place:
-    """Place at most `wanted` ranks on the hosts without `problems`, slot by slot; problems are lines, by host."""
+    """Place at most `wanted` ranks on the hosts without `problems` (lines, by host), slot by slot."""
     slots = [index for index, host in enumerate(hosts) for _ in range(host.slots) if index not in problems]
     words = [f"left out: {problems[index]}" for index in sorted(problems)]
     if len(slots) < wanted:

@@ -1,8 +1,8 @@
-"""./launch/run: start a program on a list of hosts, or on this machine, with the MPI that is installed.
+"""./launch/run: start a program on a list of hosts, or on this machine, with the installed MPI.
 
-Before the start: mpiexec and mpi4py belong together, each host is reached, has the same versions, and sees this folder.
-While it runs: each host gives signs of life, and its ranks go on.  After it, however it ended: nothing of it is left on any
-host.  When a host or a rank has died and the program has saved something, it may be started again on what is left.
+Before the start it checks that mpiexec and mpi4py belong together, and that each host is reachable, has the same versions,
+and sees this folder.  During the run, it checks that the hosts answer and the ranks make progress.  Afterwards, nothing of
+the run is left on any host.  If a host or a rank died and the program has saved, it may be restarted on the rest.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from lb_mpi.record.launches import DEATH, END, RESTART
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 
 ASK_S = 20.0
-# Open MPI takes only these variables to other hosts; MPICH takes all.
+# Open MPI passes only these variables to other hosts; MPICH passes all.
 EXPORTED = re.compile(r"PATH|LD_LIBRARY_PATH|PYTHON\w+|VIRTUAL_ENV|\w+_NUM_THREADS|UCX_\w+|FI_\w+|NUMBA_\w+|LB_MPI_\w+")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 class Mpiexec(NamedTuple):
-    """A program that starts ranks."""
+    """A program that starts ranks, such as mpiexec."""
 
     path: str
     library: str  # "MPICH 5.0.2" or "Open MPI 5.0.8"
 
     @property
     def is_open_mpi(self) -> bool:
-        """Return whether its options are Open MPI's (5 or newer), and not MPICH's."""
+        """Return whether its options are those of Open MPI (5 or newer); else they are MPICH's."""
         return self.library.startswith("Open MPI")
 
 
 def identify(path: str) -> Mpiexec:
-    """Ask `path` what it is; ValueError unless it is MPICH's (Hydra), or Open MPI's."""
+    """Identify `path`; ValueError unless it is the mpiexec of MPICH (Hydra) or Open MPI."""
     try:
         done = subprocess.run(
             [path, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ASK_S
@@ -70,7 +70,7 @@ def identify(path: str) -> Mpiexec:
 
 
 def fill(hosts: Sequence[Host], n: int | None) -> list[int]:
-    """(n,) the host of each rank: slot by slot; n left out: all slots.  ValueError for more ranks than slots."""
+    """Return (n,) the host of each rank, slot by slot; n None: all slots.  ValueError for more ranks than slots."""
     slots = [index for index, host in enumerate(hosts) for _ in range(host.slots)]
     if n is not None and not 1 <= n <= len(slots):
         raise ValueError(f"-n {n}: expected 1 to {len(slots)}, the slots of these hosts")
@@ -85,11 +85,11 @@ def command(
     variables: Mapping[str, str],
     link: Path | None = None,
 ) -> list[str]:
-    """Return the beginning of a command line that starts rank k on hosts[ranks[k]]; the program is to follow.
+    """Return the start of a command line that starts rank k on hosts[ranks[k]]; the program follows.
 
-    `launcher` stands for ssh.  `link` leads to it, or to ssh, from a folder whose name is the word of this run: so the
-    daemons have the word in their command lines, too.  MPICH passes the path of its launcher on to them, and Open MPI
-    all parameters, known or not.  ValueError for a host that can't be named to mpiexec.
+    `launcher` replaces ssh.  `link` links to it, or to ssh, from a folder named with this run's word, so the daemons'
+    command lines contain the word: MPICH passes the path of its launcher on to them, and Open MPI all parameters, known or
+    not.  ValueError for a host that can't be named to mpiexec.
     """
     counts = Counter(ranks)
     used = sorted(counts)
@@ -99,7 +99,7 @@ def command(
     listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
     in_order = list(ranks) == sorted(ranks)
     if mpi.is_open_mpi:
-        # In a job of Slurm's it would start its daemons with srun, which waits for ever when a node of the job has died.
+        # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
         argv = [mpi.path, "--prtemca", "plm", "^slurm", *(["--prtemca", "plm_ssh_agent", launcher] if launcher else [])]
         argv += ["--prtemca", "lb_mpi_run", link.parent.name] if link else []
         if in_order:
@@ -115,21 +115,21 @@ def command(
     return [*argv, "-n", str(len(ranks))]
 
 
-DEATH_S = 10.0  # so long mpiexec may need to end the others when a rank has died
+DEATH_S = 10.0  # time for mpiexec to end the other ranks after a death
 STACK_S = 5.0
-NEWEST_S = 0.4  # for what ranks have said last: after Ctrl-C all is over within a second
-MOST_STACKS = 4  # that are shown
+NEWEST_S = 0.4  # for the ranks' last reports: after Ctrl-C all is over within a second
+MOST_STACKS = 4  # number of stacks shown
 
 
 class Patience(NamedTuple):
     """Seconds to wait before a run is ended."""
 
-    hang_s: float  # for a rank that hangs; 0: for ever
+    hang_s: float  # for a rank that hangs; 0: forever
     grace_s: float  # for a program that saves after Ctrl-C or SIGTERM
 
 
 def say(*lines: object) -> None:
-    """Print lines for people."""
+    """Print lines on stderr for people."""
     for line in lines:
         print(f"run: {line}", file=sys.stderr, flush=True)
 
@@ -143,10 +143,10 @@ def supervise(
     diary: Diary,
     start: Start,
 ) -> Outcome:
-    """Run mpiexec until it ends, or a host is gone, or a rank hangs, in its `start` or later; say what has died.
+    """Run mpiexec until it ends, a host is gone, or a rank hangs, in its `start` or later; print what has died.
 
-    Ctrl-C and its kin end the run: SystemExit or KeyboardInterrupt, unless the program has saved by then.  SIGUSR1 only asks
-    for that: a program that can't save goes on.
+    Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1 only
+    requests a save: a program that can't save goes on.
     """
     process = None
     try:
@@ -156,7 +156,7 @@ def supervise(
             while run.goes_on():
                 time.sleep(LOOK_S)
             outcome = run.outcome()
-            if how(outcome) in (How.STOPPED, How.DONE):  # it has saved, or come to its end meanwhile
+            if how(outcome) in (How.STOPPED, How.DONE):  # it has saved, or ended meanwhile
                 came.clear()
         return outcome
     finally:
@@ -164,7 +164,7 @@ def supervise(
 
 
 class _Run:
-    """A run under way; `came` are the signals that people have sent."""
+    """A run under way; `came` are the signals received."""
 
     def __init__(
         self,
@@ -182,10 +182,10 @@ class _Run:
         self._gone: list[str] = []
         self._hung: list[RankState] | list[Hang] = []
         self._awaited = Awaited(start.n_ranks, patience.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
-        self._asked: tuple[float, int] | None = None  # when the program was told to save, after so many signals
+        self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
 
     def goes_on(self) -> bool:
-        """Look: is it to be waited for?"""
+        """Return whether to wait for it any longer."""
         self._gone = self._watch.lost()
         self._hear()
         now = time.monotonic() - self._began
@@ -202,12 +202,12 @@ class _Run:
         return not self._hung
 
     def outcome(self) -> Outcome:
-        """Return how it has ended, after all hosts have reported what they know."""
+        """Return how it ended, after all hosts have reported."""
         code = self._process.poll()
         if code is not None:
-            self._gone = self._watch.silent()  # Open MPI's mpiexec may end with 0 when a host has died
+            self._gone = self._watch.silent()  # Open MPI's mpiexec may exit with 0 after a host has died
         else:
-            self._watch.hear(NEWEST_S)  # what the ranks have said since they were asked last: a save, perhaps
+            self._watch.hear(NEWEST_S)  # the ranks' latest reports, perhaps of a save
         self._hear()
         seconds = time.monotonic() - self._began
         say(*self._gone)
@@ -235,7 +235,7 @@ class _Run:
         )
 
     def _hear(self) -> None:
-        """Take in how ranks have ended; say who was killed, and which failed first."""
+        """Process the ends of ranks; print which was killed, and which failed first."""
         now = time.monotonic() - self._began
         for end in self._watch.ends():
             if end.code < 0 or (end.code != SAVED and not any(one.code >= 0 for _, one in self._ends)):
@@ -244,7 +244,7 @@ class _Run:
             self._ends.append((now, end))
 
     def _goes_on_to_save(self, now: float) -> bool:
-        """After a signal of people's: let the program save, if it can, and wait for that; a second signal ends it."""
+        """After a signal, let the program save if it can, and wait for that; a second signal ends it."""
         if self._asked is None:
             self._watch.hear(NEWEST_S)
             if not any(state.saves for state in self._watch.states()):
@@ -269,9 +269,9 @@ _OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM
 
 
 def variables(mpi: Mpiexec, given: Mapping[str, str], *, emulated: bool) -> dict[str, str]:
-    """Return the variables for mpiexec: `given`, and one thread a rank, unless they say otherwise."""
+    """Return the variables for mpiexec: `given`, and one thread a rank unless they set another number."""
     own = dict.fromkeys(THREADS, "1")
-    if emulated:  # or UCX would find out that all hosts have one memory
+    if emulated:  # or UCX would find that all hosts share one memory
         own |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
     if mpi.is_open_mpi:
         own["OMPI_MCA_osc"] = "^ucx"  # its one-sided component prints a complaint for every shared-memory window
@@ -280,7 +280,7 @@ def variables(mpi: Mpiexec, given: Mapping[str, str], *, emulated: bool) -> dict
 
 
 def interpreter(program: Sequence[str]) -> str:
-    """The Python that the program is run by: of its words the first that is one; without any, this one."""
+    """Return the Python that runs the program: the first word of `program` that is one; without any, this one."""
     for word in program:
         if Path(word).name.startswith("python") and (found := shutil.which(word)):
             return os.path.abspath(found)
@@ -288,10 +288,7 @@ def interpreter(program: Sequence[str]) -> str:
 
 
 def find(what: str) -> str:
-    """The full path of a command, in PATH or beside this interpreter; ValueError when there is none.
-
-    An mpiexec from a wheel lies beside the interpreter, and `python -m lb_mpi run` needs no activated environment.
-    """
+    """Return the full path of a command, in PATH or (as in a wheel) beside this interpreter; ValueError if there is none."""
     found = shutil.which(what) or shutil.which(what, path=os.path.dirname(sys.executable))
     if found is None:
         raise ValueError(f"{what}: not found: expected a command")
@@ -299,7 +296,7 @@ def find(what: str) -> str:
 
 
 def arranged(text: str, hosts: Sequence[Host], slots: Sequence[int]) -> list[int]:
-    """Return `slots`, the host of each, in the order in which diffusion on the named graph converges fastest."""
+    """Return `slots` (the host of each) in the order in which diffusion on the named graph converges fastest."""
     try:
         import lb_mpi
         from lb_mpi.graph import parse
@@ -390,32 +387,32 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 
 class MpiJob(NamedTuple):
-    """The job that is started, and started again."""
+    """A job that is started, and restarted."""
 
     hosts: list[Host]
-    ranks: list[int]  # (n,) the host of each, as wanted
-    arrange: str | None  # the graph by which they are arranged
+    ranks: list[int]  # (n,) the requested host of each
+    arrange: str | None  # name of the graph by which they are arranged
     mpi: Mpiexec
-    launcher: str | None  # what stands for ssh
-    program: list[str]  # empty: the hosts are only checked
+    launcher: str | None  # replaces ssh
+    program: list[str]  # empty: only check the hosts
     emulated: bool
     patience: Patience
     restarts: int  # at most
     diary: Diary
-    reached: set[str]  # hosts that have come to this one over the network between them
+    reached: set[str]  # hosts that have connected to this one over their network
 
     def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
-        """Check the hosts, and start; how it has ended, or the exit code when it hasn't started.
+        """Check the hosts, and start; return the outcome, or the exit code if nothing was started.
 
-        A host that won't do is an error the first time.  After a start `before`: it's left out, and all others of the list
-        are used; those that were gone then, too, if they answer about as soon.
+        The first time, an unusable host is an error.  After a start `before`, it is left out, and the rest of the list is
+        used, also the hosts that were gone then, if they answer about as soon.
         """
         again, gone = before is not None, tuple(before.gone) if before else ()
         mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.diary.variables()}, emulated=self.emulated))
         python = interpreter(self.program)
         names = [self.hosts[index].name for index in (range(len(self.hosts)) if again else sorted(set(self.ranks)))]
         linked = contextlib.nullcontext() if all(map(is_here, names)) else link_to(find(launcher(self.launcher)[0]))
-        self.argv(self.ranks, python, env)  # a host that can't be named is told before any is asked
+        self.argv(self.ranks, python, env)  # reports a host that can't be named before asking any
         with contextlib.ExitStack() as stack:
             link = stack.enter_context(linked)
             word = link.parent.name if link else ""
@@ -448,7 +445,7 @@ class MpiJob(NamedTuple):
         return argv + before(self.mpi, python, [self.hosts[index] for index in ranks] if self.emulated else [])
 
     def placed(self, watch: Watch, python: str, gone: Collection[str], *, again: bool) -> list[int]:
-        """Wait for the hosts; the host of each rank.  None, with words, if it can't be started."""
+        """Wait for the hosts; return the host of each rank; [], with printed reasons, if the program can't be started."""
         problems = watch.reach(gone)
         has = watch.here.facts.get("MPI library")
         if has is not None and has != self.mpi.library:
@@ -468,7 +465,7 @@ class MpiJob(NamedTuple):
 
 
 def run(options: argparse.Namespace, program: list[str]) -> int:
-    """Check, start, and start again what has died; ValueError or OSError for mistakes."""
+    """Check, start, and restart after deaths; ValueError or OSError for mistakes."""
     for name in ("restarts", "hang_s", "grace_s"):
         if not 0 <= (value := getattr(options, name)) < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected 0 or more")
@@ -498,8 +495,8 @@ def run(options: argparse.Namespace, program: list[str]) -> int:
 
 
 def repeat(job: MpiJob) -> int:
-    """Start it, and start again what has died, at most so often; the exit code."""
-    n_restarts, before = 0, None  # the start before
+    """Start the job, and restart it as often as allowed after deaths; return the exit code."""
+    n_restarts, before = 0, None  # the outcome of the previous start
     while not isinstance(outcome := job.start(before, may_restart=n_restarts < job.restarts), int):
         decision = decide(outcome, n_restarts, job.restarts)
         if decision.why:
@@ -515,7 +512,7 @@ def repeat(job: MpiJob) -> int:
 def link_to(ssh: str) -> Iterator[Path]:
     """Link to `ssh`, under its own name, in a new folder that is removed at the end of the block.
 
-    Only mpiexec on this host follows the link.  MPICH does not quote its path where it passes it on to a shell.
+    Only mpiexec on this host follows the link.  MPICH does not quote its path where it passes it to a shell.
     """
     place = tempfile.gettempdir()
     place = place if place == shlex.quote(place) else "/tmp"
@@ -526,7 +523,7 @@ def link_to(ssh: str) -> Iterator[Path]:
 
 
 def before(mpi: Mpiexec, python: str, emulated: Sequence[Host]) -> list[str]:
-    """Return what stands before the program: rank.py, and on `emulated` hosts (that of each rank) what slows it down."""
+    """Return the words before the program: rank.py, and a throttle on `emulated` hosts (the host of each rank)."""
     argv = commands.argv(python, "rank")
     if not emulated:
         return argv

@@ -1,9 +1,9 @@
-"""Connections to the hosts, from before a program starts until it has ended: what each host has, and whether it is alive.
+"""Connections to the hosts, from before the start of a program to its end: what each host has, and whether it is alive.
 
 At the other end is host.py, started by ssh or its replacement.  That connection may use another network than MPI.  So each
-host.py also connects to a port of launch/run under the name of its host, as the daemons of both MPIs do with mpiexec, and
-answers all questions there as well.  A host that has never connected, because of a firewall for example, is not judged by
-this.  Anybody may connect, but a peer whose first line is not the token that a host received over ssh is ignored.
+host.py also connects to a port of launch/run under its host's name, as the daemons of both MPIs do with mpiexec, and answers
+all questions there as well.  A host that has never connected, for example because of a firewall, is not judged by this.
+Anybody may connect, but a peer is ignored unless its first line is the token that a host received over ssh.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Sequence
 from lb_mpi.launching.commands import argv
 from lb_mpi.launching.heard import End, RankState, Stack, parse, printable, read
 
-# The first that is found is right: a changed key ends with the same line as one that isn't known.
+# The first match wins: the message about a changed key ends like that about an unknown one.
 _ADVICE = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -60,10 +60,7 @@ _ADVICE = (
 
 
 def advice(said: Iterable[str], host: str, folder: str) -> str:
-    """Return a sentence, without its full stop, for what was `said` (lines) instead of an answer; empty if nothing is known.
-
-    `folder` is the one that the program is to run in.
-    """
+    """Return a sentence without its full stop about lines `said` instead of an answer, or ""; `folder`: the program's."""
     text = "\n".join(said)
     for pattern, words in _ADVICE:
         if re.search(pattern, text):
@@ -71,16 +68,16 @@ def advice(said: Iterable[str], host: str, folder: str) -> str:
     return ""
 
 
-MOST_BYTES = 4096  # of a line that is not complete
-MOST_UNKNOWN = 64  # connections that have not said who they are
+MOST_BYTES = 4096  # of an incomplete line
+MOST_UNKNOWN = 64  # connections that have not identified themselves
 
 
 class _Peer:
-    """A connection to the port; it becomes that of a host when it sends a token."""
+    """A connection to the port; its token shows which host it belongs to."""
 
     def __init__(self, line: socket.socket) -> None:
         self.socket = line
-        self.name = ""  # of the host; "": it has not said so
+        self.name = ""  # of the host; "": not yet known
         self.text = b""
 
 
@@ -90,13 +87,13 @@ class AnswerPort:
     def __init__(self) -> None:
         self._server: socket.socket | None = None
         self._ready = selectors.DefaultSelector()
-        self._tokens: dict[str, str] = {}  # host names by them
+        self._tokens: dict[str, str] = {}  # host names, by token
         self._peers: list[_Peer] = []
-        self.answered: dict[str, int] = {}  # by host, once it has come: the number of the last question
+        self.answered: dict[str, int] = {}  # by connected host: the number of the last question answered
         self.silent_s: dict[str, float] = {}  # by host: seconds without an answer; the caller counts them
 
     def invite(self, name: str) -> str:
-        """Return the line by which the host.py of the host `name` learns where to connect."""
+        """Return the line that tells the host.py of the host `name` where to connect."""
         if self._server is None:
             both = socket.has_dualstack_ipv6()
             family = socket.AF_INET6 if both else socket.AF_INET
@@ -108,7 +105,7 @@ class AnswerPort:
         return f"network {socket.gethostname()} {self._server.getsockname()[1]} {token}"
 
     def listen(self) -> None:
-        """Receive what has arrived, and accept who connects."""
+        """Receive available data, and accept new connections."""
         for key, _ in self._ready.select(0.0):
             if key.data is not None:
                 self._hear(key.data)
@@ -117,7 +114,7 @@ class AnswerPort:
                     self._accept(self._server.accept()[0])
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         for one in self._peers:
             one.socket.close()
         if self._server is not None:
@@ -145,7 +142,7 @@ class AnswerPort:
                 raise ValueError("expected more lines")
             for line in lines:
                 self._take(peer, line.decode())
-        except ValueError:  # it has hung up, or isn't a host of this run
+        except ValueError:  # it has closed the connection, or isn't a host of this run
             self._drop(peer)
 
     def _take(self, peer: _Peer, line: str) -> None:
@@ -165,30 +162,30 @@ class AnswerPort:
 
 
 REACH_S = 20.0  # for all hosts, at the same time
-SIGN_S = 12.0  # without a sign of life another host is given up
-SOON_S = 5.0  # the same where that costs little, since the run goes on without it from what it has saved
-DOUBT_S = 5.0  # for a host that was given up to answer a shell's echo, when all others have said all
+SIGN_S = 12.0  # another host is given up after this time without a sign of life
+SOON_S = 5.0  # the same where giving up costs little, since the run goes on without the host from what it has saved
+DOUBT_S = 5.0  # for a host given up to answer a shell's echo, after all others have answered
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
-MOST_LINES = 40  # of what a host says before it answers: banners, warnings
-LOOK_S = 0.05  # between two looks at what the hosts have said
+MOST_LINES = 40  # kept of a host's output before it answers: banners, warnings
+LOOK_S = 0.05  # between two looks at the hosts' output
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
 
 class Connection:
-    """To one host.  Its whole traffic goes through one socket, since of file descriptors there are few for many hosts."""
+    """A connection to one host.  It uses one socket for all, since file descriptors are scarce with many hosts."""
 
     def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str, word: str) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         self.name = name
         self.facts: dict[str, str] = {}
-        self.greeted = False  # it has said something
-        self.answered = 0  # the number of the last question that was
+        self.greeted = False  # something was received
+        self.answered = 0  # the number of the last question answered
         self.silent_s = 0.0  # seconds without a sign of life
-        self.ends: list[End] = []  # of its ranks, that nobody has taken yet
-        self.states: dict[str, RankState] = {}  # of its ranks, as told last
-        self.stacks: dict[str, str] = {}  # of ranks that were asked for theirs
-        self.said: deque[str] = deque(maxlen=MOST_LINES)  # by others than host.py: why there is no connection
+        self.ends: list[End] = []  # of its ranks, not yet read by the caller
+        self.states: dict[str, RankState] = {}  # of its ranks, as last reported
+        self.stacks: dict[str, str] = {}  # of ranks, on request
+        self.said: deque[str] = deque(maxlen=MOST_LINES)  # lines not from host.py: why there is no connection
         self._text = b""
         # A shell answers at once; on a busy host, Python takes seconds to start.
         there = f"echo lb_mpi alive 0; cd {shlex.quote(os.getcwd())} && exec {shlex.join(argv(python, 'host'))}"
@@ -199,17 +196,17 @@ class Connection:
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=theirs.fileno(),
-                start_new_session=True,  # Ctrl-C is for this program, which then ends the others in good order
+                start_new_session=True,  # Ctrl-C reaches this program, which then ends the others in good order
             )
         self._socket.setblocking(False)
         self.tell(f"{mark} {word}")
 
     def fileno(self) -> int:
-        """Return the descriptor that can be read when the host has said something, or is gone."""
+        """Return the descriptor that becomes readable when the host has sent something, or is gone."""
         return self._socket.fileno()
 
     def listen(self) -> None:
-        """Take in what the host has said."""
+        """Process what the host has sent."""
         with contextlib.suppress(BlockingIOError, ConnectionResetError):
             while said := self._socket.recv(4096):
                 self._text += said
@@ -227,7 +224,7 @@ class Connection:
             self.said.append(printable(said))
 
     def _take(self, line: str) -> None:
-        """Take in a line of host.py; ValueError for one that isn't from there, like those of a login shell."""
+        """Process a line of host.py; ValueError for other lines, like those of a login shell."""
         by, _, said = line.partition(" ")
         what, _, about = said.partition(" ")
         if by != "lb_mpi":
@@ -249,12 +246,12 @@ class Connection:
         self.greeted = True
 
     def tell(self, line: str) -> None:
-        """Tell host.py; "? K" asks for a sign of life."""
+        """Send host.py a line; "? K" asks for a sign of life."""
         with contextlib.suppress(OSError):
             self._socket.send(f"{line}\n".encode())
 
     def ended(self) -> str | None:
-        """Return why the connection has ended; None while it stands."""
+        """Return why the connection has ended; None if it has not."""
         code = self._process.poll()
         if code is None:
             return None
@@ -264,12 +261,12 @@ class Connection:
         return (self.said[-1] if self.said else "the connection ended") + f" (exit code {code})"
 
     def hang_up(self) -> None:
-        """Let the other side end what is left there."""
+        """Close the connection, so that the other side ends the processes there."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self, wait_s: float) -> None:
-        """Wait for the other side, but not longer than `wait_s`."""
+        """Wait for the other side, at most `wait_s` seconds."""
         try:
             self._process.wait(max(wait_s, 0.0))
         except subprocess.TimeoutExpired:
@@ -280,7 +277,7 @@ class Connection:
 
 
 class Watch(contextlib.AbstractContextManager["Watch"]):
-    """All connections; a context manager that closes them.  This machine is watched in any case, to compare with."""
+    """All connections; a context manager that closes them.  This machine is always watched, for comparison."""
 
     def __init__(
         self,
@@ -293,15 +290,15 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         may_restart: bool = False,
         reached: set[str] | None = None,
     ) -> None:
-        """Begin to connect to all; when something is saved, and the run `may_restart`, a silent host is given up soon.
+        """Start to connect to all hosts.  If something is saved and the run `may_restart`, a silent host is given up soon.
 
-        `reached`: hosts that have come over the network in a start before, and must do so again; those that do are added.
+        `reached`: hosts that connected over the network in a previous start, and must do so again; new ones are added.
         """
         names = list(names)
         self._may_restart = may_restart
         self._reached = set() if reached is None else reached
         self._gone: set[str] = set()
-        self._cut_off: set[str] = set()  # of these, who still answers, but not over the network
+        self._cut_off: set[str] = set()  # hosts that still answer, but not over the network
         _allow_files(2 * len(names) + 100)
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
         self._network = AnswerPort()
@@ -335,21 +332,21 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         self.tell(f"? {self._n_asked}")
 
     def _listen(self, wait_s: float) -> None:
-        """Take in what has been said; wait up to `wait_s` seconds for something."""
+        """Process what the hosts have sent; wait up to `wait_s` seconds for something."""
         for key, _ in self._ready.select(wait_s):
             connection: Connection = key.data
             connection.listen()
-            if connection.ended() is not None:  # there is no more to come
+            if connection.ended() is not None:  # no more output will come
                 self._ready.unregister(connection)
         self._network.listen()
         self._reached.update(self._network.answered)
 
     def reach(self, gone: Collection[str] = ()) -> dict[str, str]:
-        """Wait until all hosts have said what they have; by name, a line for each host of which something is wrong.
+        """Wait until all hosts have reported what they have; return a line, by name, for each host with a problem.
 
-        Those that were `gone` are not waited for much longer than the others, unless they have greeted: they are busy.
+        Hosts that were `gone` are not waited for much longer than the others, unless they have greeted: those are busy.
         """
-        began = now = doubted = time.monotonic()  # only hosts that were gone are waited for since `doubted`
+        began = now = doubted = time.monotonic()  # since `doubted`, only hosts that were gone are missing
         waiting = self._all
         while waiting and now < min(began + REACH_S, doubted + DOUBT_S):
             self._listen(LOOK_S)
@@ -362,7 +359,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one, waited_s))}
 
     def keep(self, names: Iterable[str]) -> None:
-        """Go on with these hosts only, and this machine."""
+        """Keep only these hosts, and this machine."""
         kept = {self.here.name if is_here(name) else name for name in names}
         for one in self._all - {self.here}:
             if one.name not in kept:
@@ -390,21 +387,21 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
 
     @property
     def _sign_s(self) -> float:
-        """Seconds for which another host may be silent.  This machine is only busy as long as its host.py is there."""
+        """Return how long another host may be silent.  This machine counts as busy while its host.py exists."""
         return SOON_S if self._may_restart and any(state.n_saved for state in self.states()) else SIGN_S
 
     @property
     def gone(self) -> tuple[str, ...]:
-        """The names of hosts that `lost` or `silent` have found to be gone."""
+        """The names of hosts that `lost` or `silent` found to be gone."""
         return tuple(sorted(self._gone))
 
     def lost(self) -> list[str]:
-        """Listen, and ask now and then; return a line for each host that is gone."""
+        """Listen, and ask from time to time; return a line for each host that is gone."""
         self._listen(0.0)
         now = time.monotonic()
         if now > self._asked + ASK_S:
             self._ask()
-        waited_s = min(now - self._looked, ASK_S)  # while this process was stopped, it has not waited
+        waited_s = min(now - self._looked, ASK_S)  # time in which this process was stopped does not count as waiting
         self._looked = now
         lines, sign_s = [], self._sign_s
         for one in self.hosts:
@@ -423,12 +420,12 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         return list(dict.fromkeys(lines))
 
     def tell(self, line: str) -> None:
-        """Tell all hosts."""
+        """Send all hosts a line."""
         for connection in self._all:
             connection.tell(line)
 
     def ends(self) -> list[End]:
-        """Return how ranks have ended of which their hosts have told since the last call; each host's in their order."""
+        """Return the ends of ranks reported since the last call, in the order of each host."""
         ends = []
         for one in self._all:
             ends += one.ends
@@ -436,14 +433,11 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         return ends
 
     def states(self) -> list[RankState]:
-        """Return what is known of all ranks of which something is to be told."""
+        """Return the states of all ranks with something to report."""
         return [state for one in self._all for state in one.states.values()]
 
     def stack(self, rank: str, wait_s: float, *, wake: bool) -> str:
-        """Ask for the Python stack of a rank; empty when it doesn't come within `wait_s` seconds.
-
-        A rank that is stopped has none, or goes on for that, if `wake`.
-        """
+        """Return the Python stack of a rank, or "" after `wait_s` seconds; `wake`: a stopped rank is continued for that."""
         deadline = time.monotonic() + wait_s
         asked = [one for one in self._all if rank in one.states]
         for one in asked:
@@ -454,7 +448,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         return found[0] if found else ""
 
     def hear(self, seconds: float) -> list[Connection]:
-        """Let all hosts tell what is new, for at most `seconds`; return those that have not answered by then."""
+        """Ask all hosts for news, for at most `seconds`; return those that have not answered by then."""
         began = time.monotonic()
         self._ask()
         asked = self._n_asked
@@ -466,7 +460,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             time.sleep(LOOK_S)
 
     def silent(self) -> list[str]:
-        """Return a line for each host that is gone, or gives no sign of life when it's waited for."""
+        """Return a line for each host that is gone, or gives no sign of life when asked."""
         late = [one for one in self.hear(self._sign_s) if one is not self.here]
         self._gone.update(one.name for one in late)
         cut_off = {one.name for one in late if one.answered == self._n_asked}
@@ -475,7 +469,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         return list(dict.fromkeys(self.lost() + lines))
 
     def close(self) -> None:
-        """End on all hosts what the program may have left there."""
+        """End the remaining processes of the program on all hosts."""
         deadline = time.monotonic() + CLOSE_S
         for one in self._all:
             one.hang_up()
@@ -485,11 +479,11 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         self._network.close()
 
     def _is_reached(self, one: Connection) -> bool:
-        """Return whether a host has come over the network; True for one that never has."""
+        """Return whether a host has connected over the network; True for one that never does."""
         return one is self.here or one.name not in self._reached or one.name in self._network.answered
 
     def _last_answer(self, one: Connection) -> float:
-        """Return the last question that a host has answered, over the network, too, if it is judged by that."""
+        """Return the last question that a host has answered; over the network as well, if it is judged by that."""
         return min(one.answered, self._network.answered.get(one.name, math.inf))
 
 
@@ -501,7 +495,7 @@ def _facts(line: str) -> dict[str, str]:
 
 
 def _allow_files(n: int) -> None:
-    """Raise the limit of open files to `n`, as far as that is allowed."""
+    """Raise the limit of open files to `n`, or as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < n:
         most = n if hard == resource.RLIM_INFINITY else min(n, hard)
@@ -509,10 +503,10 @@ def _allow_files(n: int) -> None:
 
 
 def is_here(name: str) -> bool:
-    """Return whether the name means this machine, to which mpiexec needs no ssh."""
+    """Return whether the name means this machine, which mpiexec reaches without ssh."""
     return name in ("localhost", "127.0.0.1", socket.gethostname())
 
 
 def launcher(given: str | None) -> list[str]:
-    """Return the command that is followed by a host and a command line."""
+    """Return the command that precedes a host and a command line."""
     return [given] if given else list(SSH)

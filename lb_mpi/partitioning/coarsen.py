@@ -1,11 +1,11 @@
-"""Coarsening: vertices that are strongly connected become one, level by level, until the graph is small.   (pure)
+"""Coarsening: strongly connected vertices are merged, level by level, until the graph is small.   (pure)
 
 An edge is rated by weight^2 / (product of its ends' vertex weights), "expansion^2" of Holtgrewe, Sanders & Schulz,
-"Engineering a scalable high quality graph partitioner" (IPDPS 2010): heavy edges between light vertices go first, so
-that the coarse vertices stay alike.  Each vertex that is still alone, in random order, joins the group beside it of
-the best rating, all edges to it added up (Heuer & Schlag, "Improving coarsening schemes for hypergraph partitioning by
-exploiting community structure", SEA 2017).  Leaves of stars and isolated vertices, whom this leaves alone, are paired
-with others that hang on the same vertex ("two-hop matching", LaSalle et al. 2015).  Groups respect a largest weight.
+"Engineering a scalable high quality graph partitioner" (IPDPS 2010): heavy edges between light vertices come first, so that
+coarse vertices have similar weights.  In random order, each single vertex joins the adjacent group with the best rating, the
+sum over all edges to it (Heuer & Schlag, "Improving coarsening schemes for hypergraph partitioning by exploiting community
+structure", SEA 2017).  Leaves of stars and isolated vertices, which remain single, are paired with others adjacent to the
+same vertex ("two-hop matching", LaSalle et al. 2015).  Groups respect a largest weight.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lb_mpi.partitioning.compiled import State, next_random, shuffle
 
 Flags = NDArray[np.bool_]
 
-FASTEST = 0.4  # of its vertices, at least, a level keeps: more levels refine more
-SHRINK = 0.95  # a level that keeps more of its vertices than this is not worth while: coarsening has stalled
+FASTEST = 0.4  # least fraction of vertices that a level keeps: more levels refine more
+SHRINK = 0.95  # if a level would keep a larger fraction of its vertices, coarsening has stalled
 
 
 class Csr(NamedTuple):
-    """The arrays of a `Graph`, writeable and unchecked: what the kernels work on.  Neighbours are in any order."""
+    """The arrays of a `Graph` for the kernels, writeable and unchecked.  Neighbours are in any order."""
 
     indptr: Ints  # (n+1,)
     indices: Ints  # (2E,)
@@ -41,12 +41,12 @@ class Csr(NamedTuple):
 
 
 def csr(graph: Graph) -> Csr:
-    """The arrays of `graph`, copied: numba compiles anew for arrays that can't be written to."""
+    """Return copies of the arrays of `graph`: numba compiles anew for read-only arrays."""
     return Csr(graph.indptr.copy(), graph.indices.copy(), graph.weights.copy(), graph.vertex_weights.copy())
 
 
 class Level(NamedTuple):
-    """A graph of the hierarchy and where the vertices of the finer one went."""
+    """A graph of the hierarchy, and the mapping from the finer one."""
 
     csr: Csr
     group: Ints  # (n of the finer graph,) vertex of this graph
@@ -54,9 +54,9 @@ class Level(NamedTuple):
 
 @njit(cache=True)
 def cluster(graph: Csr, largest: float, block: Ints, state: State) -> tuple[Ints, int]:
-    """Group the vertices: (n,) number of each vertex's group, and the number of groups.
+    """Group the vertices: return (n,) each vertex's group, and the number of groups.
 
-    No group is heavier than `largest`, or crosses two blocks; block (n,) is any labelling of the vertices.
+    No group is heavier than `largest`, or contains two blocks; block (n,) is any labelling of the vertices.
     """
     n = len(graph.vertex_weights)
     group = np.arange(n)
@@ -74,12 +74,12 @@ def cluster(graph: Csr, largest: float, block: Ints, state: State) -> tuple[Ints
 def join_neighbours(
     graph: Csr, largest: float, block: Ints, order: Ints, group: Ints, weight: Floats, alone: Flags, state: State
 ) -> int:
-    """Let each vertex that is alone join the group beside it of the best rating: how many groups are left.
+    """Let each single vertex join the adjacent group with the best rating; return the number of groups left.
 
     Changes group (n,), weight (n,) of the groups, alone (n,).
     """
     n = len(order)
-    least = 1e-6 * graph.vertex_weights.sum() / n + 1e-300  # so that weights of 0 can be divided by
+    least = 1e-6 * graph.vertex_weights.sum() / n + 1e-300  # avoids divisions by weights of 0
     shared = np.zeros(n)  # weight of the edges between v and each group
     groups = np.empty(n, np.int64)
     count = n
@@ -120,12 +120,12 @@ def join_neighbours(
 def pair_leaves(
     graph: Csr, largest: float, block: Ints, order: Ints, group: Ints, weight: Floats, alone: Flags
 ) -> None:
-    """Pair vertices that are still alone and have their heaviest edge to the same vertex, or no edges at all.
+    """Pair vertices that are still single and have their heaviest edge to the same vertex, or no edges at all.
 
     Changes group (n,), alone (n,).
     """
     n = len(order)
-    waiting = np.full(n + 1, -1)  # at each vertex: the single one that hangs on it; at n: the one that hangs on none
+    waiting = np.full(n + 1, -1)  # at each vertex: the single one attached to it; at n: the one without edges
     for v in order:
         if not alone[v]:
             continue
@@ -144,7 +144,7 @@ def pair_leaves(
 
 @njit(cache=True)
 def renumber(group: Ints) -> tuple[Ints, int]:
-    """Number the groups 0, 1, ... in the order of their first vertices, so that neighbours stay near in memory."""
+    """Number the groups 0, 1, ... in the order of their first vertices, so that neighbours stay close in memory."""
     number = np.full(len(group), -1)
     numbered = np.empty(len(group), np.int64)
     count = 0
@@ -159,7 +159,7 @@ def renumber(group: Ints) -> tuple[Ints, int]:
 
 @njit(cache=True)
 def contract(graph: Csr, group: Ints, count: int) -> Csr:
-    """The graph whose vertices are the groups: weights add up, parallel edges merge, edges within a group vanish."""
+    """Return the graph of the groups: weights add up, parallel edges merge, edges within a group vanish."""
     first, members = members_of(group, count)
     vertex_weights = np.zeros(count)
     indptr = np.zeros(count + 1, np.int64)
@@ -188,7 +188,7 @@ def contract(graph: Csr, group: Ints, count: int) -> Csr:
 
 @njit(cache=True)
 def members_of(group: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return (count + 1,) where the members of each group begin, and (n,) the members, group by group, ascending in each."""
+    """Return (count + 1,) the start of each group's members, and (n,) the members by group, ascending in each."""
     first = np.zeros(count + 2, np.int64)
     for g in group:
         first[g + 2] += 1
@@ -202,10 +202,10 @@ def members_of(group: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 def coarsen(fine: Csr, until: int, largest: float, state: State, block: Ints | None = None) -> list[Level]:
-    """The levels from the first coarser than `fine` to the coarsest, of at most `until` vertices if that can be.
+    """Return the levels from the first coarser than `fine` to the coarsest, of at most `until` vertices if possible.
 
-    `largest` : the largest weight of a coarse vertex; heavier fine ones stay alone.  `block` (n,): a labelling whose
-    blocks are not mixed, for instance a partition.
+    `largest` : the largest weight of a coarse vertex; heavier fine ones stay single.  `block` (n,): a labelling whose blocks
+    are not mixed, for instance a partition.
     """
     levels: list[Level] = []
     blocks = np.zeros(fine.n, np.int64) if block is None else block
@@ -221,7 +221,7 @@ def coarsen(fine: Csr, until: int, largest: float, state: State, block: Ints | N
 
 
 def restore(fine: Csr, levels: list[Level], part: Ints, improve: Callable[[Csr, Ints], None]) -> Ints:
-    """The part of each vertex of `fine`: from those of the coarsest graph, improved in place on every level above it."""
+    """Return the part of each vertex of `fine`, from those of the coarsest graph, improved in place on each finer level."""
     graphs = [fine, *(level.csr for level in levels)]
     for level, graph in zip(reversed(levels), reversed(graphs[:-1]), strict=True):
         part = part[level.group]
@@ -230,7 +230,7 @@ def restore(fine: Csr, levels: list[Level], part: Ints, improve: Callable[[Csr, 
 
 
 def go_through(fine: Csr, levels: list[Level], part: Ints, improve: Callable[[Csr, Ints], None]) -> Ints:
-    """The part of each vertex of `fine`: those given, which the levels don't mix, improved from the coarsest graph up."""
+    """Return the given parts of `fine`, which the levels don't mix, improved from the coarsest graph up."""
     for level in levels:
         coarse = np.empty(level.csr.n, dtype=np.int64)
         coarse[level.group] = part

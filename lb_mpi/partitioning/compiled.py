@@ -1,7 +1,7 @@
-"""Compile kernels that make no arrays with numba, without counting references to their arguments.
+"""Compile array-free kernels with numba, without reference counting of their arguments.
 
-A kernel takes named tuples of arrays.  numba counts a reference whenever one of these arrays is looked at, in the inner
-loops, too, and that takes as long as the work itself.  A function that neither makes nor keeps arrays needs no count.
+A kernel's arguments are named tuples of arrays.  numba counts a reference at each access to such an array, even in inner
+loops, which takes as long as the work itself.  A function that neither creates nor keeps arrays needs no counting.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.kernels import njit
 
-COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: where it is missing, this module can't be imported
+COUNTLESS: Any = {"_nrt": False}  # numba's option is not public: if it is missing, importing this module fails
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def borrowing(kernel: Kernel) -> Kernel:
-    """Compile a kernel that makes no arrays."""
+    """Compile a kernel that creates no arrays."""
     compiled: Kernel = njit(cache=True, **COUNTLESS)(kernel)
     return compiled
 
 
 def inlined(kernel: Kernel) -> Kernel:
-    """Compile a small kernel that makes no arrays, as a part of whatever calls it."""
+    """Compile a small kernel that creates no arrays, and inline it into its callers."""
     compiled: Kernel = njit(forceinline=True, **COUNTLESS)(kernel)
     return compiled
 
@@ -39,7 +39,7 @@ State = NDArray[np.uint64]  # (1,)
 
 @inlined
 def next_random(state: State, below: int) -> int:
-    """A random integer in 0..below-1 from state (1,) uint64, which moves on: xorshift64* (Vigna 2016)."""
+    """Return a random integer in 0..below-1 and advance state (1,) uint64: xorshift64* (Vigna 2016)."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -49,7 +49,7 @@ def next_random(state: State, below: int) -> int:
 
 
 def random_state(seed: int) -> State:
-    """The (1,) state that `next_random` moves on; any integer is a seed."""
+    """Return the (1,) state for `next_random`; any integer is a seed."""
     sequence = np.random.SeedSequence(abs(int(seed)), spawn_key=(int(seed < 0),))
     return sequence.generate_state(1, np.uint64) | np.uint64(1)  # anything but 0
 
@@ -62,18 +62,18 @@ def shuffle(values: Ints, n: int, state: State) -> None:
         values[i], values[j] = values[j], values[i]
 
 
-# --- A heap of vertices, the largest key first, in which keys may change ----------------------------------------------
+# --- A heap of vertices, the largest key first, with keys that may change ---------------------------------------------
 #
-# The arrays are as long as there are vertices, so that nothing is allocated while it works.
+# Each array has an entry per vertex, so that nothing is allocated later.
 
-OUT, DONE = -1, -2  # for `place`: not in the heap; never to come into it again
+OUT, DONE = -1, -2  # for `place`: not in the heap; excluded from it for good
 
 
 class Heap(NamedTuple):
-    """The vertices that wait, and their keys."""
+    """The waiting vertices, and their keys."""
 
-    items: Ints  # (n,) the first size[0] are in the heap; none has a larger key than the one above it
-    place: Ints  # (n,) where in `items` each vertex stands, or OUT, or DONE
+    items: Ints  # (n,) the first size[0] are in the heap; no key is larger than the one above it
+    place: Ints  # (n,) index of each vertex in `items`, or OUT, or DONE
     key: Floats  # (n,)
     size: Ints  # (1,)
 
@@ -86,7 +86,7 @@ def make_heap(n: int) -> Heap:
 
 @inlined
 def put(heap: Heap, v: int, key: float) -> None:
-    """Put v in with this key, or change its key if it is there already."""
+    """Insert v with this key, or change its key if it is already in."""
     i = heap.place[v]
     if i < 0:
         i = heap.size[0]
@@ -104,7 +104,7 @@ def put(heap: Heap, v: int, key: float) -> None:
 
 @inlined
 def pop(heap: Heap) -> int:
-    """Take out the vertex of the largest key; the heap must not be empty."""
+    """Remove the vertex with the largest key; the heap must not be empty."""
     v: int = heap.items[0]
     remove(heap, v)
     return v
@@ -112,7 +112,7 @@ def pop(heap: Heap) -> int:
 
 @inlined
 def remove(heap: Heap, v: int) -> None:
-    """Take v out, if it is in."""
+    """Remove v, if it is in."""
     i = heap.place[v]
     if i < 0:
         return
@@ -128,7 +128,7 @@ def remove(heap: Heap, v: int) -> None:
 
 @inlined
 def clear(heap: Heap) -> None:
-    """Take out all vertices; those that are done stay done."""
+    """Remove all vertices; done ones stay done."""
     for i in range(heap.size[0]):
         heap.place[heap.items[i]] = OUT
     heap.size[0] = 0
@@ -136,7 +136,7 @@ def clear(heap: Heap) -> None:
 
 @inlined
 def rise(heap: Heap, i: int) -> None:
-    """Restore the order after the key of the i-th item has risen."""
+    """Restore the order after the key of the i-th item has increased."""
     items, place, key = heap.items, heap.place, heap.key
     v = items[i]
     while i > 0:
@@ -152,7 +152,7 @@ def rise(heap: Heap, i: int) -> None:
 
 @inlined
 def sink(heap: Heap, i: int) -> None:
-    """Restore the order after the key of the i-th item has fallen."""
+    """Restore the order after the key of the i-th item has decreased."""
     items, place, key, size = heap.items, heap.place, heap.key, heap.size[0]
     v = items[i]
     while True:

@@ -1,14 +1,14 @@
 """Refinement: the lightest cut between two neighbouring parts, by maximum flow in a corridor along it.   (pure)
 
-Around the cut between parts a and b a corridor is grown.  Its vertices that touch the rest of a are sources, those that
-touch the rest of b sinks; a maximum flow (Dinic 1970) gives the lightest cut in the corridor.  If one side is then
-too heavy, the other one is made greater, step by step: all that it can reach becomes terminals, and one more vertex
-beside them does, if possible one that lets no more flow through (Hamann & Strasser, "Graph bisection with
-Pareto-optimization", 2018; Heuer, Sanders & Schlag, "Network flow-based refinement for multilevel hypergraph
-partitioning", 2019).  That ends when both are within their bounds, or the cut is no lighter than before.
+A corridor is grown around the cut between parts a and b.  Its vertices adjacent to the rest of a are sources, those adjacent
+to the rest of b sinks; a maximum flow (Dinic 1970) gives the lightest cut in the corridor.  If one side is then too heavy,
+the other one is enlarged, step by step: all vertices that it reaches become terminals, and one more beside them, if possible
+one that does not increase the flow (Hamann & Strasser, "Graph bisection with Pareto-optimization", 2018; Heuer, Sanders &
+Schlag, "Network flow-based refinement for multilevel hypergraph partitioning", 2019).  That ends when both sides are within
+their bounds, or the cut is no lighter than before.
 """
 
-# NamedTuples of arrays travel as arguments of the compiled functions.
+# Compiled functions accept NamedTuples of arrays as arguments.
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from lb_mpi.partitioning.refine import Parts, find_parts
 
 # --- Maximum flow between two sides of a corridor of a graph, by Dinic's layers (1970) --------------------------------
 
-SOURCE, SINK = 1, 2  # sides: of terminals, and of what is on their side of the cut; 0 is neither
+SOURCE, SINK = 1, 2  # sides: of terminals, and of the vertices on their side of the cut; 0: neither
 OUTSIDE, FAR = -2, -1  # depths: not in the corridor; not reached (yet)
 
 
 class FlowNetwork(NamedTuple):
-    """A flow in a corridor of a graph, and room to work in; made once for all corridors.
+    """A flow in a corridor of a graph, with working memory; created once for all corridors.
 
     Between two uses depth is OUTSIDE, side and reach are 0 everywhere.
     """
 
-    reverse: Ints  # (2E,) for each arc u-v where v-u is
-    room: Floats  # (2E,) what each arc may carry more
+    reverse: Ints  # (2E,) position of arc v-u for each arc u-v
+    room: Floats  # (2E,) residual capacity of each arc
     depth: Ints  # (n,) arcs to the nearest sink
-    arc: Ints  # (n,) the first arc that may lead on
+    arc: Ints  # (n,) the first arc that may lead further
     side: Ints  # (n,) SOURCE, SINK, or 0: no terminal
-    reach: Ints  # (n,) SOURCE: flow from the sources gets there; SINK: flow from there gets to the sinks
-    distance: Ints  # (n,) from the cut that the corridor was laid along; negative beyond it
+    reach: Ints  # (n,) SOURCE: reachable by flow from the sources; SINK: flow from it reaches the sinks
+    distance: Ints  # (n,) from the cut at the middle of the corridor; negative beyond it
     queue: Ints  # (n,)
     path: Ints  # (n + 1,) arcs
-    tiny: float  # room that is a rounding error
+    tiny: float  # residual capacities up to here are rounding errors
 
 
 @njit(cache=True)
 def make_network(graph: Csr) -> FlowNetwork:
-    """Return the network of a graph, without any corridor."""
+    """Return the network of a graph, without a corridor."""
     n, n_arcs = len(graph.vertex_weights), len(graph.indices)
     heaviest = graph.weights.max() if n_arcs else 0.0
     return FlowNetwork(
@@ -67,7 +67,7 @@ def make_network(graph: Csr) -> FlowNetwork:
 
 @njit(cache=True)
 def reverse_arcs(indptr: Ints, indices: Ints) -> Ints:
-    """Find for each arc u-v where v-u is: (2E,)."""
+    """Return the position of arc v-u for each arc u-v: (2E,)."""
     n = len(indptr) - 1
     first = indptr.copy()
     arriving = np.empty(len(indices), np.int64)
@@ -90,7 +90,7 @@ def reverse_arcs(indptr: Ints, indices: Ints) -> Ints:
 
 @borrowing
 def push_flow(graph: Csr, net: FlowNetwork, corridor: Ints) -> float:
-    """Push a maximum flow through the corridor from its sources to its sinks: how much more has passed."""
+    """Push a maximum flow through the corridor from its sources to its sinks; return the additional flow."""
     pushed = 0.0
     while find_depths(graph, net, corridor):
         for v in corridor:
@@ -101,7 +101,7 @@ def push_flow(graph: Csr, net: FlowNetwork, corridor: Ints) -> float:
 
 @borrowing
 def find_depths(graph: Csr, net: FlowNetwork, corridor: Ints) -> bool:
-    """Find the depths of all vertices up to those of the nearest sources; True if there is a way from one."""
+    """Find the depths of all vertices up to those of the nearest sources; return True if a source reaches a sink."""
     indptr, indices, depth = graph.indptr, graph.indices, net.depth
     head, end = 0, 0
     for v in corridor:
@@ -131,7 +131,7 @@ def find_depths(graph: Csr, net: FlowNetwork, corridor: Ints) -> bool:
 
 @inlined
 def push_from(graph: Csr, net: FlowNetwork, start: int) -> float:
-    """Push from this source whatever gets to a sink by a shortest way: how much that is."""
+    """Push flow from this source along shortest paths to sinks; return its amount."""
     indptr, indices, arc, path = graph.indptr, graph.indices, net.arc, net.path
     pushed = 0.0
     length = 0
@@ -161,7 +161,7 @@ def push_from(graph: Csr, net: FlowNetwork, start: int) -> float:
 
 @inlined
 def push_along(net: FlowNetwork, length: int) -> tuple[float, int]:
-    """Push along the first arcs of the path: how much, and how many arcs still have room."""
+    """Push flow along the first arcs of the path; return its amount, and the number of arcs with capacity left."""
     least = np.inf
     for e in net.path[:length]:
         least = min(least, net.room[e])
@@ -177,8 +177,8 @@ def push_along(net: FlowNetwork, length: int) -> tuple[float, int]:
 
 # --- The corridor between two parts, and its lightest cut -------------------------------------------------------------
 
-WIDTH = 16.0  # of a corridor, in times the slack of the balance
-STEPS = 200  # at most, in which one side is made greater; from the 32nd on by ever more vertices
+WIDTH = 16.0  # of a corridor, in multiples of the balance's slack
+STEPS = 200  # at most, in which one side is enlarged; from the 32nd on by increasing numbers of vertices
 
 
 class Corridor(NamedTuple):
@@ -186,26 +186,26 @@ class Corridor(NamedTuple):
 
     a: int
     b: int
-    vertices: Ints  # (size,) those of a first, each side by growing distance from the cut
-    n_a: int  # how many of them are of a
+    vertices: Ints  # (size,) those of a first; on each side by increasing distance from the cut
+    n_a: int  # the number of those in a
     outside: Floats  # (2,) the weights of the rest of a and of the rest of b
-    cut: float  # between a and b
+    cut: float  # weight of the edges between a and b
 
 
 class Front(NamedTuple):
-    """The reach of the two sides in a corridor; row 0 is that of the sources, 1 that of the sinks."""
+    """The vertices reached by the two sides in a corridor; row 0: from the sources, row 1: to the sinks."""
 
-    weight: Floats  # (2,) of what they reach
-    beside: Ints  # (2, room) vertices beside that, and some that it has reached since
-    size: Ints  # (2,) how many these are
+    weight: Floats  # (2,) of the reached vertices
+    beside: Ints  # (2, room) vertices next to them, some of which are reached by now
+    size: Ints  # (2,) the number of these
 
 
 @njit(cache=True)
 def refine_by_flow(graph: Csr, part: Ints, bounds: Floats, rounds: int, layers: int, state: State) -> float:
-    """Improve part (n,), in place, pair by pair in random order: how much lighter the cut has become.
+    """Improve part (n,), in place, pair by pair in random order; return the decrease of the cut.
 
-    layers : the width of a corridor on each side of the cut, in vertices.  A second and later round takes the pairs of
-    which one part has become better in the round before.
+    layers : the width of a corridor on each side of the cut, in vertices.  Later rounds only process pairs with a part that
+    improved in the previous round.
     """
     k = len(bounds)
     parts = find_parts(graph, part, bounds)
@@ -230,9 +230,9 @@ def refine_by_flow(graph: Csr, part: Ints, bounds: Floats, rounds: int, layers: 
 
 @njit(cache=True)
 def find_pairs(graph: Csr, part: Ints, active: Flags) -> tuple[Ints, Ints, Ints]:
-    """The pairs a * k + b, a < b, of parts that touch, one of them active; and where in `ends` the ends of their cuts are.
+    """Return the pairs a * k + b, a < b, of adjacent parts, at least one of them active; and the ends of their cuts' edges.
 
-    (pairs,), (pairs + 1,), (ends,): a vertex is among the ends as often as it has an edge in the cut.
+    Shapes (pairs,), (pairs + 1,) first positions in (ends,): a vertex occurs once per cut edge.
     """
     k = len(active)
     crossing = 0
@@ -262,7 +262,7 @@ def find_pairs(graph: Csr, part: Ints, active: Flags) -> tuple[Ints, Ints, Ints]
 
 @njit(cache=True)
 def improve_pair(graph: Csr, parts: Parts, net: FlowNetwork, a: int, b: int, seeds: Ints, layers: int) -> float:
-    """Make the cut between parts a and b lighter; seeds: vertices at this cut.  How much lighter it has become."""
+    """Make the cut between parts a and b lighter, and return by how much; seeds: vertices at this cut."""
     corridor = lay_corridor(graph, parts, net, a, b, seeds, layers)
     gain = 0.0
     if 0 < corridor.n_a < len(corridor.vertices) and corridor.cut > net.tiny:
@@ -278,7 +278,7 @@ def improve_pair(graph: Csr, parts: Parts, net: FlowNetwork, a: int, b: int, see
 
 @njit(cache=True)
 def lay_corridor(graph: Csr, parts: Parts, net: FlowNetwork, a: int, b: int, seeds: Ints, layers: int) -> Corridor:
-    """Lay a corridor along the cut, with terminals where it touches the rest of a and b."""
+    """Create a corridor along the cut, with terminals where it is adjacent to the rest of a and b."""
     n_a, weight_a = lay_side(graph, parts, net, a, b, seeds, layers, 0)
     end, weight_b = lay_side(graph, parts, net, b, a, seeds, layers, n_a)
     vertices = net.queue[:end].copy()
@@ -308,7 +308,7 @@ def lay_corridor(graph: Csr, parts: Parts, net: FlowNetwork, a: int, b: int, see
 def lay_side(
     graph: Csr, parts: Parts, net: FlowNetwork, own: int, other: int, seeds: Ints, layers: int, end: int
 ) -> tuple[int, float]:
-    """Queue part `own`'s side of the corridor, breadth first from the cut to part `other`: its end, and its weight."""
+    """Queue part `own`'s side of the corridor, breadth first from the cut to part `other`; return its end and weight."""
     slack = (parts.bounds[own] + parts.bounds[other] - parts.weights[own] - parts.weights[other]) / 2
     limit = min(0.4 * parts.weights[own], max(WIDTH * slack, 0.05 * parts.weights[own]))
     weight = 0.0
@@ -338,7 +338,7 @@ def lay_side(
 
 @inlined
 def touches(graph: Csr, parts: Parts, v: int, other: int) -> bool:
-    """True if v has a neighbour in part `other`."""
+    """Return whether v has a neighbour in part `other`."""
     for u in graph.indices[graph.indptr[v] : graph.indptr[v + 1]]:  # noqa: SIM110 (numba has no generators)
         if parts.of[u] == other:
             return True
@@ -349,7 +349,7 @@ def touches(graph: Csr, parts: Parts, v: int, other: int) -> bool:
 def find_cut(graph: Csr, parts: Parts, net: FlowNetwork, corridor: Corridor) -> int:
     """Find a cut within the bounds that is no heavier than the present one.
 
-    SOURCE: it is around what the sources reach; SINK: around what reaches the sinks; 0: there is none.
+    SOURCE: it surrounds the vertices reached from the sources; SINK: those that reach the sinks; 0: there is none.
     """
     size = len(corridor.vertices)
     front = Front(np.zeros(2), np.empty((2, 4 * size + 64), np.int64), np.zeros(2, np.int64))
@@ -382,7 +382,7 @@ def find_cut(graph: Csr, parts: Parts, net: FlowNetwork, corridor: Corridor) -> 
 
 @borrowing
 def start_anew(net: FlowNetwork, front: Front, vertices: Ints, mark: int) -> int:
-    """Forget what side `mark` reaches, and queue its terminals: how many."""
+    """Forget the vertices reached by side `mark`, and queue its terminals; return their number."""
     front.weight[mark - 1] = 0.0
     front.size[mark - 1] = 0
     end = 0
@@ -397,7 +397,7 @@ def start_anew(net: FlowNetwork, front: Front, vertices: Ints, mark: int) -> int
 
 @borrowing
 def spread(graph: Csr, net: FlowNetwork, front: Front, mark: int, end: int) -> None:
-    """Set reach to `mark` wherever flow from queue[:end] (SOURCE), or to these (SINK), can get; bring `front` up to date."""
+    """Set reach to `mark` for all vertices reachable from queue[:end] (SOURCE), or reaching it (SINK); update `front`."""
     side, reach, queue = net.side, net.reach, net.queue
     beside, count = front.beside[mark - 1], front.size[mark - 1]
     for v in queue[:end]:
@@ -423,7 +423,7 @@ def spread(graph: Csr, net: FlowNetwork, front: Front, mark: int, end: int) -> N
 
 @borrowing
 def side_that_fits(parts: Parts, corridor: Corridor, front: Front) -> int:
-    """The side around which a cut would be within the bounds, the better balanced one of two; 0 if there is none."""
+    """Return the side around which a cut would be within the bounds, of two the better balanced; 0 if there is none."""
     a, b, bounds = corridor.a, corridor.b, parts.bounds
     total = parts.weights[a] + parts.weights[b]
     weight_a, weight_b = corridor.outside[0] + front.weight[0], corridor.outside[1] + front.weight[1]
@@ -438,10 +438,10 @@ def side_that_fits(parts: Parts, corridor: Corridor, front: Front) -> int:
 
 @borrowing
 def pierce(net: FlowNetwork, front: Front, mark: int, wanted: int, pierced: Ints) -> tuple[int, bool]:
-    """Make up to `wanted` vertices beside side `mark` terminals of it: how many, and if one joins both sides' reach.
+    """Make up to `wanted` vertices beside side `mark` its terminals; return their number, and if one joins both reaches.
 
-    Those go first that the other side doesn't reach, since they let no more flow through; of these, those farthest on
-    `mark`'s own side of the cut that the corridor was laid along.
+    Vertices that the other side doesn't reach come first, since they add no flow; of these, the vertices farthest on
+    `mark`'s own side of the corridor's original cut.
     """
     beside = front.beside[mark - 1]
     other = SOURCE + SINK - mark
@@ -468,9 +468,9 @@ def pierce(net: FlowNetwork, front: Front, mark: int, wanted: int, pierced: Ints
 
 @borrowing
 def adopt(graph: Csr, parts: Parts, net: FlowNetwork, corridor: Corridor, chosen: int) -> float:
-    """Move the vertices to the sides of the cut that was found, if that is lighter, or as light and better balanced.
+    """Move the vertices to the sides of the new cut if it is lighter, or as light and better balanced.
 
-    Returns how much lighter it is.  Changes net.side: 1 for what goes to a, 0 for what goes to b.
+    Return how much lighter it is.  Changes net.side: 1 for vertices that move to a, 0 for those that move to b.
     """
     a, b, bounds = corridor.a, corridor.b, parts.bounds
     weight_a, gain = corridor.outside[0], 0.0
@@ -483,7 +483,7 @@ def adopt(graph: Csr, parts: Parts, net: FlowNetwork, corridor: Corridor, chosen
             u = graph.indices[e]
             if net.depth[u] == OUTSIDE:
                 gain += graph.weights[e] * (int(parts.of[u] != parts.of[v]) - int(parts.of[u] != to))
-            else:  # this edge is seen from both ends
+            else:  # this edge is visited from both ends
                 gain += 0.5 * graph.weights[e] * (int(parts.of[u] != parts.of[v]) - int(net.side[u] != net.side[v]))
     before = max(parts.weights[a] / bounds[a], parts.weights[b] / bounds[b])
     weight_b = parts.weights[a] + parts.weights[b] - weight_a

@@ -1,9 +1,9 @@
-"""The multilevel partitioner: coarsen, bisect the coarsest graph recursively, restore level by level and refine.   (pure)
+"""The multilevel partitioner: coarsen, bisect the coarsest graph recursively, restore and refine each level.   (pure)
 
-Targets may be unequal at every step.  A second and later cycle coarsens without mixing the parts, starts from the partition
-that is there, and ends with one that is not worse ("iterated multilevel", Walshaw 2004).  Two partitions are combined by a
-cycle that mixes vertices only where both agree: what is right in both of them stays, and the refinement finds where the
-better of the two differs to its disadvantage (Sanders & Schulz, "Distributed evolutionary graph partitioning", ALENEX 2012).
+Targets may be unequal at every step.  Further cycles coarsen without mixing the parts, start from the current partition, and
+end with one that is not worse ("iterated multilevel", Walshaw 2004).  A cycle that mixes vertices only where two partitions
+agree combines them: the parts common to both stay, and the refinement starts from the better one where they differ (Sanders
+& Schulz, "Distributed evolutionary graph partitioning", ALENEX 2012).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lb_mpi.partitioning.compiled import DONE, OUT, Heap, State, inlined, make_h
 from lb_mpi.partitioning.flow import refine_by_flow
 from lb_mpi.partitioning.refine import find_bounds, refine
 
-# --- Connectivity: virtual edges between the components of a graph that is to be bisected -----------------------------
+# --- Connectivity: virtual edges between the components of a graph before its bisection -------------------------------
 
-FAINT = 0.1  # the weight of all virtual edges together, in lightest real ones: no real edge is cut to spare them
+FAINT = 0.1  # total weight of all virtual edges, relative to the lightest real one: no real edge is cut to spare them
 
 
 @njit(cache=True)
@@ -57,7 +57,7 @@ def first_of_components(indptr: Ints, indices: Ints) -> Ints:
 
 @njit(cache=True)
 def chain(graph: Csr, vertices: Ints, weight: float) -> Csr:
-    """The graph with an edge of `weight` between each two vertices that follow each other in `vertices`, ascending."""
+    """Return the graph with an edge of `weight` between consecutive ones of `vertices`, ascending."""
     n, more = len(graph.vertex_weights), 2 * (len(vertices) - 1)
     indptr = np.zeros(n + 1, np.int64)
     indices = np.empty(len(graph.indices) + more, np.int64)
@@ -80,7 +80,7 @@ def chain(graph: Csr, vertices: Ints, weight: float) -> Csr:
 
 
 def connected(graph: Csr) -> Csr:
-    """Return `graph` itself if it is connected, else one in which faint virtual edges join component to component."""
+    """Return `graph` itself if it is connected, else a copy in which faint virtual edges join its components."""
     firsts = first_of_components(graph.indptr, graph.indices)
     if len(firsts) <= 1:
         return graph
@@ -92,33 +92,33 @@ def connected(graph: Csr) -> Csr:
 
 # --- Spectral bisection: the Fiedler vector, and the cut where it reaches the target ----------------------------------
 #
-# L = B - A (weighted degrees minus weighted adjacency); v_2, the eigenvector of its second smallest eigenvalue, orders
-# the vertices so that those that are tied strongly are near to each other (Fiedler 1975; Pothen, Simon & Liou 1990).
-# The lower ones are one side: as many as have the target fraction of the weight.  Vertices with equal entries are dealt
-# out evenly, that is, the side is filled up with them as far as the target goes.
+# L = B - A (weighted degrees minus weighted adjacency).  v_2, the eigenvector of its second smallest eigenvalue, orders the
+# vertices so that strongly connected ones are close together (Fiedler 1975; Pothen, Simon & Liou 1990).  The vertices with
+# the lowest entries are one side, up to the target fraction of the weight.  Vertices with equal entries are taken in order
+# until the target is reached.
 
-DENSE = 40  # vertices: up to here, LAPACK is faster than Lanczos; its threads spin, beyond it, for ten times as long
-MAX_DENSE = 3000  # vertices: up to here, LAPACK takes over where Lanczos fails
-EQUAL = 1e-9  # entries of v_2 that differ by less are equal
+DENSE = 40  # vertices: up to here, LAPACK is faster than Lanczos; beyond, its spinning threads make it ten times slower
+MAX_DENSE = 3000  # vertices: up to here, LAPACK is the fallback if Lanczos fails
+EQUAL = 1e-9  # entries of v_2 with smaller differences are equal
 
 
 class Fiedler(NamedTuple):
     """The second smallest eigenvalue of the weighted Laplacian, and an eigenvector of length 1."""
 
     value: float
-    vector: Floats  # (n,) the first entry other than 0 is positive
+    vector: Floats  # (n,) the first nonzero entry is positive
 
 
 def fiedler(graph: Graph) -> Fiedler:
-    """Return lambda_2 and v_2 of `graph`; where the eigenvalue is a multiple one, one of its vectors, always the same.
+    """Return lambda_2 and v_2 of `graph`; of a multiple eigenvalue, always the same eigenvector.
 
-    A graph that is not connected is made so by faint virtual edges first: its value is then near 0.
+    Faint virtual edges connect a disconnected graph first: its value is then near 0.
     """
     return fiedler_of(csr(graph))
 
 
 def fiedler_of(graph: Csr) -> Fiedler:
-    """Return what `fiedler` does, for the arrays of a graph."""
+    """Compute `fiedler` for the arrays of a graph."""
     joined = connected(graph)
     n = joined.n
     if n < 2:
@@ -150,7 +150,7 @@ def _lanczos(laplacian: scipy.sparse.csc_array) -> tuple[float, Floats]:
 
 
 def _by_distance(laplacian: scipy.sparse.csc_array) -> tuple[float, Floats]:
-    # From one end of the graph to the other: no eigenvector, but it orders the vertices as well as it can be had.
+    # From one end of the graph to the other: not an eigenvector, but a useful order of the vertices.
     end = int(scipy.sparse.csgraph.breadth_first_order(laplacian, 0, directed=False, return_predecessors=False)[-1])
     distance = scipy.sparse.csgraph.shortest_path(laplacian, unweighted=True, directed=False, indices=end)
     vector = distance - distance.mean()
@@ -159,7 +159,7 @@ def _by_distance(laplacian: scipy.sparse.csc_array) -> tuple[float, Floats]:
 
 
 def split(vector: Floats, weights: Floats, target: float) -> Ints:
-    """Return (n,) 0 for the vertices of lowest entries with about `target` of the weight (n,), 1 for the others.
+    """Return (n,) 0 for the vertices with the lowest entries and about `target` of the weight (n,), 1 for the others.
 
     Equal entries are taken in the order of the vertices; with weights that are all 0, vertices count 1 each.
     """
@@ -173,10 +173,7 @@ def split(vector: Floats, weights: Floats, target: float) -> Ints:
 
 
 def spectral_bisection(graph: Graph, target: float = 0.5) -> Ints:
-    """Return (n,) 0 or 1: side 0 are the vertices with the lowest entries of v_2, `target` of the vertex weight.
-
-    target : the fraction of side 0, 0 < target < 1.
-    """
+    """Return (n,) 0 or 1: side 0 has the lowest entries of v_2 and the fraction `target` (0 to 1) of the vertex weight."""
     if not 0 < target < 1:
         raise ValueError(f"target = {target!r}: expected a number between 0 and 1")
     return split(fiedler(graph).vector, graph.vertex_weights, target)
@@ -184,15 +181,15 @@ def spectral_bisection(graph: Graph, target: float = 0.5) -> Ints:
 
 # --- Bisections of a small graph: grown from random vertices, refined at once, the best of many -----------------------
 #
-# One side grows from a random vertex, taking in the vertex that makes the cut lightest, until it has its target weight
-# (greedy graph growing, Karypis & Kumar 1998).
+# One side grows from a random vertex, adding the vertex that makes the cut lightest, until it has its target weight (greedy
+# graph growing, Karypis & Kumar 1998).
 
 ROUNDS, PATIENCE = 3, 1.0  # of the refinement of a bisection; searches start from the whole boundary at once
 
 
 @njit(cache=True)
 def cut_and_excess(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float]:
-    """The weight of the cut, and by how much the parts are above their bounds (k,), added up."""
+    """Return the weight of the cut, and the sum of the parts' excesses above their bounds (k,)."""
     cut, excess = 0.0, 0.0
     part_weights = np.zeros(len(bounds))
     for v in range(len(part)):
@@ -207,10 +204,7 @@ def cut_and_excess(graph: Csr, part: Ints, bounds: Floats) -> tuple[float, float
 
 @njit(cache=True)
 def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
-    """Return (n,) 0 for a side of about weight `target` grown from vertex `start`, 1 for the others.
-
-    A vertex that is too heavy for what is left of the target is passed over.
-    """
+    """Return (n,) 0 for a side of about weight `target` grown from `start`, without vertices too heavy for it, else 1."""
     n = len(graph.vertex_weights)
     part = np.ones(n, np.int64)
     heap = make_heap(n)
@@ -226,7 +220,7 @@ def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
             return part
         if heap.size[0] > 0:
             v = pop(heap)
-        else:  # the graph is not connected: go on anywhere
+        else:  # the graph is not connected: continue anywhere
             looked = next_out(heap, looked)
             v = looked
             if heap.place[v] != OUT:
@@ -236,7 +230,7 @@ def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
 
 @inlined
 def reach_out(graph: Csr, part: Ints, heap: Heap, v: int) -> None:
-    """Bring the neighbours of v, new on side 0, into the heap: by how much lighter they'd make the cut."""
+    """Put the neighbours of v, new on side 0, into the heap, keyed by how much lighter they would make the cut."""
     for e in range(graph.indptr[v], graph.indptr[v + 1]):
         u = graph.indices[e]
         if heap.place[u] == OUT:
@@ -250,7 +244,7 @@ def reach_out(graph: Csr, part: Ints, heap: Heap, v: int) -> None:
 
 @inlined
 def next_out(heap: Heap, v: int) -> int:
-    """The next vertex after v, round the end, that has never been in the heap; any if there is none."""
+    """Return the next vertex after v, cyclically, that has never been in the heap; any if there is none."""
     for _ in range(len(heap.place)):
         v = (v + 1) % len(heap.place)
         if heap.place[v] == OUT:
@@ -260,7 +254,7 @@ def next_out(heap: Heap, v: int) -> int:
 
 @njit(cache=True)
 def best_grown(graph: Csr, target: float, bounds: Floats, first: Ints, tries: int, state: State) -> Ints:
-    """The best of `tries` grown bisections and of `first`, each refined: (n,) 0 or 1, least excess, then least cut.
+    """Return the best of `tries` grown bisections and `first`, each refined: (n,) 0 or 1, least excess, then least cut.
 
     target : the weight of side 0; bounds (2,) : the largest weights of both sides; first (n,), or (0,) if there is none.
     """
@@ -283,18 +277,18 @@ def best_grown(graph: Csr, target: float, bounds: Floats, first: Ints, tries: in
 
 # --- Recursive bisection ----------------------------------------------------------------------------------------------
 
-SMALL = 150  # vertices: bisected many times, not coarsened further
+SMALL = 150  # vertices: smaller graphs are bisected many times, not coarsened further
 
 
 class Starts(NamedTuple):
-    """The effort of a bisection."""
+    """The initial bisections that are tried."""
 
     tries: int  # bisections grown from random vertices
-    spectral: int  # spectral bisections, too, in so many uppermost levels of the recursion
+    spectral: int  # number of uppermost levels of the recursion with spectral bisections
 
 
 def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: State) -> Ints:
-    """Return (n,) 0 or 1: a light cut, side 0 with `share` of the weight, both within bounds (2,) if that can be."""
+    """Return (n,) 0 or 1: a light cut, side 0 with `share` of the weight, both within bounds (2,) if possible."""
     total = float(graph.vertex_weights.sum())
     levels = coarsen(graph, SMALL, 1.5 * total / SMALL, state)
     finer = [graph, *(level.csr for level in levels)]
@@ -312,7 +306,7 @@ def bisect(graph: Csr, share: float, bounds: Floats, starts: Starts, state: Stat
 def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, starts: Starts, state: State) -> Ints:
     """Return (n,) part of each vertex, 0..k-1; targets (k,) fractions, bounds (k,) the largest weights of the parts.
 
-    Where a side is not connected, virtual edges hold it together while it is bisected itself.
+    Virtual edges connect a disconnected side while it is bisected itself.
     """
     k = len(targets)
     if k == 1 or graph.n <= 1:
@@ -321,7 +315,7 @@ def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, starts: Star
     total = float(graph.vertex_weights.sum())
     share = float(targets[:half].sum() / targets.sum())
     limits = bounds
-    if k > 2:  # the slack is shared evenly among the bisections still to come
+    if k > 2:  # share the slack evenly among the remaining bisections
         slack = max(1.0, float(bounds.sum()) / total if total else 1.0) ** (1 / math.ceil(math.log2(k)))
         limits = np.array([share, 1 - share]) * total * slack
     part = bisect(connected(graph), share, limits, starts, state)
@@ -338,7 +332,7 @@ def bisect_recursively(graph: Csr, targets: Floats, bounds: Floats, starts: Star
 
 @njit(cache=True)
 def side_of(graph: Csr, part: Ints, side: int) -> tuple[Csr, Ints]:
-    """The subgraph of the vertices with part[v] == side, and these vertices, ascending."""
+    """Return the subgraph of the vertices with part[v] == side, and these vertices, ascending."""
     n = len(part)
     number = np.full(n, -1)
     count, size = 0, 0
@@ -368,18 +362,18 @@ def side_of(graph: Csr, part: Ints, side: int) -> tuple[Csr, Ints]:
 
 
 class Effort(NamedTuple):
-    """The effort of a partition."""
+    """The effort spent on a partition."""
 
     coarsest: int  # vertices for each part in the coarsest graph
-    first: int  # partitions of the coarsest graph, of which the best is restored
+    first: int  # number of partitions of the coarsest graph; the best is restored
     starts: Starts  # of each of their bisections
     fm_rounds: int  # at most, on each level
     patience: float  # of a search (see `refine.is_hopeless`)
     flow_rounds: int
     flow_layers: int  # the width of a corridor (see `flow`) on each side, in vertices
     cycles: int  # after the first one
-    population: int  # partitions made in this way
-    combinations: int  # of two of them
+    population: int  # number of partitions created so
+    combinations: int  # number of combinations of two of them
 
 
 EFFORTS = {
@@ -387,7 +381,7 @@ EFFORTS = {
     "good": Effort(60, 6, Starts(8, 2), 3, 0.3, 1, 5, 2, 1, 0),
     "best": Effort(60, 6, Starts(8, 9), 3, 0.3, 2, 10, 2, 4, 8),
 }
-SEEDS_AT_ONCE = 10  # of a search: fewer find no more, and take longer
+SEEDS_AT_ONCE = 10  # of a search: fewer find no more, and are slower
 FEWEST = 200  # vertices of a coarsest graph
 
 
@@ -406,16 +400,16 @@ def multilevel(graph: Graph, targets: Floats, imbalance: float, effort: str, see
 
 
 def multilevel_spectral(graph: Graph, targets: Floats, imbalance: float, seed: int) -> Ints:
-    """Return (n,) part of each vertex by multilevel spectral bisection as textbooks have it; arguments as above.
+    """Return (n,) part of each vertex by textbook multilevel spectral bisection; arguments as above.
 
-    Recursively, by unequal shares where the targets ask for it: coarsen, split the coarsest graph at the weighted quantile
-    of its Fiedler vector, restore level by level, and refine the bisection on each.  Hendrickson & Leland, "A multilevel
-    algorithm for partitioning graphs" (SC 1995).  No other starts, no cycles, no refinement between k parts.
+    Recursively, by unequal shares if targets require it: coarsen, split the coarsest graph at the weighted quantile of its
+    Fiedler vector, restore level by level, and refine the bisection on each.  Hendrickson & Leland, "A multilevel algorithm
+    for partitioning graphs" (SC 1995).  No other starts, no cycles, no refinement between k parts.
     """
 
     def bisected(fine: Csr, targets: Floats, bounds: Floats, state: State) -> Ints:
         part = bisect_recursively(fine, targets, bounds, Starts(0, len(targets)), state)
-        refine(fine, part, bounds, 0, 1.0, SEEDS_AT_ONCE, state)  # only balances, where bisections could not
+        refine(fine, part, bounds, 0, 1.0, SEEDS_AT_ONCE, state)  # only balances, if bisections could not
         return part
 
     return _within_bounds(bisected, graph, targets, imbalance, seed)
@@ -424,7 +418,7 @@ def multilevel_spectral(graph: Graph, targets: Floats, imbalance: float, seed: i
 def _within_bounds(
     method: Callable[[Csr, Floats, Floats, State], Ints], graph: Graph, targets: Floats, imbalance: float, seed: int
 ) -> Ints:
-    """The partition by `method`, or where heavy vertices bring it above the bounds, a packing, refined."""
+    """Return the partition by `method`, or a refined packing if heavy vertices exceed the bounds."""
     state = random_state(seed)
     fine = csr(graph)
     if not fine.vertex_weights.any():
@@ -467,7 +461,7 @@ def _cycle(
     part: Ints | None = None,
     block: Ints | None = None,
 ) -> Ints:
-    """One way down and up; from `part` (n,), if given, with no vertices of two blocks (n,) mixed (None: of two parts)."""
+    """Run one cycle from `part` (n,), if given, without mixing vertices of two blocks (n,) (None: of two parts)."""
     coarsest = max(effort.coarsest * len(targets), FEWEST)
     largest = 1.5 * float(fine.vertex_weights.sum()) / coarsest
     levels = coarsen(fine, coarsest, largest, state, part if block is None else block)

@@ -1,4 +1,4 @@
-"""Partitions of a task graph: `partition` is the door, `multilevel` the method.
+"""Partitions of a task graph: `partition` checks the arguments, `multilevel` is the method.
 
 graph --coarsen--> smaller graphs --bisect--> parts of the smallest --restored and refined, level by level--> parts
 """
@@ -90,7 +90,7 @@ def partition(
 
 
 def _shares(k: int, targets: ArrayLike | None) -> Floats:
-    """(k,) fractions of the whole, all above 0."""
+    """Return (k,) fractions of the whole, all above 0."""
     wanted = np.ones(k) if targets is None else check_speeds(targets, k, name="targets")
     shares: Floats = wanted / wanted.max()
     shares /= shares.sum()

@@ -1,17 +1,17 @@
-"""The worth of a partition of a task graph: cut, volume, balance, connectivity, seconds on a machine.   (pure)
+"""The quality of a partition of a task graph: cut, volume, balance, connectivity, seconds on a machine.   (pure)
 
 A partition is an (n,) array of parts 0..k-1, one per vertex.  Its balance against (k,) targets, in any unit, is
-`metrics.imbalance(part_weights(graph, parts, k), targets)`: the heaviest part, measured by its target, is 1 + imbalance
-times as heavy as it would be if all were just right.
+`metrics.imbalance(part_weights(graph, parts, k), targets)`: the heaviest part, relative to its target, has 1 + imbalance
+times its ideal weight.
 
-On a machine, part j is run by a node with performance w_j; j and l exchange b bytes in alpha_jl + beta_jl b seconds:
+On a machine, part j runs on a node with performance w_j; j and l exchange b bytes in alpha_jl + beta_jl b seconds:
 
     C_j = sum of c_i over the tasks i on j / w_j                                        computing
-    K_j = sum of v_ik beta_jl over the edges from i on j to k on l != j                 talking,
-          + sum of alpha_jl over the nodes l that j exchanges any bytes with            a message to each
+    K_j = sum of v_ik beta_jl over the edges from i on j to k on l != j                 communication,
+          + sum of alpha_jl over the nodes l with which j exchanges any bytes             a message to each
     objective = max_j (C_j + K_j)
 
-Transit and contention are left out.
+Transit and contention are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_parts, check_speeds, imbalance
 
-MAX_PARTS = 1 << 24  # what is kept per part would fill the memory
+MAX_PARTS = 1 << 24  # the data per part would fill the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,12 +105,12 @@ def partition_metrics(
 
 
 def part_weights(graph: Graph, parts: ArrayLike, k: int) -> Floats:
-    """(k,) sums of the weights of each part's vertices."""
+    """Return (k,) sums of the weights of each part's vertices."""
     return np.bincount(check_parts(parts, graph.n, k), graph.vertex_weights, k).astype(float)
 
 
 def check_machine(machine: Machine | None, k: int, unit_s: float | None) -> None:
-    """ValueError or TypeError unless it has k ranks, and unit_s, which needs one, is a number of seconds."""
+    """ValueError or TypeError unless it has k ranks, and unit_s (which needs a machine) is a number of seconds."""
     if machine is None:
         if unit_s is not None:
             raise ValueError(f"unit_s = {checks.show(unit_s)} without a machine: expected both")
@@ -124,16 +124,16 @@ def check_machine(machine: Machine | None, k: int, unit_s: float | None) -> None
 
 
 def cut(graph: Graph, parts: ArrayLike, k: int) -> float:
-    """The weight of the edges between parts, each counted once."""
+    """Return the weight of the edges between parts, each counted once."""
     part = check_parts(parts, graph.n, k)
     tails, heads = graph.edges()
     return float(graph.edge_weights()[part[tails] != part[heads]].sum())
 
 
 def volume(graph: Graph, parts: ArrayLike, k: int) -> int:
-    """The number of vertices that are sent in one exchange along all edges: each once to every other part next to it.
+    """Return the number of vertices sent in one exchange along all edges: each once to every other part next to it.
 
-    Hendrickson & Kolda 2000, who show that this and not the cut is what is sent.
+    Hendrickson & Kolda 2000 show that the data sent is proportional to this number, not to the cut.
     """
     part = check_parts(parts, graph.n, k)
     tails = np.repeat(np.arange(graph.n), graph.degrees)
@@ -143,7 +143,7 @@ def volume(graph: Graph, parts: ArrayLike, k: int) -> int:
 
 
 def connected(graph: Graph, parts: ArrayLike, k: int) -> NDArray[np.bool_]:
-    """(k,) True for each part that is in one piece (an empty one is)."""
+    """Return (k,) True for each part that is connected, or empty."""
     part = check_parts(parts, graph.n, k)
     tails, heads = graph.edges()
     inside = part[tails] == part[heads]

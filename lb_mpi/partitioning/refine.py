@@ -1,18 +1,18 @@
-"""Refinement of a partition: parts get below their bounds, then local searches make the cut lighter.   (pure)
+"""Refinement of a partition: bring parts within their bounds, then reduce the cut by local searches.   (pure)
 
-The bound of part j is (1 + imbalance) * targets[j] * total weight.  Where vertices are too heavy or too few for that,
-as shown by a packing of the heaviest first (Graham 1969, for unequal parts), a part that holds nothing but a vertex
-heavier than its bound may weigh as much as that vertex, and the others take their shares of the rest.  If that is not
-enough, because weights come in lumps, the bounds of these are raised by one factor, to what the packing needs.
+The bound of part j is (1 + imbalance) * targets[j] * total weight.  A packing, heaviest vertex first (Graham 1969, for
+unequal parts), shows whether vertices are too heavy or too few for that.  Then a part that consists of a single vertex
+heavier than its bound may have that weight, and the others share the rest by their targets.  If that is not enough, because
+weights are coarse, one factor raises the bounds of these others as far as the packing needs.
 
-A search (k-way Fiduccia & Mattheyses, with rollback) starts at some vertices of the boundary, moves the one of highest gain
-to the part it is connected to most, be that a gain or a loss, adds its neighbours, and goes on until it has become
-unlikely to find anything better (Osipov & Sanders, "n-level graph partitioning", ESA 2010).  Then everything after its best
-point is taken back.  Many searches that start from few vertices each find more than one that starts from all (Sanders &
-Schulz, "Engineering multilevel graph partitioning algorithms", ESA 2011, "multi-try FM").  A vertex moves once in a round.
+A search (k-way Fiduccia & Mattheyses, with rollback) starts at some vertices of the boundary.  It moves the one of highest
+gain, even if negative, to the part with the strongest connection, adds its neighbours, and stops when an improvement has
+become unlikely (Osipov & Sanders, "n-level graph partitioning", ESA 2010).  Then all moves after its best point are undone.
+Many searches that start from few vertices each find more than one that starts from all (Sanders & Schulz, "Engineering
+multilevel graph partitioning algorithms", ESA 2011, "multi-try FM").  A vertex moves once in a round.
 """
 
-# NamedTuples of arrays travel as arguments of the compiled functions.
+# Compiled functions accept NamedTuples of arrays as arguments.
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from lb_mpi.kernels import njit
 from lb_mpi.partitioning.coarsen import Csr
 from lb_mpi.partitioning.compiled import DONE, Heap, State, borrowing, clear, inlined, make_heap, put, remove, shuffle
 
-# --- How strongly each vertex is connected to each part, kept up to date while vertices move --------------------------
+# --- The strength of each vertex's connection to each part, updated while vertices move -------------------------------
 #
-# It is kept in lists as long as the vertex's degree (Karypis & Kumar 1998), so memory is O(n + E).
+# It is stored in lists as long as the vertex's degree (Karypis & Kumar 1998), so memory is O(n + E).
 
 
 class Parts(NamedTuple):
-    """A partition into k parts that is being improved."""
+    """A partition into k parts, to be improved."""
 
     of: Ints  # (n,) the part of each vertex
     weights: Floats  # (k,) of the parts
-    bounds: Floats  # (k,) the largest weights that they may have
+    bounds: Floats  # (k,) their largest allowed weights
 
 
 class Connections(NamedTuple):
@@ -52,7 +52,7 @@ class Connections(NamedTuple):
 
 @njit(cache=True)
 def find_parts(graph: Csr, part: Ints, bounds: Floats) -> Parts:
-    """Weigh the parts; part (n,) is not copied."""
+    """Compute the weights of the parts; part (n,) is not copied."""
     weights = np.zeros(len(bounds))
     for v in range(len(part)):
         weights[part[v]] += graph.vertex_weights[v]
@@ -88,7 +88,7 @@ def find_connections(graph: Csr, part: Ints, k: int) -> Connections:
 
 @inlined
 def strongest(graph: Csr, connections: Connections, v: int, least: float) -> float:
-    """The weight of v's strongest connection to another part; `least` if none is above that."""
+    """Return the weight of v's strongest connection to another part; `least` if none is above that."""
     best = least
     for i in range(graph.indptr[v], graph.indptr[v] + connections.n_others[v]):
         best = max(best, connections.weight[i])
@@ -97,7 +97,7 @@ def strongest(graph: Csr, connections: Connections, v: int, least: float) -> flo
 
 @inlined
 def move(graph: Csr, parts: Parts, connections: Connections, v: int, target: int) -> None:
-    """Move v to part `target`: its part, the weights of both parts, its connections and its neighbours'."""
+    """Move v to part `target`: update its part, both parts' weights, and the connections of v and its neighbours."""
     source = parts.of[v]
     turn_round(graph, connections, v, source, target)
     parts.of[v] = target
@@ -117,7 +117,7 @@ def move(graph: Csr, parts: Parts, connections: Connections, v: int, target: int
 
 @inlined
 def turn_round(graph: Csr, connections: Connections, v: int, source: int, target: int) -> None:
-    """Bring v's own connections up to date as it moves: what was inner is outer now, and the other way round."""
+    """Update v's own connections as it moves: inner becomes outer, and vice versa."""
     start, end = graph.indptr[v], graph.indptr[v] + connections.n_others[v]
     to_source = connections.inner[v]
     connections.inner[v] = 0.0
@@ -138,7 +138,7 @@ def turn_round(graph: Csr, connections: Connections, v: int, source: int, target
 
 @inlined
 def weaken(graph: Csr, connections: Connections, u: int, part: int, weight: float) -> None:
-    """Take `weight` off u's connection to another part; a connection of nothing, but for rounding, is no more."""
+    """Subtract `weight` from u's connection to another part; drop it if only a rounding error is left."""
     start, end = graph.indptr[u], graph.indptr[u] + connections.n_others[u]
     for i in range(start, end):
         if connections.part[i] == part:
@@ -150,13 +150,13 @@ def weaken(graph: Csr, connections: Connections, u: int, part: int, weight: floa
 
 @inlined
 def strengthen(graph: Csr, connections: Connections, u: int, part: int, weight: float) -> None:
-    """Add `weight` to u's connection to another part, which may be new."""
+    """Add `weight` to u's connection to another part, which may be a new one."""
     start, end = graph.indptr[u], graph.indptr[u] + connections.n_others[u]
     for i in range(start, end):
         if connections.part[i] == part:
             connections.weight[i] += weight
             return
-    if end < graph.indptr[u + 1]:  # always, but for rounding errors
+    if end < graph.indptr[u + 1]:  # always, except for rounding errors
         connections.part[end] = part
         connections.weight[end] = weight
         connections.n_others[u] += 1
@@ -164,32 +164,32 @@ def strengthen(graph: Csr, connections: Connections, u: int, part: int, weight: 
 
 @inlined
 def drop(connections: Connections, v: int, i: int, last: int) -> None:
-    """Forget v's i-th connection, of which `last` is the last."""
+    """Remove v's i-th connection; `last` is the index of its last one."""
     connections.part[i] = connections.part[last]
     connections.weight[i] = connections.weight[last]
     connections.n_others[v] -= 1
 
 
-# --- The bounds, and how parts get below them -------------------------------------------------------------------------
+# --- The bounds, and bringing parts within them -----------------------------------------------------------------------
 
 ROUNDING = 1.0 + 1e-12  # of bounds: sums of weights are not exact
 
 
 class Bounds(NamedTuple):
-    """The weights that parts may have, and those that they should have."""
+    """The allowed and the desired weights of the parts."""
 
-    upper: Floats  # (k,) the largest weights
-    targets: Floats  # (k,) fractions that add up to 1; those asked for, but for parts that a heavy vertex fills
-    packing: Ints | None  # (n,) a partition that keeps to `upper`; None: there always are some
+    upper: Floats  # (k,) the largest allowed weights
+    targets: Floats  # (k,) fractions that add up to 1; as requested, except for parts filled by a heavy vertex
+    packing: Ints | None  # (n,) a partition within `upper`; None: there always is one
 
 
 def find_bounds(weights: Floats, targets: Floats, imbalance: float) -> Bounds:
-    """The bounds for vertices of `weights` (n,) and targets (k,), fractions that add up to 1."""
+    """Return the bounds for vertices of `weights` (n,) and targets (k,), fractions that add up to 1."""
     total = float(weights.sum())
     shares = targets * total
     upper = (1.0 + imbalance) * shares * ROUNDING
     if float(weights.max()) <= float((upper - shares).min()):
-        return Bounds(upper, targets, None)  # any vertex left over fits into a part that is below its share
+        return Bounds(upper, targets, None)  # any remaining vertex fits into a part below its share
     k = len(targets)
     packing = pack(weights, np.argsort(-weights, kind="stable"), shares)
     loads = np.bincount(packing, weights, minlength=k)
@@ -206,13 +206,13 @@ def find_bounds(weights: Floats, targets: Floats, imbalance: float) -> Bounds:
 
 @njit(cache=True)
 def pack(weights: Floats, order: Ints, shares: Floats) -> Ints:
-    """Return (n,) part of each vertex: each, in `order`, goes about where weight / share is least afterwards."""
+    """Return (n,) part of each vertex: in `order`, each goes roughly where weight / share is least afterwards."""
     k = len(shares)
     part = np.zeros(len(weights), np.int64)
     loads, heap = np.zeros(k), make_heap(k)
     unit = np.inf
     for v in order:
-        if weights[v] < 0.99 * unit:  # the keys count in a vertex of this weight
+        if weights[v] < 0.99 * unit:  # the keys assume a vertex of this weight
             unit = weights[v]
             clear(heap)
             for p in range(k):
@@ -226,7 +226,7 @@ def pack(weights: Floats, order: Ints, shares: Floats) -> Ints:
 
 @borrowing
 def rebalance(graph: Csr, parts: Parts, connections: Connections) -> None:
-    """Move vertices out of parts above their bound into parts with room, those first that cost the least cut."""
+    """Move vertices out of parts above their bound into parts with room, cheapest in cut first."""
     n = len(parts.of)
     heap = make_heap(n)
     for v in range(n):
@@ -251,10 +251,7 @@ def rebalance(graph: Csr, parts: Parts, connections: Connections) -> None:
 
 @inlined
 def way_out(graph: Csr, parts: Parts, connections: Connections, v: int) -> tuple[int, float]:
-    """The part with room for v that it is connected to most, else the one with most room, and the gain; -1: none.
-
-    Also None if v's part is within its bound.
-    """
+    """Return the best-connected part with room for v, else that with most room, and the gain; -1: none, or v can stay."""
     source, room_needed = parts.of[v], graph.vertex_weights[v]
     target, best = -1, -np.inf
     if parts.weights[source] <= parts.bounds[source]:
@@ -275,23 +272,23 @@ def way_out(graph: Csr, parts: Parts, connections: Connections, v: int) -> tuple
 
 # --- Local searches ---------------------------------------------------------------------------------------------------
 
-LATEST = 1e-7  # of the heaviest edge: of equal gains the one that was found last goes first, which keeps a search local
-SMALLEST = 1e-12  # of the largest gain so far: less is a rounding error
+LATEST = 1e-7  # of the heaviest edge: breaks ties in favour of the latest vertex, which keeps a search local
+SMALLEST = 1e-12  # of the largest gain so far: smaller gains are rounding errors
 
 
 class SearchRound(NamedTuple):
-    """The state that the searches of one round share."""
+    """The state shared by the searches of one round."""
 
-    heap: Heap  # the vertices taken up, by gain and `bonus`; DONE: has moved in this round
-    gain: Floats  # (n,) what the best move of a vertex in the heap gains
-    bonus: Floats  # (2,) of the latest vertex, and by how much it rises each time
-    moved: Ints  # (n,) the vertices that have moved, in order
-    source: Ints  # (n,) beside `moved`: from which parts
+    heap: Heap  # the candidate vertices, by gain and `bonus`; DONE: has moved in this round
+    gain: Floats  # (n,) gain of the best move of a vertex in the heap
+    bonus: Floats  # (2,) of the latest vertex, and its increment
+    moved: Ints  # (n,) the moved vertices, in order
+    source: Ints  # (n,) their previous parts
 
 
 @njit(cache=True)
 def begin_round(graph: Csr) -> SearchRound:
-    """Return an empty round."""
+    """Return the state of an empty round."""
     n = len(graph.vertex_weights)
     step = LATEST * graph.weights.max() if len(graph.weights) else 0.0
     bonus = np.array([0.0, step])
@@ -300,7 +297,7 @@ def begin_round(graph: Csr) -> SearchRound:
 
 @inlined
 def take_up(graph: Csr, connections: Connections, this: SearchRound, v: int) -> None:
-    """Put v into the heap, or bring its key up to date; out of it, if v is connected to its own part only."""
+    """Put v into the heap, or update its key; remove it if v is connected to its own part only."""
     if this.heap.place[v] == DONE:
         return
     if connections.n_others[v] == 0:
@@ -313,7 +310,7 @@ def take_up(graph: Csr, connections: Connections, this: SearchRound, v: int) -> 
 
 @inlined
 def best_move(graph: Csr, parts: Parts, connections: Connections, v: int) -> tuple[int, float]:
-    """The part with room for v that it is connected to most, of equal ones the emptier, and the gain; -1, -inf: none."""
+    """Return the part with room and the strongest connection to v (of equals the emptier), and the gain; -1, -inf: none."""
     weights, bounds = parts.weights, parts.bounds
     target, best = -1, -np.inf
     for i in range(graph.indptr[v], graph.indptr[v] + connections.n_others[v]):
@@ -327,7 +324,7 @@ def best_move(graph: Csr, parts: Parts, connections: Connections, v: int) -> tup
 
 @inlined
 def is_hopeless(steps: int, total: float, squares: float, patience: float) -> bool:
-    """Tell from the number of steps, the sum of their gains and sum of squares, that nothing better is likely to come."""
+    """Return whether an improvement is unlikely, from the number of steps, and the sum and sum of squares of their gains."""
     if steps > 350 * patience:
         return True
     if steps <= 2 or steps <= 10 * patience:
@@ -340,9 +337,9 @@ def is_hopeless(steps: int, total: float, squares: float, patience: float) -> bo
 def search(
     graph: Csr, parts: Parts, connections: Connections, this: SearchRound, kept: int, patience: float
 ) -> tuple[float, int]:
-    """Search from the vertices in the heap, and go back to the best point: the gain, and how many stay moved in all.
+    """Search from the vertices in the heap, and return to the best point: return the gain, and the total of moved vertices.
 
-    kept : how many of this.moved earlier searches have left.
+    kept : number of this.moved from earlier searches.
     """
     heap = this.heap
     count = best_count = kept
@@ -382,9 +379,9 @@ def search(
 def search_all(
     graph: Csr, parts: Parts, connections: Connections, seeds: Ints, at_once: int, patience: float, state: State
 ) -> tuple[float, Ints]:
-    """One round of searches from seeds (any number,), `at_once` of them each: the gain, and the vertices that have moved.
+    """Run a round of searches from seeds (any number,), `at_once` of them each; return the gain and the moved vertices.
 
-    A part that is within its bound stays so; the cut does not grow.
+    A part within its bound stays so; the cut does not grow.
     """
     this = begin_round(graph)
     shuffle(seeds, len(seeds), state)
@@ -400,7 +397,7 @@ def search_all(
 
 @njit(cache=True)
 def boundary_near(graph: Csr, connections: Connections, vertices: Ints) -> Ints:
-    """Those of `vertices` and their neighbours that are at the boundary of their parts, each once."""
+    """Return those of `vertices` and their neighbours that are at the boundary of their parts, each once."""
     marked = np.zeros(len(graph.vertex_weights), np.bool_)
     found = np.empty(len(marked), np.int64)
     size = 0
@@ -422,10 +419,10 @@ def boundary_near(graph: Csr, connections: Connections, vertices: Ints) -> Ints:
 def refine(
     graph: Csr, part: Ints, bounds: Floats, rounds: int, patience: float, seeds_at_once: int, state: State
 ) -> float:
-    """Rebalance part (n,), in place, if a bound (k,) is broken, then search in up to `rounds` rounds.
+    """Rebalance part (n,), in place, if a bound (k,) is exceeded, then search in up to `rounds` rounds.
 
-    The first round starts from the whole boundary, the others from where the last one has moved vertices.  Returns by
-    how much the searches have made the cut lighter; seeds_at_once <= 0 means the whole boundary at once.
+    The first round starts from the whole boundary, later ones from vertices near the last moves.  Return the decrease of the
+    cut by the searches; seeds_at_once <= 0 means the whole boundary at once.
     """
     parts = find_parts(graph, part, bounds)
     connections = find_connections(graph, part, len(bounds))

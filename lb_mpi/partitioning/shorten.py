@@ -1,13 +1,13 @@
-"""The least time on a machine: a partition whose slowest part, computing and talking, is done sooner.   (pure)
+"""The least time on a machine: a partition whose slowest part finishes computing and communicating earlier.   (pure)
 
-A partition by cut gives every rank its share of the work, whatever links it has.  Here a rank behind a slow link may get
-less, none even, and the ranks between which links are slow be no neighbours.  From several starts: ranks in another order
-of their hosts, so that others become neighbours; shares that make up for the seconds of talking; then cycles as in
-`multilevel`, that refine by time (below) and not by cut.  What counts is max_j (C_j + K_j), see `quality`: the
-result is never above what it was for the partition given, nor for all work on the fastest rank.
+A partition by cut gives every rank its share of the work, regardless of its links.  Here a rank behind a slow link may get
+less or no work, and ranks connected by slow links need not be neighbours.  Several starts are tried: permutations of the
+hosts, so that other ranks become neighbours; shares that compensate for communication time; then cycles as in `multilevel`
+that refine by time (below) instead of by cut.  The objective is max_j (C_j + K_j), see `quality`: the result is never worse
+than the given partition, nor than all work on the fastest rank.
 """
 
-# NamedTuples of arrays travel as arguments of the compiled functions.
+# Compiled functions accept NamedTuples of arrays as arguments.
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from lb_mpi.partitioning.multilevel import multilevel
 from lb_mpi.partitioning.quality import mapping_cost
 from lb_mpi.partitioning.refine import Connections, Parts, find_connections, find_parts, move
 
-# --- Refinement by time: moves of vertices after which the slower ranks of a machine are done sooner ------------------
+# --- Refinement by time: moves of vertices after which the slower ranks finish earlier --------------------------------
 #
-# Part p needs C_p + K_p seconds, computing and talking (see `quality`).  A move from p to q changes the seconds of both,
-# and of every part that the vertex has neighbours in, since the link to q may be another than that to p.  What is brought
-# down is the sum over parts of (seconds / the longest)^16, later ^256.  It follows the longest, but unlike that, it falls
-# with any move that takes time from a slow part, even where several parts are the slowest together.
+# Part p needs C_p + K_p seconds for computing and communicating (see `quality`).  A move from p to q changes the seconds of
+# both, and of every part in which the vertex has neighbours, since the links to p and q may differ.  The objective is the
+# sum over parts of (seconds / the longest)^16, later ^256.  It follows the longest time, but unlike that, it decreases with
+# any move that takes time from a slow part, even if several parts are the slowest together.
 
-NOTHING = 1e-12  # of all traffic: what rounding leaves where nothing is exchanged
-SQUARINGS = (4, 8)  # one after the other: the 16th power lets many parts gain, the 256th follows the longest closely
-ENOUGH = 1e-4  # of the sum, which is 1 or a little more: a sweep that gains less is the last
-LEAST = 1e-9  # of the sum: less is not worth a move
+NOTHING = 1e-12  # of all traffic: rounding error where nothing is exchanged
+SQUARINGS = (4, 8)  # in this order: the 16th power lets many parts gain, the 256th follows the longest closely
+ENOUGH = 1e-4  # of the sum, which is 1 or a little more: a sweep with a smaller gain is the last
+LEAST = 1e-9  # of the sum: a smaller gain is not worth a move
 
 
 class MachineCosts(NamedTuple):
@@ -47,19 +47,19 @@ class MachineCosts(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The quantity that is reduced: the sum over parts of (seconds / longest)^(2^squarings)."""
+    """The minimised quantity: the sum over parts of (seconds / longest)^(2^squarings)."""
 
     longest: float
     squarings: int
 
 
 class PartTimes(NamedTuple):
-    """Seconds of all parts, kept up to date while vertices move."""
+    """The seconds of all parts, updated while vertices move."""
 
     seconds: Floats  # (k,) C_p + K_p
     traffic: Floats  # (k, k) weight of the edges between two parts
-    nothing: float  # traffic up to here is none
-    change: Floats  # (k,) of the seconds, by the move that is looked at; 0 in between
+    nothing: float  # traffic up to here is a rounding error
+    change: Floats  # (k,) of the seconds, by the move under consideration; otherwise 0
 
 
 @njit(cache=True)
@@ -80,7 +80,7 @@ def find_times(graph: Csr, parts: Parts, costs: MachineCosts) -> PartTimes:
 
 @inlined
 def exchange(costs: MachineCosts, times: PartTimes, p: int, q: int, more: float, keep: bool) -> None:
-    """Add to the changes of p and q what `more` traffic between them means; `keep` it."""
+    """Add the effect of `more` traffic between p and q to their changes; `keep` it."""
     before, after = times.traffic[p, q], times.traffic[p, q] + more
     messages = (1.0 if after > times.nothing else 0.0) - (1.0 if before > times.nothing else 0.0)
     times.change[p] += messages * costs.latency_s[p, q] + more * costs.s_per_byte[p, q]
@@ -91,7 +91,7 @@ def exchange(costs: MachineCosts, times: PartTimes, p: int, q: int, more: float,
 
 @inlined
 def power(x: float, squarings: int) -> float:
-    """x^(2^squarings)."""
+    """Return x^(2^squarings)."""
     for _ in range(squarings):
         x *= x
     return x
@@ -99,7 +99,7 @@ def power(x: float, squarings: int) -> float:
 
 @inlined
 def settle(times: PartTimes, p: int, scale: Scale, keep: bool) -> float:
-    """Return how a change of p's seconds changes the sum; it is kept, or forgotten."""
+    """Return how a change of p's seconds changes the sum; `keep` or discard it."""
     before = times.seconds[p] / scale.longest
     after = max(0.0, times.seconds[p] + times.change[p]) / scale.longest
     if keep:
@@ -136,7 +136,7 @@ def look(
 def sweep(
     graph: Csr, parts: Parts, others: Connections, costs: MachineCosts, times: PartTimes, order: Ints, scale: Scale
 ) -> float:
-    """Move each vertex of the boundary, in `order`, to where it lowers the sum most, if anywhere; return by how much."""
+    """Move each vertex of the boundary, in `order`, to where it reduces the sum most, if anywhere; return the reduction."""
     gained = 0.0
     for v in order:
         best, to = -LEAST, -1
@@ -159,7 +159,7 @@ def refine_time(graph: Csr, part: Ints, costs: MachineCosts, rounds: int, state:
     others = find_connections(graph, part, k)
     for squarings in SQUARINGS:
         for _ in range(rounds):
-            times = find_times(graph, parts, costs)  # anew: rounding errors add up
+            times = find_times(graph, parts, costs)  # anew: rounding errors accumulate
             scale = Scale(times.seconds.max(), squarings)
             if scale.longest <= 0.0:
                 return
@@ -171,7 +171,7 @@ def refine_time(graph: Csr, part: Ints, costs: MachineCosts, rounds: int, state:
 
 @njit(cache=True)
 def seconds_of(graph: Csr, part: Ints, costs: MachineCosts) -> Floats:
-    """(k,) C_p + K_p of part (n,)."""
+    """Return (k,) C_p + K_p of part (n,)."""
     return find_times(graph, find_parts(graph, part, np.zeros(len(costs.s_per_work))), costs).seconds
 
 
@@ -181,7 +181,7 @@ STARTS = {"fast": 1, "good": 4, "best": 12}  # orders of the hosts
 CORRECTIONS = 2  # of the shares, from each start
 CYCLES = 3  # at most, from one partition
 ROUNDS = 30  # sweeps at most, on each level
-COARSEST, FEWEST = 20, 200  # vertices of the coarsest graph: for each part, and at least
+COARSEST, FEWEST = 20, 200  # vertices of the coarsest graph: per part, and at least
 IMBALANCE = 0.03  # of a start against its shares
 
 
@@ -194,9 +194,9 @@ def shorten(
     effort: str = "good",
     seed: int = 0,
 ) -> Ints:
-    """Return (n,) part of each vertex, part j on rank j of the machine, with the least max_j (C_j + K_j) that was found.
+    """Return (n,) part of each vertex, part j on rank j of the machine, with the least max_j (C_j + K_j) found.
 
-    parts (n,) : a start, and what the result is never worse than.  unit_s : see `partition_metrics`.  The same
+    parts (n,) : a start, and an upper bound of the result.  unit_s : see `partition_metrics`.  The same
     arguments give the same partition.
     """
     speeds = machine.speeds if unit_s is None else machine.speeds / (machine.speeds.max() * unit_s)
@@ -216,7 +216,7 @@ def shorten(
 def _candidates(
     graph: Graph, fine: Csr, parts: Ints, machine: Machine, costs: MachineCosts, starts: int, state: State
 ) -> Iterator[Ints]:
-    """Partitions (n,) that might be better."""
+    """Yield partitions (n,) that might be better."""
     yield np.full(graph.n, machine.speeds.argmax(), dtype=np.int64)
     if machine.size == 1:
         return
@@ -225,7 +225,7 @@ def _candidates(
     hosts, host = np.unique(machine.hosts, return_inverse=True)
     for start in range(starts):
         turn = draw.permutation(len(hosts)) if start else np.arange(len(hosts))
-        order = np.argsort(turn[host], kind="stable")  # ranks of one host remain together
+        order = np.argsort(turn[host], kind="stable")  # keeps the ranks of one host together
         shares = machine.speeds / machine.speeds.sum()
         for _ in range(1 + CORRECTIONS):
             used = order[shares[order] > 0.0]
@@ -237,7 +237,7 @@ def _candidates(
 
 
 def _corrected(fine: Csr, part: Ints, costs: MachineCosts) -> Floats:
-    """(k,) shares with which all parts would take equally long, if each talked for as long as it does in `part`."""
+    """Return (k,) shares by which all parts would take equally long, with each part's communication as in `part`."""
     speeds, k = 1.0 / costs.s_per_work, len(costs.s_per_work)
     work = np.bincount(part, fine.vertex_weights, minlength=k)
     talking = seconds_of(fine, part, costs) - work * costs.s_per_work
@@ -247,12 +247,12 @@ def _corrected(fine: Csr, part: Ints, costs: MachineCosts) -> Floats:
         late = used & (talking >= all_s)
         if not late.any():
             return np.where(used, (all_s - talking) * speeds, 0.0)
-        used &= ~late  # that rank would talk for longer than all take
+        used &= ~late  # that rank would communicate for longer than the common time
     return speeds
 
 
 def _cycles(fine: Csr, part: Ints, costs: MachineCosts, state: State) -> Ints:
-    """Refine by time, on all levels, until that brings no more than a thousandth."""
+    """Refine by time, on all levels, until a cycle gains no more than a thousandth."""
     k = len(costs.s_per_work)
     coarsest = max(COARSEST * k, FEWEST)
     largest = 1.5 * float(fine.vertex_weights.sum()) / coarsest

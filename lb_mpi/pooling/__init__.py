@@ -1,1 +1,1 @@
-"""Independent tasks on unequal ranks: intervals of task numbers, taken at the front, stolen from the back."""
+"""Independent tasks on unequal ranks: intervals of task numbers, consumed at the front, stolen from the back."""

@@ -1,7 +1,7 @@
-"""The account of a map: the tasks that are done, each once, and the work of each rank.   (pure)
+"""The account of a map: the finished tasks, each counted once, and the work of each rank.   (pure)
 
-Law: a result is taken once, of the map that is under way; when there are as many as tasks, the map is over, and no other
-detection of the end is needed.
+Law: only results of the current map count, each once; when there is one for each task, the map is over.  No other
+termination detection is needed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class RankTasks(NamedTuple):
     """The work of one rank in a map."""
 
     tasks: int = 0  # tasks run
-    busy_s: float = 0.0  # wall-clock seconds in tasks, with what an emulated slower speed adds
-    work_s: float = 0.0  # seconds that the tasks take by themselves: of CPU, and of waiting
-    steals: int = 0  # intervals stolen, of its own host or of another
+    busy_s: float = 0.0  # wall-clock seconds in tasks, with the delay of an emulated slower speed
+    work_s: float = 0.0  # seconds of the tasks alone: CPU time and waiting
+    steals: int = 0  # intervals stolen, on its own host or from another
     sent_bytes: int = 0  # of messages, of all kinds
 
 
 class Collector:
-    """Results of one map as they come to the root."""
+    """The results of one map, as they reach the root."""
 
     def __init__(self, epoch: int, n: int) -> None:
         self.epoch = epoch
@@ -34,7 +34,7 @@ class Collector:
         self._done = bytearray(n)  # 1: done
 
     def take(self, epoch: int, lo: int, hi: int) -> bool:
-        """Results of the tasks lo..hi-1 have come; False when they are of another map, and not wanted."""
+        """Accept results of the tasks lo..hi-1; return False if they belong to another map."""
         if epoch != self.epoch:
             return False
         if not 0 <= lo < hi <= len(self._done) or self._done.find(1, lo, hi) >= 0:
@@ -45,31 +45,31 @@ class Collector:
 
 
 class RankAccount:
-    """The work of one rank, map by map, as it is counted and recorded; `worlds[r]` is the rank in COMM_WORLD of rank r."""
+    """The work of one rank, counted and recorded map by map; `worlds[r]` is the rank in COMM_WORLD of rank r."""
 
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds
         self._began, self._dealt = 0.0, range(0)
-        self.submitted: Step | None = None  # the submitted tasks that ran here, added up
+        self.submitted: Step | None = None  # the submitted tasks that ran here, merged
         self.clear()
 
     def clear(self) -> None:
-        """Count from 0 on."""
+        """Restart all counts at 0."""
         self._tasks, self._busy_s, self._work_s = 0, 0.0, 0.0  # see `RankTasks`
 
     def begin(self, now: float, lo: int, hi: int) -> None:
-        """Begin a map, in which this rank is dealt the tasks lo..hi-1."""
+        """Begin a map in which this rank owns the tasks lo..hi-1."""
         self.clear()
         self._began, self._dealt = now, range(lo, hi)
         self.record.begin_tasks()
         self.record.enter(Phase.PROTOCOL, now)
 
     def phase(self, position: int) -> Phase:
-        """Return what the rank does when it runs the task at this position."""
+        """Return the phase of the rank while it runs the task at this position."""
         return Phase.OWN if position in self._dealt else Phase.FOREIGN
 
     def ran(self, first: int, n: int, busy_s: float, work_s: float) -> None:
-        """Count the `n` tasks from this position on."""
+        """Count the `n` tasks from position `first` on."""
         self._tasks += n
         self._busy_s += busy_s
         self._work_s += work_s
@@ -77,11 +77,11 @@ class RankAccount:
         self.record.doing(self._tasks, len(self._dealt))
 
     def taken(self, swap: Swap, now: float) -> None:
-        """Record a swap that has succeeded, which took tasks from the back of another rank's word."""
+        """Record a successful swap that took tasks from the back of another rank's word."""
         self._steal(swap.rank, unpack(swap.old).hi - unpack(swap.new).hi, now)
 
     def given(self, source: int, now: float, message: StealMessage) -> None:
-        """Record a message of a rank of another host, maybe with tasks."""
+        """Record a message from a rank of another host, possibly with tasks."""
         if message.kind is StealKind.GIVE and message.lo < message.hi:
             self._steal(source, message.hi - message.lo, now)
 
@@ -89,23 +89,23 @@ class RankAccount:
         self.record.move(Move(Way.STEAL, self._worlds[source], now, now, n, 0.0))
 
     def done(self, steals: int, rested_s: float = 0.0, sent_bytes: int = 0) -> RankTasks:
-        """Return the work so far, with what the carrier has counted."""
+        """Return the work so far, including the carrier's counts."""
         return RankTasks(self._tasks, self._busy_s + rested_s, self._work_s, steals, sent_bytes)
 
     def end(self, now: float, done: RankTasks, speed: float) -> None:
-        """Record the whole map, at the rank's emulated speed."""
+        """Record the complete map, at the rank's emulated speed."""
         step = Step(Driver.TASKS, self._began, now, done.work_s / speed, done.tasks, speed, moved=done.steals)
         self.record.step(step._replace(busy_s=done.busy_s, sent_bytes=done.sent_bytes))
         self.record.enter(Phase.OUTSIDE, now)
 
     def ran_submitted(self, number: int, began: float, ended: float, seconds: float, speed: float) -> None:
-        """Count a submitted task, which took `seconds` by itself, at the rank's emulated speed."""
+        """Count a submitted task of `seconds`, at the rank's emulated speed."""
         step = Step(Driver.TASKS, began, ended, seconds / speed, 1, speed, busy_s=ended - began)
         self.submitted = step if self.submitted is None else merged(self.submitted, step)
         self.record.task(number, 1, seconds)
         self.record.doing(self.submitted.units)
 
     def close(self, now: float, speed: float) -> None:
-        """Record all tasks that were submitted to the pool as one step on each rank, also on one that ran none."""
+        """Record all tasks submitted to the pool as one step per rank, even on a rank without any."""
         step = self.submitted or Step(Driver.TASKS, now, now, 0.0, 0, speed)
         self.record.step(step._replace(n=1, between_s=0.0))

@@ -1,6 +1,6 @@
-"""The checkpoint of a map, as bytes: what a pool that died has done is not done again.   (pure)
+"""The checkpoint of a map, as bytes: a restarted pool does not repeat finished tasks.   (pure)
 
-A checkpoint is a header and records, each of them a frame (`lb_mpi.files`); it only grows at its end.
+A checkpoint is a header and records, each a frame (`lb_mpi.files`); it only grows at its end.
 
     header: 8 bytes of magic with the version, before the frame of (digest, n)
     record: (task numbers, their results)
@@ -8,17 +8,17 @@ A checkpoint is a header and records, each of them a frame (`lb_mpi.files`); it 
     data = header(digest(function, items, star=False), n) + record([3, 4], [0.5, 0.7])
     read(data, digest(function, items, star=False), n).done == {3: 0.5, 4: 0.7}
 
-What is torn or flipped ends the reading, whatever follows: a frame that can't be trusted doesn't say where the next begins.
-Nothing in a checkpoint is unpickled.  Payloads are MessagePack, with these extension types: what is read has the very types,
-dtypes and bits of what was written.  A type that has none is a TypeError at once, not a surprise when the file is needed.
+A truncated or corrupt frame ends the reading, since its length can't be trusted.  Nothing in a checkpoint is unpickled.
+Payloads are MessagePack with extension types: values are read back with exactly their types, dtypes and bits.  An
+unsupported type is a TypeError at once, not a surprise when the file is needed.
 
-The digest, by which a checkpoint knows its function and its items in another run of the program, is one of what pickle makes
-of them, but for what differs between two runs of the same program:
+The digest identifies the function and its items in another run of the program.  It is a digest of their pickled form, except
+for parts that differ between two runs of the same program:
 
-- The elements of a set come in the order of their hashes, which Python draws anew for each run: they are sorted.
-- A function that has no name to be found by (a lambda, a function in a function) can't be pickled: it is described by its
-  code without line numbers, its defaults and what it encloses.
-- Padding in structured arrays is whatever was in memory: it is left out.
+- The elements of a set come in the order of their hashes, which differ in each run: they are sorted.
+- A function that can't be found by name (a lambda, a function in a function) can't be pickled: it is described by its code
+  without line numbers, its defaults and its closure.
+- Padding in structured arrays holds arbitrary bytes: it is left out.
 - Equal texts may be one object or two: they count as two.
 """
 
@@ -42,9 +42,9 @@ from lb_mpi.files import frame, read_frame
 
 MAGIC, VERSION = b"lb_mpi", 2
 _START = struct.Struct("<6sH")  # magic, version
-_INT64, _UINT64 = -(1 << 63), (1 << 64) - 1  # what MessagePack has for integers
+_INT64, _UINT64 = -(1 << 63), (1 << 64) - 1  # the integers of MessagePack
 TYPES = "None, bool, int, float, complex, str, bytes, tuple, list, dict, numpy arrays and numbers of them"
-DEPTH = 32  # of lists in lists: reading a tuple within a tuple takes some 50 kB of stack
+DEPTH = 32  # of nested lists: reading a nested tuple uses about 50 kB of stack
 _TUPLE, _INT, _COMPLEX, _ARRAY, _NUMBER = range(5)  # extension types
 
 
@@ -52,17 +52,17 @@ class Checkpoint(NamedTuple):
     """The content of a checkpoint."""
 
     done: dict[int, Any]  # results by task number
-    n_good: int  # bytes that can be trusted: the next record belongs there
-    dropped: str  # what was dropped, in words; "": nothing
+    n_good: int  # number of trusted bytes: the next record belongs there
+    dropped: str  # description of dropped data; "": none
 
 
 def header(digest: bytes, n: int) -> bytes:
-    """The begin of a checkpoint: `digest` of the function and its n tasks."""
+    """Return the start of a checkpoint: `digest` of the function and its n tasks."""
     return _START.pack(MAGIC, VERSION) + _frame([digest, n])
 
 
 def record(numbers: Sequence[int], values: Sequence[Any]) -> bytes:
-    """Results of some tasks; TypeError for one that a checkpoint can't keep, ValueError for lists in lists without end."""
+    """Return results of some tasks; TypeError for an unsupported type, ValueError for lists nested too deeply."""
     if len(numbers) != len(values):
         raise ValueError(f"{len(numbers)} task numbers, {len(values)} results: expected as many")
     return _frame([list(map(int, numbers)), [_plain(value, 0) for value in values]])
@@ -71,8 +71,8 @@ def record(numbers: Sequence[int], values: Sequence[Any]) -> bytes:
 def read(data: bytes | memoryview, digest: bytes, n: int) -> Checkpoint:
     """Read a checkpoint of this digest and n tasks.
 
-    A checkpoint that is torn in its header is as good as empty (n_good is 0: write the header anew).  ValueError for what is
-    no checkpoint, is of another version, or of another function or other tasks.
+    A checkpoint with a truncated header counts as empty (n_good is 0: write the header anew).  ValueError for any other
+    file, another version, another function or other tasks.
     """
     if not len(data):
         return Checkpoint({}, 0, "")
@@ -112,7 +112,7 @@ def _check_header(payload: Any, digest: bytes, n: int) -> None:
 
 
 def _results(payload: Any, n: int) -> list[tuple[int, Any]] | None:
-    """(Task number, value) of a record; None when it is none."""
+    """Return (task number, value) of a record; None if it is invalid."""
     if not (isinstance(payload, list) and len(payload) == 2 and all(isinstance(part, list) for part in payload)):
         return None
     numbers, values = payload
@@ -130,13 +130,13 @@ def _frame(payload: Any) -> bytes:
 
 
 def _payload(view: memoryview, at: int) -> tuple[Any, int]:
-    """Read the frame at byte `at`: its payload, and where it ends; (None, at) when it is torn or flipped."""
+    """Read the frame at byte `at`: return its payload and end; (None, at) if it is truncated or corrupt."""
     packed, end = read_frame(view, at)
     if packed is None:
         return None, at
     try:
         return _unpack(packed), end
-    except Exception:  # not what `_frame` writes, but with a fitting CRC: anything may be wrong with it
+    except Exception:  # not from `_frame`, but with a matching CRC: its content can be anything
         return None, at
 
 
@@ -158,7 +158,7 @@ def _unpack(packed: bytes | memoryview, depth: int = 0) -> Any:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """The value as MessagePack writes it."""
+    """Return the value as MessagePack writes it."""
     kind = type(value)
     if value is None or kind in (bool, float, str, bytes):
         return value
@@ -180,7 +180,7 @@ def _plain(value: Any, depth: int) -> Any:
 
 
 def check_returns(function: Callable[..., Any]) -> None:
-    """TypeError when a function is annotated to return a named tuple or a dataclass, which a checkpoint can't keep."""
+    """TypeError if the function's annotation returns a named tuple or a dataclass, which a checkpoint can't keep."""
     if isinstance(kind := getattr(function, "__annotations__", {}).get("return"), str):
         kind = getattr(function, "__globals__", {}).get(kind)
     if isinstance(kind, type) and _instead(kind):
@@ -193,9 +193,9 @@ def _refusal(kind: type, what: str = "") -> str:
 
 
 def _instead(kind: type) -> str:
-    """Say what to return, where that is easily told.
+    """Return what to use instead, for common types.
 
-    To read a class of the user's, one would have to import what the file names: as bad as to unpickle it.
+    To read a user's class, the reader would have to import whatever the file names, which is as unsafe as unpickling.
     """
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return " (such as tuple(result), or result._asdict())"
@@ -230,14 +230,14 @@ _READERS: dict[int, Callable[[bytes], Any]] = {
 }
 
 
-PROTOCOL = 4  # of pickle: a later one tells whether an array may be written to
+PROTOCOL = 4  # of pickle: later ones encode whether an array is writable
 
 
 def digest(function: Callable[..., Any], items: Any, *, star: bool) -> bytes:
-    """Tell function(item), or with `star` function(*item), of all items from others; TypeError where that can't be done.
+    """Return a digest of function(item), or with `star` function(*item), of all items; TypeError where that can't be done.
 
-    What is changed in the body of a function with a name, or in the globals that a function uses, is not noticed: one may
-    want to mend it and go on.
+    Changes in the body of a named function, or in globals that a function uses, do not change it: a user may fix a bug and
+    go on.
     """
     if type(items) is np.ndarray:
         items = np.ascontiguousarray(items)
@@ -248,7 +248,7 @@ def digest(function: Callable[..., Any], items: Any, *, star: bool) -> bytes:
 def _digest(value: Any, name: str) -> bytes:
     try:
         return _of(value)
-    except Exception as error:  # the user's classes may do anything when they are pickled
+    except Exception as error:  # the user's classes may raise anything when they are pickled
         why = f"{type(error).__name__}: {error}"
         raise TypeError(f"{name} = {show(value)}: expected what a checkpoint can tell from others ({why})") from error
 
@@ -260,14 +260,14 @@ def _of(value: Any) -> bytes:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickle what `digest` describes in its own way as another object instead."""
+    """A pickler that replaces objects with `digest`'s own descriptions."""
 
     def __init__(self, file: Any, protocol: int) -> None:
         super().__init__(file, protocol)
-        self._described: dict[int, tuple[int, FunctionType]] = {}  # by id; the function is kept, so that the id is its own
+        self._described: dict[int, tuple[int, FunctionType]] = {}  # by id; keeps the function alive
 
     def persistent_id(self, value: Any) -> Any:
-        """Return what stands for the value; None: what pickle makes of it."""
+        """Return the replacement of the value; None: pickle it as usual."""
         if isinstance(value, str):
             return value.encode("utf-8", "surrogatepass") if type(value) is str else None
         if isinstance(value, set | frozenset):
@@ -283,7 +283,7 @@ class _Pickler(pickle.Pickler):
         return None
 
     def _function(self, function: FunctionType) -> Any:
-        if id(function) in self._described:  # it encloses itself
+        if id(function) in self._described:  # it refers to itself
             return "function", self._described[id(function)][0]
         if _has_name(function):
             return None
@@ -304,12 +304,12 @@ def _has_name(function: FunctionType) -> bool:
 def _content(cell: CellType) -> Any:
     try:
         return [cell.cell_contents]
-    except ValueError:  # empty
+    except ValueError:  # an empty cell
         return None
 
 
 def _code(code: CodeType) -> Any:
-    """Describe what code does: nothing of where it was written."""
+    """Describe what code does, without where it was written."""
     arguments = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     return arguments, code.co_code, getattr(code, "co_exceptiontable", b""), code.co_consts, names

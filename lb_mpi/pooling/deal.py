@@ -1,14 +1,13 @@
-"""The tasks of each rank, and how many it begins at a time: by speed, largest first where costs are known.   (pure)
+"""The tasks of each rank, and the size of its chunks: by speed, and largest first if costs are known.   (pure)
 
-At the begin of a map each rank owns as many tasks as its speed is worth, in their order.  With costs: LPT, longest
-processing time first (Graham 1969), on unequal machines: each task, from the largest on, goes to the rank that would end it
-first.  A rank's own tasks lie together in the order of a map, the largest first, so that what is stolen from the back is
-small.
+At the start of a map each rank owns a number of tasks proportional to its speed, in their order.  With costs: LPT, longest
+processing time first (Graham 1969), on unequal machines: each task, from the largest on, goes to the rank that would finish
+it first.  A rank's own tasks are adjacent in the order of a map, largest first, so that thieves take small ones from the
+back.
 
-A rank begins a chunk of tasks between two looks at the messages.  A chunk should last about `TARGET_S`: short against what
-ranks wait for at the end, long against the cost of taking it.  Time is wall-clock time, since a task that sleeps, or waits
-for a file or a GPU, is as long as it takes; but a time slice that was lost to others makes a chunk look long by a hundred
-times, so a chunk shrinks by half at most.
+A rank begins a chunk of tasks between two looks at its messages.  A chunk should last about `TARGET_S`: short compared with
+the wait at the end, long compared with the cost of taking it.  Wall-clock time counts, since a task may also sleep, or wait
+for a file or a GPU.  But a lost time slice can make a chunk look a hundred times longer, so a chunk shrinks by half at most.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-PRIOR_TASKS = 16.0  # so many tasks of average speed is every rank believed to have done before it is measured
-KNOWN = 16.0  # so many tasks of unknown cost say as much as one whose cost is known
-MEMORY = 0.5  # what a map counts for after the next one
+PRIOR_TASKS = 16.0  # tasks of average speed that each rank is assumed to have done before it is measured
+KNOWN = 16.0  # this many tasks of unknown cost tell as much as one of known cost
+MEMORY = 0.5  # weight of a map after the next one
 
 
 class Deal(NamedTuple):
@@ -37,8 +36,8 @@ class Deal(NamedTuple):
 
 
 def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.float64] | None = None) -> Deal:
-    """Deal task numbers to ranks of these speeds; `costs` are those of the tasks, in their order."""
-    if costs is None:  # in plain Python: a map of a few tasks on a few ranks should cost next to nothing
+    """Deal task numbers to ranks of these speeds; `costs` (of the tasks, in their order) are optional."""
+    if costs is None:  # plain Python: a map of a few tasks on a few ranks must be cheap
         a_task = len(tasks) / math.fsum(speeds)
         return Deal(tasks, np.array([0, *(round(a_task * speed) for speed in accumulate(speeds))], dtype=np.int64))
     owned: list[list[int]] = [[] for _ in speeds]
@@ -53,10 +52,10 @@ def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.fl
 
 
 class Speeds:
-    """Relative speeds of ranks: cost done per second spent on tasks, over the maps so far, the last ones counting more.
+    """Relative speeds of ranks: cost done per second spent on tasks, weighted towards the latest maps.
 
-    Speeds that the user has `given` are not measured.  A few tasks of unknown costs say little of a rank: each is believed
-    to have done some at average speed.  Where costs are known, a task tells all but the noise of its clock.
+    `given` speeds are not measured.  A few tasks of unknown costs say little about a rank, so each rank is assumed to have
+    done some at average speed.  If costs are known, only clock noise remains.
     """
 
     def __init__(self, size: int, given: Sequence[float] | None = None) -> None:
@@ -67,11 +66,11 @@ class Speeds:
         self._seconds = np.zeros(size)
 
     def observe(self, n: Floats, cost: Floats | None, seconds: Floats) -> None:
-        """In a map, each rank has done n tasks, in so many seconds; `cost`: theirs in all, None: unknown."""
+        """Add a map in which rank r did n[r] tasks of `cost[r]` in all (None: unknown) in seconds[r]."""
         n, cost = (n, n) if cost is None else (KNOWN * n, cost)
         if self._given or not cost.sum() > 0.0 or not seconds.sum() > 0.0:
             return
-        parts = cost / cost.max()  # costs of different maps have different units, and may be next to nothing
+        parts = cost / cost.max()  # costs of different maps have different units, and may be tiny
         work_s = parts * (seconds.sum() / parts.sum())
         self._tasks = MEMORY * self._tasks + n
         self._work_s = MEMORY * self._work_s + work_s
@@ -81,7 +80,7 @@ class Speeds:
 
 
 def _relative(speeds: Sequence[float]) -> Floats:
-    """Speeds in parts of the largest, so that sums are finite; none is 0, nor so small that its inverse is infinite."""
+    """Return speeds relative to the largest, so that sums are finite; all are above 0, with finite inverses."""
     values: Floats = np.array(speeds, dtype=np.float64) / max(speeds)
     return values.clip(min=sys.float_info.min)
 
@@ -90,14 +89,14 @@ TARGET_S = 0.5e-3
 
 
 class Pace:
-    """The length of the next chunk, by the time that the last one took; or always `fixed`, if that is not 0."""
+    """The length of the next chunk, from the time of the last one; always `fixed` if that is not 0."""
 
     def __init__(self, fixed: int = 0) -> None:
         self.n = fixed or 1
         self._fixed = fixed
 
     def observe(self, n: int, seconds: float) -> None:
-        """A chunk of n tasks took so long: the next is at most twice, at least half the last one's length."""
+        """Observe a chunk of n tasks: the next has at most twice, at least half its length."""
         if self._fixed:
             return
         fitting = n * TARGET_S / max(seconds, 1e-9)
@@ -105,9 +104,9 @@ class Pace:
 
 
 def share(n: int, mine: float, theirs: float) -> int:
-    """Return how many of a victim's n tasks not begun a thief takes: so many that both are done at about the same time.
+    """Return how many of a victim's n tasks not begun a thief takes: both should finish at about the same time.
 
-    The victim is expected to be in the middle of a task.  `mine` and `theirs` are the speeds of thief and victim.  A slow
+    The victim is assumed to be in the middle of a task.  `mine` and `theirs` are the speeds of thief and victim.  A slow
     thief leaves the last task to a fast victim.
     """
     even = (n + 0.5) * mine / (mine + theirs)

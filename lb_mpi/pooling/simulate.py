@@ -1,8 +1,8 @@
-"""A pool on a virtual clock: the very objects that run on MPI, with as many ranks and hosts as you like.   (pure)
+"""A pool on a virtual clock: the same objects as on MPI, with any number of ranks and hosts.   (pure)
 
 Maps follow each other as on MPI: the root deals, receives results in batches, and sends EndMap to all when the map is over,
-while some of them are still about to steal.  The words of a host lie in its shared memory: a swap takes its time, and what
-others do meanwhile may make it fail.  One seed gives one run.
+while some ranks are still about to steal.  The words of a host are in shared memory: a swap needs time, and may fail because
+of other ranks.  One seed gives one run.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from lb_mpi.record.record import OFF, Record
 from lb_mpi.virtual import Network, Raised, Virtual
 
 ROOT = 0
-BATCH_S = 20e-3  # results are sent so often, and when there is nothing to do
+BATCH_S = 20e-3  # interval between results sent; also sent when idle
 NETWORK = Network((2e-6, 2e-6), (50e-6, 50e-6))  # within a host, and between two
-MOST_RANKS = 10_000  # of which each looks at all words of its host
-MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond, all but a few of the drawn costs are 0
+MOST_RANKS = 10_000  # each looks at all words of its host
+MOST_SPREAD = 10.0  # standard deviation of a logarithm: beyond it, nearly all drawn costs are 0
 TASKS = ("constant", "lognormal")  # kinds of costs
 
 
 class Costs(NamedTuple):
-    """The costs of a pool beside messages, in seconds."""
+    """The costs of a pool other than messages, in seconds."""
 
     swap_s: float = 0.5e-6  # from reading the words to the end of the swap
-    look_s: float = 20e-6  # after which an idle rank sees that a word has been filled
+    look_s: float = 20e-6  # until an idle rank sees that a word was filled
     batch_s: float = BATCH_S  # between two sends of results
 
     def checked(self) -> Costs:
-        """Return the same; ValueError unless all are 0 or more, and finite."""
+        """Return itself; ValueError unless all costs are finite and at least 0."""
         for name, seconds in self._asdict().items():
             virtual_s(name, seconds, least=0.0)
         return self
 
 
 class ResultBatch(NamedTuple):
-    """A rank to the root: these tasks are done; `raised`: the map in which another one has raised."""
+    """A message to the root: these tasks are done; `raised`: the map in which another task has raised."""
 
     parts: tuple[Interval, ...]
     raised: int | None = None
@@ -60,32 +60,32 @@ Mail = StealMessage | BeginMap | EndMap | ResultBatch
 
 
 class Member:
-    """One rank: its worker, and, as on MPI, its results, which go to the root in batches, and are counted there."""
+    """One rank: its worker and its results, which go to the root in batches and are counted there."""
 
     def __init__(self, worker: Worker, account: RankAccount, batch_s: float) -> None:
         self.worker, self.account, self._batch_s = worker, account, batch_s
         self.collector = Collector(0, 0)  # of the map, on the root
         self.failed = False  # the root knows that a task has raised
-        self.results: list[Interval] = []  # done, and not yet sent
+        self.results: list[Interval] = []  # done, not yet sent
         self._sent_at = 0.0
 
     @property
     def over(self) -> bool:
-        """There is no map."""
+        """True if there is no map."""
         return self.worker.over
 
     @property
     def job(self) -> Swap | Interval | None:
-        """The worker's."""
+        """The job of the worker."""
         return self.worker.job
 
     @property
     def wake_at(self) -> float:
-        """The worker's."""
+        """The wake-up time of the worker."""
         return self.worker.wake_at
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Mail]]) -> list[tuple[int, Mail]]:
-        """The worker's turn; count results, and send some."""
+        """Run the worker's turn; count results, and send some."""
         mine: list[tuple[int, StealMessage | BeginMap | EndMap]] = []
         epoch = self.worker.epoch
         for source, mail in arrived:
@@ -109,31 +109,31 @@ class Member:
         return sends
 
     def done(self, job: Swap | Interval, result: float) -> list[tuple[int, Mail]]:
-        """The worker's; a chunk is a result."""
+        """Finish a job of the worker; a chunk becomes a result."""
         if isinstance(job, Interval):
             self.results.append(job)
         return [*self.worker.done(job, result)]
 
     def fail(self, error: BaseException) -> list[tuple[int, Mail]]:
-        """Note that a task has raised: a message to the root says so at once."""
+        """Note that a task has raised, and tell the root at once."""
         epoch = self.worker.epoch
         return [*self.worker.fail(error), (ROOT, ResultBatch((), epoch % EPOCHS))]
 
 
 class Tasks(NamedTuple):
-    """The tasks of one map, at the positions where they were dealt."""
+    """The tasks of one map, by dealt position."""
 
-    sums: Floats  # (n + 1,) costs of all positions before each
+    sums: Floats  # (n + 1,) sum of the costs before each position
     raising: frozenset[int]  # positions that raise
 
 
 class MapRun(NamedTuple):
     """The outcome of one map; seconds are virtual."""
 
-    seconds: float  # until the root has all results, or knows that a task has raised
-    bound_s: float  # all work / sum of the speeds, and not less than the largest task on the fastest rank
-    dealt_s: float  # if each rank ran what it was dealt, and nothing was stolen
-    counter_s: float  # if each rank took the next task from a counter, at no cost
+    seconds: float  # until the root has all results, or learns that a task has raised
+    bound_s: float  # all work / sum of the speeds, or the largest task on the fastest rank if that is longer
+    dealt_s: float  # if each rank ran its dealt tasks, without stealing
+    counter_s: float  # if each rank took the next task from a free shared counter
     tasks: list[int]  # by rank, done
     busy_s: list[float]  # by rank, in tasks
     steals: int
@@ -147,10 +147,7 @@ class MapRun(NamedTuple):
 
 
 class SimulatedPool(Virtual[Mail, Swap | Interval]):
-    """A pool from map to map: hosts[k]: how many ranks there are on host k; `speeds` (ranks,), of work per second.
-
-    The pool measures speeds, or knows them (`speeds_known`).
-    """
+    """A pool over several maps: hosts[k] ranks on host k; `speeds` (ranks,) in work per second, measured or known."""
 
     def __init__(
         self,
@@ -183,7 +180,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
             self.members.append(Member(worker, account, self.costs.batch_s))
         super().__init__(self.members, network.checked(), random.Random(f"delays {seed}"), self._host_of)
         self.tasks: dict[int, Tasks] = {}  # by epoch
-        self.raised = False  # a task of this map
+        self.raised = False  # a task of this map has raised
         self.learned = Speeds(size, self.speeds.tolist() if speeds_known else None)
         self.epoch = first_epoch  # of the next map
 
@@ -195,9 +192,9 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         raising: Collection[int] = (),
         on_step: Callable[[SimulatedPool], None] | None = None,
     ) -> MapRun:
-        """Map tasks of these costs (seconds on a rank of speed 1), of which those in `raising` raise an error.
+        """Map tasks of these costs (seconds on a rank of speed 1); those in `raising` raise an error.
 
-        `on_step` is called after each event.  ProtocolError when the map never ends.
+        `on_step` is called after each event.  ProtocolError if the map never ends.
         """
         speeds = self.learned.values.copy()
         order, bounds = deal(np.arange(len(costs)), speeds.tolist(), costs if costs_known else None)
@@ -234,16 +231,16 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
 
     @property
     def over(self) -> bool:
-        """The root has all results of the map, or knows that a task has raised."""
+        """True if the root has all results of the map, or knows that a task has raised."""
         return self.members[ROOT].failed or not self.collector.missing
 
     @property
     def collector(self) -> Collector:
-        """The results of the map that the root has."""
+        """The root's results of the map."""
         return self.members[ROOT].collector
 
     def open(self, bounds: Sequence[int], tasks: Tasks, believed: Floats) -> None:
-        """The root begins a map: rank r owns the positions bounds[r]..bounds[r + 1] - 1, and knows the speeds `believed`."""
+        """Begin a map on the root: rank r owns the positions bounds[r]..bounds[r + 1] - 1 and gets the speeds `believed`."""
         self.tasks[self.epoch % EPOCHS] = tasks
         self.believed[:] = believed.tolist()
         self.raised = False
@@ -256,14 +253,14 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         self.epoch += 1
 
     def begin(self, rank: int, job: Swap | Interval) -> float:
-        """The seconds of a swap or of a chunk."""
+        """Return the seconds of a swap or of a chunk."""
         if isinstance(job, Swap):
             return self.costs.swap_s
         sums = self.tasks[job.epoch].sums
         return float(sums[job.hi] - sums[job.lo]) / float(self.speeds[rank])
 
     def end(self, rank: int, job: Swap | Interval) -> float:
-        """Swap; or count what is done."""
+        """Do the swap, or count the finished chunk."""
         if isinstance(job, Swap):
             return self._swap(rank, job)
         tasks, seconds = self.tasks[job.epoch], self.begin(rank, job)
@@ -276,14 +273,14 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         return seconds
 
     def compare_and_swap(self, swap: Swap) -> bool:
-        """True when the word was what it is expected to be, and is now the new one."""
+        """Swap if the word still has its expected value; return whether it had."""
         if self.words[swap.rank] != swap.old:
             return False
         self.words[swap.rank] = swap.new
         return True
 
     def _swap(self, rank: int, swap: Swap) -> bool:
-        """Swap, and wake the idle ranks of this host when a word has been filled."""
+        """Swap, and wake the idle ranks of this host if a word was filled."""
         if not self.compare_and_swap(swap):
             return False
         if unpack(swap.new).hi > unpack(swap.old).hi:
@@ -293,7 +290,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         return True
 
     def finish(self, rank: int, job: Swap | Interval) -> list[tuple[int, Mail]]:
-        """End a job; a steal is recorded."""
+        """End a job; record a steal."""
         member = self.members[rank]
         steals = member.worker.steals
         sends = super().finish(rank, job)
@@ -309,12 +306,12 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
 
 
 def bound_s(costs: Floats, speeds: Floats) -> float:
-    """All work / sum of the speeds, and not less than the largest task on the fastest rank."""
+    """Return all work / sum of the speeds, or the largest task on the fastest rank if that is longer."""
     return max(float(costs.sum() / speeds.sum()), float(costs.max(initial=0.0) / speeds.max()))
 
 
 def counter_s(costs: Floats, speeds: Floats) -> float:
-    """Seconds until all is done if each rank takes the next task when it is through with one (list scheduling)."""
+    """Return the makespan if each rank takes the next task whenever it is idle (list scheduling)."""
     free = [(0.0, rank) for rank in range(len(speeds))]
     for cost in costs.tolist():
         at, rank = free[0]
@@ -323,10 +320,7 @@ def counter_s(costs: Floats, speeds: Floats) -> float:
 
 
 def task_costs(kind: str, n: int, mean_s: float, *, spread: float = 1.0, seed: int = 0) -> Floats:
-    """(n,) costs of tasks with the mean `mean_s`: "constant", or "lognormal": heavy-tailed.
-
-    `spread` is the standard deviation of their logarithms.  ValueError for other words.
-    """
+    """Return (n,) task costs with the mean `mean_s`; `spread`: standard deviation of the logarithms of "lognormal" ones."""
     choice("tasks", kind, TASKS)
     n, mean_s = integer("n", n, 0), virtual_s("task_s", mean_s)
     width = number("spread", spread, least=0.0, most=MOST_SPREAD)

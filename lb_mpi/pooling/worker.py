@@ -2,32 +2,31 @@
 
 A `Worker` is an actor (`lb_mpi.virtual`) from `begin` until `end`: then the map is over for it.  Its jobs are
 
-    Swap(rank, old, new)        compare-and-swap of that rank's word; the result: whether it has succeeded
-    Interval(epoch, lo, hi)     a chunk of tasks that was begun; the result: the seconds of wall-clock time that it took
+    Swap(rank, old, new)        compare-and-swap of that rank's word; the result: whether it succeeded
+    Interval(epoch, lo, hi)     a chunk of tasks to run; the result: its seconds of wall-clock time
 
-It reads `words`, the words of the ranks on its host, and their `speeds`: others change them under its eyes, so a swap may
-fail.  One that has failed is proposed anew, by the words as they are then.
+It reads `words`, the words of the ranks on its host, and their `speeds`.  Other ranks change words at any time, so a swap
+may fail.  Then another one is proposed, from the words as they are by then.
 
-Law.  At each time, the intervals owned (in words), the chunks begun, and the intervals under way (stolen and not yet in the
-thief's word, or in a GIVE) are, with the tasks done, a partition of the tasks of the map.  A task that was begun is not
-stolen.  A stolen interval's first chunk is begun before the rest can be stolen again: two idle ranks would pass the last
-task back and forth for ever.  Only its owner fills an empty word, and so it never fails to.
+Law.  At each time, the intervals owned (in words), the chunks begun, the intervals in transit (stolen and not yet in the
+thief's word, or in a GIVE) and the tasks done are a partition of the tasks of the map.  A task that was begun is never
+stolen.  A thief begins the first chunk of a stolen interval before the rest can be stolen again; otherwise, two idle ranks
+could pass the last task back and forth forever.  Only its owner fills an empty word, so that swap never fails.
 
-On one host words lie in shared memory, and nobody waits for a rank that computes.  Between hosts a thief that finds nothing
-on its own host asks a rank of another (ASK), which between two of its chunks steals for it from whoever on its host has the
-most, and answers (GIVE, maybe of nothing).  A rank in the middle of a long task doesn't answer for as long, so a thief asks
-the next host after a while.  Each ASK is answered by one GIVE.  Tasks that are given to a rank which has got others in the
-meantime are kept until it has none.
+On one host words are in shared memory, and no rank waits for one that computes.  A thief that finds nothing on its own host
+asks a rank of another host (ASK).  Between two of its chunks, that rank steals for it from the rank with the most work on
+its host, and answers (GIVE, possibly empty).  A rank in a long task can't answer, so after a while the thief asks the next
+host.  Each ASK is answered by one GIVE.  Tasks given to a rank that has found others meanwhile are kept until it has none.
 
 The end of a turn of a rank (the first row that fits):
 
-    it has                                  it proposes to                       when that has succeeded
+    it has                                  it proposes to                       after success
     stolen tasks not yet in its word        fill its empty word                  -
     no chunk, but an interval               take a chunk at the front            the chunk is begun
     no chunk, but tasks of a GIVE           -                                    the first chunk is begun, the rest is stolen
     no chunk, but victims on its host       take a share from the back           the first chunk is begun, the rest is stolen
     an ASK to answer, something to give     take a share from the back           GIVE it
-    an ASK to answer, nothing to give       -                                    GIVE nothing
+    an ASK to answer, nothing to give       -                                    an empty GIVE
     a chunk                                 -                                    it runs
     other hosts                             -                                    ASK one; a pause when all were asked
     none of these                           -                                    it waits
@@ -46,18 +45,18 @@ from lb_mpi.pooling.deal import Pace, share
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, pack, take_back, take_front, unpack
 
 T_co = TypeVar("T_co", covariant=True)
-PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before hosts that had nothing are asked again
-PATIENCE_S = 2e-3  # after which a thief that has no answer asks the next host, too
+PAUSE_S = (0.5e-3, 10e-3)  # shortest and longest, before asking again hosts that had nothing
+PATIENCE_S = 2e-3  # after this time without an answer a thief also asks the next host
 
 
 class ByRank(Protocol[T_co]):
-    """A value of each rank, such as a dict or a list has."""
+    """A container with one value per rank, such as a dict or a list."""
 
     def __getitem__(self, rank: int, /) -> T_co: ...
 
 
 class BeginMap(NamedTuple):
-    """The root to each rank: map number `epoch` (from 1 on) begins, and lo..hi-1 are yours; chunksize 0: adaptive."""
+    """The root to each rank: map number `epoch` (from 1) begins; it owns lo..hi-1; chunksize 0: adaptive."""
 
     epoch: int
     lo: int
@@ -66,14 +65,14 @@ class BeginMap(NamedTuple):
 
 
 class EndMap(NamedTuple):
-    """The root to each rank: the map is over; what is left in words is not begun any more."""
+    """The root to each rank: the map is over, and the remaining tasks in words are dropped."""
 
 
 class StealKind(IntEnum):
     """Messages between ranks of different hosts."""
 
     ASK = 1  # speed: the thief's
-    GIVE = 2  # lo, hi: what is given; lo == hi: nothing
+    GIVE = 2  # lo, hi: the tasks given; lo == hi: none
 
 
 class StealMessage(NamedTuple):
@@ -91,7 +90,7 @@ Arrival = tuple[int, StealMessage | BeginMap | EndMap]  # source rank, message
 
 
 class Swap(NamedTuple):
-    """The word of `rank` is to become `new`, if it is still `old`."""
+    """A request to change the word of `rank` from `old` to `new`; it fails if the word isn't `old`."""
 
     rank: int
     old: int
@@ -99,7 +98,7 @@ class Swap(NamedTuple):
 
 
 class Worker:
-    """The protocol of one rank; `host` are the ranks on its host (with itself), `others` those of each other host."""
+    """The protocol of one rank; `host` are the ranks on its host (including itself), `others` those of each other host."""
 
     def __init__(
         self,
@@ -114,16 +113,16 @@ class Worker:
         self.rank = rank
         self.words, self.speeds = words, speeds
         self.epoch = -1  # number of the map; -1: none
-        self.chunk: Interval | None = None  # begun, and not yet done
+        self.chunk: Interval | None = None  # begun, not yet done
         self.steals = 0
         self._host = [peer for peer in host if peer != rank]
         self._hosts = _Hosts(others, random.Random(f"{seed} {rank}"))
         self._pace = Pace()
         self._rest: Interval | None = None  # stolen, not yet in the word
-        self._given: list[Interval] = []  # of other hosts, and not yet begun
-        self._asks: list[tuple[int, float]] = []  # (thief, its speed), of other hosts
+        self._given: list[Interval] = []  # by other hosts, not yet begun
+        self._asks: list[tuple[int, float]] = []  # (thief, its speed), from other hosts
         self._swap: Swap | None = None  # proposed
-        self._answering = False  # that is for the first of the asks
+        self._answering = False  # it answers the first of the asks
         self._sends: list[Send] = []
 
     def begin(self, epoch: int, lo: int, hi: int, chunksize: int = 0) -> None:
@@ -138,13 +137,13 @@ class Worker:
         self._hosts.begin()
 
     def end(self) -> None:
-        """The map is over; see `EndMap`."""
+        """End the map; see `EndMap`."""
         self.epoch = -1
         self._swap = None
 
     @property
     def over(self) -> bool:
-        """There is no map, or it is over."""
+        """True if there is no map, or it is over."""
         return self.epoch < 0
 
     @property
@@ -158,14 +157,14 @@ class Worker:
         return math.inf if self.epoch < 0 else self._hosts.ready_at
 
     def turn(self, now: float, arrived: Iterable[Arrival]) -> list[Send]:
-        """Take in what has arrived, and see what is to be done next; returns what is to be sent."""
+        """Process the messages, and choose the next job; return the messages to send."""
         for source, message in arrived:
             self._receive(source, message)
         self._swap = self._propose(now)
         return self._take_sends()
 
     def done(self, job: Swap | Interval, result: float) -> list[Send]:
-        """Take in whether a swap has succeeded, or how many seconds a chunk took; returns what is to be sent."""
+        """Process the result of a job (see above); return the messages to send."""
         if isinstance(job, Swap):
             self._swap = None
             if result:
@@ -178,7 +177,7 @@ class Worker:
         return self._take_sends()
 
     def fail(self, _error: BaseException) -> list[Send]:
-        """A task has raised: this rank begins nothing more in this map."""
+        """Note that a task has raised: this rank begins nothing more in this map."""
         self.chunk = None
         self.end()
         return []
@@ -188,7 +187,7 @@ class Worker:
         return sends
 
     def _receive(self, source: int, message: StealMessage | BeginMap | EndMap) -> None:
-        """Take in a message; one from a rank in another map is answered with nothing, or dropped."""
+        """Process a message; one from a rank in another map is answered with an empty GIVE, or dropped."""
         if isinstance(message, BeginMap):
             self.begin(*message)
             return
@@ -207,11 +206,11 @@ class Worker:
             raise ProtocolError(f"message {message} from rank {source}")
 
     def _propose(self, now: float) -> Swap | None:
-        """The next swap; None: there's a chunk to run, or nothing to do yet."""
+        """Return the next swap; None: there is a chunk to run, or nothing to do yet."""
         self._answering = False
         if self.over:
             return None
-        own = self.words[self.rank]  # words change under our eyes: each is read once
+        own = self.words[self.rank]  # other ranks change words: read each once
         if self._rest is None and self.chunk is None:
             if n := unpack(own).n:
                 return Swap(self.rank, own, take_front(own, min(self._pace.n, n)))
@@ -220,7 +219,7 @@ class Worker:
             elif (swap := self._steal(self._host, self.speeds[self.rank])) is not None:
                 return swap
         if self._rest is not None:
-            # At the begin of a map the word may hold what an ended one has left, and its thieves may still take of it.
+            # At the start of a map the word may hold the rest of an old one, from which late thieves may still take.
             return Swap(self.rank, own, pack(*self._rest))
         if self._asks:
             if (swap := self._steal([self.rank, *self._host], self._asks[0][1])) is not None:
@@ -233,7 +232,7 @@ class Worker:
         return None
 
     def _swapped(self, swap: Swap) -> None:
-        """The swap that was proposed has succeeded."""
+        """Continue after the proposed swap has succeeded."""
         old, new = unpack(swap.old), unpack(swap.new)
         if self._rest is not None:
             self._rest = None
@@ -245,11 +244,11 @@ class Worker:
             self._begin_stolen(self._interval(new.hi, old.hi))
 
     def _interval(self, lo: int, hi: int) -> Interval:
-        """Tasks of this map, as they stand in words."""
+        """Return an interval of tasks of this map, as in words."""
         return Interval(self.epoch % EPOCHS, lo, hi)
 
     def _steal(self, ranks: Sequence[int], speed: float) -> Swap | None:
-        """Propose to take a share, for a thief of this speed, of the rank whose interval would last the longest."""
+        """Propose to take a share, for a thief of this speed, from the rank whose interval would last longest."""
         words, speeds = self.words, self.speeds
         best, longest = None, 0.0
         for rank in ranks:
@@ -278,26 +277,26 @@ class Worker:
 
 
 class _Hosts:
-    """The other hosts: each is asked once, in a random order, then after a pause that grows while they have nothing."""
+    """The other hosts: each is asked once, in random order, then again after pauses that grow while they have nothing."""
 
     def __init__(self, others: Sequence[Sequence[int]], rng: random.Random) -> None:
-        self.asked: set[int] = set()  # ranks that have not answered
+        self.asked: set[int] = set()  # ranks whose answer is outstanding
         self.ready_at = 0.0
         self._others = [list(host) for host in others]
         self._rng = rng
         self._left: list[list[int]] = []
-        self._latest = -1  # the rank for whose answer the next host waits
+        self._latest = -1  # the rank whose answer is awaited before asking the next host
         self._pause_s = 0.0
 
     def begin(self) -> None:
-        """A new map: an answer that is still under way belongs to the old one."""
+        """Begin a new map: an answer still under way belongs to the old one."""
         self.asked.clear()
         self.ready_at = 0.0 if self._others else math.inf
         self._pause_s = 0.0
         self._left = self._rng.sample(self._others, len(self._others))
 
     def ask(self, now: float) -> int | None:
-        """A rank to ask now, if any."""
+        """Return a rank to ask now; None if there is none."""
         if now < self.ready_at:
             return None
         while self._left:
@@ -313,7 +312,7 @@ class _Hosts:
         return None
 
     def answered(self, source: int, *, gave: bool) -> bool:
-        """A rank has answered; False if it wasn't asked."""
+        """Process an answer of a rank; return False if it wasn't asked."""
         if source not in self.asked:
             return False
         self.asked.remove(source)

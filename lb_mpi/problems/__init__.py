@@ -1,1 +1,1 @@
-"""Problems to search: a tree given by a function, and the unbalanced tree that is the yardstick of the field."""
+"""Problems to search: unbalanced trees, the standard benchmark of work stealing."""

@@ -1,12 +1,12 @@
-"""Unbalanced tree search (UTS): count the nodes of an unforeseeable tree.   (pure)
+"""Unbalanced tree search (UTS): count the nodes of an unpredictable tree.   (pure)
 
-Source: Olivier, Huan, Liu, Prins, Dinan, Sadayappan, Tseng, "UTS: An unbalanced tree search benchmark" (LCPC 2006).  It
-is the yardstick of work stealing: the trees are made up of hashes, so that the size of a subtree doesn't show in its root,
-and the counts of nodes and leaves are published, so that work lost or done twice shows.
+Source: Olivier, Huan, Liu, Prins, Dinan, Sadayappan, Tseng, "UTS: An unbalanced tree search benchmark" (LCPC 2006).  It is
+the standard benchmark of work stealing.  Trees are generated from hashes, so the size of a subtree can't be predicted from
+its root.  The counts of nodes and leaves are published, so lost or repeated work is detected.
 
-The state of a node is SHA-1(state of its parent, 20 bytes; number among its siblings, 4 bytes big-endian), that of the
-root SHA-1(16 zero bytes; seed, 4 bytes big-endian).  Its random number, rand, is the last 4 bytes, big-endian, without
-the highest bit; u = rand / 2^31.  It has
+The state of a node is SHA-1(state of its parent, 20 bytes; number among its siblings, 4 bytes big-endian), that of the root
+SHA-1(16 zero bytes; seed, 4 bytes big-endian).  Its random number, rand, is the last 4 bytes, big-endian, without the
+highest bit; u = rand / 2^31.  It has
 
     geometric   floor(log(1 - u) / log(1 - p)) children, at most 100, with p = 1 / (1 + b_i) for an average of b_i;
                 b_0 = branching in the root, below it at depth i, by shape:
@@ -16,16 +16,16 @@ the highest bit; u = rand / 2^31.  It has
     binomial    the root floor(branching), all others m children when u < q, otherwise none
     hybrid      geometric above depth shift * `depth`, binomial (without its root) from there on
 
-The inner loop is compiled, on plain arrays.  A node is a row of six words: the five of its SHA-1 state, and
-its depth.  Nodes wait on a stack of such rows, shape (capacity, 6); the oldest is at `bottom`, the youngest at `top` - 1.
+The inner loop is compiled, on plain arrays.  A node is a row of six words: its SHA-1 state of five words, and its depth.
+Nodes wait on a stack of such rows, shape (capacity, 6); the oldest is at `bottom`, the youngest at `top` - 1.
 
-Up to `BATCH` nodes are popped at a time, and the states of their children are hashed 64 at a time, one in a lane.
-SHA-1 is one long chain of operations that wait for each other: only many messages side by side can use the vector
-units.  For this the words of all lanes stand in ONE flat buffer at constant distances (of separate arrays the compiler
-can't tell that they don't overlap, and gives up), and indices are unsigned (no code for negative ones).
+Up to `BATCH` nodes are popped at a time, and the states of their children are hashed 64 at a time, one in each lane.  SHA-1
+is one long chain of dependent operations, so only many messages side by side can use the vector units.  So the words of all
+lanes are in ONE flat buffer at constant distances (with separate arrays the compiler can't prove that they don't overlap,
+and does not vectorise), and indices are unsigned (no code for negative ones).
 
-The kernel knows no types of trees.  How many children a node has is a step function of its random number, the same for
-all nodes of a depth (`Growth`), so that no logarithm is computed for any node.
+The kernel does not know the types of trees.  The number of children is a step function of a node's random number, the same
+for all nodes of a depth (`Growth`), so no logarithm is computed per node.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Tuple = tuple[Word, ...]
 
 WIDTH = 6  # words of a node
 RAND_MASK = uint32(0x7FFFFFFF)  # the random number of a node is the last word of its state, without the highest bit
-GUESS_SHIFT = 21  # of the 31 bits of the random number the upper 10 lead to a first guess
+GUESS_SHIFT = 21  # the upper 10 of the random number's 31 bits give a first guess
 BATCH = 512  # nodes popped at a time: enough to fill the lanes, few enough to stay in the fastest cache
 LANES = 64
 ROW = uint64(LANES)  # distance in the flat buffer between two words of one lane
@@ -66,7 +66,7 @@ BITS = uint32(8 * 24)  # length of the message: 20 bytes of the parent's state, 
 
 
 class Growth(NamedTuple):
-    """The numbers of children of nodes; rows are depths, the last row is for all depths from there on.
+    """The numbers of children of nodes; rows are depths, and the last row applies to all deeper nodes.
 
     A node whose random number is rand has values[row, k] children, where k of the ascending steps[row] are <= rand.
     """
@@ -77,15 +77,15 @@ class Growth(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for one batch."""
+    """Working memory for one batch."""
 
-    parents: Words  # shape (BATCH, 6), the nodes popped that have children
+    parents: Words  # shape (BATCH, 6), the popped nodes that have children
     families: Words  # shape (BATCH,), their numbers of children
     lanes: Words  # shape (12 * LANES,): parents' states (5 rows), numbers, children's states (5 rows), their depths
 
 
 def make_scratch() -> Scratch:
-    """Return room for one batch."""
+    """Return working memory for one batch."""
     return Scratch(np.zeros((BATCH, WIDTH), uint32), np.zeros(BATCH, uint32), np.zeros(12 * LANES, uint32))
 
 
@@ -97,25 +97,25 @@ def rotate(x: Word, n: int) -> Word:
 
 @njit(forceinline=True)
 def choose(b: Word, c: Word, d: Word) -> Word:
-    """Take c where b is set, d where it isn't."""
+    """Select bits of c where b is set, else of d."""
     return d ^ (b & (c ^ d))
 
 
 @njit(forceinline=True)
 def parity(b: Word, c: Word, d: Word) -> Word:
-    """Set what is set in one or three."""
+    """Set the bits that are set in one or three of b, c, d."""
     return b ^ c ^ d
 
 
 @njit(forceinline=True)
 def majority(b: Word, c: Word, d: Word) -> Word:
-    """Set what is set in two or three."""
+    """Set the bits that are set in two or three of b, c, d."""
     return (b & c) | (d & (b | c))
 
 
 @njit(forceinline=True)
 def five_rounds(f: Callable[[Word, Word, Word], Word], k: Word, h: Tuple, w: Tuple) -> Tuple:
-    """Do five rounds, after which each of the five variables is back in its place."""
+    """Do five rounds, after which the five variables are back in their places."""
     a, b, c, d, e = h
     e, b = uint32(e + rotate(a, 5) + f(b, c, d) + k + w[0]), rotate(b, 30)
     d, a = uint32(d + rotate(e, 5) + f(a, b, c) + k + w[1]), rotate(a, 30)
@@ -127,7 +127,7 @@ def five_rounds(f: Callable[[Word, Word, Word], Word], k: Word, h: Tuple, w: Tup
 
 @njit(forceinline=True)
 def twenty_rounds(f: Callable[[Word, Word, Word], Word], k: Word, h: Tuple, w: Tuple) -> Tuple:
-    """Do the twenty rounds that have function and constant in common."""
+    """Do the twenty rounds with the same function and constant."""
     h = five_rounds(f, k, h, w[0:5])
     h = five_rounds(f, k, h, w[5:10])
     h = five_rounds(f, k, h, w[10:15])
@@ -161,7 +161,7 @@ def next_words(w: Tuple) -> Tuple:
 def hash_lanes(lanes: Words) -> None:
     """Compute the children's states, rows 6 to 10 of all lanes, from the parents' states and numbers, rows 0 to 5.
 
-    One straight line of code for each lane, so that the loop is vectorised as a whole.
+    One lane is straight-line code, so that the loop over lanes is vectorised as a whole.
     """
     for i in range(LANES):
         at = uint64(i)
@@ -184,7 +184,7 @@ def hash_lanes(lanes: Words) -> None:
 
 @njit(forceinline=True)
 def take_parents(stack: Words, first: int, top: int, growth: Growth, scratch: Scratch) -> tuple[int, int, int]:
-    """Copy the nodes first..top - 1 that have children; returns the numbers of these and of children, largest depth."""
+    """Copy the nodes first..top - 1 that have children; return their number, their children's number, the largest depth."""
     steps, values, guess = growth
     parents, families, _ = scratch
     last = steps.shape[0] - 1
@@ -211,7 +211,7 @@ def take_parents(stack: Words, first: int, top: int, growth: Growth, scratch: Sc
 
 @njit(forceinline=True)
 def push_lanes(stack: Words, top: int, lanes: Words, n: int) -> int:
-    """Hash, and push the children in the first n lanes; returns the new top."""
+    """Hash and push the children in the first n lanes; return the new top."""
     hash_lanes(lanes)
     for i in range(n):
         at = uint64(top + i)
@@ -222,7 +222,7 @@ def push_lanes(stack: Words, top: int, lanes: Words, n: int) -> int:
 
 @njit(forceinline=True)
 def push_children(stack: Words, top: int, n_parents: int, scratch: Scratch) -> int:
-    """Push all children of the parents taken; returns the new top."""
+    """Push all children of the copied parents; return the new top."""
     parents, families, lanes = scratch
     lane = 0
     for i in range(n_parents):
@@ -248,8 +248,8 @@ def expand(
 ) -> tuple[int, int, int, int]:
     """Pop up to `units` nodes, youngest first, and push their children.
 
-    Returns the new top, and of the nodes popped: their number, the number without children, the largest depth (0 when
-    there are none).  Fewer than `units` when the stack is empty, or has no room for the children of the next batch.
+    Return the new top, and of the popped nodes: their number, the number of leaves, the largest depth (0 without nodes).
+    Pops fewer than `units` if the stack is empty, or has no room for the children of the next batch.
     """
     done = leaves = deepest = 0
     while done < units and bottom < top:
@@ -270,7 +270,7 @@ def expand(
 TYPES = ("geometric", "binomial", "hybrid")
 SHAPES = ("fixed", "linear", "cyclic")
 
-MAX_CHILDREN = 100  # of a node; not so for the root of a binomial tree
+MAX_CHILDREN = 100  # of a node, except the root of a binomial tree
 MAX_DEPTH = 1000  # parameter `depth`, not the depth of the tree
 MAX_BRANCHING = 1e6
 RANDS = 2**31
@@ -280,9 +280,9 @@ RANDS = 2**31
 class Tree:
     """Parameters of a tree; their defaults are those of the published benchmark (1732 nodes).
 
-    Errors: TypeError, ValueError with name, value and expectation.  A binomial part with q * m >= 1 has an infinite
-    expected size, and for q * m > 1 the tree may be infinite: it is an error, unless `may_be_infinite` says that this
-    is known.  (The published T3L is such a tree: it is finite by the luck of its seed.)
+    Errors: TypeError, ValueError with name, value and expectation.  A binomial part with q * m >= 1 has an infinite expected
+    size, and for q * m > 1 the tree may be infinite.  That is an error without `may_be_infinite`.  (The published T3L is
+    such a tree, but finite with its seed.)
     """
 
     type: str = "geometric"  # "geometric", "binomial" or "hybrid"
@@ -370,7 +370,7 @@ def child_counter(tree: Tree) -> Callable[[int, int], int]:
 
 
 def averages(tree: Tree) -> list[float]:
-    """Return b_i for the depths i at which the tree is geometric and not bound to have no children."""
+    """Return b_i for the depths i at which the tree is geometric and may have children."""
     depth, branching = tree.depth, tree.branching
     if tree.type == "binomial":
         return []
@@ -416,14 +416,14 @@ SAVED = struct.Struct("<iqqq")  # bytes of the tree's text; nodes, leaves and de
 class UnbalancedTreeSearch:
     """One rank's part of the search (a `lb_mpi.searching.problem.Problem`); one unit of work is one node counted.
 
-    A node is counted when it is taken off the stack and its children, if any, are made, so that at any time each node
-    of the tree is counted, or in hand somewhere, or below one that is.  The load is the number of nodes in hand.
+    A node is counted when it is popped and its children are pushed.  So at any time each node of the tree is counted, on a
+    stack, or below a node on a stack.  The load is the number of nodes on the stack.
 
-    split_rule  what `split` gives: "half": the oldest half of the nodes in hand, so almost all of the work, since the
-                oldest nodes are the nearest to the root; "alternate": every second node, so about half of the work in
+    split_rule  what `split` gives: "half": the oldest half of the nodes, so almost all of the work, since the
+                oldest nodes are nearest to the root; "alternate": every second node, so about half of the work in
                 a geometric tree; "one": the oldest node
 
-    Errors: TypeError, ValueError for what is no tree or no split rule.
+    Errors: TypeError, ValueError for an invalid tree or split rule.
     """
 
     def __init__(self, tree: Tree, split_rule: str = "alternate") -> None:
@@ -439,13 +439,13 @@ class UnbalancedTreeSearch:
         self._count = TreeCount(0, 0, 0)
 
     def start(self) -> None:
-        """Take the root in hand."""
+        """Start with the root."""
         self._stack[0, :5] = np.frombuffer(root_state(self.tree), ">u4")
         self._stack[0, 5] = 0
         self._bottom, self._top = 0, 1
 
     def work(self, units: int) -> int:
-        """Count up to `units` nodes, youngest first; returns how many, fewer only when no more are left."""
+        """Count up to `units` nodes, youngest first; return how many, fewer only if none are left."""
         units = checks.integer("units", units, 1)
         done = 0
         while done < units and self._bottom < self._top:
@@ -459,11 +459,11 @@ class UnbalancedTreeSearch:
         return done
 
     def load(self) -> float:
-        """Return the number of nodes in hand."""
+        """Return the number of nodes on the stack."""
         return float(self._top - self._bottom)
 
     def split(self) -> bytes | None:
-        """Give away nodes in hand by the split rule, at most half of them; None when there are fewer than two.
+        """Give away nodes by the split rule, at most half of them; None if there are fewer than two.
 
         Packed as 24 bytes a node, oldest first: five words of its state and its depth, little-endian.
         """
@@ -481,10 +481,10 @@ class UnbalancedTreeSearch:
         return part
 
     def shares(self, weights: Sequence[int]) -> list[bytes]:
-        """Give away nodes in hand to several at once, by weight, packed as by `split`; the first weight is for what is kept.
+        """Give away nodes to several ranks at once, by weight, packed as by `split`; the first weight is for the part kept.
 
-        Each gets one node at least, as far as they last, and the nodes of all ages are dealt out evenly.  So it is whatever
-        the split rule: rules differ in how one half is chosen.
+        Each rank gets at least one node while they last, and nodes of all ages are distributed evenly.  The split rule does
+        not matter: rules only differ in how a half is chosen.
         """
         in_hand = self._top - self._bottom
         n = min(len(weights), in_hand)
@@ -499,7 +499,7 @@ class UnbalancedTreeSearch:
         return parts
 
     def absorb(self, payload: bytes) -> None:
-        """Take in what another rank's `split` packed, on top of what is in hand; ValueError when it isn't that."""
+        """Push nodes packed by another rank's `split`; ValueError for anything else."""
         if len(payload) == 0 or len(payload) % NODE_BYTES != 0:
             raise ValueError(f"payload of {len(payload)} bytes: expected a positive multiple of {NODE_BYTES}")
         part = np.frombuffer(payload, "<u4").reshape(-1, WIDTH)
@@ -509,13 +509,13 @@ class UnbalancedTreeSearch:
         self._top += len(part)
 
     def save(self) -> bytes:
-        """Pack the tree, what was counted, and the nodes in hand."""
+        """Pack the tree, the counts, and the nodes on the stack."""
         tree = repr(self.tree).encode()
         nodes = self._stack[self._bottom : self._top].astype("<u4").tobytes()
         return SAVED.pack(len(tree), *self._count) + tree + nodes
 
     def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
-        """Take in hand the counts and the nodes of states[i] for i in `mine`; ValueError for those of another tree."""
+        """Resume with the counts and nodes of states[i] for i in `mine`; ValueError for those of another tree."""
         for index in mine:
             n, *count = SAVED.unpack_from(states[index])
             tree, nodes = states[index][SAVED.size : SAVED.size + n].decode(), states[index][SAVED.size + n :]
@@ -531,15 +531,15 @@ class UnbalancedTreeSearch:
         return False
 
     def result(self) -> TreeCount:
-        """Return what this rank counted."""
+        """Return this rank's counts."""
         return self._count
 
     def merge(self, one: TreeCount, other: TreeCount) -> TreeCount:
-        """Add nodes and leaves; the deeper of the depths."""
+        """Add nodes and leaves; keep the larger depth."""
         return TreeCount(one.nodes + other.nodes, one.leaves + other.leaves, max(one.depth, other.depth))
 
     def _make_room(self) -> None:
-        # Use again what has been given away from below, and allocate more only when that is less than half.
+        # Reuse the space of nodes given away at the bottom; allocate more only if that is less than half.
         in_hand = self._stack[self._bottom : self._top]
         if 2 * self._bottom < len(self._stack):
             self._stack = np.empty((2 * len(self._stack), WIDTH), np.uint32)
@@ -548,9 +548,9 @@ class UnbalancedTreeSearch:
 
 
 def _deal(weights: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.int64]:
-    """Deal n cards to as many as there are weights, at least one each; shape (n,), the owner of each card in turn.
+    """Deal n cards to len(weights) owners, at least one each; return shape (n,), the owner of each card in turn.
 
-    Owners take turns as evenly as can be: the j-th card of one with m cards comes up at (j + 1/2) / m of the way.
+    Owners take turns as evenly as possible: the j-th of an owner's m cards is at (j + 1/2) / m of the sequence.
     """
     exact = np.cumsum(weights) / weights.sum() * (n - len(weights))
     cards = 1 + np.diff(np.rint(exact).astype(np.int64), prepend=0)
@@ -561,7 +561,7 @@ def _deal(weights: npt.NDArray[np.float64], n: int) -> npt.NDArray[np.int64]:
 
 @functools.lru_cache(maxsize=16)
 def growth(tree: Tree) -> Growth:
-    """Tabulate `child_counter` for the kernel, exactly: where it steps up as rand does, and to what."""
+    """Tabulate `child_counter` for the kernel, exactly: the random numbers where it steps up, and its values."""
     b = averages(tree)
     n_rows = len(b) + (2 if tree.type == "binomial" else 1)
     count_children = child_counter(tree)
@@ -573,7 +573,7 @@ def growth(tree: Tree) -> Growth:
             continue
         values[depth] = np.arange(MAX_CHILDREN + 1)
         for n in range(1, count_children(depth, RANDS - 1) + 1):
-            rand = int(RANDS * (1 - (average / (1 + average)) ** n))  # but for rounding
+            rand = int(RANDS * (1 - (average / (1 + average)) ** n))  # except for rounding
             while rand > 0 and count_children(depth, rand - 1) >= n:
                 rand -= 1
             while count_children(depth, rand) < n:
@@ -589,7 +589,7 @@ def growth(tree: Tree) -> Growth:
 
 
 def compile_kernels() -> None:
-    """Compile the inner loop (or load it from numba's cache) before anything is timed."""
+    """Compile the inner loop (or load it from numba's cache) before timing."""
     search = UnbalancedTreeSearch(Tree())
     search.start()
     search.work(1)

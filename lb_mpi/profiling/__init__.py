@@ -1,1 +1,1 @@
-"""Profiles of any program with mpi4py: which rank waits for which, at which call."""
+"""Profiles of any mpi4py program: which rank waits for which, in which call."""

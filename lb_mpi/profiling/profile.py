@@ -1,23 +1,23 @@
-"""A profile: where each rank's time went, the POP metrics, and what balancing could gain; as a table and as files.
+"""A profile: how each rank spent its time, the POP metrics, and the possible gain of balancing; as a table and as files.
 
-A rank's time is useful (outside of MPI), waiting (for a certain rank) or communication (the rest of the time within MPI).
-The program's time is that of the rank that ran longest; a rank that ends earlier waits for that one.
+A rank's time is useful (outside of MPI), waiting (for a certain rank) or communication (the rest of the time in MPI).  The
+program's time is that of the rank that ran longest; ranks that end earlier wait for it.
 
     load balance              mean useful time / longest useful time
     communication efficiency  longest useful time / the program's time
     parallel efficiency       the product of both: mean useful time / the program's time
 
-The code that times a call passes it to `Calls.add` when it has ended.  A blocking call between two ranks is a wait for the
-other one.  In a collective, the rank that was waited for is known only when all ranks have reported when they arrived: each
-collective call is kept in the `Stream` of its ranks, and split at the end of the run (`lateness`).  Its times are whole
-nanoseconds of the rank's own clock.  Ranks are those of the whole program, whatever the communicator.
+The code that times a call passes it to `Calls.add` at its end.  A blocking call between two ranks waits for the other one.
+In a collective, the awaited rank is known only when all ranks have reported their arrival times: each collective call is
+kept in the `Stream` of its ranks, and split at the end of the run (`lateness`).  Times are whole nanoseconds of the rank's
+own clock.  Ranks are those of the whole program, whatever the communicator.
 
 Source: POP Standard Metrics for Parallel Performance Analysis, https://pop-coe.eu/node/69.
 
-The folder of a profile has a file of each rank, written as it goes, and the complete profile at the end:
+The folder of a profile has a file per rank, written during the run, and the complete profile at the end:
 
-    profile.rank-N.json   what rank N has reported so far; all that is left of a run that was killed
-    profile.json          the complete profile, with the metrics, when all ranks have ended
+    profile.rank-N.json   the reports of rank N so far; all that remains of a killed run
+    profile.json          the complete profile, with the metrics, after all ranks have ended
     profile.txt           the same as a table
 """
 
@@ -49,9 +49,9 @@ _EXPLAINED = (
 )
 NOBODY = -1  # a call that waits for no rank
 SOMEBODY = -2  # a wait for an unknown rank
-MOST_CALLS = 2_000_000  # collective calls that a rank keeps to be split: 34 bytes each
+MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 34 bytes each
 
-TOGETHER, PARTLY, NEIGHBOURS = 0, 1, 2  # the kinds of a collective; 2 + k: waits for the k-th list of `Stream.needs`
+TOGETHER, PARTLY, NEIGHBOURS = 0, 1, 2  # the kinds of a collective; 2 + k: waits for list k of `Stream.needs`
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -59,30 +59,30 @@ _NEVER = np.iinfo(np.int64).min
 
 
 class CallSite:
-    """One call in the program's text, and all that has been spent in it."""
+    """One call in the program's text, and the time spent in it."""
 
     __slots__ = ("call", "calls", "file", "function", "line", "n_bytes", "ns", "waits")
 
     def __init__(self, file: str, line: int, function: str, call: str) -> None:
         self.file, self.line, self.function, self.call = file, line, function, call
         self.calls = 0
-        self.ns = 0  # in the call, waiting or not
-        self.n_bytes = 0  # handed to MPI to be sent
-        self.waits: dict[int, int] = {}  # nanoseconds by the rank that was waited for
+        self.ns = 0  # in the call, including waiting
+        self.n_bytes = 0  # sent by MPI
+        self.waits: dict[int, int] = {}  # nanoseconds by awaited rank
 
 
 class Kept(NamedTuple):
-    """The collective calls of a stream as arrays: one entry a call, in their order."""
+    """The collective calls of a stream as arrays: one entry per call, in order."""
 
     kinds: array[int]  # TOGETHER, ..
-    posted: array[int]  # when this rank's part was there: from then on, the others don't wait for it
+    posted: array[int]  # when this rank arrived: from then on, the others don't wait for it
     entered: array[int]  # when it began to wait
-    left: array[int]  # when it went on
+    left: array[int]  # when it continued
     places: array[int]  # numbers of `Calls.places`
 
 
 class Stream:
-    """The collective calls among one set of ranks, whatever the communicator: all its ranks make them in the same order."""
+    """The collective calls of one set of ranks, on any communicator: all its ranks make them in the same order."""
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members  # ascending
@@ -93,14 +93,14 @@ class Stream:
         return len(self.kept.kinds)
 
     def kind_of(self, neighbours: Sequence[int]) -> int:
-        """The kind of a collective that waits for these ranks."""
+        """Return the kind of a collective that waits for these ranks."""
         ranks = tuple(sorted(set(neighbours)))
         if ranks not in self.needs:
             self.needs.append(ranks)
         return NEIGHBOURS + self.needs.index(ranks)
 
     def waited(self, index: int, entered: int, left: int, place: int) -> None:
-        """The wait, at `place`, for call `index`, which was posted before."""
+        """Record the wait, at `place`, for the earlier call `index`."""
         self.kept.entered[index], self.kept.left[index], self.kept.places[index] = entered, left, place
 
 
@@ -111,12 +111,12 @@ class Calls:
         self.places: list[CallSite] = []
         self.streams: dict[tuple[int, ...], Stream] = {}
         self.in_mpi_ns = 0
-        self.n_lost = 0  # collective calls beyond `most_calls`: who was waited for is not known
+        self.n_lost = 0  # collective calls beyond `most_calls`: the awaited ranks are unknown
         self._numbers: dict[tuple[str, int, str], int] = {}
         self._room = most_calls
 
     def number(self, file: str, line: int, function: str, call: str) -> int:
-        """The number of a place in `places`, new or known."""
+        """Return the number of a place in `places`, new or known."""
         key = file, line, call
         if key not in self._numbers:
             self._numbers[key] = len(self.places)
@@ -124,7 +124,7 @@ class Calls:
         return self._numbers[key]
 
     def add(self, number: int, entered: int, left: int, n_bytes: int = 0, whom: int = NOBODY) -> None:
-        """A call at place `number` is over, in which `whom` was waited for."""
+        """Add a finished call at place `number`, which waited for rank `whom`."""
         place = self.places[number]
         ns = left - entered
         self.in_mpi_ns += ns
@@ -135,7 +135,7 @@ class Calls:
             place.waits[whom] = place.waits.get(whom, 0) + ns
 
     def stream(self, members: Sequence[int]) -> Stream | None:
-        """The stream of these ranks; None where no rank can be waited for, or not all are ranks of this program."""
+        """Return the stream of these ranks; None if there is no other rank, or not all are ranks of this program."""
         key = tuple(sorted(set(members)))
         if len(key) < 2 or key[0] < 0:
             return None
@@ -144,7 +144,7 @@ class Calls:
         return self.streams[key]
 
     def join(self, stream: Stream, kind: int, place: int, posted: int, entered: int, left: int) -> int:
-        """This rank's next collective call in a stream; its index, or -1 when there is no room to keep it."""
+        """Add this rank's next collective call to a stream; return its index, or -1 if there is no room to keep it."""
         if self._room <= 0:
             self.n_lost += 1
             return -1
@@ -159,12 +159,12 @@ class Calls:
 
 
 class CpuShare:
-    """The CPU time of what lies outside of MPI, from looks at the clock, which cost too much at every call.
+    """The CPU time outside of MPI, from samples, since reading the CPU clock at every call is too slow.
 
-    Between two looks, CPU time is distributed by time on the wall.  A long interval has a look at both its ends.
+    Between two samples, CPU time is distributed by wall-clock time.  A long interval has a sample at both its ends.
     """
 
-    EVERY_NS = 100_000  # a look needs about a microsecond
+    EVERY_NS = 100_000  # a sample needs about a microsecond
 
     def __init__(self, now: int, cpu: int) -> None:
         self.outside_ns = 0.0
@@ -172,7 +172,7 @@ class CpuShare:
         self._now, self._cpu, self._in_mpi = now, cpu, 0
 
     def look(self, now: int, cpu: int, in_mpi: int) -> None:
-        """Take the clocks' readings, and the time that has been spent in MPI so far."""
+        """Add the clocks' readings, and the time spent in MPI so far."""
         if now > self._now:
             inside = (in_mpi - self._in_mpi) / (now - self._now)
             self.outside_ns += (cpu - self._cpu) * max(0.0, 1.0 - inside)
@@ -181,16 +181,16 @@ class CpuShare:
 
 
 class ClockModel(NamedTuple):
-    """One rank's clock against rank 0's: compared when the run began and when it ended, a straight line between."""
+    """One rank's clock against rank 0's, compared at the start and end of the run, and linear in between."""
 
-    begin_ns: int = 0  # this rank's clock at the first look
+    begin_ns: int = 0  # this rank's clock at the first comparison
     end_ns: int = 1  # and at the last
-    begin_offset_ns: int = 0  # rank 0's clock less this one's
+    begin_offset_ns: int = 0  # rank 0's clock minus this one's
     end_offset_ns: int = 0
-    error_ns: int = 0  # the offsets are known to +- this
+    error_ns: int = 0  # maximum error of the offsets
 
     def common(self, times: Ints) -> Ints:
-        """This rank's times on rank 0's clock."""
+        """Return this rank's times by rank 0's clock."""
         slope = (self.end_offset_ns - self.begin_offset_ns) / max(1, self.end_ns - self.begin_ns)
         drift: Ints = np.rint((times - self.begin_ns) * slope).astype(np.int64)
         common: Ints = times + self.begin_offset_ns + drift
@@ -198,9 +198,9 @@ class ClockModel(NamedTuple):
 
 
 def offset(sent: Sequence[int], answered: Sequence[int], returned: Sequence[int]) -> tuple[int, int]:
-    """(offset, error) of another clock less one's own, from messages there and back: the quickest one counts.
+    """Return (offset, error) of another clock relative to this one, from messages there and back: the fastest one counts.
 
-    sent, returned : when each left and was back, by one's own clock; answered: when it was there, by the other one.
+    sent, returned : times of sending and return, by this clock; answered: time of the answer, by the other clock.
     Cristian, Probabilistic clock synchronization, Distributed Computing 3, 1989.
     """
     times = [back - out for out, back in zip(sent, returned, strict=True)]
@@ -211,13 +211,13 @@ def offset(sent: Sequence[int], answered: Sequence[int], returned: Sequence[int]
 def lateness(members: Sequence[int], calls: Ints, needs: Sequence[Sequence[Sequence[int]]]) -> tuple[Ints, Ints]:
     """Compute how long each of P ranks waited in each of K collective calls, in ns, and for whom: two (P, K) arrays.
 
-    A rank waits from when it entered until the last of those whom it needs was there, or until it left, if that was before.
-    It needs all ranks where none can leave before all have arrived (TOGETHER; barrier, allreduce); among NEIGHBOURS, these;
-    in all others (PARTLY; bcast, reduce, scan) those who came before it left.  What is left of the call is communication.
+    A rank waits from its entry until the last rank that it needs has arrived, or until it leaves, if that is earlier.  It
+    needs all ranks if none can leave before all have arrived (TOGETHER; barrier, allreduce); its NEIGHBOURS in those
+    collectives; otherwise (PARTLY; bcast, scan) the ranks that arrived before it left.  The rest is communication.
 
     members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock; needs : each rank's lists of
     neighbours.
-    Ranks that report different kinds for a call waited for none: NOBODY, 0.
+    If ranks report different kinds for a call, it has no waits: NOBODY, 0.
     """
     kinds, posted, entered, left = calls
     ranks = np.asarray(members, dtype=np.int64)
@@ -249,9 +249,9 @@ class Line:
     function: str
     call: str  # "recv", "Allreduce", ..
     calls: int
-    seconds: float  # in the call, waiting or not
-    sent_bytes: int  # handed to MPI to be sent
-    waited_s: Mapping[int, float]  # by the rank that was waited for; SOMEBODY: not known
+    seconds: float  # in the call, including waiting
+    sent_bytes: int  # sent by MPI
+    waited_s: Mapping[int, float]  # by awaited rank; SOMEBODY: unknown
 
     @property
     def waiting_s(self) -> float:
@@ -260,7 +260,7 @@ class Line:
 
     @property
     def communication_s(self) -> float:
-        """Seconds that are no wait."""
+        """Seconds in the call without waiting."""
         return max(0.0, self.seconds - self.waiting_s)  # rounding
 
 
@@ -270,15 +270,15 @@ class RankProfile:
 
     rank: int
     host: str
-    seconds: float  # from the program's begin to this rank's end of it
+    seconds: float  # from the program's start to this rank's end
     useful_s: float  # outside of MPI
     useful_cpu_s: float  # CPU time of this thread outside of MPI
     lines: Sequence[Line]
-    complete: bool = True  # False: the rank has not ended; which ranks were waited for in collectives isn't known
+    complete: bool = True  # False: the rank has not ended; the awaited ranks of collectives are unknown
 
     @property
     def waited_s(self) -> dict[int, float]:
-        """Seconds of waiting by the rank that was waited for."""
+        """Seconds of waiting by awaited rank."""
         total: dict[int, float] = {}
         for line in self.lines:
             for rank, seconds in line.waited_s.items():
@@ -292,12 +292,12 @@ class RankProfile:
 
     @property
     def communication_s(self) -> float:
-        """Seconds within MPI that are no wait."""
+        """Seconds in MPI without waiting."""
         return sum(line.communication_s for line in self.lines)
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes handed to MPI to be sent."""
+        """Bytes sent by MPI."""
         return sum(line.sent_bytes for line in self.lines)
 
 
@@ -307,9 +307,9 @@ class Profile:
 
     program: str
     ranks: Sequence[RankProfile]
-    speeds: Sequence[float]  # of the ranks, relative; equal unless they were given
-    clock_error_s: float = 0.0  # the ranks' clocks are set side by side to +- this
-    notes: Sequence[str] = field(default=())  # what could not be seen
+    speeds: Sequence[float]  # of the ranks, relative; equal unless given
+    clock_error_s: float = 0.0  # maximum difference between the ranks' clocks
+    notes: Sequence[str] = field(default=())  # on calls that the profile misses
 
     @property
     def seconds(self) -> float:
@@ -333,7 +333,7 @@ class Profile:
 
     @property
     def most_waited_for(self) -> tuple[int, float]:
-        """The rank that is most waited for, and the part of the program's time that the others wait for it, on average."""
+        """The rank most waited for, and the fraction of the program's time that the others wait for it, on average."""
         waited = dict.fromkeys(range(len(self.ranks)), 0.0)
         for rank in self.ranks:
             for whom, seconds in rank.waited_s.items():
@@ -346,8 +346,8 @@ class Profile:
     def balanced_s(self) -> float:
         """Seconds if the same work were distributed by speed, and no rank waited.
 
-        Useful seconds times speed are work; all work / all speeds is the ideal time.  Added to it is the
-        communication that is no wait, as it was: the mean of all ranks.
+        The ideal time is the work (useful seconds times speed) / the sum of speeds.  The communication without waits is
+        added unchanged: the mean of all ranks.
         """
         speeds = check_speeds(self.speeds, len(self.ranks))
         communication = np.array([rank.communication_s for rank in self.ranks])
@@ -358,7 +358,7 @@ class Profile:
         return np.array([rank.useful_s for rank in self.ranks])
 
     def lines(self) -> list[Line]:
-        """All ranks' lines, those of the same call added up; most waiting first."""
+        """Return all ranks' lines, merged by call, most waiting first."""
         together: dict[tuple[str, int, str], Line] = {}
         for line in (line for rank in self.ranks for line in rank.lines):
             key = line.file, line.line, line.call
@@ -366,7 +366,7 @@ class Profile:
         return sorted(together.values(), key=lambda line: (-line.waiting_s, -line.seconds))
 
     def to_json(self) -> dict[str, Any]:
-        """The profile with its metrics, ready for JSON."""
+        """Return the profile with its metrics, ready for JSON."""
         most, part = self.most_waited_for
         return {
             "program": self.program,
@@ -385,19 +385,19 @@ class Profile:
 
 
 def profile_from(found: Mapping[str, Any]) -> Profile:
-    """Read what `Profile.to_json` has made."""
+    """Read the result of `Profile.to_json`."""
     ranks = [rank_from(rank) for rank in found["ranks"]]
     return Profile(found["program"], ranks, found["speeds"], found["clock_error_s"], found["notes"])
 
 
 def rank_json(rank: RankProfile) -> dict[str, Any]:
-    """One rank's profile with its sums, ready for JSON."""
+    """Return one rank's profile with its sums, ready for JSON."""
     sums = {"waiting_s": rank.waiting_s, "communication_s": rank.communication_s, "sent_bytes": rank.sent_bytes}
     return {**asdict(rank), **sums, "waited_s": rank.waited_s}
 
 
 def rank_from(found: Mapping[str, Any]) -> RankProfile:
-    """Read what `rank_json` has made."""
+    """Read the result of `rank_json`."""
     lines = [
         Line(**{**line, "waited_s": {int(rank): seconds for rank, seconds in line["waited_s"].items()}})
         for line in found["lines"]
@@ -407,7 +407,7 @@ def rank_from(found: Mapping[str, Any]) -> RankProfile:
 
 
 def lines_of(calls: Calls) -> list[Line]:
-    """One rank's calls in seconds."""
+    """Return one rank's calls in seconds."""
     return [
         Line(
             place.file,
@@ -424,7 +424,7 @@ def lines_of(calls: Calls) -> list[Line]:
 
 
 def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
-    """The ranks with their wait for the one that ran longest."""
+    """Return the ranks with their wait for the one that ran longest."""
     last = max(ranks, key=lambda rank: rank.seconds)
     found = []
     for rank in ranks:
@@ -436,7 +436,7 @@ def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
 
 
 def add(one: Line, other: Line) -> Line:
-    """Two ranks' lines of the same call as one."""
+    """Merge two ranks' lines of the same call."""
     both = dict(one.waited_s)
     for rank, seconds in other.waited_s.items():
         both[rank] = both.get(rank, 0.0) + seconds
@@ -457,7 +457,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def table(profile: Profile) -> list[str]:
-    """One sentence, ranks, the lines that waited most, and metrics."""
+    """Return a sentence, the ranks, the lines with most waiting, and metrics."""
     size, hosts = len(profile.ranks), len({rank.host for rank in profile.ranks})
     head = f"profile of {profile.program}: {_count(size, 'rank')} on {_count(hosts, 'host')}, {profile.seconds:.2f} s"
     lines = [head, sentence(profile), "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), ""]
@@ -465,7 +465,7 @@ def table(profile: Profile) -> list[str]:
 
 
 def metrics(profile: Profile) -> list[str]:
-    """The POP metrics with their definitions."""
+    """Return the POP metrics with their definitions."""
     return [
         f"load balance              {profile.load_balance:6.1%}   mean useful / longest useful",
         f"communication efficiency  {profile.communication_efficiency:6.1%}   longest useful / time of the program",
@@ -474,7 +474,7 @@ def metrics(profile: Profile) -> list[str]:
 
 
 def sentence(profile: Profile) -> str:
-    """Say which rank is waited for most, at which line, and what perfect balance would gain."""
+    """Return which rank is waited for most, at which line, and the gain of perfect balance."""
     most, part = profile.most_waited_for
     speeds = "by speed" if len(set(profile.speeds)) > 1 else "by speed (all equal)"
     would = (
@@ -561,25 +561,25 @@ def _short(seconds: float) -> str:
 
 
 def clear(folder: Path) -> None:
-    """Make the folder, without the files of an earlier run; OSError."""
+    """Create the folder, and remove the files of an earlier run; OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in [folder / WHOLE, folder / TABLE, *folder.glob("profile.rank-*.json")]:
         path.unlink(missing_ok=True)
 
 
 def write_rank(folder: Path, program: str, rank: RankProfile) -> None:
-    """Write what one rank has reported so far; OSError."""
+    """Write one rank's reports so far; OSError."""
     write_whole(folder / f"profile.rank-{rank.rank}.json", json.dumps({"program": program, **rank_json(rank)}))
 
 
 def write_profile(folder: Path, profile: Profile) -> None:
-    """Write the whole; OSError."""
+    """Write the complete profile; OSError."""
     write_whole(folder / WHOLE, json.dumps(profile.to_json()))
     write_whole(folder / TABLE, "\n".join(table(profile)) + "\n")
 
 
 def read_profile(folder: Path) -> Profile:
-    """The profile in a folder, or what the ranks of a run that didn't end have left there; OSError, ValueError."""
+    """Return the profile in a folder, or a partial one from the ranks of an unfinished run; OSError, ValueError."""
     if (folder / WHOLE).exists():
         return _made(folder / WHOLE, profile_from)
     paths = sorted(folder.glob("profile.rank-*.json"))

@@ -1,1 +1,1 @@
-"""A record of a run: what each rank did when, written by whatever carries a protocol."""
+"""A record of a run: what each rank did when, written by the carrier of a protocol."""

@@ -13,65 +13,65 @@ import numpy as np
 
 
 class Phase(IntEnum):
-    """The occupation of a rank.  It is in one phase at each time."""
+    """The activity of a rank.  It is in exactly one phase at each time."""
 
-    OWN = 0  # computes its own work: rows at home, tasks that it was dealt, what it has of a tree
-    FOREIGN = 1  # computes for others: rows lent to it, tasks that it has stolen
-    PROTOCOL = 2  # serves messages, decides
+    OWN = 0  # computes its own work: rows that it owns, tasks that it was dealt, its work of a tree
+    FOREIGN = 1  # computes for others: rows lent to it, tasks it has stolen
+    PROTOCOL = 2  # processes messages, decides
     PACKING = 3  # copies rows and results to and from messages
     WAITING = 4  # has nothing to do, or waits for others
-    RESTING = 5  # rests, since it emulates a slow machine
+    RESTING = 5  # rests, to emulate a slow machine
     OUTSIDE = 6  # runs the user's program, outside of lb_mpi
 
 
 class Driver(IntEnum):
-    """The driver that a step is a call of."""
+    """The driver to which a step belongs."""
 
     SEARCH = 0  # lb_mpi.search
     ROWS = 1  # Balancer.map_rows
     MIGRATE = 2  # Balancer.migrate
     TASKS = 3  # a map of lb_mpi.Pool
-    EXCHANGE = 4  # all exchanges of the plan that lb_mpi.distribute makes, with what is computed between them
+    EXCHANGE = 4  # all exchanges of a plan from lb_mpi.distribute, with the computation between them
 
 
 class Way(IntEnum):
     """The ways in which work moves between ranks."""
 
-    DRAFT = 0  # asked for; the rank that asked records what came of it
-    LOAN = 1  # rows lent, and their results back; the lender records it
-    STEAL = 2  # tasks taken; the thief records it
-    GIFT = 3  # rows given away for good; the giver records it
+    DRAFT = 0  # on request; recorded by the rank that asked
+    LOAN = 1  # rows lent, and their results returned; recorded by the lender
+    STEAL = 2  # tasks taken; recorded by the thief
+    GIFT = 3  # rows given away for good; recorded by the giver
 
 
 class Event(IntEnum):
-    """An event of a whole rank at some time."""
+    """An event of a whole rank at one time."""
 
-    SAVE = 0  # its part of a save was written
+    SAVE = 0  # it has written its part of a save
 
 
 class Step(NamedTuple):
-    """The work of a rank in one call of a driver; or in several calls in a row, added up by `merged`."""
+    """The work of a rank in one call of a driver, or in consecutive calls combined by `merged`."""
 
     driver: int  # of Driver
     began: float  # seconds
     ended: float
     useful_s: float  # seconds in the user's function, at this rank's speed
-    units: float  # done here: units of work, rows, or tasks
+    units: float  # work done here: units of work, rows, or tasks
     speed: float = 1.0  # of this rank, relative to the others
-    before: float = math.nan  # imbalance with all rows at home; NaN: not known
-    after: float = math.nan  # imbalance as it was
-    moved: float = 0.0  # rows lent on all ranks; elsewhere, parts and steals that came here
-    acted: int = 0  # calls in which the distribution was changed
-    reason: int = -1  # index of the reason in words; -1: none
-    home: float = 0.0  # rows that belong to this rank
-    home_s: float = math.nan  # seconds that this rank would need for them alone; NaN: not known
-    busy_s: float = 0.0  # wall-clock seconds at work, those without a core included
+    before: float = math.nan  # imbalance with all rows on their owners; NaN: unknown
+    after: float = math.nan  # actual imbalance
+    moved: float = 0.0  # rows lent on all ranks; for other drivers, parts or steals received here
+    acted: int = 0  # number of calls that changed the distribution
+    reason: int = -1  # index of the reason's text; -1: none
+    home: float = 0.0  # rows that this rank owns
+    home_s: float = math.nan  # seconds that this rank would need for those alone; NaN: unknown
+    busy_s: float = 0.0  # wall-clock seconds at work, including those without a core
     serving_s: float = 0.0  # seconds for messages and decisions
-    asked: float = 0.0  # times that this rank asked for work
-    messages: float = 0.0  # that it sent
+    asked: float = 0.0  # number of times this rank asked for work
+    messages: float = 0.0  # number sent
     sent_bytes: float = 0.0
-    between_s: float = 0.0  # seconds between the calls that are added up
-    n: int = 1  # calls
+    between_s: float = 0.0  # seconds between the combined calls
+    n: int = 1  # number of calls
 
     @property
     def seconds(self) -> float:
@@ -84,7 +84,7 @@ _MEANS = ("before", "after", "speed")
 
 
 def merged(one: Step, other: Step) -> Step:
-    """Add up calls in a row; imbalance and speed are means, the reason is that of the last change, if any."""
+    """Combine consecutive calls: imbalance and speed are means; the reason is that of the last change, if any."""
     kept = one if one.acted and not other.acted else other
     found: dict[str, Any] = {name: getattr(one, name) + getattr(other, name) for name in _SUMS}
     found |= {name: _mean(one, other, name) for name in _MEANS}
@@ -100,18 +100,18 @@ def _mean(one: Step, other: Step, name: str) -> float:
 
 
 class Move(NamedTuple):
-    """Work that has moved, or was asked for."""
+    """Work that moved or was requested."""
 
     way: int  # of Way
-    other: int  # rank: the one that volunteered, borrowed, or was robbed; -1: none
-    began: float  # seconds: drafted, lent, taken
-    ended: float  # seconds: answered, given back; NaN: not yet
-    amount: float  # parts, rows, or tasks; 0: nothing came of it
-    bytes: float  # of the part or the rows; 0 where the tasks stay where they are
+    other: int  # rank of the volunteer, borrower, or victim; -1: none
+    began: float  # time in seconds: drafted, lent, taken
+    ended: float  # time in seconds: answered, returned; NaN: not yet
+    amount: float  # parts, rows, or tasks; 0: no work was received
+    bytes: float  # of the part or the rows; 0 where the tasks' data does not move
 
 
 class Mark(NamedTuple):
-    """An event on the line of a rank."""
+    """An event on the timeline of a rank."""
 
     event: int  # of Event
     began: float  # seconds
@@ -120,22 +120,22 @@ class Mark(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """The clock of a rank against that of another one."""
+    """The clock of a rank relative to that of another one."""
 
     at: float  # seconds, on this rank's clock
     reference: int  # the other rank
-    offset_s: float  # added to this rank's times, gives the other's
+    offset_s: float  # to be added to this rank's times for the other's
     error_s: float  # at most: half a round trip
 
 
 class Progress(NamedTuple):
-    """The progress of a program that counts its steps; times are the rank's own."""
+    """The progress of a program that counts its steps; times are by the rank's own clock."""
 
-    began: float = 0.0  # when it had done its first one
-    first: int = 0  # steps that were done by then, as by an earlier run
+    began: float = 0.0  # when its first step was done
+    first: int = 0  # steps done by then, including those of an earlier run
     at: float = 0.0  # when `done` was reported
     done: int = 0
-    of: int = 0  # 0: not known
+    of: int = 0  # total steps; 0: unknown
 
 
 _STEP_KINDS = {"driver": "u1", "acted": "<u4", "reason": "<i2", "n": "<u4", "began": "<f8", "ended": "<f8"}
@@ -145,4 +145,4 @@ STEP = np.dtype([(name, _STEP_KINDS.get(name, "<f4")) for name in Step._fields])
 MOVE = np.dtype([(name, _MOVE_KINDS.get(name, "<f8")) for name in Move._fields])
 MARK = np.dtype([(name, _MARK_KINDS.get(name, "<f8")) for name in Mark._fields])
 FLOW = np.dtype([("way", "u1"), ("other", "<i4"), ("n", "<f8"), ("amount", "<f8"), ("bytes", "<f8")])
-TASK = np.dtype([("first", "<u4"), ("n", "<u4"), ("seconds", "<f4")])  # position of the first task, how many, in all
+TASK = np.dtype([("first", "<u4"), ("n", "<u4"), ("seconds", "<f4")])  # position of the first, number, total seconds

@@ -1,8 +1,7 @@
 """The notes of launch/run about a recorded run: starts, deaths, restarts, the end; lines of JSON in a file.   (pure)
 
-A rank that is killed can't record its own death, and a run that is started again begins with new records.  So launch/run
-writes FILE beside the records of the first start; those of restart k are in a folder `restart-K` within.  Only the standard
-library is needed.
+A killed rank can't record its own death, and a restarted run begins with new records.  So launch/run writes FILE beside the
+records of the first start; those of restart k are in its subfolder `restart-K`.  Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ KINDS = (START, DEATH, RESTART, END)
 
 
 class Happened(NamedTuple):
-    """Something that happened to a run."""
+    """An event in a run."""
 
     what: str  # of KINDS
     wall_s: float  # seconds since 1970, by the clock of the host of launch/run
     start: int  # 0: the first one; k: restart k
-    rank: int  # that died; -1: none, or a whole host
+    rank: int  # the rank that died; -1: none, or a whole host
     words: str
 
 
 def folder_of(start: int) -> str:
-    """Name the folder of the records of a start, within the one that was asked for; "": that one itself."""
+    """Return the name of a start's record folder within the requested one; "": that one itself."""
     return f"restart-{start}" if start else ""
 
 
 def line(it: Happened) -> str:
-    """Write one line."""
+    """Return the event as one line."""
     return json.dumps(it._asdict()) + "\n"
 
 
 def parse(text: str) -> list[Happened]:
-    """Read a file; lines that make no sense are left out, as the last one of a launch/run that was killed."""
+    """Read a file; invalid lines are skipped, such as the last one of a killed launch/run."""
     found = []
     for words in text.splitlines():
         try:

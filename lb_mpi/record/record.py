@@ -1,36 +1,36 @@
-"""The record of one rank, as large after a week as after a minute.   (pure)
+"""The record of one rank, with a size independent of the duration of the run.   (pure)
 
-    record.enter(phase, at)         # from now on the rank is in this phase, until it enters another one
+    record.enter(phase, at)         # the rank is in this phase until it enters another one
     record.move(move)               # work has moved
     record.step(step)               # a call of a driver is over
     record.mark(mark)               # something was saved
 
-Beside that it holds what `advise` needs to replay a run, and what a page shows of its domain:
+It also contains the data that `advise` needs to replay a run, and that a page shows of its domain:
 
-    record.settings                 # how each driver was called
+    record.settings                 # the options of each driver
     record.costs                    # of the rows of this rank, in units of work; of many, means of neighbours
     record.tasks                    # seconds of the tasks of the last map that ran here
-    record.map                      # which places of the domain this rank computed
+    record.map                      # the places of the domain that this rank computed
     record.edges                    # of the process graph, on the rank that knows it
-    record.under_way, record.of     # units that are done in the call that has not ended, and units dealt to this rank
+    record.under_way, record.of     # units done in the current call, and units dealt to this rank
     record.progress                 # of the program's own steps
 
-Law.  Each second since the beginning lies in one phase.  Sums are exact whatever the resolution is: of phases, of work that
-has moved, of steps, of tasks.
+Law.  Each second since the beginning belongs to one phase.  Sums are exact at any resolution: of phases, moved work, steps
+and tasks.
 
-The bound: time is divided into BINS bins at most.  When they are full, each two become one, and bins are twice as wide.
-Steps beyond STEPS are added up by twos, then by fours; of tasks beyond TASKS, neighbours become one.  Of moves beyond MOVES
-every second one is kept, then every fourth; all of them are in the sums by rank.  Marks beyond MARKS are thinned out
-likewise.
+The size bound: time is divided into at most BINS bins.  When they are full, pairs of bins are merged, and bins become twice
+as wide.  Steps beyond STEPS are added up by twos, then by fours; beyond TASKS, neighbouring tasks are merged.  Beyond MOVES,
+every second move is kept, then every fourth; the sums by rank contain all of them.  Marks beyond MARKS are thinned out in
+the same way.
 
 Its file:
 
-    header:    8 bytes of magic with the version, then a frame with what the rank is (`About`)
+    header:    8 bytes of magic with the version, then a frame with facts about the rank (`About`)
     snapshots: two slots of `slot_bytes` each, from byte HEADER_BYTES on; each holds a frame with the whole record
 
-The slots are written in turn, so that a rank that dies in the middle of a write leaves the snapshot before it: the newest
-complete one counts.  So a file never grows beyond HEADER_BYTES + 2 slot_bytes(size): 4 KiB + 2 (160 KiB + 128 bytes for
-each rank).  Payloads are MessagePack; tables are arrays of the dtypes of `events`.  Nothing is unpickled.
+The slots are written in turn, so a rank that dies during a write leaves the previous snapshot: the newest complete one
+counts.  So a file never grows beyond HEADER_BYTES + 2 slot_bytes(size): 4 KiB + 2 (160 KiB + 128 bytes per rank).  Payloads
+are MessagePack; tables are arrays of the dtypes of `events`.  Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 class Record:
-    """The record of a rank since `began`; `on_bin(now)` is called whenever a bin is full, to write the record."""
+    """The record of a rank since `began`; `on_bin(now)` is called whenever a bin is full, to write it to disk."""
 
     def __init__(self, began: float, on_bin: Callable[[float], None] = _nothing) -> None:
         self.phase = Phase.OUTSIDE
@@ -72,7 +72,7 @@ class Record:
         self.moves = _Kept(MOVES, MOVE)
         self.marks = _Kept(MARKS, MARK)
         self.reasons: list[str] = []
-        self.clocks: list[Clock] = []  # the first look, and the last
+        self.clocks: list[Clock] = []  # the first comparison, and the last
         self.settings: dict[str, dict[str, Any]] = {}
         self.costs: NDArray[np.float32] = np.zeros(0, dtype=np.float32)
         self.map: NDArray[np.uint8] = np.zeros((0, 0), dtype=np.uint8)  # in 255ths
@@ -87,7 +87,7 @@ class Record:
         self._since, self._until = began, self.line.until
 
     def enter(self, phase: Phase, at: float) -> None:
-        """The rank is in `phase` from `at` on; times that go back count as the latest one."""
+        """Enter `phase` at the time `at`; earlier times count as the latest one."""
         if at < self._until:
             if at > self._since:
                 self._open[self.phase] += at - self._since
@@ -103,23 +103,23 @@ class Record:
         return [float(total) for total in self.line.bins[: self.line.n].sum(axis=0) + np.array(self._open)]
 
     def step(self, step: Step) -> None:
-        """A call of a driver is over."""
+        """Add a finished call of a driver."""
         self.steps.add(step)
         self.doing(0.0)
 
     def move(self, move: Move) -> None:
-        """Work has moved to or from another rank, or was asked for."""
+        """Add work that moved to or from another rank, or was requested."""
         sums = self._flows.setdefault((move.way, move.other), [0.0, 0.0, 0.0])
         for k, more in enumerate((1.0, move.amount, move.bytes)):
             sums[k] += more
         self.moves.add(move)
 
     def mark(self, mark: Mark) -> None:
-        """Something was saved."""
+        """Add a mark."""
         self.marks.add(mark)
 
     def reason(self, words: str) -> int:
-        """Return the index of a reason, for a Step; -1 when there are too many."""
+        """Return the index of a reason's text, for a Step; -1 if there are too many."""
         words = words[:REASON_LETTERS]
         if words not in self.reasons:
             if len(self.reasons) == REASONS:
@@ -128,15 +128,15 @@ class Record:
         return self.reasons.index(words)
 
     def clock(self, clock: Clock) -> None:
-        """Keep how this rank's clock stands to another's."""
+        """Add a comparison of this rank's clock with another's."""
         self.clocks[1:] = [clock]
 
     def use(self, driver: str, settings: Mapping[str, Any]) -> None:
-        """A driver is called with `settings`: plain numbers, words, and lists of them."""
+        """Record the settings of a driver: plain numbers, strings, and lists of them."""
         self.settings[driver] = dict(settings)
 
     def know(self, at: float, costs: Callable[[], NDArray[np.float64]]) -> None:
-        """Keep what the rows of this rank cost, asked for once a second."""
+        """Record the costs of this rank's rows, computed by `costs` at most once a second."""
         if at < self._costs_at:
             return
         self._costs_at = at + COSTS_EVERY_S
@@ -147,11 +147,11 @@ class Record:
         self.costs = given.astype(np.float32)
 
     def begin_tasks(self) -> None:
-        """A map begins: the tasks of the one before are forgotten."""
+        """Begin a map: forget the tasks of the previous one."""
         self._tasks.clear()
 
     def task(self, first: int, n: int, seconds: float) -> None:
-        """The `n` tasks from position `first` on took `seconds` together, in the rank's own time."""
+        """Record that the `n` tasks from position `first` on took `seconds` together, in the rank's own time."""
         self._tasks.append((first, n, seconds))
         if len(self._tasks) == TASKS:
             self._tasks.sort()
@@ -159,43 +159,43 @@ class Record:
             self._tasks[:] = [(one[0], one[1] + other[1], one[2] + other[2]) for one, other in pairs]
 
     def doing(self, units: float, of: float = 0.0) -> None:
-        """In the call under way this rank has done `units` of the `of` that were dealt to it; 0: not known."""
+        """Record that in the current call this rank has done `units` of the `of` dealt to it (0: unknown)."""
         self.under_way, self.of = units, of
 
     def stepped(self, at: float, done: int, of: int) -> None:
-        """The program has done `done` of its own `of` steps."""
+        """Record that the program has done `done` of its own `of` steps."""
         began, first = (at, done) if not self.progress.of else (self.progress.began, self.progress.first)
         self.progress = Progress(began, first, at, done, of)
 
     def draw(self, shares: NDArray[np.float64]) -> None:
-        """Keep the part of each place of the domain, (h, w) from 0 to 1, that this rank computed; see `apps.maps`."""
+        """Record the part of each place of the domain, (h, w) from 0 to 1, that this rank computed; see `apps.maps`."""
         self.map = np.rint(255.0 * np.clip(shares, 0.0, 1.0)).astype(np.uint8)[:MAP, :MAP]
 
     def graph(self, tails: ArrayLike, heads: ArrayLike) -> None:
-        """Keep the edges of the process graph, (E,) ranks of COMM_WORLD; not those of a large one."""
+        """Record the edges of the process graph, (E,) ranks of COMM_WORLD, unless it is too large."""
         edges = np.stack([np.asarray(tails), np.asarray(heads)], axis=1)
         if len(edges) <= EDGES:
             self.edges = edges.astype(np.int32)
 
     @property
     def flows(self) -> Rows:
-        """Sums of all moves by way and rank."""
+        """Return the sums of all moves by way and rank."""
         return np.array([(*pair, *sums) for pair, sums in sorted(self._flows.items())], dtype=FLOW)
 
     @property
     def tasks(self) -> Rows:
-        """Tasks of the last map, by position."""
+        """Return the tasks of the last map, by position."""
         return np.array(sorted(self._tasks), dtype=TASK)
 
 
 class Off(Record):
-    """The record of a run that isn't recorded: it has room for nothing."""
+    """The record of a run without recording: it stores nothing."""
 
     def __init__(self) -> None:
         self.phase = Phase.OUTSIDE
 
     def reason(self, _words: str) -> int:
-        """Return -1: there is none."""
+        """Return -1: no reasons are kept."""
         return -1
 
     enter = step = move = mark = clock = use = know = _nothing
@@ -203,17 +203,17 @@ class Off(Record):
 
 
 class _Line:
-    """Seconds by bin and phase."""
+    """The seconds by bin and phase."""
 
     def __init__(self, began: float) -> None:
         self.began, self.width_s = began, FIRST_WIDTH_S
         self.bins: NDArray[np.float64] = np.zeros((BINS, N_PHASES))
-        self.n = 0  # bins that are full
-        self.open = [0.0] * N_PHASES  # of the bin that is not
+        self.n = 0  # number of full bins
+        self.open = [0.0] * N_PHASES  # seconds in the current bin
         self.until = began + FIRST_WIDTH_S
 
     def add(self, phase: int, since: float, at: float) -> None:
-        """The rank was in `phase` from `since`, which is in the open bin, until `at`."""
+        """Add the time in `phase` from `since`, in the current bin, until `at`."""
         while at >= self.until:
             self.open[phase] += self.until - since
             since = self.until
@@ -229,22 +229,22 @@ class _Line:
 
 
 class _Steps:
-    """Calls one after the other, each two of them added up when there are too many."""
+    """Consecutive calls, merged in pairs when there are too many."""
 
     def __init__(self) -> None:
         self.n = 0
         self.each = 1  # calls in an entry
         self._table: Rows = np.zeros(STEPS, dtype=STEP)
-        self._sum: Step | None = None  # of the entry that isn't full
+        self._sum: Step | None = None  # of the incomplete entry
 
     @property
     def all(self) -> Rows:
-        """All entries so far."""
+        """Return all entries so far."""
         last = [] if self._sum is None else [self._sum]
         return np.concatenate([self._table[: self.n], np.array(last, dtype=STEP)])
 
     def add(self, step: Step) -> None:
-        """One more."""
+        """Add a call."""
         self._sum = step if self._sum is None else merged(self._sum, step)
         if self._sum.n < self.each:
             return
@@ -257,7 +257,7 @@ class _Steps:
 
 
 def coarser(table: Rows, each: int) -> Rows:
-    """Add up entries until each has `each` calls, but for the last."""
+    """Merge entries until each has `each` calls, except the last."""
     if (table["n"][:-1] >= each).all():
         return table
     made: list[Step] = []
@@ -271,21 +271,21 @@ def coarser(table: Rows, each: int) -> Rows:
 
 
 class _Kept:
-    """Entries one after the other, thinned out when there are too many."""
+    """Consecutive entries, thinned out when there are too many."""
 
     def __init__(self, most: int, dtype: np.dtype[np.void]) -> None:
         self.n = 0
-        self.each = 1  # every how many-th is kept
+        self.each = 1  # every n-th entry is kept
         self._table: Rows = np.zeros(most, dtype=dtype)
         self._seen = 0
 
     @property
     def all(self) -> Rows:
-        """All that are kept."""
+        """Return all kept entries."""
         return self._table[: self.n]
 
     def add(self, entry: Mark | Move) -> None:
-        """One more."""
+        """Add an entry."""
         if self._seen % self.each == 0:
             self._table[self.n] = entry
             self.n += 1
@@ -310,24 +310,24 @@ _TABLES = {"steps": STEP, "moves": MOVE, "flows": FLOW, "marks": MARK, "tasks": 
 
 
 class About(NamedTuple):
-    """The facts about a rank."""
+    """Facts about a rank."""
 
     rank: int  # of COMM_WORLD
     size: int  # ranks of COMM_WORLD
     host: str
-    process: int  # its number on the host
-    clock_s: float  # `perf_counter` when the record was begun
+    process: int  # process number on the host
+    clock_s: float  # `perf_counter` at the start of the record
     wall_s: float  # seconds since 1970 at the same time
     versions: str  # of Python, mpi4py, the MPI library and lb_mpi
-    program: str  # as it was started
-    virtual: bool = False  # simulated: times are those of a virtual clock
+    program: str  # its command line
+    virtual: bool = False  # simulated: times are by a virtual clock
 
 
 class Stored(NamedTuple):
-    """The content of the file of one rank; see `Record`."""
+    """The content of one rank's file; see `Record`."""
 
     about: About
-    until: float  # seconds: what came later isn't known
+    until: float  # last recorded second
     ended: bool  # by itself (False: killed, or still running)
     width_s: float  # of a bin
     seconds: NDArray[np.float64]  # (bins, phases), from `about.clock_s` on
@@ -336,31 +336,31 @@ class Stored(NamedTuple):
     flows: Rows  # of events.FLOW
     marks: Rows  # of events.MARK
     tasks: Rows  # of events.TASK, by position
-    reasons: list[str]  # that steps name by index
+    reasons: list[str]  # texts, by the index in steps
     clocks: list[Clock]
-    settings: dict[str, dict[str, Any]]  # of each driver: how it was called
+    settings: dict[str, dict[str, Any]]  # options of each driver
     costs: NDArray[np.float64]
-    map: NDArray[np.uint8]  # (h, w) the part of each place that this rank computed, in 255ths
+    map: NDArray[np.uint8]  # (h, w) part of each place that this rank computed, in 255ths
     edges: NDArray[np.int32]  # (E, 2) of the process graph, ranks of COMM_WORLD
-    under_way: float  # units done in the call that has not ended
-    of: float  # units that this rank was dealt in it; 0: not known
+    under_way: float  # units done in the current call
+    of: float  # units dealt to this rank in it; 0: unknown
     progress: Progress  # of the program's own steps
 
 
 def slot_bytes(size: int) -> int:
-    """Bytes of a slot, in a run of `size` ranks."""
+    """Return the bytes of a slot in a run of `size` ranks."""
     return SLOT_BYTES + RANK_BYTES * size
 
 
 def header(about: About) -> bytes:
-    """The begin of a file: HEADER_BYTES bytes."""
+    """Return the start of a file: HEADER_BYTES bytes."""
     texts = {name: _writable(value) for name, value in about._asdict().items() if isinstance(value, str)}
     packed: bytes = msgpack.packb({**about._asdict(), **texts})
     return (_START.pack(MAGIC, VERSION) + frame(packed)).ljust(HEADER_BYTES, b"\0")
 
 
 def snapshot(record: Record, now: float, number: int, *, ended: bool = False) -> bytes:
-    """All that is known at `now`, as a frame; snapshot `number` belongs into slot number % 2."""
+    """Return the record at `now` as a frame; snapshot `number` belongs in slot number % 2."""
     record.enter(record.phase, now)
     line = record.line
     seconds = np.concatenate([line.bins[: line.n], [line.open]]).astype(np.float32)
@@ -376,19 +376,19 @@ def snapshot(record: Record, now: float, number: int, *, ended: bool = False) ->
 
 
 def place(number: int, size: int) -> int:
-    """The byte at which snapshot `number` belongs, in a run of `size` ranks."""
+    """Return the byte offset of snapshot `number` in a run of `size` ranks."""
     return HEADER_BYTES + number % 2 * slot_bytes(size)
 
 
 def file_name(rank: int) -> str:
-    """Name the file of a rank in its folder."""
+    """Return the name of a rank's file in its folder."""
     return f"rank{rank:06d}.lbrec"
 
 
 def virtual_files(
     records: Sequence[Record], now: float, hosts: Sequence[str], program: str
 ) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of the file of each virtual rank; `hosts` (ranks,), and `program` in words."""
+    """Yield (name, content) of each virtual rank's file; `hosts` (ranks,), and `program` in words."""
     size = len(records)
     for rank, record in enumerate(records):
         about = About(rank, size, hosts[rank], rank, 0.0, 0.0, "simulated", program, virtual=True)
@@ -397,7 +397,7 @@ def virtual_files(
 
 
 def read(data: bytes | memoryview) -> Stored:
-    """Read a file; ValueError, in words, for what is no record, of another version, or without a complete snapshot."""
+    """Read a file; ValueError, in words, for other files, other versions, or files without a complete snapshot."""
     view = memoryview(data)
     about = _about(view)
     best: dict[str, Any] | None = None
@@ -413,7 +413,7 @@ def read(data: bytes | memoryview) -> Stored:
 
 
 def _writable(text: str) -> str:
-    """The begin of a text; what is no Unicode in it (arguments are any bytes) as backslashes and digits."""
+    """Return the start of a text; arguments can be any bytes, so invalid Unicode is written with backslashes."""
     return text[:_TEXT_BYTES].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -441,7 +441,7 @@ def _about(view: memoryview) -> About:
 def _unpacked(payload: bytes | memoryview) -> dict[str, Any] | None:
     try:
         found = msgpack.unpackb(payload)
-    except Exception:  # a fitting CRC, but no MessagePack: anything may be wrong with it
+    except Exception:  # a matching CRC, but no MessagePack: its content can be anything
         return None
     return found if isinstance(found, dict) else None
 

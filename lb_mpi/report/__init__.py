@@ -1,1 +1,1 @@
-"""Reports of recorded runs: a page, pictures, a trace, and how a run goes that is under way."""
+"""Reports of recorded runs: a page, pictures, a trace, and the progress of a current run."""

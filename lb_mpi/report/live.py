@@ -1,6 +1,6 @@
-"""Show how a run proceeds, from its records, which ranks write about once a second.
+"""Show the progress of a run from its records, which ranks write about once a second.
 
-On a terminal it is a table, elsewhere a line every ten seconds.  `report --follow` does it; launch/run and the apps start
+On a terminal it is a table, elsewhere a line every ten seconds.  `report --follow` runs it; launch/run and the apps start
 `python -m lb_mpi.report.live FOLDER`, which stops at the end of its standard input.
 """
 
@@ -28,48 +28,48 @@ from lb_mpi.table import Table
 
 LOOK_S = 1.0
 LINE_S = 10.0  # where there is no terminal
-SILENT_S = 60.0  # after which a run that writes nothing is considered dead
+SILENT_S = 60.0  # a run without new records for this time counts as dead
 MOST_LINES = 30  # of a table
 
 
 class Snapshot(NamedTuple):
-    """The records of the P ranks of a run at one time, summed up, in the order of `Run.ranks`."""
+    """Totals of the records of a run's P ranks at one time, in the order of `Run.ranks`."""
 
-    names: list[str]  # (P,) what each rank is shown as: its host, or the rank itself where there is one host
-    until_s: Floats  # (P,) to which each record goes, since the run began
-    useful_s: Floats  # (P,) seconds of work so far, a slow rank's rests included
+    names: list[str]  # (P,) displayed name of each rank: its host, or the rank itself if there is one host
+    until_s: Floats  # (P,) end of each record, since the start of the run
+    useful_s: Floats  # (P,) seconds of work so far, including a slow rank's rests
     done: Floats  # (P,) units, rows or tasks
-    left: float  # tasks of the map that is under way; NaN: not known
-    balances: Floats  # (P,) times that work came, or was lent
+    left: float  # tasks left in the current map; NaN: unknown
+    balances: Floats  # (P,) times that work was received or lent
     unit: str
-    steps: Progress  # of the program, on the rank that is the farthest behind; of = 0: none reported
+    steps: Progress  # of the program, on the slowest rank; of = 0: none reported
 
 
 class RankLine(NamedTuple):
-    """A host or a rank as it is shown."""
+    """One displayed line: a host or a rank."""
 
     name: str
     ranks: int
     done: float
-    per_s: float  # units in a second, lately
-    busy: float  # part of the time lately, 0 to 1; NaN: there is no newer record, or none of work
+    per_s: float  # recent units per second
+    busy: float  # recent fraction of the time, 0 to 1; NaN: no newer record, or none of work
     balances: int
 
 
 class View(NamedTuple):
-    """A run as it is shown."""
+    """A run as displayed."""
 
     seconds: float  # since it began
     lines: list[RankLine]
     total: RankLine
     unit: str
-    step: int  # of the program, which are done
+    step: int  # of the program: steps done
     of: int  # 0: none reported
-    left_s: float  # NaN: can't be known
+    left_s: float  # NaN: unknown
 
 
 def look(run: Run) -> Snapshot:
-    """Sum up the records as they are."""
+    """Sum up the current records."""
     by_rank = len(run.hosts) == 1
     of = sum(one.of for one in run.ranks)
     return Snapshot(
@@ -85,7 +85,7 @@ def look(run: Run) -> Snapshot:
 
 
 def _unit(run: Run) -> str:
-    """Name the unit of the call under way, or of the last one; "units" before there is any."""
+    """Return the unit of the current call, or of the last one; "units" before the first one."""
     if any(one.of for one in run.ranks):
         return DRIVERS[Driver.TASKS][1]
     drivers = [int(one.steps["driver"][-1]) for one in run.ranks if len(one.steps)]
@@ -96,7 +96,7 @@ def _unit(run: Run) -> str:
 
 
 def view(before: Snapshot | None, now: Snapshot) -> View:
-    """Compare two looks; with one only, or after ranks have come, everything since the begin counts as lately."""
+    """Compare two snapshots; with one only, or after new ranks, everything since the start counts as recent."""
     if before is None or before.names != now.names or (now.done < before.done).any():
         zeros = np.zeros(len(now.names))
         before = now._replace(until_s=zeros, useful_s=zeros, done=zeros)
@@ -121,12 +121,12 @@ def _line(name: str, mine: np.ndarray[tuple[int], np.dtype[np.bool_]], before: S
 
 
 def _balances(flows: Rows) -> float:
-    """Count how often work has moved; of drafts, those that brought some."""
+    """Count how often work has moved; drafts without work don't count."""
     return float(np.where(flows["way"] == Way.DRAFT, flows["amount"], flows["n"]).sum())
 
 
 def words(shown: View) -> str:
-    """Say it in one line, for a log."""
+    """Return one line, for a log."""
     total = shown.total
     text = f"{shown.seconds:,.0f} s{step(shown)}: {total.done:,.0f} {shown.unit}, {total.per_s:,.3g} a second"
     if (known := [line for line in shown.lines if line.busy == line.busy]) and total.busy == total.busy:
@@ -137,11 +137,11 @@ def words(shown: View) -> str:
 
 
 def step(shown: View) -> str:
-    """Say how far the program is; nothing when it has reported no steps."""
+    """Return the program's progress; "" if it has reported no steps."""
     return f", {shown.step:,} of {shown.of:,} steps" if shown.of else ""
 
 def table(shown: View) -> str:
-    """Make a table of it, those hosts or ranks first that are least busy where there are many."""
+    """Return a table; of many hosts or ranks, the least busy ones come first."""
     left = f", about {shown.left_s:,.0f} s left" if shown.left_s == shown.left_s else ""
     many = len(shown.lines) > MOST_LINES
     lines = sorted(shown.lines, key=lambda line: line.busy)[:MOST_LINES] if many else shown.lines
@@ -155,9 +155,9 @@ def table(shown: View) -> str:
 
 
 def follow(read: Callable[[], Run], wait: Callable[[float], bool] | None = None) -> None:
-    """Show it until the run is over, or has written nothing for `SILENT_S`; `read` raises ValueError before it begins.
+    """Show the progress until the run is over or silent for `SILENT_S`; `read` raises ValueError before the run starts.
 
-    `wait` : waits that many seconds between two looks, and returns whether to stop; None: nothing stops it.
+    `wait` : waits for some seconds between two looks, and returns whether to stop; None: never stop.
     """
     console = Console(stderr=True)
     before: Snapshot | None = None
@@ -190,13 +190,13 @@ def follow(read: Callable[[], Run], wait: Callable[[float], bool] | None = None)
 
 
 def wait_for_eof(seconds: float) -> bool:
-    """Wait until standard input ends, `seconds` at most; return whether it has."""
+    """Wait for the end of standard input, at most `seconds`; return whether it came."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(ready) and not os.read(sys.stdin.fileno(), 1024)
 
 
 def _try(read: Callable[[], Run]) -> Run | None:
-    """Read a record; None for one that is not there yet, or is being begun."""
+    """Read a record; None if it is missing or incomplete."""
     try:
         return read()
     except (ValueError, FileNotFoundError):

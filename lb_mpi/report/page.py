@@ -1,8 +1,8 @@
-"""The page of a run: one HTML file with everything in it, which needs no network; and its figures.   (pure)
+"""The page of a run: one self-contained HTML file; and its figures.   (pure)
 
-Rasters are PNGs with 16 colours, half a byte a pixel, so that a thousand ranks fit into a page; everything else is SVG.  The
-encoder of PNGs has ten lines, since no package that lb_mpi needs has one.  The page shows rasters by page.js, on a canvas
-that zooms, with axes; as files, all figures are SVG with axes and key (`svg_files`).  The page's numbers are those of `run`.
+Rasters are PNGs with 16 colours, half a byte a pixel, so that a thousand ranks fit into a page; everything else is SVG. The
+PNG encoder has ten lines, since no package that lb_mpi needs has one.  On the page, page.js shows rasters on a canvas with
+zoom and axes; as files, all figures are SVG with axes and key (`svg_files`).  The page's numbers are those of `run`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from lb_mpi.report.run import (
 )
 from lb_mpi.table import Table
 
-# Of Okabe and Ito, told apart by the colour-blind; computing is blue, what costs is warm.
+# Colours of Okabe and Ito, for the colour-blind; computing is blue, losses are warm colours.
 COLOURS = {
     Phase.OWN: "#0072b2",
     Phase.FOREIGN: "#56b4e9",
@@ -57,16 +57,16 @@ COLOURS = {
     Phase.RESTING: "#7f9fb0",
     Phase.OUTSIDE: "#c8c8c8",
 }
-# Ranks on a map: of Okabe and Ito, then lighter and darker ones of other hues.
+# Ranks on a map: colours of Okabe and Ito, then lighter and darker ones of other hues.
 RANK_COLOURS = [
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442",
     "#7b3294", "#a6dba0", "#8c510a", "#35978f", "#b2abd2", "#666666", "#fdae61",
 ]  # fmt: skip
-NOTHING = len(Phase)  # the index of what isn't known: transparent
-COLUMNS, HALVINGS = 1000, 3  # of the strip: half as many, until the picture is small enough
+NOTHING = len(Phase)  # the index of unknown data: transparent
+COLUMNS, HALVINGS = 1000, 3  # of the strip: halved until the picture is small enough
 MOST_BYTES = 150_000  # of a picture
 MOST_ROWS, ROW_PIXELS = 1024, 20
-LEVELS = 15  # of a matrix, beside nothing
+LEVELS = 15  # of a matrix, besides nothing
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve, and its margins
 CURVES = [
     ("imbalance with all rows at home", "var(--soft)"),
@@ -84,21 +84,21 @@ Places = list[tuple[float, float]]
 
 
 class Picture(NamedTuple):
-    """A raster, and what it shows."""
+    """A raster and its description."""
 
     png: bytes
     width: int  # pixels
     height: int  # pixels
-    each: int = 1  # ranks in a row of pixels; 1 where a rank has one row or more
+    each: int = 1  # ranks per row of pixels; 1 if each rank has at least one row
 
     @property
     def url(self) -> str:
-        """The picture itself, to be embedded."""
+        """Return the picture as a data URL."""
         return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
 
 
 def strip(parts: Floats) -> Picture:
-    """Draw each rank's time, a `timeline`, from left to right; the height of each phase is its share of that time."""
+    """Draw each rank's `timeline` from left to right; the height of each phase is its share of the time."""
     for halving in range(HALVINGS + 1):
         if halving:
             parts = 0.5 * (parts[:, 0::2] + parts[:, 1::2])
@@ -110,12 +110,12 @@ def strip(parts: Floats) -> Picture:
 
 
 def strip_pixels(parts: Floats) -> tuple[NDArray[np.uint8], int]:
-    """Turn a timeline into indices of colours, (rows, columns), and say how many ranks are in a row of them."""
+    """Return a timeline as colour indices, (rows, columns), and the number of ranks in one row."""
     each = -(-len(parts) // MOST_ROWS)
     if each > 1:
         parts = np.add.reduceat(parts, np.arange(0, len(parts), each)) / each
     n_ranks, n_columns, n_phases = parts.shape
-    if n_ranks > MOST_ROWS // 4:  # a row of pixels for each: the longest phase
+    if n_ranks > MOST_ROWS // 4:  # one row of pixels for each: the longest phase
         pixels = parts.argmax(axis=2).astype(np.uint8)
         pixels[parts.sum(axis=2) < 0.5] = NOTHING
         return pixels, each
@@ -125,12 +125,12 @@ def strip_pixels(parts: Floats) -> tuple[NDArray[np.uint8], int]:
     stacked = (sums[:, None, :, :] < levels[None, :, None, None]).sum(axis=3).astype(np.uint8)
     stacked[stacked >= n_phases] = NOTHING
     if rows >= 8:
-        stacked[:, -1] = NOTHING  # a line between ranks
+        stacked[:, -1] = NOTHING  # a gap between ranks
     return stacked.reshape(n_ranks * rows, n_columns), each
 
 
 def square(values: Floats) -> Picture:
-    """Draw a matrix (n, n) of numbers >= 0: the darker, the more; of a large one, sums of neighbours."""
+    """Draw a matrix (n, n) of numbers >= 0, darker for larger values; in a large one, neighbours are added up."""
     values, each = binned(values)
     most = float(values.max(initial=0.0))
     pixels = np.ceil(LEVELS * np.sqrt(values / most)).astype(np.uint8) if most else np.zeros(values.shape, np.uint8)
@@ -138,7 +138,7 @@ def square(values: Floats) -> Picture:
 
 
 def binned(values: Floats) -> tuple[Floats, int]:
-    """Return a matrix of at most 256 rows, and how many rows and columns have been added up to one."""
+    """Return a matrix of at most 256 rows, and the number of rows and columns merged into one."""
     each = -(-len(values) // 256)
     if each > 1:
         edges = np.arange(0, len(values), each)
@@ -147,7 +147,7 @@ def binned(values: Floats) -> tuple[Floats, int]:
 
 
 def map_of(owned: Ints, most_pixels: int = 512) -> Picture:
-    """Draw (h, w) ranks, -1 for none, each in its colour of RANK_COLOURS; they repeat where there are more ranks."""
+    """Draw (h, w) ranks, -1 for none, each in its colour of RANK_COLOURS, which repeat for further ranks."""
     height, width = owned.shape
     each = max(1, most_pixels // max(height, width))
     pixels = np.where(owned < 0, len(RANK_COLOURS), owned % len(RANK_COLOURS)).astype(np.uint8)
@@ -156,18 +156,18 @@ def map_of(owned: Ints, most_pixels: int = 512) -> Picture:
 
 
 def _ramp() -> list[str]:
-    """Colours of a matrix, from the most to the least."""
+    """Return the colours of a matrix, from the largest value to the smallest."""
     stops = np.array([[68, 1, 84], [33, 145, 140], [253, 231, 37]])
     at = np.linspace(0.0, 2.0, LEVELS)
     return ["#" + "".join(f"{int(np.interp(x, [0, 1, 2], part)):02x}" for part in stops.T) for x in at]
 
 
 def encode(pixels: NDArray[np.uint8], colours: list[str]) -> bytes:
-    """A PNG of (rows, columns) indices of at most 15 colours; the index behind the last one is transparent."""
+    """Return a PNG of (rows, columns) indices of at most 15 colours; the index after the last one is transparent."""
     height, width = pixels.shape
     padded = np.pad(pixels, ((0, 0), (0, width % 2)))
     packed = padded[:, 0::2] << 4 | padded[:, 1::2]
-    lines = np.hstack([np.zeros((height, 1), np.uint8), packed])  # each begins with the number of its filter: none
+    lines = np.hstack([np.zeros((height, 1), np.uint8), packed])  # each starts with its filter number: none
     chunks = {
         b"IHDR": struct.pack(">IIBBBBB", width, height, 4, 3, 0, 0, 0),
         b"PLTE": b"".join(bytes.fromhex(colour[1:]) for colour in [*colours, "#000000"]),
@@ -185,7 +185,7 @@ def encode(pixels: NDArray[np.uint8], colours: list[str]) -> bytes:
 
 
 def imbalance(run: Run) -> str:
-    """Draw the imbalance of each call of map_rows, with all rows at home and as it was; "" when there was none."""
+    """Draw the imbalance of each call of map_rows, with all rows on their owners and as it was; "" without any."""
     table = steps(run)[0]
     table = table[table["driver"] == Driver.ROWS]
     before, after = table["before"].astype(float), table["after"].astype(float)
@@ -216,7 +216,7 @@ def imbalance(run: Run) -> str:
 
 
 def costs(run: Run) -> str:
-    """Draw what the rows cost, rank by rank, relative to their mean; "" when that isn't known of all ranks."""
+    """Draw the costs of the rows by rank, relative to their mean; "" unless known for all ranks."""
     known = sorted(((one.about.rank, one.costs) for one in run.ranks), key=lambda pair: pair[0])
     if not all(len(mine) and mine.sum() > 0.0 for _, mine in known):
         return ""
@@ -240,7 +240,7 @@ def costs(run: Run) -> str:
 
 
 def _levels(most: float, n: int, height: int, words: Callable[[float], str]) -> tuple[list[str], Callable[[float], float]]:
-    """Lines across a curve at n + 1 levels from 0 to `most`; and where a value lies."""
+    """Return lines across a curve at n + 1 levels from 0 to `most`, and a function from a value to its height."""
 
     def y(value: float) -> float:
         return height - BOTTOM - (height - TOP - BOTTOM) * value / most
@@ -254,7 +254,7 @@ def _levels(most: float, n: int, height: int, words: Callable[[float], str]) -> 
 
 
 def _ceiling(value: float) -> float:
-    """The next number 1, 2, 4 or 8 times a power of ten."""
+    """Return the next number 1, 2, 4 or 8 times a power of ten."""
     if value <= 0.0:
         return 0.01
     power = 10.0 ** math.floor(math.log10(value))
@@ -262,7 +262,7 @@ def _ceiling(value: float) -> float:
 
 
 def _svg(width: float, height: float, parts: Iterable[str], label: str) -> str:
-    """Put together a drawing; `label` is for readers who can't see it."""
+    """Assemble a drawing; `label` is for readers who can't see it."""
     return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
 
 
@@ -276,7 +276,7 @@ def _line(kind: str, points: Places) -> str:
 
 
 def _legend(entries: Iterable[tuple[str, str]], x: float) -> str:
-    """A line of (words, colour) at the top of a drawing."""
+    """Return a line of (words, colour) at the top of a drawing."""
     parts = []
     for words, colour in entries:
         parts.append(f'<rect x="{x:.0f}" y="4" width="12" height="12" style="fill:{colour}"/>')
@@ -289,9 +289,9 @@ def _legend(entries: Iterable[tuple[str, str]], x: float) -> str:
 
 
 def flows(moved: Floats, unit: str, edges: Edges) -> str:
-    """Draw how much each rank gave to each other as arrows; "" for many ranks, or when nothing has moved.
+    """Draw how much each rank gave to each other as arrows; "" for many ranks, or if nothing has moved.
 
-    moved : (P, P) from the row's rank to the column's; edges : (E, 2) of the process graph, grey lines; none: a ring.
+    moved : (P, P) from the row's rank to the column's; edges : (E, 2) of the process graph, grey; without edges: a ring.
     """
     size = len(moved)
     on_graph = set(edges.ravel().tolist()) == set(range(size))
@@ -317,14 +317,14 @@ def flows(moved: Floats, unit: str, edges: Edges) -> str:
 
 
 def layout(size: int, edges: Edges) -> Places:
-    """Places of the ranks of a process graph, in any unit: meshes and tori as they are, others by Kamada and Kawai.
+    """Return places of the ranks of a process graph, in any unit: grids for meshes and tori, others by Kamada and Kawai.
 
     T. Kamada, S. Kawai, An algorithm for drawing general undirected graphs, Information Processing Letters 31, 1989.
     """
     mine = {(min(edge), max(edge)) for edge in edges.tolist()}
     for rows in range(math.isqrt(size), 0, -1):
         for periodic in (False, True):
-            if size % rows or (periodic and rows == 1):  # a ring is drawn as one
+            if size % rows or (periodic and rows == 1):  # drawn as a ring
                 continue
             tails, heads = mesh(rows, size // rows, periodic=periodic).edges()
             if mine == {(min(edge), max(edge)) for edge in zip(tails.tolist(), heads.tolist(), strict=True)}:
@@ -342,7 +342,7 @@ def _ring(size: int) -> Places:
 
 
 def _fit(places: Places) -> tuple[Places, int]:
-    """Fit places into the width; and the height that they need."""
+    """Fit places into the width; return them and the height that they need."""
     array = np.array(places)
     array -= array.min(axis=0)
     spans = np.maximum(array.max(axis=0), 1e-9)
@@ -356,13 +356,13 @@ def _fit(places: Places) -> tuple[Places, int]:
 
 
 def _arrow(begin: tuple[float, float], end: tuple[float, float], radius: float, part: float, words: str) -> str:
-    """A bent arrow, so that those there and back don't lie on each other."""
+    """Return a bent arrow, so that opposite arrows don't overlap."""
     dx, dy = end[0] - begin[0], end[1] - begin[1]
     length = math.hypot(dx, dy)
     ux, uy = dx / length, dy / length
     x1, y1 = begin[0] + (radius + 2) * ux, begin[1] + (radius + 2) * uy
     x2, y2 = end[0] - (radius + 4) * ux, end[1] - (radius + 4) * uy
-    bend = min(0.16 * length, FLOWS_MARGIN)  # the arrow lies half as far out, and within the margin
+    bend = min(0.16 * length, FLOWS_MARGIN)  # half of it is the distance of the arrow, which stays within the margin
     cx, cy = (x1 + x2) / 2 - bend * uy, (y1 + y2) / 2 + bend * ux
     return (
         f'<path class="flow" marker-end="url(#tip)" stroke-width="{1 + 5 * part:.1f}" '
@@ -374,7 +374,7 @@ def _arrow(begin: tuple[float, float], end: tuple[float, float], radius: float, 
 
 
 def svg_files(run: Run) -> Iterator[tuple[str, str]]:
-    """(name, SVG) of each figure that there is something to show in."""
+    """Yield (name, SVG) of each figure that has data."""
     made = {"strip": strips([("", run, 0.0, run.seconds)]), "imbalance": imbalance(run), "costs": costs(run)}
     owned = owners(run)
     if (owned >= 0).any():
@@ -393,13 +393,13 @@ def svg_files(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def edges_of(run: Run, way: Way) -> Edges:
-    """(E, 2) edges on which work of this kind moves: those of the process graph for rows, none for others."""
-    edges = np.concatenate([one.edges for one in run.ranks])  # the graph is known to one rank
+    """Return (E, 2) edges on which this kind of work moves: those of the process graph for rows, none for others."""
+    edges = np.concatenate([one.edges for one in run.ranks])  # only one rank knows the graph
     return edges if way in (Way.LOAN, Way.GIFT) else edges[:0]
 
 
 def strips(shown: Sequence[tuple[str, Run, float, float]], names: dict[Phase, str] = NAMES) -> str:
-    """Draw strips below each other on one axis of time: (title, run, its first second, its last second)."""
+    """Draw strips below each other on one time axis: (title, run, its first second, its last second)."""
     longest = max(end - begin for _, _, begin, end in shown) or 1.0
     totals = np.sum([run.totals.sum(axis=0) for _, run, _, _ in shown], axis=0)
     parts = [_legend([(names[one], COLOURS[one]) for one in Phase if totals[one] > 0.005 * totals.sum()], LEFT)]
@@ -443,7 +443,7 @@ def _image(picture: Picture, x: float, y: float, width: float = 0.0, height: flo
 
 
 def standalone(svg: str) -> str:
-    """Make a file of a drawing, with its share of the page's style."""
+    """Make a drawing a separate file, with the styles it needs."""
     width, height = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0].split()
     lines = style().splitlines()
     css = "".join([lines[0], *(line for line in lines if line.startswith("svg"))])
@@ -467,7 +467,7 @@ MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
 
 
 def page(run: Run, gain: float = math.nan) -> str:
-    """Write the page; for `gain`, see `headline`."""
+    """Return the page; for `gain`, see `headline`."""
     parts = [_head(run, headline(run, gain)), _strips(run), _calls(run), _moves(run), _map(run), _ranks(run), _machine(run)]
     script = resources.files("lb_mpi.report").joinpath("page.js").read_text()
     title = escape(_title(run.ranks[0].about.program))
@@ -528,7 +528,7 @@ def _card(value: str, name: str, kind: str = "") -> str:
 
 
 def _strips(run: Run) -> str:
-    """The strips of all starts, and what happened in them."""
+    """Return the strips of all starts, and the events in them."""
     starts = (*run.earlier, run)
     phases = [phase for phase in Phase if any(one.totals[:, phase].any() for one in starts)]
     parts = ["<h2>What each rank did when</h2>", _key([(NAMES[phase], COLOURS[phase]) for phase in phases])]
@@ -599,7 +599,7 @@ def _calls(run: Run) -> str:
 
 
 def _lines(run: Run) -> list[list[str]]:
-    """A line for calls in a row with the same decision."""
+    """Return a line for consecutive calls with the same decision."""
     calls = steps(run)
     first, offsets = calls[0], np.array(run.offsets_s)[:, None]
     spans = (calls["ended"] + offsets).max(axis=0) - (calls["began"] + offsets).min(axis=0)
@@ -609,7 +609,7 @@ def _lines(run: Run) -> list[list[str]]:
         some = list(group)
         begin, end = ends[some[0]] - first["n"][some[0]] + 1, ends[some[-1]]
         span, bound = float(spans[some].sum()), float(ideal[some].sum())
-        # Of rows, every rank knows how many were lent on all; parts and steals are each rank's own.
+        # For rows, every rank knows the number lent on all ranks; parts and steals are each rank's own.
         moved = calls["moved"][:1] if driver in (Driver.ROWS, Driver.MIGRATE) else calls["moved"]
         name, unit, what = DRIVERS[Driver(int(driver))]
         done, amount = calls["units"][:, some].sum(dtype=float), moved[:, some].sum(dtype=float)
@@ -623,7 +623,7 @@ def _lines(run: Run) -> list[list[str]]:
 
 
 def _moves(run: Run) -> str:
-    """Work that each rank gave to each other."""
+    """Return the work that each rank gave to each other."""
     parts: list[str] = []
     for way in Way:
         moved = matrix(run, way)
@@ -653,7 +653,7 @@ def _moves(run: Run) -> str:
 
 
 def _map(run: Run) -> str:
-    """The domain in the colours of ranks; "" where that isn't known."""
+    """Return the domain in the colours of ranks; "" if unknown."""
     owned = owners(run)
     ranks = [rank for rank in np.unique(owned).tolist() if rank >= 0]
     if not ranks:
@@ -721,7 +721,7 @@ def _machine(run: Run) -> str:
 
 
 def _figure(picture: Picture, data: dict[str, Any], caption: str, kind: str = "") -> str:
-    """A picture that page.js shows with `data`."""
+    """Return a picture that page.js shows with `data`."""
     packed = escape(json.dumps(data, separators=(",", ":")), quote=True)
     return (
         f'<figure class="{kind}" data-view="{packed}"><div class="tools"></div>'
@@ -730,13 +730,13 @@ def _figure(picture: Picture, data: dict[str, Any], caption: str, kind: str = ""
 
 
 def _key(entries: Iterable[tuple[str, str]]) -> str:
-    """A key of (words, colour)."""
+    """Return a key of (words, colour)."""
     items = "".join(f'<li><i style="background:{colour}"></i>{name}' for name, colour in entries)
     return f'<ul class="key">{items}</ul>'
 
 
 def seconds(value: float) -> str:
-    """Write seconds in a unit that fits."""
+    """Write seconds in a suitable unit."""
     if not np.isfinite(value):
         return "not known"
     for least, unit, factor in ((100.0, "s", 1.0), (1.0, "s", 1.0), (1e-3, "ms", 1e3)):
@@ -746,11 +746,11 @@ def seconds(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Write a part of 1."""
+    """Write a fraction in percent."""
     return f"{value:.1%}" if np.isfinite(value) else "-"
 
 
 def _mean(values: Any) -> str:
-    """Write the mean of those that are known."""
+    """Write the mean of the known values."""
     known = values[np.isfinite(values)]
     return f"{known.mean():.1%}" if len(known) else "-"

@@ -1,15 +1,15 @@
-"""A recorded run: the records of all its ranks on one clock, and what they come to in numbers and words.   (pure)
+"""A recorded run: the records of all its ranks on one clock, with their numbers and words.   (pure)
 
-Useful time is that in the user's work, a slow rank's rests included (a real slow rank would compute).  With P ranks, T the
-longest time that a rank spent in lb_mpi, and u_r the useful time of rank r, the metrics of the POP project
-(https://pop-coe.eu) are
+Useful time is the time in the user's work, including the rests of an emulated slow rank (a real slow rank would compute).
+With P ranks, T the longest time that a rank spent in lb_mpi, and u_r the useful time of rank r, the metrics of the POP
+project (https://pop-coe.eu) are
 
     parallel efficiency      mean u / T  =  load balance * communication efficiency
     load balance             mean u / max u
     communication efficiency max u / T
 
-They count seconds, however fast a rank is.  The lower bound counts speeds as well: work / sum of the ranks' speeds.  A run
-can also be written as a trace for Perfetto.
+They count seconds, regardless of a rank's speed.  The lower bound also counts speeds: work / sum of the ranks' speeds.  A
+run can also be written as a trace for Perfetto.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from lb_mpi.record.events import Driver, Event, Phase, Way
 from lb_mpi.record.launches import END, FILE, Happened, folder_of, parse
 from lb_mpi.record.record import N_PHASES, About, Rows, Stored, coarser, read
 
-USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # a rank that emulates a slow one would compute while it rests
+USEFUL = (Phase.OWN, Phase.FOREIGN, Phase.RESTING)  # while an emulated slow rank rests, a real one would compute
 SAVE = "save"
-SKEW_S = 60.0  # by which the clocks of hosts may differ
+SKEW_S = 60.0  # largest difference between the clocks of hosts
 DRIVERS = {
     Driver.SEARCH: ("search", "units", "parts"),
     Driver.ROWS: ("map_rows", "rows", "rows"),
     Driver.MIGRATE: ("migrate", "rows", "rows"),
     Driver.TASKS: ("pool", "tasks", "steals"),
     Driver.EXCHANGE: ("exchange", "exchanges", "times"),
-}  # in words: what is called, what is done, what moves
+}  # words for the calls, the work done, the work moved
 NAMES = {
     Phase.OWN: "own work",
     Phase.FOREIGN: "work for others",
@@ -56,40 +56,40 @@ UNITS = {Way.DRAFT: "parts", Way.LOAN: "rows", Way.STEAL: "tasks", Way.GIFT: "ro
 
 
 class Happening(NamedTuple):
-    """Something that happened during a run."""
+    """An event in a run."""
 
     what: str  # SAVE, or one of `launches.KINDS`
-    began_s: float  # since the begin of this run
+    began_s: float  # since the start of this run
     ended_s: float
     rank: int  # -1: all, or none
     words: str
 
 
 class Run(NamedTuple):
-    """The records of a run, or of one start of it."""
+    """The records of a run, or of one of its starts."""
 
     ranks: list[Stored]  # ordered by host, and by rank on each host
-    size: int  # ranks that the run had
-    offsets_s: list[float]  # of each in `ranks`: to be added to its times, to have those of the page
-    seconds: float  # from the begin of the first record to the end of the last
+    size: int  # number of ranks of the run
+    offsets_s: list[float]  # of each in `ranks`: added to its times, gives those of the page
+    seconds: float  # from the start of the first record to the end of the last
     clock: str  # in words: how the clocks were aligned
-    notes: list[str]  # in words: what is missing, or no good
+    notes: list[str]  # texts about missing or invalid records
     happened: list[Happening] = []  # noqa: RUF012 - in their order
-    earlier: tuple[Run, ...] = ()  # the starts before this one, when a rank or a host had died
+    earlier: tuple[Run, ...] = ()  # the previous starts, if a rank or a host died
 
     @property
     def totals(self) -> Floats:
-        """(ranks, phases) seconds."""
+        """Return (ranks, phases) seconds."""
         return np.array([one.seconds.sum(axis=0) for one in self.ranks])
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts, in the order of `ranks`."""
+        """Return the hosts, in the order of `ranks`."""
         return list(dict.fromkeys(one.about.host for one in self.ranks))
 
 
 def gather(folder: Path) -> Run:
-    """Read the record of a run, with all its starts; ValueError when there is none that can be read, OSError for files."""
+    """Read the record of a run, with all its starts; ValueError if none can be read, OSError for files."""
     launches = parse(place.read_text()) if (place := folder / FILE).exists() else []
     runs: list[Run] = []
     problem = ValueError("")
@@ -104,18 +104,18 @@ def gather(folder: Path) -> Run:
             continue
         runs.append(run)
         if not belongs(launches, run.ranks[0].about):
-            break  # launch/run has reported a run before this one
+            break  # a report of launch/run about an earlier run
     if not runs:
         raise ValueError(f"{folder}: {problem}")
     return runs[-1]._replace(earlier=tuple(runs[:-1]))
 
 
 def assemble(files: Iterable[tuple[str, bytes]], launches: Sequence[Happened] = (), start: int = 0) -> Run:
-    """Put together the files of a folder, as (name, content); what can't be read is noted.
+    """Combine the files of a folder, as (name, content); unreadable files are noted.
 
-    `launches` : what launch/run has reported, left out when it is of another run; the files are those of `start`.
+    `launches` : reports of launch/run, ignored if about another run; the files are those of `start`.
 
-    ValueError when there is none that can.
+    ValueError if no file can be read.
     """
     found: list[Stored] = []
     notes: list[str] = []
@@ -150,7 +150,7 @@ def assemble(files: Iterable[tuple[str, bytes]], launches: Sequence[Happened] = 
 
 
 def _saves(kept: list[Stored], offsets_s: list[float]) -> list[Happening]:
-    """Each save, from when its first rank began to write until the last one had written."""
+    """Return each save, from its first rank's start of writing to the end of its last rank's."""
     spans: dict[int, list[tuple[float, float]]] = {}
     for one, offset in zip(kept, offsets_s, strict=True):
         for mark in one.marks[one.marks["event"] == Event.SAVE]:
@@ -163,7 +163,7 @@ def _saves(kept: list[Stored], offsets_s: list[float]) -> list[Happening]:
 
 
 def _launches(launches: Sequence[Happened], start: int, about: About, offset_s: float) -> list[Happening]:
-    """Select the notes of launch/run about this start, on its clock; none if they are about another run."""
+    """Return launch/run's notes about this start, on its clock; none if they are about another run."""
     if not belongs(launches, about):
         return []
     begin_wall_s = about.wall_s - (about.clock_s + offset_s)
@@ -172,16 +172,13 @@ def _launches(launches: Sequence[Happened], start: int, about: About, offset_s: 
 
 
 def belongs(launches: Sequence[Happened], about: About) -> bool:
-    """Return whether launch/run reported the run of this record, rather than an earlier one in the same folder."""
+    """Return whether launch/run's notes are about the run of this record, not about an earlier one in the same folder."""
     end_s = min((it.wall_s for it in launches if it.what == END), default=math.inf)
     return bool(launches) and launches[0].wall_s - SKEW_S <= about.wall_s <= end_s + SKEW_S
 
 
 def steps(run: Run) -> Rows:
-    """(ranks, calls) the steps, entries added up where ranks have kept different numbers of them.
-
-    (ranks, 0) where ranks have not made the same calls, as when one of them was killed at the beginning.
-    """
+    """Return (ranks, calls) steps, merged if kept in different numbers; (ranks, 0) if the ranks made different calls."""
     each = max((int(one.steps["n"].max(initial=1)) for one in run.ranks), default=1)
     tables = [coarser(one.steps, each) for one in run.ranks]
     n = min(map(len, tables))
@@ -190,7 +187,7 @@ def steps(run: Run) -> Rows:
 
 
 def timeline(run: Run, columns: int, begin_s: float = 0.0, end_s: float | None = None) -> Floats:
-    """(ranks, columns, phases): the parts of each column's time; they add up to 1, or to less where nothing is known."""
+    """Return (ranks, columns, phases) fractions of each column's time; they add up to 1, or less if some time is unknown."""
     end_s = run.seconds if end_s is None else end_s
     edges = np.linspace(begin_s, end_s, columns + 1)
     parts = np.zeros((len(run.ranks), columns, N_PHASES))
@@ -205,7 +202,7 @@ def timeline(run: Run, columns: int, begin_s: float = 0.0, end_s: float | None =
 
 
 def _align(kept: list[Stored]) -> tuple[list[float], str]:
-    """(ranks,) seconds to be added to each rank's clock to have that of the first one, and how that is known."""
+    """Return (ranks,) seconds to be added to each rank's clock to get the first rank's, and the method, in words."""
     if kept[0].about.virtual:
         return [0.0] * len(kept), "virtual: one clock for all ranks"
     hosts = {one.about.host for one in kept}
@@ -228,22 +225,22 @@ def _ranks(ranks: list[int]) -> str:
 
 
 class Headline(NamedTuple):
-    """A run in some numbers."""
+    """A summary of a run."""
 
-    seconds: float  # from the first record's begin to the last one's end
+    seconds: float  # from the first record's start to the last one's end
     inside_s: float  # the longest time that a rank spent in lb_mpi
     bound_s: float  # the least time for this work on this hardware
-    ratio: float  # inside_s / bound_s; NaN when nothing was done
+    ratio: float  # inside_s / bound_s; NaN: no work was done
     parallel: float  # parallel efficiency
     balance: float  # load balance
     communication: float  # communication efficiency
-    gain: float  # predicted time without balancing / this run's time; NaN: not known
-    words: str  # what cost most
+    gain: float  # predicted time without balancing / this run's time; NaN: unknown
+    words: str  # the biggest loss
     todo: str  # what to do next
 
 
 def headline(run: Run, gain: float = math.nan) -> Headline:
-    """Sum a run up; `gain` : the predicted time without balancing / its time (see `lb_mpi.advising.replay.gain`)."""
+    """Summarise a run; `gain` : the predicted time without balancing / its time (see `lb_mpi.advising.replay.gain`)."""
     totals = run.totals
     inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]
     useful = totals[:, list(USEFUL)].sum(axis=1)
@@ -266,12 +263,12 @@ def headline(run: Run, gain: float = math.nan) -> Headline:
 
 
 def lower_bound(run: Run) -> float:
-    """Seconds that the work of all calls needs at least, on all ranks together, at their speeds."""
+    """Return the ideal time of the work of all calls, on all ranks together, at their speeds."""
     calls = steps(run)
     if calls.size:
         return float(bounds(calls).sum())
     work = speed = 0.0
-    for one in run.ranks:  # not the same calls: all in one
+    for one in run.ranks:  # ranks made different calls: treat all as one
         useful, speeds = one.steps["useful_s"].astype(float), one.steps["speed"].astype(float)
         work += float((useful * speeds).sum())
         speed += float(speeds.mean()) if len(speeds) else 1.0
@@ -279,13 +276,13 @@ def lower_bound(run: Run) -> float:
 
 
 def bounds(calls: Rows) -> Floats:
-    """(calls,) seconds that the work of each call needs at least, from the (ranks, calls) steps."""
+    """Return (calls,) ideal time of each call, from the (ranks, calls) steps."""
     useful, speeds = calls["useful_s"].astype(np.float64), calls["speed"].astype(np.float64)
     return np.asarray((useful * speeds).sum(axis=0) / speeds.sum(axis=0))
 
 
 def _words(run: Run, totals: Floats, inside: Floats) -> tuple[str, Phase | None]:
-    """Say what cost most; and its phase: OWN where ranks had no core, None where nothing was done."""
+    """Return the biggest loss in words, and its phase: OWN if ranks had no core, None if nothing was done."""
     whole = float(inside.sum())
     if not whole:
         return "Nothing was done in lb_mpi.", None
@@ -294,7 +291,7 @@ def _words(run: Run, totals: Floats, inside: Floats) -> tuple[str, Phase | None]
     work_s = float(totals[:, list(USEFUL)].sum())
     away = (work_s - sum(float(one.steps["useful_s"].sum()) for one in run.ranks)) / whole
     covered = np.array([float((one.steps["ended"] - one.steps["began"]).sum()) for one in run.ranks])
-    # Of calls that have not ended, the useful time isn't known.
+    # The useful time of unfinished calls is unknown.
     if away > max(2.0 * lost[phase], 0.1) and (covered >= 0.9 * inside).all():
         return (
             f"Biggest loss: ranks were at work but had no core for {away:.1%} of the time. Either there are more ranks than "
@@ -307,21 +304,21 @@ def _words(run: Run, totals: Floats, inside: Floats) -> tuple[str, Phase | None]
 
 
 def times(gain: float) -> str:
-    """Write how many times as fast a run was; NaN: not known."""
+    """Write how many times as fast a run was; NaN: unknown."""
     return "-" if math.isnan(gain) else f"{gain:.{1 if gain >= 1.0 else 2}f}"
 
 
-GOOD, SHORT_S = 1.1, 0.5  # time / ideal time that leaves nothing to gain; a run in which starting and ending count
+GOOD, SHORT_S = 1.1, 0.5  # time / ideal time with nothing left to gain; a run so short that its start and end matter
 TODO = {
     (Driver.TASKS, Phase.WAITING): "make the largest tasks smaller, or pass costs=, so that they begin first.",
     (Driver.TASKS, Phase.PROTOCOL): "make the tasks larger: each of them is short beside the messages about it.",
     (Driver.ROWS, Phase.PROTOCOL): "give each call more to compute, or balance more rarely (Balancer(every=...)).",
     (Driver.SEARCH, Phase.PROTOCOL): "raise threshold=, so that only larger parts of the work are handed over.",
-}  # by the driver with the longest calls, and what cost most
+}  # by the driver with the longest calls, and the biggest loss
 
 
 def _todo(run: Run, cause: Phase, inside_s: float, ratio: float, gain: float) -> str:
-    """Say what to do next."""
+    """Return what to do next."""
     outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
     if cause is Phase.OWN:
         return "repeat it on a quiet machine, with no more ranks than cores: these times say little about the program."
@@ -346,7 +343,7 @@ def _part(one: float, whole: float) -> float:
 
 
 def matrix(run: Run, way: Way) -> Floats:
-    """(size, size) what has moved: from the row's rank to the column's, in parts, rows or tasks."""
+    """Return (size, size) moved work: from the row's rank to the column's, in parts, rows or tasks."""
     moved = np.zeros((run.size, run.size))
     for one in run.ranks:
         flows = one.flows[(one.flows["way"] == way) & (one.flows["other"] >= 0) & (one.flows["other"] < run.size)]
@@ -356,18 +353,18 @@ def matrix(run: Run, way: Way) -> Floats:
 
 
 class DraftCounts(NamedTuple):
-    """The outcome of all drafts."""
+    """The outcomes of all drafts."""
 
     n: int  # drafts
-    unanswered: int  # for which no rank volunteered
+    unanswered: int  # without a volunteer
     nothing: int  # whose volunteer had nothing left
     work: int  # that brought work
-    median_s: float  # from a draft that brought work to the work; of those kept, NaN: there was none
-    bytes: float  # that came
+    median_s: float  # from a draft to its work; of the kept ones, NaN: none
+    bytes: float  # received
 
 
 def drafts(run: Run) -> DraftCounts | None:
-    """Sum up all drafts; None when there was none."""
+    """Count the outcomes of all drafts; None if there was none."""
     flows = np.concatenate([one.flows for one in run.ranks])
     flows = flows[flows["way"] == Way.DRAFT]
     if not len(flows):
@@ -380,7 +377,7 @@ def drafts(run: Run) -> DraftCounts | None:
 
 
 def owners(run: Run) -> Ints:
-    """(h, w) the rank that computed most of each place, -1 where none did; (0, 0) where there is no map."""
+    """Return (h, w) the rank that computed most of each place, -1 if none did; (0, 0) without a map."""
     mapped = [one for one in run.ranks if one.map.size]
     shapes = {one.map.shape for one in mapped}
     if len(shapes) != 1:
@@ -394,29 +391,29 @@ def owners(run: Run) -> Ints:
 
 
 def layout_of(run: Run) -> str:
-    """In words, how vertices without coordinates were laid out; "" for a domain that has some."""
+    """Return, in words, how vertices without coordinates were laid out; "" for a domain with coordinates."""
     words = (one.settings.get("map", {}).get("layout", "") for one in run.ranks)
     return next((str(one) for one in words if one), "")
 
 
 # --- the trace ---------------------------------------------------------------------------------------------------------
-# Perfetto's own format, for https://ui.perfetto.dev: one track per rank, grouped by host; slices are the phases, an arrow is
-# work that moved.  A record has bins of time: a slice is the longest phase of its bins.  Of arrows a record keeps some, and
-# two times of each: a draft begins when it was sent and ends when the work arrived, a loan begins when the rows were lent
-# and ends when their results were back.
+# Perfetto's own format, for https://ui.perfetto.dev: one track per rank, grouped by host.  Slices are phases, arrows are
+# moved work.  A record has bins of time, so a slice is the longest phase of its bins.  A record keeps some of the arrows,
+# with two times: a draft lasts from its sending to the arrival of the work, a loan from the lending of the rows to the
+# return of their results.
 
 
-SEQUENCE = 1  # of packets: all are written by one
+SEQUENCE = 1  # of packets: there is one writer
 ARROWS = {
     Way.DRAFT: ("drafted by rank {}", "a part of rank {}'s work"),
     Way.LOAN: ("{n:.0f} rows lent to rank {}", "{n:.0f} rows back to rank {}"),
     Way.STEAL: ("{n:.0f} tasks stolen by rank {}", "{n:.0f} tasks of rank {}"),
     Way.GIFT: ("{n:.0f} rows given to rank {}", "{n:.0f} rows of rank {}"),
-}  # at the begin of an arrow, on the giver, and at its end, on the receiver; the other rank, and how many
+}  # at the start of an arrow, on the giver, and at its end, on the receiver; the other rank, and the number
 
 
 def trace(run: Run) -> bytes:
-    """Write the trace; ValueError without the package."""
+    """Return the trace; ValueError without the package."""
     try:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
         from perfetto.trace_builder.proto_builder import TraceProtoBuilder
@@ -439,7 +436,7 @@ def trace(run: Run) -> bytes:
 
 
 def slices(one: Stored) -> Iterator[tuple[int, float, float]]:
-    """(phase, begin, end) of bins in a row with the same longest phase; times are those of the rank's own clock."""
+    """Yield (phase, start, end) of consecutive bins with the same longest phase; times are by the rank's own clock."""
     if not len(one.seconds):
         return
     most = one.seconds.argmax(axis=1)
@@ -451,7 +448,7 @@ def slices(one: Stored) -> Iterator[tuple[int, float, float]]:
 
 
 def _describe(builder: Any, run: Run) -> dict[int, int]:
-    """Write a track for each host and, within it, for each of its ranks; the track of each rank."""
+    """Write a track for each host and, within it, for each of its ranks; return the track of each rank."""
     for k, host in enumerate(run.hosts):
         packet = builder.add_packet()
         packet.track_descriptor.uuid = 1 + k

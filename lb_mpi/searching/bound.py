@@ -1,7 +1,7 @@
 """A bound that all ranks of a search share: the best value that any of them has found.   (pure)
 
-In branch and bound, what can't lead to anything better than the best solution so far is not searched.  Ranks that don't
-exchange theirs search far more than one rank alone would.  A bound exchanges them while the ranks work:
+Branch and bound skips branches that can't lead to anything better than the best solution so far.  Ranks that don't exchange
+their best values search far more than one rank alone would.  A bound exchanges them while the ranks work:
 
     bound = lb_mpi.Bound("min")                     # made alike on every rank; "max" where larger is better
 
@@ -20,25 +20,25 @@ exchange theirs search far more than one rank alone would.  A bound exchanges th
 
 The law
 -------
-The ranks stand in a tree by their numbers: the neighbours of rank r are (r - 1) // 8 and 8 r + 1, ..., 8 r + 8.  A rank
-whose best value is better than what a neighbour is known to have sends it that value, once a turn: BOUND(source, value).
+The ranks form a tree by their numbers: the neighbours of rank r are (r - 1) // 8 and 8 r + 1, ..., 8 r + 8.  A rank whose
+best value is better than any known to a neighbour sends the neighbour that value, once a turn: BOUND(source, value).
 
 - On each rank the best value only improves.
-- A neighbour is known to have what was sent to it, and what it has sent.  It has that, or something at least as good, or
-  a BOUND with it is under way: so while the search lasts, what one rank has found comes to all, over at most
-  2 log8(size) + 2 neighbours, each of which passes it on after its work quantum at hand.
+- A neighbour knows what was sent to it and what it has sent: it has that value or one at least as good, or a BOUND with it
+  is under way.  So while the search lasts, a value found by one rank reaches all, over at most 2 log8(size) + 2 neighbours,
+  each of which passes it on after its current work quantum.
 - No rank's best value is better than the best found by any rank.
-- A value that is no better than the best here goes no further.  So each value is sent at most once from each side of each
-  of the size - 1 pairs of neighbours, however many find it: no storm, and no ring on which it could go round.
-- A BOUND makes no passive rank active, so Safra's token does not count it, and the search may end with some under way.
-  They are received and dropped like all else; then every rank adopts the best of all ranks' values (`Sharing.level`), so
-  that `best` is the same everywhere, however the search has ended.
+- A rank does not pass on a value that is no better than its best.  So each of the size - 1 pairs of neighbours exchanges a
+  value at most once in each direction, however many ranks find it.
+- A BOUND makes no passive rank active, so Safra's token does not count it, and the search may end with some under way.  They
+  are received and dropped; then every rank adopts the best of all ranks' values (`Sharing.level`), so `best` is the same
+  everywhere, however the search has ended.
 
 The table
 ---------
 state   arrives        does
 ------  -------------  -----------------------------------------------------------------------------------
-any     BOUND(v)       best = the better one of best and v; its sender is known to have v, unless it's known to have better
+any     BOUND(v)       best = the better one of best and v; its sender knows v, or a better value sent to it before
 any     (end of turn)  BOUND(best) to each neighbour that isn't known to have a value as good
 after the end          BOUND is dropped
 """
@@ -54,7 +54,7 @@ from lb_mpi.errors import ProtocolError
 from lb_mpi.searching.drafting import Kind, Message, Send
 
 FAN_OUT = 8
-WORST = {"min": math.inf, "max": -math.inf}  # by sense: any value is better
+WORST = {"min": math.inf, "max": -math.inf}  # by sense: worse than any value
 
 
 class Bound:
@@ -97,14 +97,14 @@ class Bound:
         return self._take(found)
 
     def _take(self, value: float) -> bool:
-        """Take in a value that is known to be a float; True when it is better than `best` was."""
+        """Adopt a value that is known to be a float; return True if it is better than `best` was."""
         if not self._is_better(value, self._best):
             return False
         self._best = value
         return True
 
     def _is_better(self, one: float, other: float) -> bool:
-        """Return whether `one` is better than `other`, and not the same."""
+        """Return whether `one` is strictly better than `other`."""
         return one < other if self.sense == "min" else one > other
 
 
@@ -120,31 +120,31 @@ class Sharing:
 
     def __init__(self, rank: int, size: int, bound: Bound) -> None:
         self.rank, self.bound = rank, bound
-        self.known = dict.fromkeys(neighbours(rank, size), WORST[bound.sense])  # by neighbour: what it has, or will have
+        self.known = dict.fromkeys(neighbours(rank, size), WORST[bound.sense])  # by neighbour: what it has or was sent
 
     def receive(self, message: Message) -> None:
-        """Serve a BOUND; ProtocolError when it does not come from a neighbour."""
+        """Process a BOUND; ProtocolError unless it comes from a neighbour."""
         source, value = message.source, message.load
         if source not in self.known:
             raise ProtocolError(f"rank {self.rank}, a neighbour of {[*self.known]}, got {message}")
-        if self.bound._is_better(value, self.known[source]):  # it may have been sent something better meanwhile
+        if self.bound._is_better(value, self.known[source]):  # meanwhile it may have been sent a better value
             self.known[source] = value
         self.bound._take(value)
 
     def send(self) -> list[Send]:
-        """Return the messages to the neighbours, once a turn, when all that had arrived is served."""
+        """Return the messages to the neighbours, once a turn, after processing all that had arrived."""
         best = self.bound.best
         behind = [rank for rank, value in self.known.items() if self.bound._is_better(best, value)]
         self.known.update(dict.fromkeys(behind, best))
         return [(rank, Message(Kind.BOUND, self.rank, load=best)) for rank in behind]
 
     def level(self, values: Iterable[float]) -> None:
-        """The search is over, and `values` are the best ones of all ranks: adopt the best of them."""
+        """Adopt the best of `values` (of all ranks) after the search."""
         for value in values:
             self.bound._take(value)
 
 
 def neighbours(rank: int, size: int) -> list[int]:
-    """List the ranks to which a rank sends: the one above it in a tree by numbers, and up to `FAN_OUT` below."""
+    """List the ranks to which a rank sends: its parent in a tree by numbers, and up to `FAN_OUT` children."""
     below = range(FAN_OUT * rank + 1, min(FAN_OUT * rank + FAN_OUT + 1, size))
     return [*([(rank - 1) // FAN_OUT] if rank else []), *below]

@@ -1,30 +1,30 @@
 """One rank of receiver-initiated stealing over a token ring: DRAFTING, REJECT, ADMISSION.   (pure)
 
 Source: Xu, Zhang, Sun, "A dynamic and distributed algorithm for load balancing on multiprocessors" (Nanjing University,
-1991), rules 1 to 4 of the drafting protocol, with the holes of the paper closed.
+1991), rules 1 to 4 of the drafting protocol, with the gaps of the paper closed.
 
 The law
 -------
-A rank without work (the drafter, or thief) sends a token DRAFTING(source, seq, pid, load) round the ring.  A rank
-with more work than the token says, and more than the threshold J, writes itself in as the volunteer (pid, load) and sends
-the volunteer before it a REJECT.  When the token is home the drafter sends ADMISSION to the volunteer that was left, and
-that one (the victim) splits its work and sends a part as WORK, or NOWORK when it has nothing left to split.
+A rank without work (the drafter, or thief) sends a token DRAFTING(source, seq, pid, load) round the ring.  A rank with more
+work than the token names, and more than the threshold J, writes itself in as the volunteer (pid, load) and sends the
+previous volunteer a REJECT.  When the token returns, the drafter sends ADMISSION to the last volunteer (the victim), which
+splits its work and sends a part as WORK, or NOWORK if nothing is left to split.
 
 - Every piece of work is in exactly one place: with a rank, or in one WORK message.
-- A source has at most one token on the ring; (source, seq) names it for ever.
+- A source has at most one token on the ring; (source, seq) identifies it forever.
 - A rank volunteers only when BUSY, so it holds one promise at most; a promise is answered exactly once, by a REJECT or an
   ADMISSION that carries its (source, seq).
 - WORK and NOWORK go only to a rank in READY_FOR_ACCEPT, and answer its ADMISSION of the same (source, seq).
-- A token is never kept: another's DRAFTING is passed on in every state, so all tokens come home.
-- A rank that waits for an answer goes on working; when it runs dry meanwhile it doesn't draft before it is answered.
+- A token is never kept: another's DRAFTING is passed on in every state, so all tokens return.
+- A rank that waits for an answer goes on working; if it runs out of work, it doesn't draft before the answer.
 
 The table (what is not in it is a ProtocolError)
 ------------------------------------------------
 (drawn from `lb_mpi.searching.table`)
 
-Fairness: a rank counts, per source, how often it had to let that source's token pass although it was the better
-volunteer.  It doesn't volunteer for a source while another has been skipped `PATIENCE` times more, and such a pass
-also counts as a skip; so the counts draw level, some rank is served, and none is overtaken for ever.
+Fairness: a rank counts, per source, how often it had to let that source's token pass although it was the better volunteer.
+It doesn't volunteer for a source while another has been skipped `PATIENCE` times more, and such a pass also counts as a
+skip.  So the counts draw level, some rank is served, and none is overtaken forever.
 """
 
 from __future__ import annotations
@@ -58,30 +58,30 @@ class Kind(IntEnum):
     REPORT = 9
     BOUND = 10
     RESULT = 11  # between drivers, when the search is over
-    PAUSE = 12  # of a save (see `lb_mpi.searching.saves`), as the others up to ASK
+    PAUSE = 12  # of a save (see `lb_mpi.searching.saves`), up to ASK
     COUNT = 13
     WRITE = 14
     WRITTEN = 15
     GO = 16
     ASK = 17
-    STAND = 20  # this and the next: with walking drafts only
+    STAND = 20  # this and the next: only with walking drafts
     ACK = 21
-    OWNED = 22  # work that belongs to who gets it (see `lb_mpi.searching.problem.Owning`)
+    OWNED = 22  # work that belongs to its receiver (see `lb_mpi.searching.problem.Owning`)
 
 
 class Message(NamedTuple):
-    """One message, of any kind.  (source, seq) names the draft that it belongs to, where it belongs to one."""
+    """One message, of any kind.  (source, seq) identifies its draft, if it belongs to one."""
 
     kind: Kind
     source: int
     seq: int = 0
     pid: int = NOBODY  # DRAFTING: the volunteer so far, of a walk the hops left; WORK of a walk: its sender; TOKEN: 1
     # when black; FINISH, STOP: the reason; COUNT: the sum; OWNED: its sender
-    load: float = 0.0  # DRAFTING, REPORT: the load that is claimed; BOUND: the value
+    load: float = 0.0  # DRAFTING, REPORT: the claimed load; BOUND: the value
     payload: bytes = b""  # WORK, OWNED: the packed part; WRITTEN: receipts
 
 
-MOVES = (Kind.WORK, Kind.OWNED)  # work: what the termination counts
+MOVES = (Kind.WORK, Kind.OWNED)  # messages with work, counted by the termination
 
 Send = tuple[int, Message]  # destination rank, message
 
@@ -107,44 +107,44 @@ class Pause:
         self._length = shortest
 
     def next(self) -> float:
-        """Seconds to wait now; the one after it will be longer."""
+        """Return the seconds to wait now; the next pause will be longer."""
         length = self._length * (0.5 + 0.5 * self._rng.random())
         self._length = min(2.0 * self._length, self.longest)
         return length
 
     def reset(self) -> None:
-        """Begin with `shortest` again."""
+        """Restart with `shortest`."""
         self._length = self.shortest
 
 
 class Terms(NamedTuple):
-    """On which terms a rank drafts, and volunteers."""
+    """The terms on which a rank drafts and volunteers."""
 
     threshold: float  # J, in the unit of `problem.load()`
     pause: Pause  # between drafts without a volunteer
-    once: bool = False  # a rank that has had work never drafts again: each rank is dealt one share, nothing moves afterwards
+    once: bool = False  # a rank that has had work never drafts again: each rank gets one share, and nothing moves afterwards
 
 
 class Drafting:
-    """The drafting protocol of one rank; its `successor` is the next on the ring, the work of its `problem` is moved."""
+    """The drafting protocol of one rank; `successor` is the next on the ring; it moves the work of `problem`."""
 
     def __init__(self, rank: int, successor: int, problem: Problem, terms: Terms) -> None:
         self.rank, self.successor, self.problem, self.terms = rank, successor, problem, terms
         self.state = State.IDLE
         self.seq = 0
-        self.promise: tuple[int, int] | None = None  # (source, seq) that this rank volunteered for
+        self.promise: tuple[int, int] | None = None  # (source, seq) for which this rank volunteered
         self.not_before = 0.0  # no draft before this time
         self.skipped: dict[int, int] = {}
         self.had_work = False
-        self.received = 0  # WORK messages absorbed: the balances of this rank
-        self.load = 0.0  # problem.load() when `settle` was last through
+        self.received = 0  # WORK messages absorbed
+        self.load = 0.0  # problem.load() at the end of the last `settle`
 
     def start(self) -> None:
-        """The problem of this rank holds work from the beginning."""
+        """Note that this rank has work from the beginning."""
         self.state, self.had_work = State.BUSY, True
 
     def receive(self, message: Message, now: float) -> list[Send]:
-        """The table, row by row: serve one message that arrived."""
+        """Process one message, by the rows of the table."""
         kind, state = message.kind, self.state
         if kind is Kind.DRAFTING:
             if message.source != self.rank:
@@ -166,7 +166,7 @@ class Drafting:
         )
 
     def settle(self, now: float) -> list[Send]:
-        """All messages that had arrived are served: split if it was admitted, and draft if there is nothing to do."""
+        """Continue after processing all messages: split if admitted, and draft if there is no work."""
         sends: list[Send] = []
         if self.state is State.READY_FOR_SPLIT:
             sends.append(self._split())
@@ -186,12 +186,12 @@ class Drafting:
 
     @property
     def wake_at(self) -> float:
-        """The time of the next action even if no message arrives (inf: never)."""
+        """The time of the next action if no message arrives (inf: never)."""
         return self.not_before if self.state is State.IDLE and self.may_draft else math.inf
 
     @property
     def may_draft(self) -> bool:
-        """Alone on the ring, or dealt its only share: never."""
+        """Return False for a rank alone on the ring, or one that has had its only share."""
         return self.successor != self.rank and not (self.terms.once and self.had_work)
 
     def _pass_or_volunteer(self, message: Message) -> list[Send]:
@@ -230,7 +230,7 @@ class Drafting:
     def _split(self) -> Send:
         assert self.promise is not None
         source, seq = self.promise
-        # The load may have dropped since the promise: value it again.
+        # The load may have dropped since the promise: compute it again.
         part = self.problem.split() if self.problem.load() > self.terms.threshold else None
         self.state, self.promise = State.BUSY, None
         self.skipped.pop(source, None)

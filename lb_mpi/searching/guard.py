@@ -1,7 +1,6 @@
-"""The door of a search: options, the work quantum, and a guard around the user's problem.   (pure)
+"""The entrance of a search: options, the work quantum, and a guard around the user's problem.   (pure)
 
-Nothing that breaks `Problem`'s law gets through: the protocol calls the problem through a `Guard`, which checks each value
-that the problem returns.
+The protocol calls the problem through a `Guard`, which checks each returned value against the `Problem` protocol.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from lb_mpi.checks import choice, integer, number, seed, show
 from lb_mpi.errors import SearchError
 from lb_mpi.searching.problem import Problem, Savable, outgoing, shares
 
-MOST_ON_RING = 32  # ranks for which the ring is the usual route: a round of it takes as many hops
+MOST_ON_RING = 32  # ranks for which the ring is the default route: a round of it has as many hops
 MOST_UNITS = 1 << 40  # in one quantum
 METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
 
@@ -28,18 +27,18 @@ class Options(NamedTuple):
 
     threshold: float = 0.125  # J of the paper: only a load above it is split
     pause_s: tuple[float, float] = (1e-4, 1e-2)  # shortest and longest pause before drafting again
-    balance: bool = True  # False: each rank is dealt one share, nothing moves afterwards
+    balance: bool = True  # False: each rank gets one initial share, and nothing moves afterwards
     seed: int = 0  # of the jitter of the pauses
     report_every_s: float = math.inf  # between two REPORTs to rank 0
     route: str | None = None  # of drafts: "ring" or "random"; None: the ring on up to 32 ranks
-    save_every_s: float | None = None  # between two saves; inf: only when asked; None: nothing is saved
+    save_every_s: float | None = None  # between two saves; inf: only on request; None: no saves
 
     def route_on(self, size: int) -> str:
         """Return the route of drafts on `size` ranks."""
         return self.route or ("ring" if size <= MOST_ON_RING else "random")
 
     def checked(self) -> Options:
-        """The same in Python's own numbers; ValueError with name, value and expectation."""
+        """Return itself with Python's own numbers; ValueError with name, value and expectation."""
         if not isinstance(self.balance, bool | np.bool_):
             raise ValueError(f"balance = {show(self.balance)}: expected True or False")
         every, saves = self.report_every_s, self.save_every_s
@@ -55,7 +54,7 @@ class Options(NamedTuple):
 
 
 def _seconds(name: str, value: object) -> float:
-    """Return a time above 0; infinity will do."""
+    """Return a time above 0, possibly infinity."""
     if isinstance(value, float | np.floating) and value == math.inf:
         return math.inf
     return number(name, value, above=0.0, unit="seconds")
@@ -74,7 +73,7 @@ def _pause(pause_s: object) -> tuple[float, float]:
 
 class Quantum:
     """An adaptive work quantum: long enough that polling costs less than `OVERHEAD` of the work (a fraction), but not much
-    longer, because a message that arrives waits for its end.
+    longer, because an arriving message waits for its end.
 
     `units` is the quantum in units of the problem.  A fixed quantum (`fixed` units) never changes.
     """
@@ -89,7 +88,7 @@ class Quantum:
         self._poll_s = 0.0
 
     def observe(self, done: int, work_s: float, poll_s: float) -> None:
-        """A quantum of `done` units took `work_s` seconds, and the look for messages before it `poll_s`."""
+        """Observe a quantum of `done` units and `work_s` seconds, and the `poll_s` seconds of polling before it."""
         if self._fixed or done < 1:
             return
         # The median, found by small steps: a mean would follow the few polls in which the rank was off the processor.
@@ -103,10 +102,7 @@ class Quantum:
 
 
 def check_problem(problem: object) -> None:
-    """TypeError that names, once each, what `problem` lacks; a method that is still `Problem`'s own is lacking, too.
-
-    `found` is no method, and the error says so.
-    """
+    """TypeError that names what `problem` lacks (methods inherited from `Problem` don't count), or a callable `found`."""
     missing = [name for name in METHODS if _lacks(problem, name)]
     found = inspect.getattr_static(problem, "found", None)
     if isinstance(problem, type):
@@ -124,7 +120,7 @@ def check_problem(problem: object) -> None:
 
 
 def check_savable(problem: object) -> None:
-    """TypeError that names what a problem lacks to be saved."""
+    """TypeError that names the methods that a problem needs to be saved."""
     missing = [name for name in ("save", "resume") if _lacks(problem, name)]
     if missing:
         expected = "expected save() and resume(states, mine) of a search that is saved (see lb_mpi.Savable)"
@@ -132,9 +128,9 @@ def check_savable(problem: object) -> None:
 
 
 def check_route(problem: object, options: Options) -> Options:
-    """Return the options with the route on which work that belongs to certain ranks can travel, if there is any.
+    """Return the options with a route on which work can reach its owner, if the problem has such work.
 
-    ValueError for another route; TypeError for a problem that can send such work, and not take it in.
+    ValueError for another route; TypeError for a problem that can send such work but not receive it.
     """
     if not callable(getattr(problem, "outgoing", None)):
         return options
@@ -146,9 +142,9 @@ def check_route(problem: object, options: Options) -> Options:
 
 
 class Guard(Savable):
-    """A user's problem as the protocol meets it: what it returns is as `Problem` says, or a SearchError.
+    """A user's problem as seen by the protocol: values that violate `Problem` raise a SearchError.
 
-    Each call into what the user has written runs within `around()`.
+    Each call into the user's code runs within `around()`.
     """
 
     def __init__(self, problem: Problem, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
@@ -156,24 +152,24 @@ class Guard(Savable):
         self._owning = hasattr(problem, "outgoing")
 
     def start(self) -> None:
-        """Take the whole problem in hand."""
+        """Start with the whole problem."""
         with self._around():
             self.problem.start()
 
     def work(self, units: int) -> int:
-        """Do at most `units` units of work; SearchError unless the number done is from 0 to `units`."""
+        """Do at most `units` units of work; SearchError unless the returned number is from 0 to `units`."""
         with self._around():
             done = self.problem.work(units)
         return done if type(done) is int and 0 <= done <= units else _held(integer, f"work({units})", done, units)
 
     def load(self) -> float:
-        """Value the work in hand; SearchError unless it is a finite number >= 0."""
+        """Return the load; SearchError unless it is a finite number >= 0."""
         with self._around():
             load = self.problem.load()
         return load if type(load) is float and 0.0 <= load < math.inf else _held(number, "load()", load)
 
     def split(self) -> bytes | None:
-        """Give away work; SearchError unless it is bytes or None."""
+        """Give work away; SearchError unless it is bytes or None."""
         with self._around():
             part = self.problem.split()
         if part is not None and not isinstance(part, bytes):
@@ -181,7 +177,7 @@ class Guard(Savable):
         return part
 
     def shares(self, weights: Sequence[int]) -> list[bytes]:
-        """Give work to several; SearchError unless it is a list of bytes, at most one for each."""
+        """Give work to several ranks; SearchError unless it is a list of bytes, at most one for each."""
         with self._around():
             parts = shares(self.problem, weights)
         n = len(weights) - 1
@@ -190,12 +186,12 @@ class Guard(Savable):
         return parts
 
     def absorb(self, payload: bytes) -> None:
-        """Take in a part."""
+        """Receive a part."""
         with self._around():
             self.problem.absorb(payload)
 
     def outgoing(self) -> list[tuple[int, bytes]]:
-        """Give away what belongs to others; SearchError unless it is a list of ranks with bytes."""
+        """Give away work that belongs to other ranks; SearchError unless it is a list of ranks with bytes."""
         if not self._owning:
             return []
         with self._around():
@@ -205,13 +201,13 @@ class Guard(Savable):
         return sends
 
     def incoming(self, payload: bytes) -> None:
-        """Take in what belongs to this rank."""
+        """Receive work that belongs to this rank."""
         with self._around():
             self.problem.incoming(payload)  # type: ignore[attr-defined]
 
     @property
     def found(self) -> bool:
-        """Say that there is an answer; SearchError unless it is True or False (a method would always be true)."""
+        """Return whether there is an answer; SearchError unless it is True or False (a method would always be true)."""
         with self._around():
             found: object = self.problem.found
         if found is True or found is False:
@@ -221,7 +217,7 @@ class Guard(Savable):
         return bool(found)
 
     def save(self) -> bytes:
-        """Pack what is left and what was found; SearchError unless it is bytes."""
+        """Pack the remaining work and the result so far; SearchError unless it is bytes."""
         with self._around():
             state: object = self.problem.save()  # type: ignore[attr-defined]
         if not isinstance(state, bytes):
@@ -229,7 +225,7 @@ class Guard(Savable):
         return state
 
     def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
-        """Take in hand what was saved."""
+        """Resume from saved states."""
         with self._around():
             self.problem.resume(states, mine)  # type: ignore[attr-defined]
 
@@ -254,7 +250,7 @@ def _lacks(problem: object, name: str) -> bool:
 
 
 def _held(check: Callable[..., Any], name: str, value: object, most: int | None = None) -> Any:
-    """Return the value as a number of Python's own, at least 0; SearchError when it isn't one."""
+    """Return the value as Python's own number, at least 0; SearchError if it isn't one."""
     try:
         return check(name, value, least=0, most=most)
     except ValueError as error:

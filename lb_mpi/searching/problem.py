@@ -1,7 +1,7 @@
 """The problems of a search: the abilities that let its work move between ranks.
 
-The protocol knows work only as an opaque thing that can: do some units of itself, value its load, split, absorb a part,
-and be packed as bytes.  Every rank makes the problem alike; only rank 0 calls `start`.
+The protocol knows work only as an opaque object that can do some of its units, report its load, split, absorb a part, and be
+packed as bytes.  Every rank makes the problem alike; only rank 0 calls `start`.
 
 Example: count the solutions of the eight-queens puzzle on all ranks (`mpiexec -n 4 python queens.py`)
 
@@ -52,7 +52,7 @@ Example: count the solutions of the eight-queens puzzle on all ranks (`mpiexec -
     if MPI.COMM_WORLD.rank == 0:
         print(solutions.value, "solutions, work moved", solutions.balances, "times")
 
-The same with a `TreeSearch`, a tree that unfolds by a function from a node to its children:
+The same with a `TreeSearch`, a tree given by a function from a node to its children:
 
     import lb_mpi
     from mpi4py import MPI
@@ -118,7 +118,7 @@ class Problem(Protocol):
             """
 
     else:
-        found: bool  # nothing stands here while the program runs, or an instance couldn't set it
+        found: bool  # no default exists at run time, or an instance couldn't set it
 
     def result(self) -> Any:
         """Return this rank's partial result, which can be pickled; called once, after the search has ended."""
@@ -189,7 +189,7 @@ def outgoing(problem: Problem) -> list[tuple[int, bytes]]:
 
 
 def shares(problem: Problem, weights: Sequence[int]) -> list[bytes]:
-    """Give away parts of a problem's work as `Divisible.shares` does; by halves when it has no such method."""
+    """Give away parts of a problem's work as `Divisible.shares` does, or by halves if it has no such method."""
     own: Callable[[Sequence[int]], list[bytes]] | None = getattr(problem, "shares", None)
     if own is not None:
         return own(weights)
@@ -245,11 +245,11 @@ class TreeSearch:
         self.found = False
 
     def start(self) -> None:
-        """Take the root in hand."""
+        """Start with the root."""
         self._nodes = [self._root]
 
     def work(self, units: int) -> int:
-        """Visit up to `units` nodes; return how many.  TypeError when `children` returns no such thing."""
+        """Visit up to `units` nodes; return how many.  TypeError if `children` returns anything but nodes."""
         for done in range(units):
             if not self._nodes or self.found:
                 return done
@@ -265,26 +265,26 @@ class TreeSearch:
         return units
 
     def load(self) -> float:
-        """Count the nodes in hand."""
+        """Return the number of nodes not yet visited."""
         return float(len(self._nodes))
 
     def split(self) -> bytes | None:
-        """Give away every other node in hand, the oldest among them; None when there is only one."""
+        """Give away every other node, including the oldest; None if there is only one."""
         if len(self._nodes) < 2:
             return None
         given, self._nodes = self._nodes[::2], self._nodes[1::2]
         return pickle.dumps(given, pickle.HIGHEST_PROTOCOL)
 
     def absorb(self, payload: bytes) -> None:
-        """Take in hand the nodes that another rank has given."""
+        """Receive nodes from another rank."""
         self._nodes = pickle.loads(payload)
 
     def result(self) -> Any:
-        """Return what the nodes of this rank count together; None when none has counted."""
+        """Return the combined contributions of this rank's nodes; None if there are none."""
         return self._value
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Put two results together, of which None adds nothing."""
+        """Combine two results; None adds nothing."""
         if one is None or other is None:
             return other if one is None else one
         return self._merge(one, other)

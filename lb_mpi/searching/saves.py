@@ -1,21 +1,21 @@
-"""One consistent cut of all ranks of a search, and what each rank writes at it.   (pure)
+"""A consistent cut through all ranks of a search, and the states that the ranks write at it.   (pure)
 
-A save is what all ranks have at one time: each its work in hand and its partial result.  It is worth nothing when a piece of
-work is in two of them, or in none: no rank may work meanwhile, and no WORK may be under way.
+A save is the state of all ranks at one time: each rank's remaining work and partial result.  It is worthless if a piece of
+work is in two states, or in none.  So no rank may work meanwhile, and no WORK may be under way.
 
 The law
 -------
 - A rank is paused from PAUSE (rank 0: from `begin`) to GO.  A paused rank does no work, and splits nothing.
-- Each rank counts the WORK that it has sent less that which has come to it.  A paused rank sends none, so the sum over
-  paused ranks is the number of WORK under way, or more, since what has come may not be counted yet.  When all are paused and
-  the sum is 0, none is under way: that is the cut.
-- No rank's state is taken before that, and none goes on before all are written, or the save is given up.
-- A save is committed only when every rank has written its state.  One that can't, or that has failed, says so: then the save
-  is given up, and the one before stays.
-- FINISH and STOP are served at once, paused or not: with the end of the search a save that is at hand is given up.
+- Each rank counts the WORK that it has sent minus the WORK received.  A paused rank sends none, so the sum over paused ranks
+  is at least the number of WORK under way, since a receipt may not be counted yet.  When all are paused and the sum is 0,
+  none is under way: that is the cut.
+- No rank's state is packed before that, and none resumes before all are written, or the save is given up.
+- A save is committed only when every rank has written its state.  If a rank can't, or has failed, it reports that; then the
+  save is given up, and the previous one stays.
+- FINISH and STOP are processed at once, paused or not: the end of the search gives up the current save.
 
-The ranks stand in a tree by their numbers (see `lb_mpi.searching.bound.neighbours`), and what a rank says is of all ranks
-below it and itself.  Messages between two ranks keep their order.
+The ranks form a tree by their numbers (see `lb_mpi.searching.bound.neighbours`), and a rank reports for itself and all ranks
+below it.  Messages between two ranks keep their order.
 
 The table
 ---------
@@ -30,8 +30,8 @@ root   OPENING     there is none                            GO(number) to those 
 other  COUNTING    WRITE(number)                            WRITE(number) to those below                 WRITING
 other  WRITING     own state and those below are written    WRITTEN(number, well, receipts) to the       WRITTEN
                                                             one above
-root   WRITING     all have written, or said they can't     (if all is well, the driver commits)         COMMITTING
-root   COMMITTING  committed, or it can't be                GO(number) to those below                    RUNNING
+root   WRITING     all have reported their writes           (if all is well, the driver commits)         COMMITTING
+root   COMMITTING  committed, or failed                     GO(number) to those below                    RUNNING
 other  COUNTING,   GO(number)                               GO(number) to those below                    RUNNING
        WRITTEN
 any    RUNNING,    COUNT(number) of a save given up         drop it: WORK has come from a rank that      the same
@@ -56,7 +56,7 @@ _N_BYTES = struct.Struct("<q")
 
 
 class SaveState(IntEnum):
-    """The progress of a rank with a save."""
+    """The progress of a rank in a save."""
 
     RUNNING = 0
     COUNTING = 1
@@ -67,18 +67,18 @@ class SaveState(IntEnum):
 
 
 class Cut:
-    """One rank's part in the saves of a search; rank 0 begins one every `every_s` seconds (inf: never by itself).
+    """One rank's part in the saves of a search; rank 0 begins one every `every_s` seconds (inf: only on request).
 
-    What the driver does for it, between two turns:
+    The driver does the following between two turns:
 
         if cut.to_open:
             make room for cut.number; send what cut.opened(well) returns
         if cut.to_write:
-            write what this rank has; cut.wrote(receipt), or cut.wrote(None) when that can't be
+            write this rank's state; cut.wrote(receipt), or cut.wrote(None) if that fails
         if cut.to_commit:
-            commit cut.receipts, which all ranks have given, unless it's None; send what cut.ended() returns
+            commit cut.receipts of all ranks, unless it is None; send what cut.ended() returns
 
-    A receipt is bytes of any kind that describe what was written; all of one search are of the same length.
+    A receipt describes what was written, as bytes; all receipts of one search have the same length.
     """
 
     def __init__(self, rank: int, size: int, every_s: float = math.inf) -> None:
@@ -86,42 +86,42 @@ class Cut:
         self.below = [other for other in neighbours(rank, size) if other > rank]
         self.above = next((other for other in neighbours(rank, size) if other < rank), None)
         self.state = SaveState.RUNNING
-        self.number = 0  # of the save at hand, or of the last one
-        self.under_way = 0  # WORK messages that this rank has sent less those that have come to it
-        self.at = every_s  # when the next save is to begin, at rank 0
-        self.receipts: bytes | None = b""  # of this rank and those below it that have written; None: one of them can't
-        self._counted: dict[int, int] = {}  # by rank below: the last sum that it has sent
+        self.number = 0  # of the current save, or of the last one
+        self.under_way = 0  # WORK messages that this rank has sent minus those it has received
+        self.at = every_s  # time of the next save, at rank 0
+        self.receipts: bytes | None = b""  # of this rank and those below it that have written; None: one has failed
+        self._counted: dict[int, int] = {}  # by rank below: its last sum
         self._sent: int | None = None  # the last sum that was sent
-        self._awaited: set[int] = set()  # ranks, this one or below it, whose WRITTEN is still to come
+        self._awaited: set[int] = set()  # this rank and those below it whose WRITTEN is outstanding
 
     @property
     def paused(self) -> bool:
-        """This rank has to keep still."""
+        """True if this rank must pause."""
         return self.state is not SaveState.RUNNING
 
     @property
     def to_write(self) -> bool:
-        """The driver is to write this rank's state."""
+        """True if the driver must write this rank's state."""
         return self.state is SaveState.WRITING and self.rank in self._awaited
 
     @property
     def to_open(self) -> bool:
-        """All keep still, and the driver (of rank 0) is to make room for what they will write."""
+        """True if all ranks pause, and the driver (of rank 0) must make room for their states."""
         return self.state is SaveState.OPENING
 
     @property
     def to_commit(self) -> bool:
-        """All is written, and the driver (of rank 0) is to commit it, unless a rank couldn't."""
+        """True if all have written, and the driver (of rank 0) must commit, unless a rank failed."""
         return self.state is SaveState.COMMITTING
 
     def begin(self) -> list[Send]:
-        """Begin a save, at rank 0; nothing happens when one is at hand."""
+        """Begin a save, at rank 0; do nothing during another one."""
         if self.paused:
             return []
         return self._pause(self.number + 1)
 
     def receive(self, message: Message) -> list[Send]:
-        """Serve one of the `KINDS`."""
+        """Process one of the `KINDS`."""
         kind, source, number = message.kind, message.source, message.seq
         if source in self.below and kind is Kind.COUNT and (number, self.paused) < (self.number, True):
             return []
@@ -138,7 +138,7 @@ class Cut:
         raise self._impossible(message)
 
     def settle(self) -> list[Send]:
-        """All that had arrived is served: report what is new."""
+        """Report what is new, after processing all that had arrived."""
         if self.state is SaveState.COUNTING and len(self._counted) == len(self.below):
             total = self.under_way + sum(self._counted.values())
             if self.above is None:
@@ -156,15 +156,15 @@ class Cut:
         return []
 
     def opened(self, well: bool, now: float) -> list[Send]:
-        """There is room for the save, at rank 0: all write; or there can't be any."""
+        """Continue at rank 0 after `open`: if `well`, all write; otherwise the save is given up."""
         return self._write() if well else self.ended(now)
 
     def wrote(self, receipt: bytes | None) -> None:
-        """This rank's state is written, or (None) it can't be."""
+        """Note that this rank's state is written, or (None) that this failed."""
         self._add(self.rank, receipt)
 
     def ended(self, now: float) -> list[Send]:
-        """The save is committed, at rank 0, or can't be: all go on; the next one begins `every_s` later."""
+        """End the save, committed or not, at rank 0: all resume, and the next one begins `every_s` later."""
         self.at = now + self.every_s
         return self._go()
 
@@ -204,7 +204,7 @@ class Cut:
 
 
 def pack_parts(parts: Sequence[bytes]) -> bytes:
-    """Pack what one rank writes: its problem's state, and parts of work that it hasn't taken in yet."""
+    """Pack one rank's data: its problem's state, and parts of work not yet absorbed."""
     return b"".join(_N_BYTES.pack(len(part)) + part for part in parts)
 
 
@@ -219,70 +219,70 @@ def unpack_parts(packed: bytes) -> list[bytes]:
 
 
 class Receipt(NamedTuple):
-    """The file that one rank has written for a save."""
+    """The file of one rank in a save."""
 
     rank: int
     n_bytes: int
     crc: int  # CRC-32
-    best: float  # of the bound that is shared; without one 0
+    best: float  # of the shared bound; 0 without one
 
 
 class Store(Protocol):
-    """The place that a search is saved to; the driver's.  It never raises, but warns the user."""
+    """The place of a search's saves, from the driver.  It never raises, but warns the user."""
 
     def open(self, number: int) -> bool:
-        """Make room for the save `number`, on rank 0, before any rank writes; False when it can't be."""
+        """Make room for the save `number`, on rank 0, before any rank writes; return False if that fails."""
 
     def write(self, number: int, state: bytes) -> tuple[int, int] | None:
-        """Write this rank's state for the save `number`, for good; returns (bytes, CRC-32), or None when it can't be."""
+        """Write this rank's state for the save `number` to disk; return (bytes, CRC-32), or None if that fails."""
 
     def commit(self, number: int, receipts: Sequence[Receipt] | None) -> None:
         """Make the save `number` of all ranks the one to resume from, on rank 0; None: give it up."""
 
 
 class Open(NamedTuple):
-    """A job of rank 0: make room for a save.  The result: whether there is some."""
+    """A job of rank 0: make room for a save.  The result: whether there is room."""
 
     number: int
 
     def run(self, store: Store) -> bool:
-        """Do it."""
+        """Do the job."""
         return store.open(self.number)
 
 
 class Write(NamedTuple):
-    """A job: write this rank's state.  The result: (bytes, CRC-32), or None when that can't be."""
+    """A job: write this rank's state.  The result: (bytes, CRC-32), or None if that fails."""
 
     number: int
     state: bytes
 
     def run(self, store: Store) -> tuple[int, int] | None:
-        """Do it."""
+        """Do the job."""
         return store.write(self.number, self.state)
 
 
 class Commit(NamedTuple):
-    """A job of rank 0: commit what all ranks have written; without receipts some rank could not."""
+    """A job of rank 0: commit a save; receipts are None if a rank could not write."""
 
     number: int
     receipts: Sequence[Receipt] | None
 
     def run(self, store: Store) -> None:
-        """Do it."""
+        """Do the job."""
         store.commit(self.number, self.receipts)
 
 
 class SavedSearch(NamedTuple):
-    """The states that a search goes on from."""
+    """The states from which a search resumes."""
 
-    states: Sequence[bytes]  # of all ranks that were there when it was saved
-    mine: Sequence[int]  # those that this rank handles
-    kept: list[bytes]  # parts of work for this rank beside, as `Problem.split` packs them
-    best: float | None  # of the bound that is shared; None: not known
+    states: Sequence[bytes]  # of all ranks at the time of the save
+    mine: Sequence[int]  # indices of those that this rank handles
+    kept: list[bytes]  # further parts of work for this rank, as packed by `Problem.split`
+    best: float | None  # the shared bound; None: unknown
 
 
 def share(written: Sequence[bytes], rank: int, size: int) -> SavedSearch:
-    """Select the states that rank `rank` of `size` goes on from, of all that were written."""
+    """Select from all written states those from which rank `rank` of `size` resumes."""
     parts, mine = [unpack_parts(each) for each in written], range(rank, len(written), size)
     return SavedSearch([each[0] for each in parts], mine, [part for index in mine for part in parts[index][1:]], None)
 
@@ -292,21 +292,21 @@ class SearchSaves:
 
     def __init__(self, rank: int, size: int, every_s: float) -> None:
         self.cut = Cut(rank, size, every_s)
-        self.stopping = False  # the search is to end after the next save
-        self.kept: list[bytes] = []  # parts of work of an earlier run, taken in when there is no other
+        self.stopping = False  # the search ends after the next save
+        self.kept: list[bytes] = []  # parts of work of an earlier run, absorbed when this rank has no other
         self.job: Open | Write | Commit | None = None
 
     def stop(self) -> None:
-        """Save as soon as that can be, and end the search then; on rank 0."""
+        """Save as soon as possible, then end the search; on rank 0."""
         self.cut.at, self.stopping = 0.0, True
 
     @property
     def stopped(self) -> bool:
-        """The save after which the search is to end has come to an end, well or not."""
+        """True if the last save of a stopping search is over, whether or not it succeeded."""
         return self.stopping and not self.cut.paused
 
     def settle(self, state: Callable[[], bytes | None]) -> list[Send]:
-        """Choose the next job at the end of a turn; returns what is to be sent.  A rank has failed if `state()` is None."""
+        """Choose the next job at the end of a turn; return the messages to send.  `state()` is None after a failure."""
         cut, self.job = self.cut, None
         sends = cut.settle()
         if cut.to_write:
@@ -323,7 +323,7 @@ class SearchSaves:
         return sends
 
     def done(self, job: Open | Write | Commit, result: Any, now: float, best: float) -> list[Send]:
-        """Take in what has come of a job; `best`: of the bound that is shared.  Returns what is to be sent, in order."""
+        """Process the result of a job; `best`: of the shared bound.  Return the messages to send, in order."""
         self.job = None
         if isinstance(job, Open):
             return self.cut.opened(result, now)

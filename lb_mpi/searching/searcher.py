@@ -1,25 +1,25 @@
-"""One rank of a search: its problem, drafting, termination, the bound that is shared, saves, turn by turn.   (pure)
+"""One rank of a search: its problem, drafting, termination, shared bound and saves, turn by turn.   (pure)
 
 A `Searcher` is an actor (`lb_mpi.virtual`).  Its jobs are
 
-    Work()                      a quantum of `problem.work`; the result: the units that were done
-    Open, Write, Commit         of a search that is saved: job.run(store)
+    Work()                      a quantum of `problem.work`; the result: the units done
+    Open, Write, Commit         of a search with saves: job.run(store)
 
-The carrier says how long a quantum is.  Everything that the order of things matters for stands in `turn`.
+The carrier chooses the length of a quantum.  `turn` contains everything whose order matters.
 
-Drafts have one of two routes.  On the "ring" they go round, as in the paper, and the end is found by Safra's token
-(`drafting`, `termination`).  On a "random" route they walk (`walking`), and the end is found by Dijkstra and Scholten's tree
-(`termination`): then nothing that any rank does or knows grows with their number, but for its logarithm.
+Drafts have one of two routes.  On the "ring" they go round, as in the paper, and Safra's token detects the end (`drafting`,
+`termination`).  On a "random" route they walk (`walking`), and the tree of Dijkstra and Scholten detects the end
+(`termination`): then a rank's messages and memory grow only with the logarithm of the number of ranks.
 
-A search ends for one of four reasons: all work is done (found out by the termination), an answer was found, a rank has
-failed, or it was asked to save and stop.  The rank that knows notifies rank 0 (FINISH), and rank 0 all ranks (STOP): the
-first reason wins.  On the ring rank 0 does it by itself; otherwise both go through the binomial tree of all ranks.
+A search ends for one of four reasons: all work is done (detected by the termination), an answer was found, a rank has
+failed, or a save and stop was requested.  The rank that knows notifies rank 0 (FINISH), and rank 0 all ranks (STOP); the
+first reason wins.  On the ring rank 0 sends to all; otherwise messages pass through the binomial tree of all ranks.
 
-A search that is saved has `saves` (see there), which pause all ranks now and then.  A paused rank takes in what arrives,
-and answers; but it does no work, splits nothing, and begins nothing: all that is done in `_settle` waits.
+A search with `saves` (see there) pauses all ranks from time to time.  A paused rank receives and answers, but does not work,
+split or begin anything: all actions in `_settle` wait.
 
-Whatever the problem raises is kept in `error`, and never leaves `turn`: the message that it came with is lost, but those
-behind it in the same batch are looked at, since the STOP that ends this rank may be one of them.
+An exception of the problem is kept in `error`, and never leaves `turn`: the message being processed is lost, but those after
+it in the same batch are processed, since the STOP that ends this rank may be among them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class Reason(IntEnum):
-    """The reason for which a search is over."""
+    """The reason why a search is over."""
 
     EXHAUSTED = 0
     FOUND = 1
@@ -66,7 +66,7 @@ Job = Work | Open | Write | Commit
 
 
 class Report(NamedTuple):
-    """The report of a rank on itself while it works."""
+    """The report of a rank during its work."""
 
     units: int  # units of work done so far
     load: float  # problem.load()
@@ -76,19 +76,18 @@ class Report(NamedTuple):
 class Reporting:
     """The reports of one rank, every `every_s` seconds (inf: never): to rank 0 on the ring, else up the binomial tree.
 
-    On the tree a rank passes on, together with its own, what it has received from below since its last report; so rank 0
-    receives from log2 P ranks and not from P - 1, at the price that a report may be as many periods old.  A rank without
-    anything new is silent.
+    On the tree, a rank's report includes those received from below since its last one.  So rank 0 receives from log2 P ranks
+    instead of P - 1, but a report may be as many periods old.  A rank without news sends none.
     """
 
     def __init__(self, rank: int, every_s: float, route: str) -> None:
         self.rank, self.every_s, self.route = rank, every_s, route
-        self.at = every_s  # when the next one is due
-        self.reports: dict[int, Report] = {}  # what the others said last: on rank 0; on the tree, of those below
-        self._new: set[int] = set()  # the tree: ranks whose reports haven't been passed on
+        self.at = every_s  # time of the next report
+        self.reports: dict[int, Report] = {}  # last reports of the others: on rank 0; on the tree, of the ranks below
+        self._new: set[int] = set()  # the tree: ranks whose reports are not yet passed on
 
     def receive(self, message: Message) -> None:
-        """Take in a REPORT."""
+        """Process a REPORT."""
         if self.route == "ring":
             self.reports[message.source] = Report(message.seq, message.load, message.pid)
             return
@@ -97,7 +96,7 @@ class Reporting:
             self._new.add(rank)
 
     def send(self, now: float, own: Report) -> list[Send]:
-        """Return the report that is due now, to be sent."""
+        """Return the report that is due now; empty if none is."""
         self.at = now + self.every_s
         if self.rank == ROOT:
             self.reports[ROOT] = own
@@ -117,9 +116,8 @@ class Reporting:
 class Searcher:
     """One rank of the search; `ring` is the order of all ranks on the ring (see `lb_mpi.graph.ring_order`).
 
-    On a random route only its length counts, and `range(size)` will do.
-    `bound` is this rank's end of a bound that all ranks share, if they do.  `saved` is what the search goes on from; without
-    it, rank 0 starts the problem.
+    On a random route only its length matters, and `range(size)` suffices.  `bound` is this rank's copy of a shared bound, if
+    any.  The search resumes from `saved`; without it, rank 0 starts the problem.
     """
 
     def __init__(
@@ -143,12 +141,12 @@ class Searcher:
             self.termination = Scholten(rank, self.size)
         self.sharing = None if bound is None else Sharing(rank, self.size, bound)
         self.saves = None if options.save_every_s is None else SearchSaves(rank, self.size, options.save_every_s)
-        self.units = 0  # of work done so far
+        self.units = 0  # units of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
-        self.error: BaseException | None = None  # the first that the problem has raised here
+        self.error: BaseException | None = None  # the first exception of the problem on this rank
         self.reporting = Reporting(rank, options.report_every_s, route)
         self._finished = False
-        self._now = 0.0  # of the last turn
+        self._now = 0.0  # time of the last turn
         if saved is not None:
             self.attempt(self._resume, saved)
         elif rank == ROOT:
@@ -162,22 +160,22 @@ class Searcher:
 
     @property
     def successor(self) -> int:
-        """The next rank on the ring; the rank itself when there is no ring."""
+        """The next rank on the ring; the rank itself if there is no ring."""
         return self.drafting.successor if self.drafting.route == "ring" else self.rank
 
     @property
     def reports(self) -> dict[int, Report]:
-        """On rank 0: what the ranks said last."""
+        """The last reports of the ranks, on rank 0."""
         return self.reporting.reports
 
     @property
     def over(self) -> bool:
-        """Nothing more will be sent; what still arrives is to be dropped."""
+        """True if nothing more will be sent; messages that still arrive are dropped."""
         return self.reason is not None
 
     @property
     def job(self) -> Job | None:
-        """The job of a save; else a quantum, if there was work in hand after the last turn."""
+        """The job of a save; else a quantum, if there was work after the last turn."""
         if self.over:
             return None
         if self.saves is not None and self.saves.job is not None:
@@ -186,12 +184,12 @@ class Searcher:
 
     @property
     def paused(self) -> bool:
-        """A save is at hand, and this rank has to keep still."""
+        """True if this rank must pause for a save."""
         return self.saves is not None and self.saves.cut.paused
 
     @property
     def wake_at(self) -> float:
-        """The time of the next action of a rank without a job even if no message arrives (inf: never)."""
+        """The time at which a rank without a job acts even if no message arrives (inf: never)."""
         if self.over or self._finished:
             return math.inf
         if self.error is not None:
@@ -202,7 +200,7 @@ class Searcher:
         return at if self.saves is None or self.rank != ROOT else min(at, self.saves.cut.at)
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
-        """Serve what has arrived, in order, then see what is to be done; returns what is to be sent, in order."""
+        """Process the messages in order, then choose what to do; return the messages to send, in order."""
         self._now = now
         sends: list[Send] = []
         for _, message in arrived:
@@ -210,7 +208,7 @@ class Searcher:
                 break
             sends += self.attempt(self._receive, message, now) or []
         if not self.over and not self._ending and not self.paused:
-            # If it raises, what it was about to send is lost: after a failure only FINISH and STOP matter.
+            # If it raises, its messages are lost: after a failure only FINISH and STOP matter.
             sends += self.attempt(self._settle, now) or []
         if self.saves is not None and not self.over:
             sends += self.saves.settle(self._state)
@@ -219,7 +217,7 @@ class Searcher:
         return sends
 
     def done(self, job: Job, result: Any) -> list[Send]:
-        """Take in what has come of a job; returns what is to be sent, in order."""
+        """Process the result of a job; return the messages to send, in order."""
         if isinstance(job, Work):
             self.units += result
             return []
@@ -235,7 +233,7 @@ class Searcher:
         return []
 
     def attempt(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Call what may raise anything: then `fail`, and return None."""
+        """Call a function; if it raises anything, call `fail` and return None."""
         try:
             return call(*args, **kwargs)
         except BaseException as error:
@@ -244,7 +242,7 @@ class Searcher:
 
     @property
     def _ending(self) -> bool:
-        """The end is on its way, or will be with the next turn: STOP is all that matters now."""
+        """True if the end is certain in this turn or the next: only STOP matters now."""
         return self._finished or self.error is not None
 
     def _state(self) -> bytes | None:
@@ -260,11 +258,11 @@ class Searcher:
         self.saves.kept += saved.kept
         if self.sharing is not None and saved.best is not None:
             self.sharing.level([saved.best])
-        if self.rank == ROOT or saved.kept or self.problem.load() > 0.0:  # the root's draft stands nowhere yet
+        if self.rank == ROOT or saved.kept or self.problem.load() > 0.0:  # the root has no standing draft yet
             self.drafting.start()
 
     def ask_to_stop(self) -> list[Send]:
-        """Save as soon as that can be, and end the search then; any rank of a search that is saved may ask for it."""
+        """Save as soon as possible, then end the search; any rank of a search with saves may request it."""
         if self.rank != ROOT:
             return [(ROOT, Message(Kind.ASK, self.rank))]
         if self.saves is not None:
@@ -294,7 +292,7 @@ class Searcher:
         return sends
 
     def _owned(self) -> list[Send]:
-        """Select what belongs to other ranks; SearchError for a rank that does not exist."""
+        """Return messages with work that belongs to other ranks; SearchError for a rank that does not exist."""
         sends = outgoing(self.problem)
         for to, _ in sends:
             if not 0 <= to < self.size or to == self.rank:
@@ -360,7 +358,7 @@ class Searcher:
         return [(rank, Message(Kind.STOP, ROOT, pid=reason)) for rank in self._below()]
 
     def _below(self) -> Sequence[int]:
-        """List the ranks to which this one passes STOP."""
+        """List the ranks to which this one forwards STOP."""
         if self.termination.route == "ring":
             return range(1, self.size) if self.rank == ROOT else ()
         return children(self.rank, self.size)
@@ -370,10 +368,10 @@ class Searcher:
 
 
 class DraftRecord:
-    """The outcome of the drafts of `rank`; `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
+    """The outcomes of the drafts of `rank`; `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
 
-    A draft has one Move: from when it was sent until it was answered, with the volunteer and what has come (1 part, or
-    nothing: no rank volunteered, or the volunteer had nothing left).
+    A draft has one Move: from its sending to its answer, with the volunteer and the received amount (1 part, or 0: no rank
+    volunteered, or the volunteer had nothing left).
     """
 
     def __init__(self, record: Record, rank: int, worlds: list[int]) -> None:
@@ -382,12 +380,12 @@ class DraftRecord:
         self._volunteer = NOBODY
 
     def use(self, options: Options) -> None:
-        """The search is called with these options."""
+        """Record the options of the search."""
         names = ("balance", "threshold", "pause_s", "route")
         self.record.use("search", {name: getattr(options, name) for name in names})
 
     def turn(self, now: float, arrived: Iterable[Message], sends: Iterable[Send]) -> None:
-        """Look at one turn of the search."""
+        """Record one turn of the search."""
         if self.record is OFF:
             return
         for message in arrived:
@@ -420,7 +418,7 @@ def step(
     serving_s: float = 0.0,
     messages: int = 0,
 ) -> Step:
-    """Sum up a search that is over: `cpu_s` is the CPU time of the user's work, `busy_s` its time on the wall."""
+    """Sum up a finished search: `cpu_s` is the CPU time of the user's work, `busy_s` its wall-clock time."""
     drafting = searcher.drafting
     return Step(
         Driver.SEARCH, began, ended, cpu_s / speed, searcher.units, speed, moved=drafting.received, asked=drafting.seq,

@@ -1,6 +1,6 @@
-"""A search on many virtual ranks: the very `Searcher` that runs on real MPI, on the virtual carrier (`lb_mpi.virtual`).
+"""A search on many virtual ranks: the same `Searcher` as on real MPI, on the virtual carrier (`lb_mpi.virtual`).
 
-Ranks have speeds, a unit of work takes its time, and a quantum is a number of units.
+Ranks have speeds, a unit of work has a duration, and a quantum is a number of units.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from lb_mpi.searching.searcher import DraftRecord, Job, Reason, Searcher, Work, 
 from lb_mpi.virtual import Network, Raised, Virtual, check_span
 
 HEADER_BYTES = 40  # of each message, as on MPI
-MOST_BYTES = 8 << 30  # what the problems of all virtual ranks may take: half of a laptop
-SEARCHER_BYTES = 5_000  # one rank without its problem, as measured with tracemalloc
+MOST_BYTES = 8 << 30  # memory limit for the problems of all virtual ranks: half of a laptop
+SEARCHER_BYTES = 5_000  # one rank without its problem, measured with tracemalloc
 TREE_BYTES = 120_000  # a fresh UnbalancedTreeSearch
 
 
@@ -35,24 +35,24 @@ class SimulatedSearch(NamedTuple):
 
     value: Any  # the merged result of all ranks
     reason: Reason
-    virtual_seconds: float  # until the last rank knows that it is over
+    virtual_seconds: float  # until the last rank learns that the search is over
     efficiency: float  # all work at unit_s a unit, divided by virtual_seconds and the sum of speeds
     units: list[int]  # units of work, per rank
-    balances: int  # parts of work that were moved
+    balances: int  # parts of work moved
     messages: int  # of all kinds
-    drafts: int  # DRAFTING tokens that were started
-    most_messages: int  # that one rank has sent
-    detection_s: float  # from the end of the last work quantum until the last rank knows that it is over
+    drafts: int  # DRAFTING tokens started
+    most_messages: int  # sent by one rank
+    detection_s: float  # from the end of the last work quantum until the last rank learns that the search is over
 
 
 class Slot:
-    """The data that the simulation keeps of one rank."""
+    """The simulation's data of one rank."""
 
     def __init__(self, speed: float, unit_s: float, quantum_s: float, drafts: DraftRecord | None) -> None:
         self.speed, self.drafts = speed, drafts
-        self.unit_s = unit_s / speed  # virtual seconds that it takes for one unit
+        self.unit_s = unit_s / speed  # virtual seconds per unit on this rank
         self.quantum = max(1, round(min(quantum_s * speed / unit_s, MOST_UNITS)))
-        self.outcome: int | BaseException = 0  # of the quantum in hand: units done, or what was raised
+        self.outcome: int | BaseException = 0  # of the current quantum: units done, or the exception
 
 
 class Simulation(Virtual[Message, Job]):
@@ -85,7 +85,7 @@ class Simulation(Virtual[Message, Job]):
             check_problem(problem)
             options = check_route(problem, options)
         speeds = check_speeds([1.0] * size if speeds is None else speeds, size).tolist()
-        self.ideal_s = unit_s / sum(speeds)  # for one unit, if all ranks do nothing but work
+        self.ideal_s = unit_s / sum(speeds)  # per unit, if all ranks only worked
         ring = ring_order(size)
         self.searchers: list[Searcher] = []
         for rank, (problem, bound) in enumerate(zip(problems, check_bounds(bounds, size), strict=True)):
@@ -94,7 +94,7 @@ class Simulation(Virtual[Message, Job]):
         network = Network(check_span("latency", latency), None, bytes_per_s, overhead_s).checked()
         super().__init__(self.searchers, network, random.Random(seed))
         self._stores = stores
-        self.worked_at = 0.0  # when the last work quantum was over
+        self.worked_at = 0.0  # end of the last work quantum
         worlds = list(range(size))
         drafts = [DraftRecord(record, rank, worlds) for rank, record in enumerate(records)] if records else []
         for each in drafts:
@@ -107,11 +107,11 @@ class Simulation(Virtual[Message, Job]):
 
     @property
     def over_at(self) -> float:
-        """The time at which the last rank knew that the search is over."""
+        """The time at which the last rank learned that the search is over."""
         return max(self.ended_s)
 
     def begin(self, rank: int, job: Job) -> float:
-        """A quantum is done at once, since only that shows how long it takes."""
+        """Return the duration of a job; a quantum is done at once, since only that shows its length."""
         slot = self.slots[rank]
         slot.outcome = 0
         if isinstance(job, Work):
@@ -119,11 +119,11 @@ class Simulation(Virtual[Message, Job]):
                 slot.outcome = self.searchers[rank].problem.work(slot.quantum)
             except BaseException as error:
                 slot.outcome = error
-        # A quantum without a new unit (clean-up only) still takes the time of one: time never stands still.
+        # A quantum without a new unit (clean-up only) still lasts one unit's time: time must advance.
         return (slot.outcome if isinstance(slot.outcome, int) and slot.outcome else 1) * slot.unit_s
 
     def end(self, rank: int, job: Job) -> Any:
-        """The units that were done, or what the store says."""
+        """Return the units done, or the store's result."""
         if not isinstance(job, Work):
             assert self._stores is not None
             return job.run(self._stores[rank])
@@ -134,7 +134,7 @@ class Simulation(Virtual[Message, Job]):
         return outcome
 
     def n_bytes(self, message: Message) -> int:
-        """With its header."""
+        """Return the message's bytes, including its header."""
         return HEADER_BYTES + len(message.payload)
 
     def turned(self, rank: int, arrived: Sequence[tuple[int, Message]], sends: Sequence[Send]) -> None:
@@ -145,10 +145,7 @@ class Simulation(Virtual[Message, Job]):
             drafts.record.enter(Phase.OWN if isinstance(searcher.job, Work) else Phase.WAITING, self.now)
 
     def step(self) -> bool:
-        """Let the next turn happen; False when every rank knows that the search is over.
-
-        ProtocolError when nothing can happen any more although it is not over.
-        """
+        """Run the next turn; False if every rank knows that the search is over; ProtocolError if it can never end."""
         if super().step():
             return True
         if all(searcher.over for searcher in self.searchers):
@@ -156,7 +153,7 @@ class Simulation(Virtual[Message, Job]):
         raise ProtocolError(f"deadlock at {self.now} s: nothing is under way and the search is not over")
 
     def record(self) -> None:
-        """Record what each rank has done, when all know that it is over."""
+        """Record the work of each rank, after all know that the search is over."""
         for searcher, slot in zip(self.searchers, self.slots, strict=True):
             cpu_s = searcher.units * slot.unit_s * slot.speed
             if slot.drafts is not None:
@@ -174,13 +171,13 @@ def search(
 
     Parameters: `bounds` (P,), a Bound for each rank, if they share one; `speeds` (P,), units of work per `unit_s` seconds
     relative to 1; `latency` in seconds, one number or (low, high) for log-uniform delays; `quantum_s`, virtual seconds of
-    work between two turns; `overhead_s`, what each message takes of the time of who sends it, and again of who receives
-    it; `bytes_per_s`, the rate of a link; `options` of the searchers; `seed` of the delays and (without `options`) of the
-    pauses and random routes; `searcher_class`, for variants of the protocol; `stores` (P,), where each rank is saved (with
-    `options.save_every_s`); `states`, what was saved of all ranks there were, to go on from; `records` (P,), where what
-    happens is recorded; `check` is called with the `Simulation` after every event; `simulation_class`, for variants of it.
-    Raises ValueError or TypeError for bad parameters, what a problem has raised when all ranks have ended,
-    SearchError for what it has returned against its law, and ProtocolError when the protocol breaks its own.
+    work between two turns; `overhead_s`, time that each message costs its sender, and again its receiver; `bytes_per_s`, the
+    rate of a link; `options` of the searchers; `seed` of the delays and (without `options`) of the pauses and random routes;
+    `searcher_class`, for variants of the protocol; `stores` (P,), where each rank is saved (with `options.save_every_s`);
+    `states`, the saved states of all ranks, to resume from; `records` (P,), which record the events; `check`, called with
+    the `Simulation` after every event; `simulation_class`, for variants of it.  Raises ValueError or TypeError for bad
+    parameters, a problem's exception after all ranks have ended, SearchError for values that violate the `Problem` protocol,
+    and ProtocolError if the search protocol is violated.
     """
     simulation = simulation_class(problems, **parameters)
     while simulation.step():
@@ -216,14 +213,14 @@ def search(
 
 
 def check_ranks(ranks: object, problem_bytes: int) -> int:
-    """Return the number of virtual ranks, each with a problem of some `problem_bytes`; ValueError when they can't fit."""
+    """Return the number of virtual ranks, each with a problem of `problem_bytes`; ValueError if they can't fit."""
     each = SEARCHER_BYTES + problem_bytes
     unit = f"each takes some {each / 1e3:,.0f} kB, and there is room for {MOST_BYTES >> 30} GiB"
     return integer("ranks", ranks, 1, MOST_BYTES // each, unit=unit)
 
 
 def check_bounds(bounds: Sequence[Bound] | None, size: int) -> Sequence[Bound | None]:
-    """Return one bound, or None, for each of `size` ranks; ValueError unless there are `size`, alike, none twice."""
+    """Return one bound, or None, for each of `size` ranks; ValueError unless there are `size`, alike and distinct."""
     if bounds is None:
         return [None] * size
     senses = {None if (end := check_bound(bound)) is None else end.sense for bound in bounds}
@@ -233,7 +230,7 @@ def check_bounds(bounds: Sequence[Bound] | None, size: int) -> Sequence[Bound | 
 
 
 def pause_for(size: int, latency: float) -> tuple[float, float]:
-    """Shortest and longest pause in seconds before an idle rank drafts again: a quarter of a round of the ring, and four.
+    """Return the (shortest, longest) pause in seconds of an idle rank: a quarter of a round of the ring, and four rounds.
 
     The best of those tried on 64 to 1,024 ranks: longer pauses leave ranks idle, shorter ones fill the ring with tokens.
     """

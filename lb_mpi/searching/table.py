@@ -1,7 +1,7 @@
-"""The table of drafting, as data: what a rank does when something arrives, on the ring and with walking drafts.   (pure)
+"""The table of drafting, as data: a rank's reaction to each event, on the ring and with walking drafts.   (pure)
 
-`drafting` and `walking` show their rows of it in what they say of themselves, and `walking` takes from it what may
-arrive in which state.  The tests hold every step that they see against it.
+`drafting` and `walking` show their rows of it in their docstrings, and `walking` derives from it what may arrive in which
+state.  The tests check every observed step against it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ class Row(NamedTuple):
     """One rule of drafting."""
 
     route: str  # of the drafts: "ring" or "random"
-    state: str  # in which the rank is; "any": in all
-    event: str  # what arrives, or in brackets what is so at the end of a turn
+    state: str  # of the rank; "any": all states
+    event: str  # the message that arrives, or in brackets the condition at the end of a turn
     does: str
-    then: str  # the state after it; "same": as before
+    then: str  # the next state; "same": unchanged
 
 
 TABLE = (
@@ -64,7 +64,7 @@ TABLE = (
 
 
 def draw(route: str) -> str:
-    """Draw the rows of one route, as a docstring shows them."""
+    """Draw the rows of one route for a docstring."""
     head = ("state", "arrives", "does", "next state")
     rows: Sequence[Sequence[str]] = [head, *(row[1:] for row in TABLE if row.route == route)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]

@@ -5,15 +5,15 @@ detection for diffusing computations" (Information Processing Letters 11, 1980).
 
 Safra's token
 -------------
-A rank is active when it has work in hand, otherwise passive.  Only WORK messages make a passive rank active, so only they
-are counted: `count` = sent minus received.  A rank that receives one turns black.  A token (count, colour) goes round the
-ring; an active rank keeps it, a passive one adds its own count and colour, passes it on, and turns white.
+A rank is active if it has work, otherwise passive.  Only WORK messages make a passive rank active, so only they are counted:
+`count` = sent minus received.  A rank that receives one turns black.  A token (count, colour) goes round the ring; an active
+rank keeps it, a passive one adds its own count and colour, passes it on, and turns white.
 
-The initiator ends it all when it is passive and white, and the token is home, white, and token.total + count = 0.
-Otherwise the probe was inconclusive, and it sends out a new one, after a pause.
+The initiator detects the end if it is passive and white, and the token is back, white, and token.total + count = 0.
+Otherwise the probe was inconclusive, and it sends a new one after a pause.
 
 Invariant (EWD998, with B = the WORK messages under way, t = the position of the token, q = its count):
-    B = the sum of all counts, and one of
+    B = the sum of all counts, and at least one of
     P1  all ranks that the token has visited are passive, and the sum of their counts = q
     P2  the sum of the visited ranks' counts + q > 0   (q counts what the rest will receive)
     P3  some rank that is not visited yet is black
@@ -28,24 +28,24 @@ initiator      otherwise, pause is over                                 pass on 
 
 Dijkstra and Scholten's tree
 ----------------------------
-Safra's token needs a hop for every rank and round.  Here a rank that gives work away gets an ACK when that work is done: the
-ranks that work form a tree, which shrinks from its leaves, and it is all over when only its root is left.
+Safra's token needs a hop for every rank and round.  Here a rank that gives work away gets an ACK when that work is done.
+The working ranks form a tree, which shrinks from its leaves, and all work is done when only the root is left.
 
-A rank is engaged, or not.  An engaged one, but for the root, has a `parent`, and owes it one ACK.  The `deficit` of a rank
-counts the WORK messages that it has sent and that are not acknowledged yet.
+A rank is engaged or free.  An engaged rank other than the root has a `parent`, to which it owes one ACK.  The `deficit` of a
+rank is the number of its WORK messages not yet acknowledged.
 
-- WORK makes a rank that isn't engaged the child of its sender.  WORK to an engaged rank is acknowledged at once.
-- An engaged rank without work in hand and without a deficit sends its parent the ACK that it owes, and is free; the root
-  in that state knows that it is over.
-- In the beginning all ranks are engaged, each as the child of its parent in the binomial tree (`walking`): so any rank may
-  have work from the start, as after a restart, and a rank without work is free after its first turn: one ACK a rank.
+- WORK makes a free rank the child of its sender.  WORK to an engaged rank is acknowledged at once.
+- An engaged rank without work and without a deficit sends its parent the ACK that it owes, and becomes free; the root in
+  that state knows that the search is over.
+- At the start all ranks are engaged, each as the child of its parent in the binomial tree (`walking`).  So any rank may have
+  work from the start, as after a restart, and a rank without work is free after its first turn: one ACK a rank.
 
-Invariant, in each state and whatever order messages arrive in:
-    the deficit of a rank = the WORK from it that is under way + the ACKs under way to it + its engaged children
-    every rank that has work in hand, or a deficit, is engaged
+Invariant, in each state and for any order of messages:
+    the deficit of a rank = the WORK from it under way + the ACKs to it under way + its engaged children
+    every rank that has work, or a deficit, is engaged
     from every engaged rank the parents lead to the root
-Summed up over all ranks: deficits = WORK under way + ACKs under way + engaged ranks without the root.  So when the root has
-no deficit, the sum of its subtree is empty: no other rank is engaged, nothing is under way.
+Summed over all ranks: deficits = WORK under way + ACKs under way + engaged ranks without the root.  So when the root has no
+deficit, its subtree is empty: no other rank is engaged, nothing is under way.
 
 rank               event                              does                            is then
 -----------------  ---------------------------------  ------------------------------  -----------
@@ -53,10 +53,10 @@ free               WORK                               parent = its sender       
 engaged            WORK                               ACK to its sender               engaged
 engaged            WORK is sent                       deficit + 1                     engaged
 engaged            ACK                                deficit - 1                     engaged
-engaged, not root  no work in hand and no deficit     ACK to the parent               free
-root               no work in hand and no deficit     it is over                      engaged
+engaged, not root  no work and no deficit             ACK to the parent               free
+root               no work and no deficit             it is over                      engaged
 
-What it costs: one ACK for each WORK, and nothing while no work moves.
+The cost: one ACK for each WORK, and nothing while no work moves.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Token(NamedTuple):
 
 
 class Termination:
-    """Safra's algorithm on one rank.  The initiator begins with the token in hand, as after an inconclusive probe."""
+    """Safra's algorithm on one rank.  The initiator starts with the token, as after an inconclusive probe."""
 
     route: Literal["ring"] = "ring"
 
@@ -91,20 +91,20 @@ class Termination:
 
     @property
     def wake_at(self) -> float:
-        """The time of the next action even if no message arrives (inf: never)."""
+        """The time of the next action if no message arrives (inf: never)."""
         return self.not_before if self.token is not None else math.inf
 
     def sent(self) -> None:
-        """A WORK message leaves this rank."""
+        """Count a WORK message that leaves this rank."""
         self.count += 1
 
     def received(self) -> None:
-        """A WORK message has arrived: the rank may be active again behind the token's back."""
+        """Count a WORK message: the rank may become active again behind the token."""
         self.count -= 1
         self.black = True
 
     def arrive(self, token: Token, now: float) -> None:
-        """The token has come to this rank; ProtocolError when it is here already."""
+        """Receive the token; ProtocolError if it is here already."""
         if self.token is not None:
             raise ProtocolError(f"a second token {token} beside {self.token}")
         self.token = token
@@ -112,7 +112,7 @@ class Termination:
             self.not_before = now + self.pause.next()
 
     def settle(self, active: bool, now: float) -> Token | None:
-        """The token to pass to the successor now, if any; sets `over` when all is done."""
+        """Return the token to pass to the successor now, if any; set `over` when all work is done."""
         if active or self.token is None or self.over:
             return None
         token = self.token
@@ -139,37 +139,37 @@ class Scholten:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
-        self.parent = parent(rank)  # whom an ACK is owed to, as long as this rank is engaged
+        self.parent = parent(rank)  # owed an ACK while this rank is engaged
         self.engaged = True
         self.deficit = len(children(rank, size))
         self.over = False
 
     @property
     def wake_at(self) -> float:
-        """The time of the next action even if no message arrives: never."""
+        """The time of the next action if no message arrives: never."""
         return math.inf
 
     def sent(self) -> None:
-        """A WORK message leaves this rank."""
+        """Count a WORK message that leaves this rank."""
         if not self.engaged:
             raise ProtocolError(f"rank {self.rank} sends work, but it isn't engaged")
         self.deficit += 1
 
     def received(self, sender: int) -> list[Send]:
-        """A WORK message of `sender` has arrived."""
+        """Process the arrival of a WORK message from `sender`."""
         if self.engaged:
             return [(sender, Message(Kind.ACK, self.rank))]
         self.engaged, self.parent = True, sender
         return []
 
     def acknowledged(self) -> None:
-        """An ACK has arrived; ProtocolError when none is due."""
+        """Process an ACK; ProtocolError if none is due."""
         if self.deficit < 1:
             raise ProtocolError(f"rank {self.rank} got an ACK, but no rank owes it one")
         self.deficit -= 1
 
     def settle(self, active: bool) -> list[Send]:
-        """All messages that had arrived are served; `active`: there is work in hand.  Sets `over` when all is done."""
+        """Continue after processing all messages; `active`: this rank has work.  Set `over` when all work is done."""
         if active or self.deficit > 0 or not self.engaged:
             return []
         if self.rank == 0:

@@ -1,44 +1,42 @@
-"""One rank of stealing on thousands of ranks: drafts that walk, and drafts that stand.   (pure)
+"""One rank of work stealing on thousands of ranks: drafts that walk, and drafts that stand.   (pure)
 
-A draft that goes round the ring (`drafting`) needs a hop for each rank.  Here it walks over some random ranks.  When nobody
-on its way could serve it, it comes home, and the rank leaves a standing draft with each of its neighbours on the
-hypercube and falls asleep: a neighbour with work to spare serves it later, and no rank asks again and again.
+A draft on the ring (`drafting`) needs a hop for each rank.  Here it walks over some random ranks.  If none of them could
+serve it, it returns, and its rank leaves a standing draft with each of its neighbours on the hypercube and falls asleep.  A
+neighbour with spare work serves it later, so no rank asks repeatedly.
 
-Source: the words, J and the split between work quanta are those of Xu, Zhang, Sun 1991 (see `drafting`); that a
-rank which found nothing leaves word with its neighbours is from Saraswat et al., "Lifeline-based global load balancing"
-(PPoPP 2011).
+Source: the terms, J and the split between work quanta are those of Xu, Zhang, Sun 1991 (see `drafting`).  The standing
+drafts are those of Saraswat et al., "Lifeline-based global load balancing" (PPoPP 2011).
 
 The law
 -------
-- Every piece of work is in exactly one place: in a rank's hands, kept by a rank, or in one WORK message.
-- A source has at most one walk out; (source, seq) names it for ever.  It is out exactly while its DRAFTING is under way or
-  queued, or the WORK that answers it is under way.
+- Every piece of work is in exactly one place: being worked on by a rank, kept by a rank, or in one WORK message.
+- A source has at most one walk out; (source, seq) identifies it forever.  It is out exactly while its DRAFTING is under way
+  or queued, or the WORK that answers it is under way.
 - A source has at most one standing draft with each neighbour.  The neighbour is in the source's `stood` exactly while
   STAND is under way, kept by it, or the WORK that answers it is under way.
-- Each draft is answered once at most: by the walk itself, which is home after `reach` + 1 hops at most, or by WORK.
-- A rank that is ASLEEP has no walk out, and a standing draft with each of its neighbours; but one that never had work has
-  one with its parent in the binomial tree only.  Until a message comes it is silent.
-- WORK may reach a BUSY rank, from a standing draft of earlier.  It is kept as it is, and absorbed when nothing else is in
-  hand, or passed on whole to the next draft: `absorb` is only called with no work in hand, on the ring and here.
-- OWNED belongs to who gets it (see `Owning`), in any state; it answers no draft.
+- Each draft is answered once at most: by the returning walk, after at most `reach` + 1 hops, or by WORK.
+- A rank that is ASLEEP has no walk out, and a standing draft with each of its neighbours; one that never had work has a
+  standing draft with its parent in the binomial tree only.  It is silent until a message arrives.
+- WORK may reach a BUSY rank, from an earlier standing draft.  It is kept packed, and absorbed when no other work is left, or
+  passed on to the next draft.  `absorb` is only called without work, on the ring and here.
+- OWNED belongs to its receiver (see `Owning`), in any state; it answers no draft.
 - No order between messages is assumed.
 
-In the beginning every rank but those that hold work is ASLEEP, and its draft stands, unsent, with its parent in the binomial
-tree, with the number of ranks below it as its weight: so work comes to all in log2 P splits, and shares are fair.
+At the start every rank without work is ASLEEP, and its draft stands, unsent, with its parent in the binomial tree, weighted
+by the number of ranks below it.  So work reaches all in log2 P splits, in fair shares.
 
-No rank waits for ever: unserved walks come home, and no rank holds anything while it waits.  A rank with Q > J at the end
-of a turn serves the drafts it has, walks first, since their ranks will otherwise ask others; after `PATIENCE` of those in a
-row the draft that has stood longest goes first.  Ranks that ever had work are connected by edges of the binomial tree,
-which are edges of the hypercube; so as long as any rank keeps having Q > J, the sleepers around it wake, and those around
-them.
+No rank waits forever: unserved walks return, and no rank holds anything while it waits.  A rank with Q > J at the end of a
+turn serves its drafts, walks first, since they would otherwise move on; after `PATIENCE` of those in a row the oldest
+standing draft is first.  Ranks that ever had work are connected by edges of the binomial tree, which are edges of the
+hypercube.  So while any rank keeps having Q > J, its sleeping neighbours wake, and then theirs.
 
-One split serves many: with n = min(drafts, Q / (J / 2) - 1) the work in hand is split into n + 1 shares, by weight.
+One split serves many: with n = min(drafts, Q / (J / 2) - 1) the work is split into n + 1 shares, by weight.
 
 The binomial tree and the hypercube
 -----------------------------------
-The parent of a rank is its number without the lowest bit that is set, r & (r - 1); rank 0 is the root.  So a rank is
-ceil(log2 P) hops from the root at most, has that many children at most, and each of these edges is one of the hypercube:
-parent and child differ in one bit.  A rank needs only its own number and the number of ranks.
+The parent of a rank is its number without the lowest set bit, r & (r - 1); rank 0 is the root.  So a rank is at most
+ceil(log2 P) hops from the root, has at most that many children, and each of these edges belongs to the hypercube: parent and
+child differ in one bit.  A rank needs only its own number and the number of ranks.
 
 Example: of 8 ranks, 0 has the children 1, 2 and 4; 2 has 3; 4 has 5 and 6; 6 has 7.
 
@@ -60,7 +58,7 @@ from lb_mpi.searching.table import TABLE, draw
 
 __doc__ = (__doc__ or "").replace("(drawn from `lb_mpi.searching.table`)", draw("random"))
 
-REACH = 16  # ranks that a walk sees; of 4, 8, 16 and 32 the best on 1,024 ranks
+REACH = 16  # ranks that a walk visits; of 4, 8, 16 and 32 the best on 1,024 ranks
 EXPECTED = {(row.state, row.event) for row in TABLE if row.route == "random"}
 
 
@@ -68,23 +66,23 @@ EXPECTED = {(row.state, row.event) for row in TABLE if row.route == "random"}
 
 
 def parent(rank: int) -> int:
-    """Return the rank above this one; the root's is itself."""
+    """Return the parent of a rank; the root's is itself."""
     return rank & (rank - 1)
 
 
 def children(rank: int, size: int) -> list[int]:
-    """List the ranks right below this one, of `size` ranks in all, in order."""
+    """List the children of a rank, of `size` ranks in all, in order."""
     return [rank + bit for bit in _bits(rank, size) if rank + bit < size]
 
 
 def descendants(rank: int, size: int) -> int:
-    """Count the ranks of the subtree of this one, itself included."""
+    """Count the ranks of this one's subtree, including itself."""
     lowest = rank & -rank if rank else size
     return min(lowest, size - rank)
 
 
 def neighbours(rank: int, size: int) -> list[int]:
-    """List the neighbours on the hypercube that are there: those whose number differs in one bit."""
+    """List the existing neighbours on the hypercube: ranks whose number differs in one bit."""
     return [rank ^ bit for bit in _bits(0, size) if rank ^ bit < size]
 
 
@@ -107,32 +105,32 @@ class Draft(NamedTuple):
 
 
 class Drafts:
-    """The drafts of others that are with one rank, which it could serve, and whose turn it is.
+    """The drafts of other ranks that this rank could serve, and their order.
 
-    Walks go before standing drafts: one that isn't served goes on to another rank.  Standing ones are served first
-    come, first served.  After `PATIENCE` walks have gone before the one that has stood longest, that one is the first.
+    Walks go before standing drafts, since an unserved walk moves on.  Standing drafts are served first come, first served.
+    After `PATIENCE` walks have gone before the oldest standing draft, that one is the first.
     """
 
     def __init__(self, standing: Iterable[Draft] = ()) -> None:
-        self.walks: list[Draft] = []  # queued since the begin of the turn
-        self.standing = list(standing)  # the one that has stood longest first
-        self.overtaken = 0  # walks served since that one could have been
+        self.walks: list[Draft] = []  # queued since the start of the turn
+        self.standing = list(standing)  # oldest first
+        self.overtaken = 0  # walks served while a standing draft waited
 
     def __bool__(self) -> bool:
         return bool(self.walks or self.standing)
 
     def stands(self, source: int) -> bool:
-        """Return whether a standing draft of this rank is here."""
+        """Return whether this rank holds a standing draft of `source`."""
         return any(draft.source == source for draft in self.standing)
 
     def in_order(self) -> list[Draft]:
-        """List all of them, those first whose turn it is."""
+        """List all drafts in the order of service."""
         if self.standing and self.overtaken >= PATIENCE:
             return [self.standing[0], *self.walks, *self.standing[1:]]
         return [*self.walks, *self.standing]
 
     def serve(self, n: int) -> list[Draft]:
-        """Take out the first `n` of them, and list them."""
+        """Remove and return the first `n` drafts."""
         served = self.in_order()[:n]
         n_walks = sum(draft.seq > 0 for draft in served)
         self.walks = self.walks[n_walks:]
@@ -141,7 +139,7 @@ class Drafts:
         return served
 
     def leave(self) -> list[Draft]:
-        """Take out the walks, and list them."""
+        """Remove and return the walks."""
         walks, self.walks = self.walks, []
         return walks
 
@@ -150,28 +148,28 @@ class Drafts:
 
 
 class WalkTerms(NamedTuple):
-    """On which terms a rank drafts, and gives."""
+    """The terms on which a rank drafts, and gives."""
 
     threshold: float  # J, in the unit of `problem.load()`
     pick: Callable[[int], int]  # pick(n): a random number from 0 to n - 1
-    reach: int = REACH  # ranks that a walk sees before it goes home
-    once: bool = False  # a rank that has had work never drafts again: each rank is dealt one share, nothing moves afterwards
+    reach: int = REACH  # ranks that a walk visits before it returns
+    once: bool = False  # a rank that has had work never drafts again: each rank gets one share, and nothing moves afterwards
 
 
 class Walking:
-    """The drafting protocol of one of `size` ranks; the work of its `problem` is moved."""
+    """The drafting protocol of one of `size` ranks; it moves the work of its `problem`."""
 
     def __init__(self, rank: int, size: int, problem: Problem, terms: WalkTerms) -> None:
         self.rank, self.size, self.problem, self.terms = rank, size, problem, terms
         self.state = State.ASLEEP
-        self.seq = 0  # walks that this rank has started
-        self.out = False  # the last of them is neither home nor answered
+        self.seq = 0  # walks started by this rank
+        self.out = False  # the last walk is neither back nor answered
         self.stood = {parent(rank)} if rank else set()  # neighbours that hold a standing draft of this rank
         born = [Draft(child, 0, descendants(child, size)) for child in children(rank, size)[::-1]]
-        self.drafts = Drafts(born)  # of others, which could be served here
-        self.kept: list[bytes] = []  # parts of work that came while there was some in hand
-        self.received = 0  # WORK messages: the balances of this rank
-        self.load = 0.0  # problem.load() when `settle` was last through
+        self.drafts = Drafts(born)  # of other ranks, which could be served here
+        self.kept: list[bytes] = []  # parts of work that arrived while there was other work
+        self.received = 0  # WORK messages received
+        self.load = 0.0  # problem.load() at the end of the last `settle`
 
     @property
     def route(self) -> Literal["random"]:
@@ -180,15 +178,15 @@ class Walking:
 
     @property
     def wake_at(self) -> float:
-        """The time of the next action even if no message arrives: never."""
+        """The time of the next action if no message arrives: never."""
         return math.inf
 
     def start(self) -> None:
-        """The problem of this rank holds work from the beginning."""
+        """Note that this rank has work from the beginning."""
         self.state = State.BUSY
 
     def receive(self, message: Message, now: float) -> list[Send]:
-        """The table, row by row: serve one message that arrived."""
+        """Process one message, by the rows of the table."""
         kind, source = message.kind, message.source
         event = (
             kind.name if kind is not Kind.DRAFTING else "own DRAFTING" if source == self.rank else "another's DRAFTING"
@@ -211,7 +209,7 @@ class Walking:
         )
 
     def settle(self, now: float) -> list[Send]:
-        """All messages that had arrived are served: give work to drafts, let the others walk on, draft if there is none."""
+        """Continue after processing all messages: serve drafts, let other walks move on, and draft if there is no work."""
         load = self._load()
         sends: list[Send] = []
         if self.state is State.BUSY and self.drafts and (self.kept or load > self.terms.threshold):
@@ -227,7 +225,7 @@ class Walking:
         return sends
 
     def _is_due(self, message: Message) -> bool:
-        """Return whether the draft that the message belongs to is as it must be."""
+        """Return whether the message's draft is in the expected state."""
         kind, source, seq, pid, _, _ = message
         if kind is Kind.STAND:
             return (source ^ self.rank).bit_count() == 1 and not self.drafts.stands(source)
@@ -265,7 +263,7 @@ class Walking:
         return [(rank, Message(Kind.STAND, self.rank)) for rank in new]
 
     def _seek(self) -> list[Send]:
-        """Nothing is left to do."""
+        """Draft, since no work is left."""
         if self.terms.once:
             self.state = State.ASLEEP
             return []
@@ -276,7 +274,7 @@ class Walking:
         return [(self._next(self.rank), Message(Kind.DRAFTING, self.rank, self.seq, self.terms.reach))]
 
     def _next(self, source: int) -> int:
-        """Return a random rank that is neither this one nor the source of the walk; its source if there is none."""
+        """Return a random rank that is neither this one nor the source of the walk; the source if there is none."""
         low, high = sorted((self.rank, source))
         n = self.size - 1 - (low != high)
         if n == 0:
@@ -286,7 +284,7 @@ class Walking:
         return to + (to >= high and low != high)
 
     def _load(self) -> float:
-        """Value the work in hand, with as much of what is kept as it takes to have some."""
+        """Return the load, after absorbing kept parts if there is no other work."""
         load = self.problem.load()  # once a turn: it may cost some microseconds
         while self.kept and not load > 0.0:
             self.problem.absorb(self.kept.pop(0))
@@ -294,7 +292,7 @@ class Walking:
         return load
 
     def _serve(self, load: float) -> list[Send]:
-        """Give what is kept, part by part, and shares of what is in hand, to as many drafts as it is enough for."""
+        """Give kept parts, and shares of the work, to as many drafts as possible."""
         drafts = self.drafts.in_order()
         parts, self.kept = self.kept[: len(drafts)], self.kept[len(drafts) :]
         waiting = drafts[len(parts) :]
@@ -308,6 +306,6 @@ class Walking:
         ]
 
     def _most(self, load: float) -> int:
-        """Return how many shares a load above J is good for: with half of J, or more, for everybody."""
+        """Return the number of shares of a load above J, so that each has at least half of J."""
         half = 0.5 * self.terms.threshold
         return self.size if load >= half * (self.size + 1) else int(load / half) - 1

@@ -1,7 +1,7 @@
-"""Code that Python runs at its start in each rank of launch/run (rank.py puts this folder first in PYTHONPATH).
+"""Code that Python runs at the start of each rank of launch/run (rank.py puts this folder first in PYTHONPATH).
 
-It guards the beginning of MPI (../beginning.py), removes its folder from the path again, and runs the sitecustomize that
-would have been run without it, if there is one.
+It guards the start of MPI (../beginning.py), removes its folder from the path again, and runs the sitecustomize that it has
+hidden, if there is one.
 """
 
 import importlib
@@ -29,7 +29,7 @@ def _main() -> None:
     except ImportError as error:
         if error.name != __name__:
             raise
-        sys.modules[__name__] = mine  # there is no other one; who imports a module must find it
+        sys.modules[__name__] = mine  # no other one exists; an import of a module must find it
 
 
 if __name__ == "sitecustomize":

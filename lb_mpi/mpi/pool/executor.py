@@ -1,10 +1,10 @@
 """lb_mpi.Executor: the executor of `concurrent.futures`, whose tasks run on all ranks.
 
-On the root, one thread calls MPI: it sends tasks, and takes in results.  The root's own tasks run in a second thread, so
-that a long one delays no message.  The other ranks serve, as those of a pool with `root=` do.
+On the root, one thread calls MPI: it sends tasks and receives results.  The root's own tasks run in a second thread, so that
+a long one delays no message.  The other ranks serve, as in a pool with `root=`.
 
-    submit -> _Queue, one an executor -> _Dispatcher, one for these ranks: its two threads -> `_run` on a rank
-    Future <- _settle                 <- _Dispatcher.finish                                <- _Answer
+    submit -> _Queue, one per executor -> _Dispatcher, one for these ranks: its two threads -> `_run` on a rank
+    Future <- _settle                   <- _Dispatcher.finish                              <- _Answer
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from lb_mpi.mpi.pool.session import Session
 
 T = TypeVar("T")
 
-BATCH_S = 10e-3  # short tasks travel together: as many as a rank runs in this time
+BATCH_S = 10e-3  # short tasks are sent together: as many as a rank runs in this time
 BATCH_BYTES = 1 << 20
 BATCH_MOST = 256  # tasks
-AHEAD = 2  # batches at a rank, where there are more tasks than ranks: one that it runs, and the next
-LEAVE_S = 0.5  # that the root's task has to end after a failure, or Ctrl-C
+AHEAD = 2  # batches at a rank, if there are more tasks than ranks: the running one, and the next
+LEAVE_S = 0.5  # for the root's task to end after a failure or Ctrl-C
 IDLE_S = 0.25  # between two looks for a failure while there are no tasks
 LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startswith("THREAD_")}
 
@@ -57,15 +57,15 @@ class Executor(concurrent.futures.Executor):
         with lb_mpi.Executor() as executor:
             results = list(executor.map(f, items))
 
-    In any other program all ranks make the executor; the others than rank 0 serve it in the `with` statement, and get None:
+    In any other program all ranks create the executor; ranks other than 0 serve it in the `with` statement, and get None:
 
         with lb_mpi.Executor(comm) as executor:
             if executor is not None:
                 results = list(executor.map(f, items))
 
-    Futures are those of `concurrent.futures`, so `wait`, `as_completed` and asyncio work with them.  What a task raises (but
-    for Ctrl-C) is the exception of its future; the cause of that is a `TaskError` with the rank and its traceback.
-    Functions, arguments and results are pickled, also those of rank 0's own tasks.
+    Futures are those of `concurrent.futures`, so `wait`, `as_completed` and asyncio work with them.  An exception raised by
+    a task (except Ctrl-C) is the exception of its future; its cause is a `TaskError` with the rank and the traceback.
+    Functions, arguments and results are pickled, even for rank 0's own tasks.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ class Executor(concurrent.futures.Executor):
         are not done raise BrokenExecutor, and so does `submit`.
     root_works : False: rank 0 runs no tasks, unless it is the only rank.  Its tasks run in a thread, beside the script.
 
-    Needs MPI_THREAD_SERIALIZED on rank 0, which is asked of MPI; MPI_THREAD_MULTIPLE, the default of mpi4py, if the script
-    itself calls MPI while an executor is open, or has executors of several communicators at a time.
+    Needs MPI_THREAD_SERIALIZED on rank 0, which is checked; MPI_THREAD_MULTIPLE, the default of mpi4py, if the script itself
+    calls MPI while an executor is open, or has executors of several communicators open at a time.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Executor(concurrent.futures.Executor):
         initargs: tuple[Any, ...] = (),
         root_works: bool = True,
     ) -> None:
-        self._pool = Pool(comm, root=0)  # in a script, one of several that share their ranks
+        self._pool = Pool(comm, root=0)  # in a script, it may share its ranks with others
         session = self._pool._session
 
         def make() -> _Queue:
@@ -121,7 +121,7 @@ class Executor(concurrent.futures.Executor):
 
     @property
     def num_workers(self) -> int:
-        """Number of ranks that run tasks; 0 when it was shut down, or is broken."""
+        """Number of ranks that run tasks; 0 after a shutdown or a failure."""
         return len(self._queue.ranks) if self._queue.open and self._queue.broken is None else 0
 
     @property
@@ -134,7 +134,7 @@ class Executor(concurrent.futures.Executor):
         return None if self._queue.broken is None else str(self._queue.broken)
 
     def bootup(self, wait: bool = True) -> Executor:
-        """Run the initializer on all ranks now, and return the executor; if `wait`, only when all have run it."""
+        """Start the initializer on all ranks now, and return the executor; `wait`: after all ranks have run it."""
         self._check("boot up")
         queue, changed = self._queue, self._dispatcher.changed
         with changed:
@@ -144,7 +144,7 @@ class Executor(concurrent.futures.Executor):
         return self
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Run fn(*args, **kwargs) on some rank; its future.  What can't be pickled is the future's exception."""
+        """Run fn(*args, **kwargs) on some rank, and return its future.  A pickling error is the future's exception."""
         self._check("schedule new futures")
         future: Future[T] = Future()
         data = b""
@@ -172,14 +172,14 @@ class Executor(concurrent.futures.Executor):
         buffersize: int | None = None,
         unordered: bool = False,
     ) -> Iterator[T]:
-        """Return an iterator of fn(a, b, ...) for the items at the same place of each iterable.
+        """Return an iterator of fn(a, b, ...) for the items at the same position of each iterable.
 
         Parameters
         ----------
         timeout : seconds from the call; then the iterator raises TimeoutError.
-        chunksize : items in a task.  Short tasks travel together in any case.
-        buffersize : submit so many tasks, and a further one when a result is asked for; None: submit all at once.
-        unordered : yield results as they come.
+        chunksize : items in a task.  Short tasks are sent together anyway.
+        buffersize : submit this many tasks, and another one per requested result; None: submit all at once.
+        unordered : yield results as they arrive.
         """
         arguments = zip(*iterables, strict=False)
         return self.starmap(
@@ -208,9 +208,9 @@ class Executor(concurrent.futures.Executor):
         return _results(deque(itertools.islice(submitted, buffersize)), submitted, until, unordered)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more tasks; if `wait`, return when all are done.  A second time, only wait.
+        """Accept no more tasks; `wait`: return when all are done.  A second call only waits.
 
-        cancel_futures : cancel the tasks that were not sent to a rank.
+        cancel_futures : cancel the tasks not yet sent to a rank.
         """
         if self._serves:
             self._pool.wait()
@@ -219,8 +219,8 @@ class Executor(concurrent.futures.Executor):
         if wait:
             self._dispatcher.wait(self._queue)
 
-    def __enter__(self) -> Any:  # checkers would want to be told that it isn't None in a script of rank 0 alone
-        """Return the executor; on ranks that serve, do so until rank 0 shuts it down, and return None."""
+    def __enter__(self) -> Any:  # with another type, checkers would require a None check in a script of rank 0 alone
+        """Return the executor; on ranks that serve, serve until rank 0 shuts it down, then return None."""
         if not self._serves:
             return self
         self.shutdown()
@@ -229,7 +229,7 @@ class Executor(concurrent.futures.Executor):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Shut it down; after Ctrl-C at once."""
+        """Shut the executor down; at once after Ctrl-C."""
         if self._serves:
             return
         if isinstance(error, KeyboardInterrupt):
@@ -249,15 +249,15 @@ class Executor(concurrent.futures.Executor):
 
 
 class _Answer(NamedTuple):
-    """The outcome of a batch."""
+    """The outcome of a batch, from a rank."""
 
-    failure: bytes  # of the initializer; empty: none
-    outcomes: list[tuple[bool, bytes]]  # (failed, value or failure), of the first tasks of it
+    failure: bytes  # of the initializer; empty: it succeeded
+    outcomes: list[tuple[bool, bytes]]  # (failed, value or failure), of its first tasks
     seconds: float
 
 
 def _run(rank: int, initializer: bytes, tasks: list[bytes]) -> _Answer:
-    """Run as many tasks as there is time for, and at least one; the root sends the others again."""
+    """Run tasks while there is time, but at least one; the root sends the others again."""
     if initializer:
         failed, data = _outcome(rank, initializer)
         if failed:
@@ -271,7 +271,7 @@ def _run(rank: int, initializer: bytes, tasks: list[bytes]) -> _Answer:
 
 
 def _outcome(rank: int, data: bytes) -> tuple[bool, bytes]:
-    """Run one task; (failed, value or failure)."""
+    """Run one task; return (failed, value or failure)."""
     try:
         function, args, kwargs = pickle.loads(data)
         return False, pickle.dumps(function(*args, **kwargs), pickle.HIGHEST_PROTOCOL)
@@ -294,27 +294,27 @@ class _Task(NamedTuple):
 
 
 class _Queue:
-    """The tasks of one executor; used under the lock of its dispatcher."""
+    """The tasks of one executor; access needs the lock of its dispatcher."""
 
     def __init__(self, ranks: list[int], initializer: bytes) -> None:
         self.ranks = ranks  # that may run its tasks
         self.initializer = initializer  # it, initargs and {}; empty: none
         self.begun = set[int]() if initializer else {*ranks}  # ranks to which the initializer was sent
         self.ready = {*self.begun}  # ranks that have run it
-        self.boots = False  # the initializer is to be run also where there are no tasks
+        self.boots = False  # run the initializer even without tasks
         self.tasks = deque[_Task]()
         self.n_sent = 0  # batches at ranks
-        self.task_s = math.inf  # seconds that a task takes, of late
+        self.task_s = math.inf  # recent seconds per task
         self.open = True
         self.broken: BrokenExecutor | None = None
 
     @property
     def idle(self) -> bool:
-        """Nothing is to be sent, and nothing is awaited."""
+        """True if there is nothing to send and nothing to await."""
         return not (self.tasks or self.n_sent or (self.boots and len(self.begun) < len(self.ranks)))
 
     def take(self) -> list[_Task]:
-        """Take the tasks of a batch; none when there are none."""
+        """Remove and return the tasks of a batch; empty if there are none."""
         share = -(-len(self.tasks) // (AHEAD * len(self.ranks)))
         most = min(BATCH_MOST, max(1, int(BATCH_S / max(self.task_s, 1e-6))), share)
         taken, n_bytes = list[_Task](), 0
@@ -330,17 +330,17 @@ class _Batch(NamedTuple):
     number: int
     queue: _Queue
     rank: int
-    initializer: bytes  # empty: none is to be run
+    initializer: bytes  # empty: nothing to run
     tasks: list[_Task]
 
     @property
     def arguments(self) -> tuple[int, bytes, list[bytes]]:
-        """Those of `_run`."""
+        """Return the arguments of `_run`."""
         return self.rank, self.initializer, [task.data for task in self.tasks]
 
 
 class _Dispatcher:
-    """The threads of the root, for all executors of these ranks; `pool`, unless a script's, is closed with the last one."""
+    """The threads of the root, for all executors of these ranks; the last one closes `pool`, unless a script owns it."""
 
     def __init__(self, pool: Pool) -> None:
         session = pool._session
@@ -349,22 +349,22 @@ class _Dispatcher:
         self._session, self._pool = session, pool
         self._queues = deque[_Queue]()
         self._at = dict.fromkeys((rank for rank in range(session.size) if rank != session.root), 0)  # batches, by rank
-        self._sent: dict[int, _Batch] = {}  # by number, also to the root
-        self._n = 0  # the last number; below 0, since a pool's own tasks have those from 0
+        self._sent: dict[int, _Batch] = {}  # by number, including the root's
+        self._n = 0  # the last number; negative, since a pool's own tasks count from 0
         self._interrupted = False
-        self._turned = threading.Event()  # the thread that calls MPI has had its turn
+        self._turned = threading.Event()  # the thread that calls MPI has finished a turn
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
         self._worker = threading.Thread(target=self._work, name="lb_mpi.Executor, tasks", daemon=True)
 
     def begin(self) -> None:
-        """Take the ranks over."""
+        """Take control of the ranks."""
         session = self._session
         session.lent_to, self._take_others = "an lb_mpi.Executor", session.take_result
         session.take_result = self._take
         self.thread.start()
 
     def add(self, queue: _Queue) -> bool:
-        """Serve an executor; False when this is over."""
+        """Serve an executor; return False if the dispatcher is over."""
         with self.changed:
             if not self.over:
                 self._queues.append(queue)
@@ -374,12 +374,12 @@ class _Dispatcher:
             return not self.over
 
     def close(self, queue: _Queue, *, cancel: bool = False) -> None:
-        """Accept no more tasks of an executor."""
+        """Accept no more tasks from an executor."""
         cancelled = list[_Task]()
         with self.changed:
             queue.open = False
             if cancel:
-                self.changed.wait_for(lambda: queue.n_sent or queue.idle, BATCH_S)  # what a free rank can begin, it begins
+                self.changed.wait_for(lambda: queue.n_sent or queue.idle, BATCH_S)  # let free ranks begin what they can
                 cancelled = [task for task in queue.tasks if not task.future.running()]
                 queue.tasks = deque(task for task in queue.tasks if task.future.running())
             self.changed.notify_all()
@@ -388,16 +388,16 @@ class _Dispatcher:
             task.future.set_running_or_notify_cancel()
 
     def wait(self, queue: _Queue) -> None:
-        """Wait until a closed executor has no more tasks; with the last one the threads end."""
+        """Wait until a closed executor has no more tasks; the threads end with the last executor."""
         if threading.current_thread() in (self.thread, self._worker):
-            return  # in a callback of a future
+            return  # inside a callback of a future
         with self.changed:
             self.changed.wait_for(lambda: self.over or queue not in self._queues)
         if self.over:
             self.thread.join()
 
     def interrupt(self) -> None:
-        """Drop all that is under way, after Ctrl-C."""
+        """Drop all tasks under way, after Ctrl-C."""
         with self.changed:
             self._interrupted = True
             self.changed.notify_all()
@@ -411,7 +411,7 @@ class _Dispatcher:
             self.wait(queue)
 
     def _dispatch(self) -> None:
-        """Be the thread that calls MPI."""
+        """Run the thread that calls MPI."""
         session = self._session
         try:
             with session.presence.telling():
@@ -425,7 +425,7 @@ class _Dispatcher:
                 self.changed.notify_all()
             for queue in self._queues:
                 self._break(queue, f"lb_mpi.Executor has ended: {error or type(error).__name__}", error)
-            if self._worker.ident:  # a task that goes on while Python ends may crash it
+            if self._worker.ident:  # a task that still runs while Python exits may crash it
                 thread = ctypes.c_ulong(self._worker.ident)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(KeyboardInterrupt))
                 self._worker.join(LEAVE_S)
@@ -438,20 +438,20 @@ class _Dispatcher:
             self._pool.close()
 
     def _pauses(self) -> bool:
-        """Return whether there is nothing to send and to await, or an executor has ended."""
+        """True if there is nothing to send or to await, or an executor has ended."""
         with self.changed:
             ended = any(queue.idle and not queue.open for queue in self._queues)
             return ended or self._interrupted or all(queue.idle for queue in self._queues)
 
     def _goes_on(self) -> bool:
-        """Wait for something to do; False when all executors were shut down."""
+        """Wait for work; return False when all executors are shut down."""
         with self.changed:
             if all(queue.idle and queue.open for queue in self._queues) and not self._interrupted:
                 self.changed.wait(IDLE_S)
             if self._interrupted:
                 raise KeyboardInterrupt
             for queue in [*self._queues]:
-                queue.open = queue.open and threading.main_thread().is_alive()  # False: the program is at its end
+                queue.open = queue.open and threading.main_thread().is_alive()  # False: the program is exiting
                 if queue.idle and not queue.open:
                     self._queues.remove(queue)
             self.over = not self._queues
@@ -459,7 +459,7 @@ class _Dispatcher:
             return not self.over
 
     def _turn(self, _: Interrupts) -> bool:
-        """Send what can be sent; results were taken in just before."""
+        """Send what can be sent; results were received just before."""
         batches = list[_Batch]()
         with self.changed:
             for n in range(AHEAD):
@@ -475,7 +475,7 @@ class _Dispatcher:
         return bool(batches)
 
     def _take(self, source: int, tag: int, buffer: Buffer) -> None:
-        """Take in an answer that has come from another rank, or a late result of a pool's."""
+        """Process an answer from another rank, or a late result of a pool."""
         number, failed, data = read_task(buffer) if tag == Tag.RESULT else (0, False, memoryview(b""))
         if number not in self._sent:
             self._take_others(source, tag, buffer)
@@ -485,12 +485,12 @@ class _Dispatcher:
         self._finish(number, _Answer(b"", [(True, bytes(data))] * len(tasks), 0.0) if failed else pickle.loads(data))
 
     def _work(self) -> None:
-        """Be the thread that runs the root's tasks."""
+        """Run the thread of the root's own tasks."""
         with contextlib.suppress(KeyboardInterrupt):  # see `_dispatch`
             while (batch := self._await()) is not None:
                 self._finish(batch.number, _run(*batch.arguments))
                 del batch
-                if self._at:  # the other thread would wait for Python's lock at each call of MPI
+                if self._at:  # at each call of MPI, the other thread would wait for Python's lock
                     self._turned.clear()
                     self._turned.wait(BATCH_S)
 
@@ -504,7 +504,7 @@ class _Dispatcher:
         return None
 
     def _next(self, rank: int) -> _Batch | None:
-        """Make the next batch for a rank, of one executor after the other; None when there is nothing to do."""
+        """Make the next batch for a rank, from the executors in turn; None if there is nothing to do."""
         for _ in range(len(self._queues)):
             queue = self._queues[0]
             self._queues.rotate(-1)
@@ -520,7 +520,7 @@ class _Dispatcher:
         return None
 
     def _finish(self, number: int, answer: _Answer) -> None:
-        """Settle the futures of a batch; tasks that were not run wait again."""
+        """Settle the futures of a batch; requeue its tasks that were not run."""
         _, queue, rank, _, tasks = self._sent[number]
         for task, outcome in zip(tasks, answer.outcomes, strict=False):
             _settle(task.future, *outcome)
@@ -543,7 +543,7 @@ class _Dispatcher:
             self.changed.notify_all()
 
     def _break(self, queue: _Queue, text: str, error: BaseException) -> None:
-        """All futures of an executor that are not done raise BrokenExecutor."""
+        """Let all unfinished futures of an executor raise BrokenExecutor."""
         with self.changed:
             queue.broken = BrokenExecutor(text)
             queue.broken.__cause__ = error
@@ -562,7 +562,7 @@ _lock = threading.Lock()
 
 
 def _dispatcher(pool: Pool, queue: _Queue) -> _Dispatcher:
-    """Return what serves the executor of this queue, with others of the same ranks."""
+    """Return the dispatcher that serves this queue's executor, and others of the same ranks."""
     session, tasks = pool._session, pool._queue
     with _lock:
         found = _dispatchers.get(session)
@@ -582,7 +582,7 @@ def _dispatcher(pool: Pool, queue: _Queue) -> _Dispatcher:
 
 
 def _check_level(session: Session) -> None:
-    """Error where MPI allows no other thread than the main one to call it."""
+    """Raise an error if MPI allows only the main thread to call it."""
     several = any(one.thread.is_alive() for other, one in [*_dispatchers.items()] if other is not session)
     needed = MPI.THREAD_MULTIPLE if several else MPI.THREAD_SERIALIZED
     if MPI.Query_thread() < needed:
@@ -595,7 +595,7 @@ def _check_level(session: Session) -> None:
 
 
 def _begins(task: _Task) -> bool:
-    """Return whether a task is to be run; from now on it can't be cancelled, or those who wait for it know that it was."""
+    """Return whether to run a task; if so it can't be cancelled any more, else its waiters learn of the cancellation."""
     future = task.future
     finished = future.done() and not future.cancelled()
     return future.running() or (not finished and future.set_running_or_notify_cancel())
@@ -615,7 +615,7 @@ def _settle(future: Future[Any], failed: bool, data: bytes) -> None:
 
 
 def _error(data: bytes) -> BaseException:
-    """Return what a task has raised, caused by a TaskError with the traceback; that itself where it could not be sent."""
+    """Return the exception of a task, caused by a TaskError with the traceback, or only the TaskError if it wasn't sent."""
     failure = pickle.loads(data)
     told = task_error(failure, None)
     told.add_note(failure.traceback)
@@ -629,7 +629,7 @@ def _error(data: bytes) -> BaseException:
 def _results(
     futures: deque[Future[list[T]]], later: Iterator[Future[list[T]]], until: float | None, unordered: bool
 ) -> Iterator[T]:
-    """Yield the results of some futures, and of one later for each; cancel those that are not asked for."""
+    """Yield the results of some futures, and of one of `later` for each; cancel those not requested."""
     waiting = {*futures} if unordered else set()
 
     def left_s() -> float | None:
@@ -652,7 +652,7 @@ def _results(
 
 
 def _emptied(values: list[T]) -> Iterator[T]:
-    """Yield values, and keep none."""
+    """Yield values, and keep no reference to them."""
     values.reverse()
     while values:
         yield values.pop()

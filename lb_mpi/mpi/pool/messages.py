@@ -1,8 +1,8 @@
-"""Messages between the ranks of a pool, as parcels: a header of 64 bytes, and what belongs to it.
+"""Messages between the ranks of a pool, as parcels: a header of 64 bytes and its data.
 
-Functions travel once, and are found again by the digest of their pickled form.  Items travel in the order of their
-positions in the map: the rows of an array raw, a range as two numbers, a list in pickled blocks, of which a rank reads those
-that it needs.
+Functions are sent once, and later found by the digest of their pickled form.  Items are sent in the order of their positions
+in the map: the rows of an array raw, a range as two numbers, a list in pickled blocks, of which a rank reads only those that
+it needs.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from lb_mpi.pooling.worker import StealKind, StealMessage
 
 
 class MapOutcome(IntEnum):
-    """The end of a map, as the root tells it."""
+    """The end of a map, as sent by the root."""
 
     DONE = 0
     FAILED = 1
-    DROPPED = 2  # its other results are not wanted
+    DROPPED = 2  # its other results are not needed
 
 
 class StartOrder(NamedTuple):
-    """The begin of a map, as the root tells it to one rank; the speeds of all ranks, function and items follow."""
+    """The start of a map, as sent by the root to one rank; the speeds of all ranks, function and items follow."""
 
     epoch: int
-    lo: int  # its own tasks
+    lo: int  # the rank's own tasks
     hi: int
     chunksize: int  # 0: adaptive
     star: bool  # function(*item)
-    keep_exceptions: bool  # they are results
+    keep_exceptions: bool  # exceptions are results
     to_all: bool  # all ranks get the results
-    function_bytes: int  # 0: it's known, by its digest
+    function_bytes: int  # 0: known by its digest
     data_bytes: int  # that follow
     digest: bytes  # of the function
 
 
 class Frame(NamedTuple):
-    """Results of the tasks at positions lo..hi-1; lo == hi: the failure of one, and then there is no more of that rank."""
+    """Results of the tasks at positions lo..hi-1; lo == hi: the failure of one, after which this rank sends no more."""
 
     lo: int
     hi: int
@@ -83,13 +83,13 @@ def read_steal(buffer: Buffer) -> StealMessage:
 
 
 def results_parcel(epoch: int, done: RankTasks, frames: Sequence[Frame]) -> Buffer:
-    """Make the parcel of results of one rank, with all that it has done in this map so far."""
+    """Make the parcel of one rank's results, with all its work in this map so far."""
     table = np.array([(lo, hi, len(data)) for lo, hi, data in frames], dtype=np.int64)
     return parcel(_RESULTS.pack(epoch, len(frames), *done), [table.tobytes(), *(frame.data for frame in frames)])
 
 
 def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
-    """Read the number of the map, what the rank has done so far, and its results."""
+    """Read the number of the map, the rank's work so far, and its results."""
     epoch, n, *done = _RESULTS.unpack_from(buffer.data)
     rest = body(buffer)
     table = np.frombuffer(rest, np.int64, count=3 * n).reshape(n, 3)
@@ -115,13 +115,13 @@ def read_task(buffer: Buffer) -> tuple[int, bool, memoryview]:
 
 
 class TaskFailure(NamedTuple):
-    """A task that raised, or a rank that can't go on; it travels pickled."""
+    """A task that raised, or a rank that can't continue; it is sent pickled."""
 
-    text: str  # for the message
+    text: str  # message text
     position: int  # of the task; -1: none
     rank: int
     traceback: str
-    error: bytes  # the exception, pickled; empty if that can't be
+    error: bytes  # the exception, pickled; empty if that failed
 
 
 def failure_of(error: BaseException, rank: int, position: int = -1) -> TaskFailure:
@@ -134,18 +134,18 @@ def failure_of(error: BaseException, rank: int, position: int = -1) -> TaskFailu
 
 
 def task_error(failure: TaskFailure, index: int | None) -> TaskError:
-    """Make the error that all ranks raise; its cause is the exception of the task, where that can be unpickled."""
+    """Make the error that all ranks raise; its cause is the task's exception, if that can be unpickled."""
     where = f"task {index} on rank {failure.rank}" if index is not None else f"rank {failure.rank}"
     error = TaskError(f"{where}: {failure.text}", index=index, rank=failure.rank, traceback=failure.traceback)
     try:
         error.__cause__ = pickle.loads(failure.error) if failure.error else None
-    except Exception:  # an exception whose __init__ wants other arguments
+    except Exception:  # an exception whose __init__ needs other arguments
         error.__cause__ = None
     return error
 
 
 def pickled_error(error: BaseException) -> bytes:
-    """Return an exception as bytes; none where it can't be read again."""
+    """Return an exception as bytes; empty if it could not be unpickled."""
     try:
         data = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
         pickle.loads(data)
@@ -161,7 +161,7 @@ _EXPECTED = "expected a function of a module, a pool whose ranks all call its me
 
 
 def dumps(value: Any, what: str) -> bytes:
-    """Pickle a value with functions, by cloudpickle where needed and installed; TypeError, about `what`, if it can't be."""
+    """Pickle a value with functions, by cloudpickle if needed and installed; TypeError, naming `what`, if that fails."""
     try:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception as error:
@@ -179,14 +179,14 @@ def dumps(value: Any, what: str) -> bytes:
 
 def digest_of(data: bytes) -> bytes:
     """Return the digest of a pickled function, 16 bytes."""
-    return hashlib.sha256(data).digest()[:16]  # quicker than others where the processor helps
+    return hashlib.sha256(data).digest()[:16]  # faster than others if the processor supports it
 
 
 class KnownFunctions(OrderedDict[bytes, Callable[..., Any]]):
     """The last functions, by digest; sender and receivers forget the same ones."""
 
     def keep(self, digest: bytes, function: Callable[..., Any]) -> None:
-        """Know it from now on, and forget the oldest beyond `KEPT`."""
+        """Keep a function, and forget the oldest beyond `KEPT`."""
         self[digest] = function
         if len(self) > KEPT:
             self.popitem(last=False)
@@ -195,7 +195,7 @@ class KnownFunctions(OrderedDict[bytes, Callable[..., Any]]):
 # --- items ------------------------------------------------------------------------------------------------------------
 
 BLOCK = 256  # items in a block of a list, at most
-BLOCKS_A_RANK = 8  # at least, where there are so many items
+BLOCKS_A_RANK = 8  # at least, if there are enough items
 # ItemKind; start of the range, items in a block, or bytes of (dtype, shape); step of the range, or number of blocks;
 # numbers in the order of a range.
 _ITEMS = struct.Struct("<qqqq")
@@ -210,10 +210,7 @@ class ItemKind(IntEnum):
 
 
 def encode(items: Any, order: NDArray[np.int64], size: int) -> list[bytes | memoryview]:
-    """Encode a range, an array, or a list, in the order of their positions, for `size` ranks.
-
-    TypeError, with the number of the item, for one that can't be pickled.
-    """
+    """Encode a range, an array, or a list by position, for `size` ranks; TypeError, naming the item, if pickling fails."""
     if isinstance(items, range):
         numbers = order[:0] if np.array_equal(order, np.arange(len(order))) else order
         return [_ITEMS.pack(ItemKind.RANGE, items.start, items.step, len(numbers)), numbers.tobytes()]
@@ -243,7 +240,7 @@ def _pickled_block(items: Any, places: list[int]) -> bytes:
 
 
 class ReceivedItems:
-    """Items by position, as `encode` has made them."""
+    """Items by position, as encoded by `encode`."""
 
     def __init__(self, data: memoryview) -> None:
         kind, self._first, self._second, n = _ITEMS.unpack_from(data)
@@ -276,5 +273,5 @@ class ReceivedItems:
 
 
 def copied(item: Any) -> Any:
-    """Return a row of an array as the task's own; a structured number, too, is a view of the array."""
+    """Return a private copy of an array's row; a structured number is also a view of the array."""
     return item.copy() if isinstance(item, np.ndarray | np.void) else item

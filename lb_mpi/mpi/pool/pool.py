@@ -1,11 +1,11 @@
 """lb_mpi.Pool: independent tasks on all ranks of a communicator, the root among them.
 
-`lb_mpi.pooling.worker` says which rank runs which tasks; here ranks come together, map by map:
+`lb_mpi.pooling.worker` decides which rank runs which tasks.  Here the ranks cooperate, map by map:
 
     root       Pool.map -> RootMap: check, plan, START -> Session.work -> RootMap.turn: a chunk -> put    -> collect, END
     others     Pool.map -> WorkerMap, made of a START  -> Session.work -> WorkerMap.turn: a chunk -> put -> RootMap.take
 
-A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carrier's loop, which receives meanwhile.
+A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carrier's loop, which receives messages meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lb_mpi.pooling.deal import Speeds
 from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
-_OPS = ("map", "wait", "close")  # methods in which all ranks come together
+_OPS = ("map", "wait", "close")  # methods that all ranks call together
 
 
 class Pool:
@@ -74,7 +74,7 @@ class Pool:
         emulated_speed: float = 1.0,
     ) -> None:
         queue = script.queue()
-        self._owns = queue is None  # its session
+        self._owns = queue is None  # the session belongs to this pool
         if queue is not None:
             given = _check_in_script(queue.session, comm, root, speeds, emulated_speed)
         else:
@@ -91,7 +91,7 @@ class Pool:
         self._queue, self._session = queue, queue.session
         self._speeds = Speeds(self._session.size, given)
         self._unfinished: dict[int, Future] = {}  # submitted tasks
-        self._map: RootMap | None = None  # of this pool that is under way, on the root
+        self._map: RootMap | None = None  # the map of this pool under way, on the root
         self._closed = False
         self._report: PoolReport | None = None  # of the last map, on the root
 
@@ -224,7 +224,7 @@ class Pool:
         session = self._session
         try:
             if self._map is not None:
-                self._map.end(dropped=True)  # where nobody has asked for all results
+                self._map.end(dropped=True)  # nobody has asked for all results
             if session.presence.failed:
                 pass
             elif not session.alone:
@@ -235,7 +235,7 @@ class Pool:
                 if self._owns:
                     session.send_all(Tag.CLOSE, [b""] * session.size)
         except BaseException as error:
-            if self._owns:  # the others can't know that this rank has closed it
+            if self._owns:  # the other ranks can't know that this one has closed it
                 session.presence.spread(error, alone=True)
             raise
         finally:
@@ -243,8 +243,8 @@ class Pool:
 
     shutdown = close
 
-    def __enter__(self) -> Any:  # as `Pool | None`, users would have to check for None where all ranks call
-        """Return the pool; on ranks that serve, do so until the root closes it, and return None."""
+    def __enter__(self) -> Any:  # with `Pool | None`, users would have to check for None where all ranks call
+        """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
         if self._session.alone and not self.is_root:
             self.wait()
             hint(f"this rank has served the pool; put `if pool:` before what only rank {self._session.root} does")
@@ -267,10 +267,10 @@ class Pool:
         return results if begun is None else begun.collect()
 
     def _begin(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> tuple[RootMap | None, list[Any] | None]:
-        """Begin a map: on the root, return it; the others have worked on it, and return the results that they get."""
+        """Begin a map: return it on the root; the other ranks work on it, and return the results that they get."""
         self._check()
         session = self._session
-        with ExitStack() as opened:  # closed when the ranks do not come to a map
+        with ExitStack() as opened:  # closed if not all ranks begin the map
             if session.alone:
                 begun = self._plan(call, items, options, opened)
             else:
@@ -306,10 +306,7 @@ class Pool:
         return results
 
     def _meet(self, op: str, make: Callable[[], T]) -> T:
-        """Collective: return make() of this rank; when it raises on any rank, all ranks raise.
-
-        ValueError on all ranks when they call different methods.
-        """
+        """Collective: return make() of this rank; all ranks raise if it raises on any, or if they call different methods."""
         presence = self._session.presence
         error, value = None, None
         try:
@@ -335,7 +332,7 @@ class Pool:
             if not self._closed:
                 self._queue.wait(lambda: any(future.over for future in left), timeout)
             ready = [future for future in left if future.over]
-            if not ready:  # of another pool
+            if not ready:  # from another pool
                 raise closed("pool")
             left.difference_update(ready)
             yield from ready
@@ -372,7 +369,7 @@ def _no_wait() -> NoReturn:
 def _check_in_script(
     session: Session, comm: MPI.Intracomm | None, root: int | None, speeds: Sequence[float] | None, emulated_speed: float
 ) -> list[float] | None:
-    """Check the arguments of a pool in a script that rank 0 runs alone; return the speeds, if there are any."""
+    """Check the arguments of a pool in a script that rank 0 runs alone; return the speeds, if any."""
     if session.rank != session.root:
         raise Error("a pool on a rank that serves: expected `if __name__ == '__main__':` before what makes it")
     ours = comm is None or comm.size in (1, session.size)
@@ -384,7 +381,7 @@ def _check_in_script(
 
 
 def _check(size: int, root: int | None, speeds: Sequence[float] | None, emulated_speed: float) -> list[float] | None:
-    """Check the arguments of a pool; return the speeds, if there are any."""
+    """Check the arguments of a pool; return the speeds, if any."""
     checks.emulated_speed(emulated_speed)
     hang_s()
     if root is not None:

@@ -1,4 +1,4 @@
-"""The root's part in a map: plan it, begin it on all ranks, take in results, and tell all ranks that it is over."""
+"""The root's part in a map: plan it, begin it on all ranks, collect results, and end it on all ranks."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ from lb_mpi.table import Table
 
 Progress = Callable[[int, int], None]
 REPORT_S = 0.25
-_INT64 = range(-(1 << 63), 1 << 63)  # numbers of a range that travel as such
+_INT64 = range(-(1 << 63), 1 << 63)  # integers of a range that are sent as such
 
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
 class MapOptions(TypedDict, total=False):
-    """The arguments of a map beside function and items; see `lb_mpi.Pool.map`."""
+    """The arguments of a map other than function and items; see `lb_mpi.Pool.map`."""
 
     costs: Any
     to: str
@@ -72,7 +72,7 @@ def check_options(
     progress: Progress | bool | None = None,
     checkpoint: Any = None,
 ) -> tuple[int, Progress | None]:
-    """Check what all ranks pass to a map; return the chunksize (0: adaptive), and what to call with the progress."""
+    """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive) and the progress callback."""
     checks.function("function", function)
     checks.choice("to", to, ("root", "all"))
     if chunksize is not None:
@@ -83,11 +83,11 @@ def check_options(
 
 
 def check_items(*given: Any) -> Any:
-    """Check what the user passes as items, or as several iterables of arguments; return a range, an array or a list."""
+    """Check the user's items, or several iterables of arguments; return a range, an array or a list."""
     items = _check_iterable(given[0] if given else None)
     if len(given) > 1:
         items = zip(*map(_rows, map(_check_iterable, given)), strict=False)
-    if isinstance(items, range) and items:  # its numbers may be more than len() can count
+    if isinstance(items, range) and items:  # its integers may be too large for len()
         n = (items[-1] - items[0]) // items.step + 1
     else:
         items = items if isinstance(items, range | np.ndarray) else list(items)
@@ -119,10 +119,7 @@ def _rows(items: Iterable[Any]) -> Iterable[Any]:
 
 
 def check_costs(costs: Any, n: int) -> Floats | None:
-    """Return the costs of n items as parts of the largest one: their unit is any, and sums must be finite.
-
-    ValueError, saying what was expected.
-    """
+    """Return the costs of n items relative to the largest, so that sums are finite in any unit; or raise ValueError."""
     if costs is None:
         return None
     values = as_numbers("costs", costs)
@@ -140,14 +137,14 @@ def check_costs(costs: Any, n: int) -> Floats | None:
 class PoolReport(NamedTuple):
     """The outcome of the last map of a pool."""
 
-    n: int  # tasks run, without those whose results were in the checkpoint
+    n: int  # tasks run, without those restored from the checkpoint
     seconds: float  # wall-clock time of the map
     lower_bound_s: float  # seconds of work in tasks / sum of (emulated) speeds
     ranks: list[RankTasks]  # of each rank, in order
-    queued_s: float = 0.0  # seconds in tasks without a core, of all ranks
+    queued_s: float = 0.0  # seconds for which tasks had no core, on all ranks
 
     def __str__(self) -> str:
-        """Write a table, a line for each rank."""
+        """Return a table with a line per rank."""
         whole_s = self.seconds or 1.0
         lines = [
             (str(rank), f"{one.tasks:,}", f"{one.busy_s:.3f}", f"{one.busy_s / whole_s:.0%}", f"{one.steals:,}",
@@ -162,10 +159,10 @@ class PoolReport(NamedTuple):
 
 
 class RootMap(LocalMap):
-    """A map, on its root.  To make it checks and plans it, after which `begin_all` raises nothing.
+    """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing.
 
-    Position k of the map is task order[k].  With a checkpoint, results count when they are on disk, some milliseconds
-    after they came.
+    Position k of the map is task order[k].  With a checkpoint, results count when they are on disk, some milliseconds after
+    their arrival.
     """
 
     def __init__(
@@ -185,13 +182,13 @@ class RootMap(LocalMap):
         self._to_all = options.get("to") == "all"
         self._file: CheckpointFile | None = None
         tasks: NDArray[np.int64] = np.arange(self._n, dtype=np.int64)
-        self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), as they came
+        self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), in order of arrival
         if options.get("checkpoint") is not None:
             self._file = opened.enter_context(contextlib.closing(self._open(options["checkpoint"], items)))
             done = self._file.done
             tasks = np.array([task for task in range(self._n) if task not in done], dtype=np.int64)
             self._fresh.append((list(done), list(done.values())))
-        function, digest = b"", b""  # where all ranks have it
+        function, digest = b"", b""  # every rank has the function
         if session.alone and session.size > 1:
             function = dumps(call.function, f"function = {show(call.function)}")
             digest = digest_of(function)
@@ -210,7 +207,7 @@ class RootMap(LocalMap):
         ]  # fmt: skip
         self.failure: TaskFailure | None = None
         self._rank_tasks = [RankTasks()] * session.size
-        self._rank_costs = np.zeros(session.size)  # of the tasks that each rank has done, where they are known
+        self._rank_costs = np.zeros(session.size)  # of the tasks done by each rank, if known
         self.seconds = 0.0
         self.under_way = False
         self._unwritten: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values)
@@ -218,7 +215,7 @@ class RootMap(LocalMap):
         self._collector = Collector(self._epoch, len(self._order))
 
     def _open(self, path: Any, items: Sequence[Any]) -> CheckpointFile:
-        """Open the checkpoint of these items; ValueError, TypeError or OSError."""
+        """Open the checkpoint of these items; raises ValueError, TypeError or OSError."""
         for one in items:
             if isinstance(one, set | frozenset):
                 raise TypeError(f"items = {show(one)}: expected items in a fixed order, such as sorted(items)")
@@ -240,10 +237,10 @@ class RootMap(LocalMap):
             session.send_all(Tag.START, [START.pack(*start) for start in self._starts], self._parts)
             self.begin(self._starts[session.rank], self._speeds, self._began)
         self.under_way = True
-        self._starts, self._parts = [], []  # they may be large
+        self._starts, self._parts = [], []  # free memory
 
     def collect(self) -> list[Any]:
-        """Work on the map to its end; all results, in the order of the items."""
+        """Complete the map; return all results in the order of the items."""
         results: list[Any] = [None] * self._n
         with self._ending(results):
             self._session.work(MAP, lambda: self.over, self.turn)
@@ -253,7 +250,7 @@ class RootMap(LocalMap):
         return results
 
     def each(self) -> Iterator[tuple[int, Any]]:
-        """Work on the map while results are asked for; (index of the item, result), as they come."""
+        """Work on the map while results are requested; yield (index of the item, result) as they arrive."""
         with self._ending():
             while True:
                 if not self.under_way:
@@ -267,11 +264,11 @@ class RootMap(LocalMap):
 
     @property
     def over(self) -> bool:
-        """All tasks are done, or one has failed."""
+        """True if all tasks are done, or one has failed."""
         return not self._collector.missing or self.failure is not None
 
     def turn(self, interrupts: Interrupts) -> bool:
-        """See `LocalMap`; tell the user how far it is, now and then."""
+        """Run a turn, see `LocalMap`; report the progress to the user from time to time."""
         ran = super().turn(interrupts)
         now = time.perf_counter()
         if now > self._reported + REPORT_S:
@@ -280,11 +277,11 @@ class RootMap(LocalMap):
         return ran
 
     def arguments(self, lo: int, hi: int) -> list[Any]:
-        """See `LocalMap`; rows of an array are copies."""
+        """Return items, see `LocalMap`; rows of an array are copies."""
         return [copied(self._items[task]) for task in self._order[lo:hi].tolist()]
 
     def take(self, source: int, buffer: Buffer) -> None:
-        """Take in results from another rank."""
+        """Process results from another rank."""
         epoch, done, frames = read_results(buffer)
         if epoch != self._epoch:
             return
@@ -305,19 +302,19 @@ class RootMap(LocalMap):
         self._put(self._session.rank, lo, hi, values)
 
     def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
-        """See `LocalMap`; `error` is an exception of this very rank."""
+        """Note a failure, see `LocalMap`; `error` is an exception on this rank."""
         self.failure = self.failure or failure
         self.failed = self.failed or error
 
     def flush(self, now: float, *, idle: bool) -> None:
-        """See `LocalMap`; results that are here already may not yet be in the checkpoint."""
+        """Pass on results, see `LocalMap`; some may not yet be in the checkpoint."""
         self._rank_tasks[self._session.rank] = self.done
         if self._unwritten and (idle or now > self._write_at):
             self._write_at = now + FLUSH_S
             self._write()
 
     def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
-        """Tell all ranks, once, that it is over: with the results, with what has failed, or that no more are wanted."""
+        """End the map on all ranks, once: send the results, the failure, or that no more results are needed."""
         if not self.under_way:
             return
         session = self._session
@@ -345,24 +342,24 @@ class RootMap(LocalMap):
         self._ended(self)
 
     def report(self) -> PoolReport:
-        """Return what has become of it."""
+        """Return the report of the map."""
         ranks, speeds = list(self._rank_tasks), self._session.emulated_speeds
         bound_s = sum(rank.work_s for rank in ranks) / sum(speeds)
         queued_s = sum(max(0.0, rank.busy_s - rank.work_s / speed) for rank, speed in zip(ranks, speeds, strict=True))
         return PoolReport(len(self._order), self.seconds, bound_s, ranks, queued_s)
 
     def observed(self) -> tuple[Floats, Floats | None, Floats]:
-        """Return, by rank, the number of tasks done, their costs, if known, and the seconds that they took."""
+        """Return, by rank, the number of tasks done, their costs (None: unknown), and their seconds."""
         n, seconds = np.array([(rank.tasks, rank.busy_s) for rank in self._rank_tasks]).T
         return n, None if self._costs is None else self._rank_costs, seconds
 
     @contextlib.contextmanager
     def _ending(self, results: list[Any] | None = None) -> Iterator[None]:
-        """End the map on all ranks, whatever happens in the block; raise what it has failed with."""
+        """End the map on all ranks, whatever happens in the block; raise its failure."""
         session = self._session
 
         def together(error: BaseException) -> BaseException:
-            """Mark what all ranks raise, where all of them call the pool's methods."""
+            """Mark an error that all ranks raise if all of them call the pool's methods."""
             by = getattr(error, "rank", session.rank)
             return error if session.alone else session.presence.together(error, by)
 
@@ -382,7 +379,7 @@ class RootMap(LocalMap):
             raise together(self._error(self.failure))
 
     def _error(self, failure: TaskFailure) -> BaseException:
-        """Make the error of a map that has failed; where only the root goes on, SystemExit in a task does not end it."""
+        """Make the error of a failed map; if only the root continues, SystemExit in a task does not end it."""
         own = self.failed
         if isinstance(own, KeyboardInterrupt) or (isinstance(own, SystemExit) and not self._session.alone):
             return own
@@ -392,7 +389,7 @@ class RootMap(LocalMap):
 
     @property
     def _index(self) -> int | None:
-        """The number of the task that has failed; None: it was none."""
+        """Return the number of the failed task; None if the failure is of no task."""
         position = -1 if self.failure is None else self.failure.position
         return int(self._order[position]) if position >= 0 else None
 
@@ -411,7 +408,7 @@ class RootMap(LocalMap):
             self._unwritten.append((source, lo, hi, values))
 
     def _write(self) -> None:
-        """Write to the checkpoint what has come, and count it."""
+        """Write pending results to the checkpoint, and count them."""
         came, self._unwritten = self._unwritten, []
         if not came or self._file is None:
             return
@@ -438,9 +435,8 @@ class RootMap(LocalMap):
 class CheckpointFile:
     """The checkpoint (see `lb_mpi.pooling.checkpoint`) at `path`: read when a map begins, written before results count.
 
-    `done` are the results that it has, by task number.  ValueError for what is no checkpoint, or one of another function or
-    other tasks; OSError, also while another run writes to it.  What is torn or flipped is dropped, with a UserWarning that
-    tells how much.
+    `done` are its results, by task number.  ValueError for other files, functions or tasks; OSError, also if another run
+    writes to it.  Truncated or corrupt parts are dropped with a UserWarning.
     """
 
     def __init__(self, path: Any, digest: bytes, n: int) -> None:
@@ -450,7 +446,7 @@ class CheckpointFile:
             raise ValueError(f"checkpoint = {show(path)}: expected a file")
         self._name = os.path.abspath(name)  # the working directory may change
         self._file = open(name, "a+b", buffering=0)  # noqa: SIM115  (closed by `close`)
-        self._warned = False  # that it is no longer there
+        self._warned = False  # that the file is gone
         try:
             self.done = self._read(digest, n)
         except BaseException:
@@ -476,10 +472,7 @@ class CheckpointFile:
         return read.done
 
     def write(self, tasks: list[int], values: list[Any]) -> None:
-        """Write results of some tasks: on disk when this returns; TypeError for one of a type that can't be kept.
-
-        OSError, naming the file, when they can't be written: the checkpoint is then as it was before.
-        """
+        """Write results to disk; TypeError for an unsupported type; OSError, with the file unchanged, if that fails."""
         began = time.perf_counter()
         self._write(checkpoint.record(tasks, values))
         self._check_name()
@@ -500,11 +493,11 @@ class CheckpointFile:
             os.fsync(self._file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._file.truncate(end)  # what follows a torn record can't be read
+                self._file.truncate(end)  # data after a truncated record can't be read
             raise OSError(error.errno, error.strerror, self._name) from None
 
     def _check_name(self) -> None:
-        """Warn once when the file was removed or replaced: the results go on, but another run won't find them."""
+        """Warn once if the file was removed or replaced: results are still written, but another run won't find them."""
         try:
             there = os.path.samestat(os.stat(self._name), os.fstat(self._file.fileno()))
         except OSError:

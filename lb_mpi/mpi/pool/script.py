@@ -1,7 +1,7 @@
 """A script that rank 0 runs alone, with a pool that all other ranks serve: `python -m lb_mpi pool script.py`.
 
-Functions of the script are pickled by name, so a rank that is sent one runs the script, too, but not as `__main__`: what
-stands behind `if __name__ == "__main__":` is left out, as with multiprocessing and mpi4py.futures.
+Functions of the script are pickled by name, so a rank that receives one also runs the script, but not as `__main__`: the
+code under `if __name__ == "__main__":` is skipped, as with multiprocessing and mpi4py.futures.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from lb_mpi.mpi.pool.serving import serve
 from lb_mpi.mpi.pool.session import Session
 from lb_mpi.mpi.pool.submitting import TaskQueue
 
-WORKER = "__worker__"  # what __name__ is on ranks that serve; by this name their objects of its classes travel, too
+WORKER = "__worker__"  # __name__ on ranks that serve; objects of the script's classes are pickled under it
 
 
 class _Main(ModuleType):
-    """The script as the module `__main__` of a rank that serves: run when it's first asked for a name."""
+    """The script as the module `__main__` of a rank that serves; it runs when a name is first requested."""
 
     def __init__(self, load: Load) -> None:
         super().__init__("__main__")
@@ -40,22 +40,22 @@ class _Main(ModuleType):
 
 
 class Script(NamedTuple):
-    """A script that all ranks have found."""
+    """A script found by all ranks."""
 
     session: Session
     load: Load
-    folder: str  # where it imports from
+    folder: str  # its import folder
 
 
 def open_script(target: str, *, module: bool) -> Script:
-    """Collective: find a script (or a module, by name); ValueError, SyntaxError or OSError on all ranks if one can't."""
+    """Collective: find a script (or a module, by name); ValueError, SyntaxError or OSError on all ranks if one fails."""
     own = duplicate(MPI.COMM_WORLD)
     load = agree(own, lambda: find_script(target, module=module))
     return Script(Session(own, 0, alone=True), load, folder_of(target, module=module))
 
 
 def run_script(script: Script, argv: Sequence[str]) -> None:
-    """Collective: run it on rank 0, while all others serve its `lb_mpi.Pool()`; raises there what the script raises."""
+    """Collective: run it on rank 0, while the others serve its `lb_mpi.Pool()`; rank 0 raises the script's exceptions."""
     session, load, folder = script
     sys.argv = [*argv]
     sys.path[0] = folder
@@ -70,16 +70,16 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
 
     run_alone(session, run)
 
-_queues: list[TaskQueue] = []  # of the script that is running, if any
+_queues: list[TaskQueue] = []  # of the running script, if any
 
 
 def queue() -> TaskQueue | None:
-    """Return the tasks of all pools of the script that is running; None when each pool has its own."""
+    """Return the task queue that all pools of the running script share; None if each pool has its own."""
     return _queues[-1] if _queues else None
 
 
 def run_alone(session: Session, run: Callable[[], None]) -> None:
-    """Collective: run() on the root, whose pools all share `session`, which the other ranks serve; then it is closed."""
+    """Collective: run() on the root, whose pools share `session`, served by the other ranks; then close the session."""
     queue = TaskQueue(session)
     _queues.append(queue)
     try:

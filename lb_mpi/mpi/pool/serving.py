@@ -1,4 +1,4 @@
-"""One rank's part in a map, and a rank that serves: it follows the root's orders, and works on each map to its end."""
+"""One rank's part in a map, and a rank that serves: it follows the root's orders, and completes each map."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from lb_mpi.pooling.intervals import Interval, meets
 from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.events import Phase
 
-FLUSH_S = 20e-3  # results wait so long for others to go with
+FLUSH_S = 20e-3  # how long results wait for others to be sent along
 FLUSH_BYTES = 256 << 10
-UNSENT_BYTES = 64 << 20  # a rank with so many under way begins nothing new
+UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
 
 
 class MapCall(NamedTuple):
-    """The function of a map, and how it is called: function(item)."""
+    """The function of a map, and the way to call it: function(item)."""
 
     function: Callable[..., Any]
     star: bool = False  # function(*item)
-    keep_exceptions: bool = False  # they are results
+    keep_exceptions: bool = False  # exceptions are results
 
 
 class LocalMap:
-    """One rank's part in a map: it begins chunks as its `Worker` says, runs them, and hands the results on."""
+    """One rank's part in a map: it begins the chunks chosen by its `Worker`, runs them, and passes the results on."""
 
     def __init__(self, session: Session, call: MapCall) -> None:
         self._session, self._call = session, call
-        self.failed: BaseException | None = None  # an exception of this very rank: it begins nothing more
+        self.failed: BaseException | None = None  # an exception on this rank: it begins nothing more
         self._sent_before = session.parcels.sent_bytes
 
     def begin(self, start: StartOrder, speeds: list[float], began: float) -> None:
-        """Begin the map on this rank, which has done nothing for it yet."""
+        """Begin the map on this rank."""
         session = self._session
         session.speeds[:] = speeds
         if meets(start.epoch):  # see `lb_mpi.pooling.intervals`
@@ -75,7 +75,7 @@ class LocalMap:
 
     @property
     def done(self) -> RankTasks:
-        """The work of this rank so far in this map."""
+        """The work of this rank in this map so far."""
         session = self._session
         sent_bytes = session.parcels.sent_bytes - self._sent_before
         return session.account.done(session.worker.steals, session.rested_s, sent_bytes)
@@ -85,19 +85,19 @@ class LocalMap:
         raise NotImplementedError
 
     def put(self, lo: int, hi: int, values: list[Any]) -> None:
-        """Hand on the results of the tasks at positions lo..hi-1."""
+        """Pass on the results of the tasks at positions lo..hi-1."""
         raise NotImplementedError
 
     def fail(self, failure: TaskFailure, error: BaseException | None) -> None:
-        """Note that a task has raised, or that this rank can't go on: there is no more of it in this map."""
+        """Note that a task has raised, or that this rank can't continue: it does nothing more in this map."""
         raise NotImplementedError
 
     def flush(self, now: float, *, idle: bool) -> None:
-        """Let go what has been put, at once when the rank is `idle`."""
+        """Send the results passed to `put`, at once if the rank is `idle`."""
         raise NotImplementedError
 
     def turn(self, interrupts: Interrupts) -> bool:
-        """Answer, begin, and run one chunk; False when there was none to run."""
+        """Answer, begin, and run one chunk; return False if there was none."""
         session, worker = self._session, self._session.worker
         if session.parcels.unsent_bytes > UNSENT_BYTES:
             return False
@@ -152,10 +152,7 @@ class LocalMap:
 
 
 class WorkerMap(LocalMap):
-    """A map on another rank than the root: it is begun by an order, and results go to the root, in batches.
-
-    `function` is the rank's own; None: the root has sent it.
-    """
+    """A map on a rank other than the root; results go there in batches.  `function`: None uses the one sent by the root."""
 
     def __init__(self, session: Session, order: Buffer, function: Callable[..., Any] | None) -> None:
         self.start = start = read_start(order)
@@ -168,11 +165,11 @@ class WorkerMap(LocalMap):
         known = session.functions
         try:
             if start.function_bytes:
-                known.keep(start.digest, _unknown)  # whatever comes of it: all ranks know the same digests
+                known.keep(start.digest, _unknown)  # even if this fails, all ranks must know the same digests
                 known.keep(start.digest, function or pickle.loads(data[: start.function_bytes]))
             self._call = self._call._replace(function=function or known[start.digest])
             self._items = ReceivedItems(data[start.function_bytes :])
-        except Exception as error:  # the user's classes may do anything when they are unpickled
+        except Exception as error:  # the user's classes may raise anything when they are unpickled
             self.fail(failure_of(error, session.rank), error)
             session.worker.end()
 
@@ -181,7 +178,7 @@ class WorkerMap(LocalMap):
         return self._items.some(lo, hi)
 
     def put(self, lo: int, hi: int, values: list[Any]) -> None:
-        """See `LocalMap`; a result that can't be pickled is a failure."""
+        """Pass on results, see `LocalMap`; a result that can't be pickled is a failure."""
         try:
             self._add(lo, hi, values)
         except Exception:
@@ -216,15 +213,15 @@ class WorkerMap(LocalMap):
 
 
 class Followed(NamedTuple):
-    """The outcome of a map on another rank than the root."""
+    """The outcome of a map on a rank other than the root."""
 
-    results: list[Any] | None = None  # where all ranks get them
-    error: BaseException | None = None  # which this rank is to raise
-    together: bool = False  # as all ranks do
+    results: list[Any] | None = None  # if all ranks get them
+    error: BaseException | None = None  # for this rank to raise
+    together: bool = False  # all ranks raise it
 
 
 def follow(session: Session, function: Callable[..., Any] | None = None) -> Followed:
-    """Wait for a map, and work on it to its end; `function` as in `WorkerMap`."""
+    """Wait for a map, and complete it; `function` as in `WorkerMap`."""
     part = WorkerMap(session, _await_order(session, Tag.START), function)
     try:
         end = _await_order(session, Tag.END, part.turn)
@@ -236,7 +233,7 @@ def follow(session: Session, function: Callable[..., Any] | None = None) -> Foll
     if outcome == MapOutcome.FAILED:
         error = task_error(pickle.loads(payload), None if index < 0 else index)
         if error.rank == session.rank:
-            error.__cause__ = part.failed or error.__cause__  # with its traceback
+            error.__cause__ = part.failed or error.__cause__  # including its traceback
         return Followed(error=own or error, together=True)
     return Followed(pickle.loads(payload) if part.start.to_all and outcome == MapOutcome.DONE else None, own)
 
@@ -260,7 +257,7 @@ def serve(session: Session) -> None:
 
 
 def _await_order(session: Session, expected: Tag, turn: Callable[[Interrupts], bool] | None = None) -> Buffer:
-    """Run submitted tasks, and work in turns, until the expected order has come; its parcel."""
+    """Run submitted tasks, and work in turns, until the expected order arrives; return its parcel."""
     orders = session.orders
 
     def work(interrupts: Interrupts) -> bool:
@@ -271,7 +268,7 @@ def _await_order(session: Session, expected: Tag, turn: Callable[[Interrupts], b
 
 
 def _run_task(session: Session, interrupts: Interrupts) -> bool:
-    """Run a submitted task, whose order has come, and send its result."""
+    """Run a submitted task from a received order, and send its result."""
     tag, buffer = session.orders.popleft()
     if tag != Tag.TASK:
         raise ProtocolError(f"{Tag(tag).name} from the root: expected TASK")

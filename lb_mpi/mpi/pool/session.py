@@ -1,7 +1,7 @@
-"""The session of a pool: what its ranks keep from map to map, and the one loop in which they work together.
+"""The session of a pool: the state that its ranks keep between maps, and the one loop in which they cooperate.
 
-The root sends orders (START, END, TASK and CLOSE), which each other rank follows one after the other; these send it results.
-Between hosts, ranks send each other ASK and GIVE; on one host, they steal in shared memory.
+The root sends orders (START, END, TASK and CLOSE), which the other ranks follow one after the other; these send results.
+Ranks of different hosts exchange ASK and GIVE; on one host, they steal in shared memory.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from lb_mpi.record.record import OFF
 
 MAP = "a map of lb_mpi.Pool"
 TASK = "a task of lb_mpi.Pool"
-INLINE_BYTES = 64 << 10  # a longer one is broadcast
-QUICK_S = 0.3e-3  # without a nap, since maps may follow each other; others may have the core
+INLINE_BYTES = 64 << 10  # longer data is broadcast
+QUICK_S = 0.3e-3  # polling without sleep, since maps may follow each other; others may use the core
 
 
 class Session:
-    """The ranks of `comm` (not the user's: a duplicate, which `close` frees), led by `root`; collective, as is `close`.
+    """The ranks of `comm` (a duplicate of the user's, freed by `close`), led by `root`; collective, as is `close`.
 
-    `alone`: only the root goes on, the other ranks serve it.  `host`: the ranks of this host, for tests; usually those that
-    share memory.
+    `alone`: only the root runs the user's code, and the others serve it.  `host`: the ranks of this host, by default those
+    that share memory; for tests.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Session:
         self.rank, self.size = comm.rank, comm.size
         self.epoch = 0  # of the last map, on the root
         self.busy = False  # a map is under way
-        self.lent_to = ""  # what calls MPI for these ranks from its own thread; empty: nothing does
-        self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has not yet followed
+        self.lent_to = ""  # name of another owner whose thread calls MPI for these ranks; empty: none
+        self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has yet to follow
         self.take_result: Callable[[int, int, Buffer], None]  # on the root: (source, tag, parcel)
         self.presence = presence_of(comm)
         self.presence.name = "pool"
@@ -67,7 +67,7 @@ class Session:
         self.emulated_speeds: list[float] = allgather(comm, emulated_speed * throttled())  # for the lower bound
         self.functions = KnownFunctions()
         self.clocks = Clocks()
-        self.rested_s = 0.0  # in this map, as an emulated slow rank
+        self.rested_s = 0.0  # rests in this map, as an emulated slow rank
         self._traffic = duplicate(comm)  # of parcels
         self.parcels = Parcels(self._traffic)
         self.account = RankAccount(self.record, worlds(comm))
@@ -80,7 +80,7 @@ class Session:
         self._host = MPI.Intracomm(together)
         mine: list[int] = self._host.allgather(comm.rank)
         self.intervals = SharedIntervals(self._host, mine)
-        self.speeds = [1.0] * comm.size  # of all ranks, as the root has measured them
+        self.speeds = [1.0] * comm.size  # of all ranks, as measured by the root
         self.broadcast = Broadcast(comm, self._host, root)
         hosts: dict[int, list[int]] = {}
         for rank, first in enumerate(allgather(comm, min(mine))):
@@ -89,12 +89,12 @@ class Session:
         self.worker = Worker(comm.rank, mine, others, words=self.intervals, speeds=self.speeds)
 
     def check(self) -> None:
-        """Error after a failure on any rank, and while these ranks are lent."""
+        """Raise an error after a failure on any rank, and while these ranks are lent."""
         self.presence.check()
         self.check_lent()
 
     def check_lent(self) -> None:
-        """Error while something else calls MPI for these ranks."""
+        """Raise an error while another owner calls MPI for these ranks."""
         if self.lent_to:
             raise Error(f"these ranks work for {self.lent_to}, which is open: expected its shutdown before")
 
@@ -105,16 +105,16 @@ class Session:
         work: Callable[[Interrupts], bool],
         until: float = math.inf,
     ) -> None:
-        """Receive what arrives, and `work` for a moment, again and again, until `over()`, or the time `until`.
+        """Receive messages and call `work`, repeatedly, until `over()`, or the time `until`.
 
-        `work` returns False if there is nothing to do: then this rank sleeps.  `call` names what it does, where the other
-        ranks must come to the same.
+        `work` runs for a moment; False means that there is nothing to do, and this rank sleeps.  `call` names the operation,
+        which all ranks must reach.
         """
         with in_call(call, watched=True) as interrupts, running(self.record):
             self._carrier.carry(_Turns(self, over, work, until), interrupts)
 
     def receive(self) -> bool:
-        """Receive what has arrived: the requests of thieves, results, and orders, which wait until they are followed."""
+        """Receive all messages: requests of thieves, results, and orders, which are queued."""
         arrived, steals = self.parcels.take(), []
         for source, tag, buffer in arrived:
             if tag == Tag.STEAL:
@@ -131,12 +131,12 @@ class Session:
         return bool(arrived)
 
     def send(self, messages: list[Send]) -> None:
-        """Send the messages of the worker."""
+        """Send the worker's messages."""
         for rank, message in messages:
             self.parcels.send(rank, Tag.STEAL, steal_parcel(message))
 
     def send_all(self, tag: Tag, headers: Sequence[bytes], parts: Sequence[bytes | memoryview] = ()) -> None:
-        """From the root: to each other rank its header, and to all the same bytes, by broadcast where they are long."""
+        """From the root, send each rank its header, and all ranks the same bytes, by broadcast if there are many."""
         n_bytes = sum(map(len, parts))
         inline = parts if n_bytes <= INLINE_BYTES else ()
         for rank, header in enumerate(headers):
@@ -146,12 +146,12 @@ class Session:
             self.broadcast.spread(n_bytes, parts)
 
     def read_all(self, buffer: Buffer, n_bytes: int) -> memoryview:
-        """Return the bytes that all ranks are sent, behind the header of this parcel; valid until the next ones."""
+        """Return the bytes sent to all ranks after the header in this parcel; valid until the next call."""
         return body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self.broadcast.spread(n_bytes)
 
     @contextmanager
     def task(self, number: int) -> Iterator[None]:
-        """Run a submitted task in this block: it is recorded, and an emulated slow rank has to rest for it."""
+        """Run a submitted task in this block: record it, and rest afterwards on an emulated slow rank."""
         self.clocks.begin()
         before = self.clocks.before()
         self.record.enter(Phase.OWN, before.wall_s)
@@ -165,7 +165,7 @@ class Session:
                 self.account.ran_submitted(number, before.wall_s, after.wall_s, own_s(before, after), speed)
 
     def close(self) -> None:
-        """Free everything; after a failure of one rank alone, nothing."""
+        """Free everything; nothing after a failure of one rank alone."""
 
         def free() -> None:
             align(self.presence.comm, self.record)
@@ -183,7 +183,7 @@ class Session:
 
 
 class _Turns(Part):
-    """The work of a rank until it is over: a part of a map, submitted tasks, or nothing but to wait for orders."""
+    """A rank's work until it is over: a part of a map, submitted tasks, or waiting for orders."""
 
     def __init__(
         self, session: Session, over: Callable[[], bool], work: Callable[[Interrupts], bool], until: float
@@ -211,15 +211,15 @@ class _Turns(Part):
 
 # --- memory that the ranks of a host share ----------------------------------------------------------------------------
 
-_LINE = 64  # bytes of a cache line: ranks don't wait for each other's words
-_NO_WORD = np.uint64(2**64 - 1)  # lo == hi == 2**28 - 1 in epoch 255: nobody's
+_LINE = 64  # bytes of a cache line, to avoid false sharing of words
+_NO_WORD = np.uint64(2**64 - 1)  # lo == hi == 2**28 - 1 in epoch 255: no rank's word
 
 
 class SharedIntervals:
     """The interval of each rank on a host, as a word (see `lb_mpi.pooling.intervals`).
 
-    `host` is a communicator of ranks that share memory, `ranks` their numbers in the session.  Reading a word costs no MPI
-    call.  A rank that acts on what it has read swaps, and learns then if it was stale.  Collective, as is `close`.
+    `host` is a communicator of ranks that share memory, `ranks` their numbers in the session.  Reading a word needs no MPI
+    call.  A stale reading makes the swap that is based on it fail.  Collective, as is `close`.
     """
 
     def __init__(self, host: MPI.Intracomm, ranks: list[int]) -> None:
@@ -237,14 +237,14 @@ class SharedIntervals:
         return self._words[rank][0]
 
     def swap(self, swap: Swap) -> bool:
-        """Compare and swap; False when the word was another one by then."""
-        if len(self._places) == 1:  # nobody else is there, and MPI may take its time for such a window
+        """Compare and swap; return False if the word has changed."""
+        if len(self._places) == 1:  # no other rank exists, and MPI may be slow with such a window
             self._words[swap.rank][0] = swap.new
             return True
         place = self._places[swap.rank]
         self._old[0], self._new[0], self._found[0] = swap.old, swap.new, _NO_WORD
         self._window.Compare_and_swap(self._new, self._old, self._found, place, 0)
-        # In shared memory it's done by now, as the answer shows; a flush would give the core away on a busy machine.
+        # In shared memory it is complete, as the result shows; on a busy machine, a flush would give up the core.
         if self._found[0] == _NO_WORD:
             self._window.Flush(place)
         return int(self._found[0]) == swap.old
@@ -257,7 +257,7 @@ class SharedIntervals:
 
 
 class Broadcast:
-    """Bytes from the root to all ranks of `comm`: one copy on each host, in shared memory that grows as it is needed.
+    """A broadcast from the root to all ranks of `comm`: one copy per host, in shared memory that grows on demand.
 
     `root` is the first rank in `host`, the ranks on its host.  Collective, as are all its methods.
     """
@@ -265,18 +265,18 @@ class Broadcast:
     def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int) -> None:
         self._comm, self._host, self._wait = comm, host, presence_of(comm).wait
         color = 0 if host.rank == 0 else MPI.UNDEFINED
-        self._firsts = MPI.Intracomm(comm.Split(color, -1 if comm.rank == root else comm.rank))  # the root is the first
+        self._firsts = MPI.Intracomm(comm.Split(color, -1 if comm.rank == root else comm.rank))  # the root is first
         self._shared: SharedBytes | None = None
 
     def spread(self, n_bytes: int, parts: Sequence[bytes | memoryview] = ()) -> memoryview:
-        """Return the bytes of `parts` (which only the root passes) on all ranks, valid until the next call."""
+        """Return the bytes of `parts` (passed only by the root) on all ranks, valid until the next call."""
         size = -(-n_bytes // UNIT_BYTES) * UNIT_BYTES
         if self._shared is None or len(self._shared.array) < size:
-            self._wait(self._comm.Ibarrier().Test)  # within the MPI, nobody would learn that a rank can't come
+            self._wait(self._comm.Ibarrier().Test)  # a blocking call would hide that a rank has failed
             self._free()
             self._shared = SharedBytes(self._comm, self._host, max(1 << 20, 1 << (size - 1).bit_length()))
         array = self._shared.array
-        self._wait(self._host.Ibarrier().Test)  # nobody reads what was there before
+        self._wait(self._host.Ibarrier().Test)  # the previous data is no longer read
         at = 0
         for part in parts:
             array[at : at + len(part)] = np.frombuffer(part, np.uint8)
@@ -289,7 +289,7 @@ class Broadcast:
         return array.data[:n_bytes]
 
     def close(self) -> None:
-        """Free all that was made."""
+        """Free all communicators and windows."""
         self._free()
         if self._firsts:
             self._firsts.Free()

@@ -1,6 +1,6 @@
 """Submitted tasks: the root sends each to a rank that has few, and runs some itself while it waits.
 
-No thread: messages are looked at by whoever waits for a map or a `Future`, and when a task is submitted.  All pools of a
+There is no thread: messages are received while a map or a `Future` is awaited, and when a task is submitted.  All pools of a
 script that rank 0 runs alone share one `TaskQueue`.
 """
 
@@ -23,7 +23,7 @@ from lb_mpi.mpi.pool.messages import dumps, failure_of, read_task, task_error, t
 from lb_mpi.mpi.pool.root import RootMap
 from lb_mpi.mpi.pool.session import TASK, Session
 
-AHEAD = 2  # tasks at a rank: one that it runs, and the next
+AHEAD = 2  # tasks at a rank: the running one, and the next
 
 
 class Future:
@@ -36,7 +36,7 @@ class Future:
         unfinished[number] = self
 
     def __repr__(self) -> str:
-        """Say which task, and how far it is."""
+        """Return the task's number and state, as text."""
         return f"<Future of task {self._number}: {self._state}>"
 
     def done(self) -> bool:
@@ -47,7 +47,7 @@ class Future:
 
     @property
     def over(self) -> bool:
-        """True when `done` is, as far as is known by now."""
+        """True if the task is known to be `done`; receives no messages."""
         return self._state in ("done", "failed", "cancelled")
 
     def cancel(self) -> bool:
@@ -92,7 +92,7 @@ class Future:
 
 
 def cancel_all(unfinished: dict[int, Future], *, also_running: bool) -> None:
-    """Cancel the tasks that no rank has got, or all of them, since their pool is closed."""
+    """Cancel the tasks that no rank has received; `also_running`: all of them, since their pool is closed."""
     for future in [*unfinished.values()]:
         if also_running or not future.running():
             future._end("cancelled", ": the pool was closed")
@@ -106,12 +106,12 @@ class _Pending(NamedTuple):
 
 
 class TaskQueue:
-    """The submitted tasks of a session, on its root; while it waits for them, it also works on the map under way."""
+    """The submitted tasks of a session, on its root; it also works on the map under way while it waits for them."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.map: RootMap | None = None
-        self.ends = ExitStack()  # what is to be ended with the script, before the other ranks are
+        self.ends = ExitStack()  # closed with the script, before the other ranks end
         self._pending: deque[_Pending] = deque()
         self._running: dict[int, Future] = {}  # at other ranks
         self._at = dict.fromkeys((rank for rank in range(session.size) if rank != session.rank), 0)  # tasks, by rank
@@ -121,7 +121,7 @@ class TaskQueue:
     def submit(
         self, unfinished: dict[int, Future], function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Future:
-        """Take a new task, which is sent at once if some rank has few; it is `unfinished` until it is over."""
+        """Add a task, sent at once if a rank has few; it stays in `unfinished` until it is over."""
         data = dumps((function, args, kwargs), f"function = {show(function)} or an argument of it") if self._at else b""
         future = Future(self._n, self, unfinished)
         self._n += 1
@@ -130,7 +130,7 @@ class TaskQueue:
         return future
 
     def look(self) -> None:
-        """Take in what has come, and send what can be sent."""
+        """Receive messages, and send what can be sent."""
         self.session.check_lent()
         with running(self.session.record):
             self.session.presence.look()
@@ -138,21 +138,21 @@ class TaskQueue:
             self._send()
 
     def wait(self, over: Callable[[], bool], timeout: float | None = None) -> None:
-        """Work until `over()`; TimeoutError."""
+        """Work until `over()`; TimeoutError after `timeout` seconds."""
         self.session.check_lent()
         self.session.work(TASK, over, self._turn, math.inf if timeout is None else time.perf_counter() + timeout)
         if not over():
             raise TimeoutError(f"no result within {timeout} s")
 
     def close(self) -> None:
-        """End the map that is under way, and begin no more tasks."""
+        """End the map under way, and begin no more tasks."""
         if self.map is not None:
             self.map.end(dropped=True)
         self._pending.clear()
 
     def _turn(self, interrupts: Interrupts) -> bool:
         self._send()
-        within_a_task = self.session.worker.chunk is not None  # of the map
+        within_a_task = self.session.worker.chunk is not None  # a task of the map
         if self.map is not None and not within_a_task and self.map.turn(interrupts):
             return True
         if (task := self._next()) is None:
@@ -192,7 +192,7 @@ class TaskQueue:
             future._end("done", value)
 
     def _take(self, source: int, tag: int, buffer: Buffer) -> None:
-        """Take in results that have come from another rank: of a map, or of a submitted task."""
+        """Process results from another rank: of a map, or of a submitted task."""
         if tag == Tag.RESULTS:
             if self.map is not None:
                 self.map.take(source, buffer)

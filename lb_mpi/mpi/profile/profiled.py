@@ -1,9 +1,8 @@
-"""mpi4py with timed communicators, requests and messages in the place of its own.
+"""Timed replacements of mpi4py's communicators, requests and messages.
 
-Each class is a subclass of mpi4py's that does the same and reports to a Recorder.  `install` puts them, and COMM_WORLD and
-COMM_SELF made of them, where `mpi4py.MPI` has its own; what is made from a timed communicator is one, too.  No message is
-added on the program's communicators, and none is left out.  What is not timed, windows and files, is noted when the program
-uses it.
+Each class is a subclass of mpi4py's that does the same and reports to a Recorder.  `install` replaces the classes in
+`mpi4py.MPI`, and COMM_WORLD and COMM_SELF; objects made from a timed communicator are also timed.  No message is added or
+removed on the program's communicators.  Windows and files are not timed, but their use is noted.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from lb_mpi.mpi.common.waiting import Nap
 from lb_mpi.mpi.profile.timed import Recorder, TimedMethods, argument, n_bytes
 from lb_mpi.profiling.profile import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
 
-Way = Callable[[str, Any], Any]  # from a method's name and mpi4py's own to the timed one
+Way = Callable[[str, Any], Any]  # from a method's name and mpi4py's method to the timed one
 
 COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
 PARENTS = {"Intracomm": "Comm", "Topocomm": "Intracomm", "Intercomm": "Comm", "Prequest": "Request"}
 PARENTS |= dict.fromkeys(("Cartcomm", "Graphcomm", "Distgraphcomm"), "Topocomm")
 
 SENDS = ("send", "ssend", "bsend", "Send", "Ssend", "Bsend", "Rsend")
-RECEIVES = {  # positions of source and status, name of what is sent in the same call
+RECEIVES = {  # positions of source and status, name of the data sent in the same call
     **dict.fromkeys(("recv", "Recv"), (1, 3, "")),
     **dict.fromkeys(("probe", "Probe", "mprobe", "Mprobe"), (0, 2, "")),
     "sendrecv": (4, 6, "sendobj"),
@@ -70,7 +69,7 @@ UNSEEN = {
 
 
 class _Like(type):
-    """mpi4py's own class counts as a subclass: some of its objects come from where nobody has timed them."""
+    """A metaclass that counts mpi4py's own class as a subclass: some of its objects are never timed."""
 
     def __subclasscheck__(cls, subclass: type) -> bool:
         plain = cls.__dict__.get("_plain")
@@ -81,7 +80,7 @@ class _Like(type):
 
 
 class Installed:
-    """The timed replacements of mpi4py's objects; `remove` restores those."""
+    """The timed replacements of mpi4py's objects; `remove` restores the originals."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -90,19 +89,19 @@ class Installed:
         self._plain: list[tuple[Any, str, Any]] = []
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Put something in the place of `owner`'s own."""
+        """Replace an attribute of `owner`."""
         self._plain.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
     def remove(self) -> None:
-        """Put everything back."""
+        """Restore all attributes."""
         for owner, name, value in reversed(self._plain):
             setattr(owner, name, value)
         self._plain.clear()
         MPI.pickle.__init__()  # type: ignore[misc]
 
     def make(self) -> None:
-        """Make the classes, and put all in place."""
+        """Make the classes, and install them."""
         made: dict[str, type] = {}
         for name in (*COMMUNICATORS, "Request", "Prequest", "Message", *UNSEEN):
             plain = getattr(MPI, name)
@@ -126,7 +125,7 @@ class Installed:
         return result
 
     def _methods(self, name: str, plain: type) -> dict[str, Any]:
-        """The methods of a class of mpi4py's, timed."""
+        """Return the timed methods of an mpi4py class."""
         if name in UNSEEN:
             return self._noting(plain, *UNSEEN[name])
         ways = self._of_communicators() if name in COMMUNICATORS else self._of_messages(name)
@@ -172,7 +171,7 @@ class Installed:
         return ways | dict.fromkeys(("fromhandle", "fromint", "f2py"), self._by_class)
 
     def _abort(self, word: str, plain: Any) -> Callable[..., Any]:
-        """Save what there is, before all is over."""
+        """Save the profile before the program aborts."""
 
         @functools.wraps(plain)
         def method(*args: Any, **kwargs: Any) -> Any:
@@ -183,16 +182,16 @@ class Installed:
         return method
 
     def _by_class(self, word: str, plain: Any) -> classmethod[Any, Any, Any]:
-        """A class method that returns what is to be timed."""
+        """Return a class method whose result is timed."""
         return classmethod(lambda cls, *args, **kwargs: self._adopt(plain(*args, **kwargs)))
 
     def _probe(self, word: str, plain: Any) -> classmethod[Any, Any, Any]:
-        """Message.probe(comm, ..) is comm.mprobe(..)."""
+        """Return Message.probe(comm, ..) as comm.mprobe(..)."""
         same = {"probe": "mprobe", "Probe": "Mprobe", "iprobe": "improbe", "Iprobe": "Improbe"}[word]
         return classmethod(lambda cls, comm, *args, **kwargs: getattr(comm, same)(*args, **kwargs))
 
     def _noting(self, plain: type, what: str, words: tuple[str, ...]) -> dict[str, Any]:
-        """Class methods that note that they have been called."""
+        """Return class methods that note their calls."""
 
         def noting(word: str) -> classmethod[Any, Any, Any]:
             def method(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -205,14 +204,14 @@ class Installed:
 
 
 def install(recorder: Recorder) -> Installed:
-    """Put the timed classes in the place of mpi4py's own; `remove` of what is returned puts those back."""
+    """Replace mpi4py's classes by timed ones; `remove` of the result restores them."""
     installed = Installed(recorder)
     installed.make()
     return installed
 
 
 def _pickled(_word: str, plain: Any) -> Callable[..., Any]:
-    """COMM_WORLD and COMM_SELF are pickled by name, as mpi4py's are."""
+    """Pickle COMM_WORLD and COMM_SELF by name, as mpi4py does."""
 
     def method(self: Any) -> Any:
         for name in ("COMM_WORLD", "COMM_SELF"):
@@ -224,7 +223,7 @@ def _pickled(_word: str, plain: Any) -> Callable[..., Any]:
 
 
 def _kept(_word: str, plain: Any) -> Callable[..., Any]:
-    """COMM_WORLD and COMM_SELF can't be freed, and mpi4py's own don't mind."""
+    """Ignore a Free of COMM_WORLD and COMM_SELF, as mpi4py does."""
 
     def method(self: Any) -> Any:
         return None if self is MPI.COMM_WORLD or self is MPI.COMM_SELF else plain(self)
@@ -233,7 +232,7 @@ def _kept(_word: str, plain: Any) -> Callable[..., Any]:
 
 
 def _counting(recorder: Recorder) -> Callable[..., bytes]:
-    """pickle.dumps, with the bytes counted."""
+    """Return a pickle.dumps that counts the bytes."""
 
     def dumps(*args: Any, **kwargs: Any) -> bytes:
         made = pickle.dumps(*args, **kwargs)
@@ -244,17 +243,17 @@ def _counting(recorder: Recorder) -> Callable[..., bytes]:
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> int:
-    """Pickles are counted when they are made."""
+    """Return 0: pickles are counted when they are made."""
     return 0
 
 
 def _size_sent(_comm: Any, *args: Any, **kwargs: Any) -> int:
-    """Bytes of the send buffer, which may be the receive buffer."""
+    """Return the bytes of the send buffer, which may be the receive buffer."""
     sent = argument(args, kwargs, 0, "sendbuf")
     return n_bytes(argument(args, kwargs, 1, "recvbuf") if sent is MPI.IN_PLACE else sent)
 
 
 def _size_of_bcast(comm: Any, *args: Any, **kwargs: Any) -> int:
-    """Bytes of the buffer on the root."""
+    """Return the bytes of the buffer on the root."""
     root = argument(args, kwargs, 1, "root", 0)
     return n_bytes(argument(args, kwargs, 0, "buf")) if root in (comm.rank, MPI.ROOT) else 0

@@ -1,8 +1,7 @@
-"""A program run under the profile, on all ranks: begin, program, end.
+"""A program run under the profile, on all ranks: start, program, end.
 
-At the end, on a communicator of our own, clocks are set side by side, collectives are split, and rank 0 gets all profiles.
-The collectives of a set of ranks are split by the first of them, in pieces, so that no rank holds more than a few megabytes
-of others.
+At the end, on a separate communicator, clocks are compared, collectives are split, and rank 0 receives all profiles.  The
+first rank of each set splits the set's collectives, in pieces, so that no rank holds more than a few megabytes of others.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ from lb_mpi.profiling.profile import (
     until_the_end,
 )
 
-PATIENCE_S = 5.0  # of a rank that leaves with an exit code, before it ends the others
-ROUNDS = 20  # messages there and back for each look at another host's clock
-PIECE = 1 << 18  # collective calls of all ranks together that are split at once
+PATIENCE_S = 5.0  # for the others to end, before a rank that exits with a code ends them
+ROUNDS = 20  # messages there and back per comparison with another host's clock
+PIECE = 1 << 18  # collective calls of all ranks that are split at a time
 _now = time.perf_counter_ns
 
 
 class ProfiledProgram(NamedTuple):
-    """A program that all ranks have found."""
+    """A program found by all ranks."""
 
     own: MPI.Intracomm  # a duplicate of COMM_WORLD
     load: Load
     argv: Sequence[str]
-    folder: str  # where it imports from
+    folder: str  # its import folder
     output: Path | None  # the profile's files
     speeds: Floats
 
@@ -67,7 +66,7 @@ class ProfiledProgram(NamedTuple):
 def open_program(
     argv: Sequence[str], *, module: bool, output: str | None, speeds: Sequence[float] | None
 ) -> ProfiledProgram:
-    """Collective: find the program, argv[0]; ValueError, SyntaxError or OSError on all ranks when an argument is wrong."""
+    """Collective: find the program, argv[0]; ValueError, SyntaxError or OSError on all ranks for a wrong argument."""
     own = duplicate(MPI.COMM_WORLD)
     folder = None if output is None else Path(output)
 
@@ -85,15 +84,15 @@ def open_program(
 class Ended(NamedTuple):
     """The end of the program on this rank."""
 
-    profile: Profile | None  # on rank 0, when all ranks have come to the end
-    error: BaseException | None  # what it has raised, SystemExit too
+    profile: Profile | None  # on rank 0, if all ranks have reached the end
+    error: BaseException | None  # its exception, including SystemExit
 
 
 def run_program(program: ProfiledProgram) -> Ended:
     """Collective: run the program as `__main__` on every rank.
 
-    Where it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; where it exits with a code, only
-    if the others don't come to their end within 5 s.
+    If it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; if it exits with a code, only after
+    waiting 5 s for the others to end.
     """
     run = _ProfiledRun(program)
     error: BaseException | None = None
@@ -118,7 +117,7 @@ def run_program(program: ProfiledProgram) -> Ended:
 
 
 def _of_the_program(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frame that has started the program."""
+    """Return the traceback without the frame that started the program."""
     return trace.tb_next if trace is not None else None
 
 
@@ -131,22 +130,22 @@ class _ProfiledRun:
         self._look = ClockComparison(program.own)
         self._recorder = Recorder(MPI.COMM_WORLD)
         self._installed: Installed = install(self._recorder)
-        self._installed.put(MPI, "Init", lambda: None)  # MPI is there already
+        self._installed.put(MPI, "Init", lambda: None)  # MPI is initialised already
         self._installed.put(MPI, "Init_thread", lambda required=0: MPI.Query_thread())
         self._finalize: Callable[[], None] = MPI.Finalize
         self._installed.put(MPI, "Finalize", self._finalize_with_profile)
         self._over = False
 
     def begin(self) -> None:
-        """Collective: the program begins on all ranks."""
+        """Collective: start the program on all ranks."""
         if self._program.output is not None:
             self._recorder.save = self._save
         self._program.own.Barrier()
         self._recorder.restart()
 
     def end(self, exits: SystemExit | None = None) -> None:
-        """Collective: all ranks have come to the end; who exits with a code, and must wait too long, ends them all."""
-        if self._over:  # with the program's own MPI.Finalize
+        """Collective: end the program on all ranks; a rank with an exit code ends the others if it must wait too long."""
+        if self._over:  # by the program's own MPI.Finalize
             return
         mine = self._mine(complete=True)
         self._stop()
@@ -156,7 +155,7 @@ class _ProfiledRun:
         self._gather(mine)
 
     def leave(self, error: BaseException) -> None:
-        """The program has raised on this rank: the others are ended when it leaves."""
+        """Note that the program has raised on this rank: leaving will end the other ranks."""
         if not self._over:
             self._save()
             self._stop()
@@ -187,7 +186,7 @@ class _ProfiledRun:
                 self._recorder.unseen.add(f"later times of rank {self._program.own.rank} ({error})")
 
     def _gather(self, mine: RankProfile) -> None:
-        """Collective: split what was waited in collectives, and put all ranks together on rank 0."""
+        """Collective: split the waits in collectives, and combine the profiles of all ranks on rank 0."""
         own, calls = self._program.own, self._recorder.calls
         clock = self._look.end()
         split_collectives(own, calls, clock)
@@ -211,14 +210,14 @@ class _ProfiledRun:
 
 
 def _all_come(comm: MPI.Intracomm, patience_s: float) -> bool:
-    """True when all ranks have come here, before this one lost its patience."""
+    """Return True if all ranks arrive before this one's patience ends."""
     request, until = comm.Ibarrier(), time.perf_counter() + patience_s
     presence_of(comm).wait(lambda: request.Test() or time.perf_counter() > until, request, name="")
     return request.Test()
 
 
 def _notes(found: Sequence[dict[str, Any]]) -> list[str]:
-    """Name the calls that the profile does not cover."""
+    """Return notes on calls that the profile does not cover."""
     unseen = sorted({what for rank in found for what in rank["unseen"]})
     notes = [f"not seen, and counted as useful: {', '.join(unseen)}"] if unseen else []
     asked = {"Test", "test", "Testall", "testall", "Testany", "testany", "Testsome", "testsome"}
@@ -239,18 +238,18 @@ def _notes(found: Sequence[dict[str, Any]]) -> list[str]:
 
 
 class ClockComparison:
-    """The first look at rank 0's clock, when the program begins; `end` is the other one.  Both are collective."""
+    """The first comparison with rank 0's clock, at the program's start; `end` makes the second.  Both are collective."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         kernel = np.array([zlib.crc32(_clock_of_this_machine().encode())], dtype=np.int64)
         kernels = np.empty(comm.size, dtype=np.int64)
         comm.Allgather(kernel, kernels)
-        self._others = [rank for rank in range(comm.size) if kernels[rank] != kernels[0]]  # whose clock isn't rank 0's
+        self._others = [rank for rank in range(comm.size) if kernels[rank] != kernels[0]]  # with another clock
         self._begin = _now(), *self._look()
 
     def end(self) -> ClockModel:
-        """Compare this rank's clock with rank 0's during the run."""
+        """Return the model of this rank's clock relative to rank 0's during the run."""
         begin, begin_offset, begin_error = self._begin
         end_offset, end_error = self._look()
         return ClockModel(begin, _now(), begin_offset, end_offset, max(begin_error, end_error))
@@ -277,7 +276,7 @@ class ClockComparison:
 
 
 def _clock_of_this_machine() -> str:
-    """The same for all processes that share a monotonic clock."""
+    """Return a text that all processes with the same monotonic clock share."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/time")
     except OSError:
@@ -285,7 +284,7 @@ def _clock_of_this_machine() -> str:
 
 
 def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel) -> None:
-    """Collective: find for each place in `calls` which ranks its collectives have waited for."""
+    """Collective: find for each place in `calls` the ranks for which its collectives waited."""
     streams = {_digest(stream.members): stream for stream in calls.streams.values() if len(stream)}
     for digest, n in _agreed(comm, streams):
         if digest in streams:
@@ -299,10 +298,10 @@ def _digest(members: tuple[int, ...]) -> int:
 
 
 def _agreed(comm: MPI.Intracomm, streams: dict[int, Stream]) -> list[tuple[int, int]]:
-    """(digest, number of calls) of the streams that all their members have, in one order; known to all ranks."""
+    """Return (digest, number of calls) of the streams that all their members have, in the same order on all ranks."""
     rows = [[digest, len(stream.members), len(stream)] for digest, stream in streams.items()]
     found = gather(comm, np.array(rows, dtype=np.int64).reshape(-1, 3).tobytes())
-    both: dict[int, tuple[int, int]] = {}  # how many ranks have it, least number of calls
+    both: dict[int, tuple[int, int]] = {}  # number of ranks that have it, least number of calls
     for digest, size, n in np.frombuffer(b"".join(found), dtype=np.int64).reshape(-1, 3).tolist():
         ranks, least = both.get(digest, (-size, n))
         both[digest] = ranks + 1, min(n, least)
@@ -315,7 +314,7 @@ def _agreed(comm: MPI.Intracomm, streams: dict[int, Stream]) -> list[tuple[int, 
 
 
 def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tuple[Ints, Ints]:
-    """This rank's waits in the first n calls of a stream, and for whom: two (n,) arrays."""
+    """Return this rank's waits in the first n calls of a stream, and the awaited ranks: two (n,) arrays."""
     members, leader = stream.members, stream.members[0]
     kept = stream.kept
     kinds, posted, entered, left = (np.array(column[:n], dtype=np.int64) for column in kept[:4])
@@ -358,7 +357,7 @@ def _account(calls: Calls, stream: Stream, waits: Ints, whom: Ints) -> None:
 
 
 def gather(comm: MPI.Intracomm, mine: bytes) -> list[bytes]:
-    """Collective: what each rank has, on rank 0; nothing on the others."""
+    """Collective: return each rank's bytes on rank 0, and nothing on the others."""
     if comm.rank != 0:
         _send(comm, mine, 0)
         return []

@@ -1,14 +1,12 @@
-"""Timed methods of mpi4py's: the `Recorder` of one rank's calls, and a way to time each sort of call.
+"""Timed methods of mpi4py: the `Recorder` of one rank's calls, and wrappers for each kind of call.
 
-The recorder knows clocks, places in the program, and ranks behind communicators; it carries
-`lb_mpi.profiling.profile.Calls` on the clocks of this rank.  Only calls of the thread that has made it are recorded; those
-of others take place while that one computes.  Calls within calls (a reduction in Python that sends, say) are part of the
-outer one.
+The recorder knows clocks, places in the program, and the ranks of communicators; it feeds `lb_mpi.profiling.profile.Calls`
+with the clocks of this rank.  Only calls of the thread that created it are recorded; those of others happen while that one
+computes.  Calls within calls (for example a reduction in Python that sends) are part of the outer one.
 
-Each way gets mpi4py's plain method, and makes one that does the same and reports it to the recorder.  Where a request is
-returned, what is waited for by it is noted on it (`Posted`).  A wait for several requests is a wait for the one that is
-complete last: each is asked without completing it (MPI_Request_get_status), until all are there; then MPI's own call does
-what it always does.
+Each wrapper receives mpi4py's plain method, and makes one that does the same and reports to the recorder.  A returned
+request is labelled with its operation (`Posted`).  A wait for several requests counts as a wait for the last one to
+complete: each is tested without completing it (MPI_Request_get_status), until all are complete; then MPI's own call follows.
 """
 
 from __future__ import annotations
@@ -40,15 +38,15 @@ Method = Callable[..., Any]
 
 
 class Known(NamedTuple):
-    """The facts that are known of a communicator."""
+    """Facts about a communicator."""
 
-    peers: tuple[int, ...]  # whom its ranks, to which one sends, are in the program; NOBODY: of another program
-    stream: Stream | None  # of its collectives; None: nobody to be waited for
+    peers: tuple[int, ...]  # rank in the program of each of its (remote) ranks; NOBODY: of another program
+    stream: Stream | None  # of its collectives; None: there is nobody to wait for
     neighbours: int = 0  # the kind of its neighbourhood collectives in this stream
 
 
 class Lines:
-    """The lines of the program that calls come from."""
+    """The lines of the program that make calls."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -56,7 +54,7 @@ class Lines:
         self._skipped: dict[int, tuple[CodeType, bool]] = {}
 
     def place(self, call: str, known: dict[tuple[int, int], int]) -> int:
-        """The number of the innermost line of the program above who asks; `known` is this call's own."""
+        """Return the number of the innermost line of the program that calls; `known` is this call's own cache."""
         frame = sys._getframe(2)
         code = frame.f_code
         while self._skip(code) and frame.f_back is not None:
@@ -71,13 +69,13 @@ class Lines:
 
     def _skip(self, code: CodeType) -> bool:
         found = self._skipped.get(id(code))
-        if found is None:  # the code is kept, so that its id stays its own
+        if found is None:  # keeps the code alive, so that its id stays unique
             found = self._skipped[id(code)] = code, not _is_of_the_program(code.co_filename)
         return found[1]
 
 
 def _is_of_the_program(file: str) -> bool:
-    """False for lb_mpi, mpi4py and Python's own modules; other people's packages are parts of the program."""
+    """Return False for lb_mpi, mpi4py and Python's own modules; other packages count as parts of the program."""
     return not file.startswith(OURS) and ("/site-packages/" in file or not file.startswith(PYTHONS))
 
 
@@ -87,30 +85,30 @@ class Recorder:
     def __init__(self, world: MPI.Intracomm) -> None:
         self.calls = Calls()
         self.lines = Lines(self.calls)
-        self.pickled = 0  # bytes made by pickle in the call that is being timed
-        self.status = MPI.Status()  # for calls whose status the program doesn't want
-        self.unseen: set[str] = set()  # what the program does, and what is not timed
-        self.save: Callable[[], None] | None = None  # to be called now and then
+        self.pickled = 0  # bytes made by pickle in the current call
+        self.status = MPI.Status()  # for calls without a status of the program's
+        self.unseen: set[str] = set()  # untimed operations of the program
+        self.save: Callable[[], None] | None = None  # called from time to time
         self._world = world.Get_group()
         self._thread = threading.get_ident()
         self._busy = False
         self.restart()
 
     def restart(self) -> None:
-        """The program begins."""
+        """Restart at the start of the program."""
         self.began = _now()
         self._cpu = CpuShare(self.began, time.thread_time_ns())
         self._save_at = self.began + SAVE_FIRST_NS if self.save else math.inf
 
     def elsewhere(self) -> bool:
-        """True when this call isn't to be timed: in another thread, or within a call."""
+        """True if this call isn't timed: in another thread, or within a call."""
         if threading.get_ident() != self._thread:
             self.unseen.add("calls of threads other than the main one")
             return True
         return self._busy
 
     def enter(self) -> int:
-        """A call begins; the time."""
+        """Begin a call; return the time."""
         self._busy = True
         self.pickled = 0
         now = _now()
@@ -119,7 +117,7 @@ class Recorder:
         return now
 
     def leave(self, number: int, entered: int, n_bytes: int = 0, whom: int = NOBODY) -> int:
-        """A call has ended; the time."""
+        """End a call; return the time."""
         now = _now()
         self.calls.add(number, entered, now, n_bytes + self.pickled, whom)
         if now > self._cpu.due:
@@ -131,13 +129,13 @@ class Recorder:
         return now
 
     def stop(self) -> tuple[int, int, float]:
-        """Nanoseconds since the program began, those outside of MPI, and the latter's CPU time."""
+        """Return the nanoseconds since the program's start, those outside of MPI, and the latter's CPU time."""
         now = _now()
         self._cpu.look(now, time.thread_time_ns(), self.calls.in_mpi_ns)
         return now - self.began, now - self.began - self.calls.in_mpi_ns, self._cpu.outside_ns
 
     def known(self, comm: MPI.Comm) -> Known:
-        """The facts that are known of a communicator."""
+        """Return the facts about a communicator."""
         found: Known | None = getattr(comm, "_known", None)
         if found is None:
             found = self._look_at(comm)
@@ -162,13 +160,13 @@ class Recorder:
         return tuple(rank if rank >= 0 else NOBODY for rank in ranks)
 
     def peer(self, comm: MPI.Comm, rank: object) -> int:
-        """The rank of the program behind a rank of a communicator; NOBODY where there is none."""
+        """Return the rank in the program of a rank of a communicator; NOBODY if there is none."""
         peers = self.known(comm).peers
         return peers[rank] if isinstance(rank, int) and 0 <= rank < len(peers) else NOBODY
 
 
 def n_bytes(spec: object) -> int:
-    """Bytes of a buffer as mpi4py takes it; 0 where it isn't known."""
+    """Return the bytes of a buffer argument of mpi4py; 0 if unknown."""
     if spec is None:
         return 0
     found = getattr(spec, "nbytes", None)
@@ -183,7 +181,7 @@ def n_bytes(spec: object) -> int:
 
 
 def _of_several(spec: Sequence[Any]) -> int:
-    """Bytes of [buffer, count or counts, (displacements,) datatype]; of the whole buffer where one of these is missing."""
+    """Return the bytes of [buffer, count or counts, (displacements,) datatype]; of the whole buffer if one is missing."""
     kind = MPI.Datatype.fromcode(spec[-1]) if isinstance(spec[-1], str) else spec[-1]
     if len(spec) < 3 or not isinstance(kind, MPI.Datatype) or spec[1] is None:
         return n_bytes(spec[0])
@@ -193,11 +191,11 @@ def _of_several(spec: Sequence[Any]) -> int:
     return sum(int(one) for one in counts) * kind.Get_size()
 
 
-# --- the ways to time a method ----------------------------------------------------------------------------------------
+# --- wrappers for each kind of method ---------------------------------------------------------------------------------
 
 
 class Posted:
-    """The operation behind a request."""
+    """The operation of a request."""
 
     __slots__ = ("anybody", "index", "kind", "n_bytes", "stream", "whom")
 
@@ -210,40 +208,40 @@ class Posted:
         kind: int = 0,
         n_bytes: int = 0,
     ) -> None:
-        self.whom = whom  # the rank that it waits for
+        self.whom = whom  # the rank for which it waits
         self.anybody = anybody  # of this communicator: the status names the rank
         self.stream = stream  # of a collective
-        self.kind, self.index = kind, -1  # of the collective, and which one of the stream
-        self.n_bytes = n_bytes  # of a persistent one, each time it starts
+        self.kind, self.index = kind, -1  # of the collective, and its index in the stream
+        self.n_bytes = n_bytes  # of a persistent one, per start
 
 
 _NOTHING = Posted()
 
 
 class TimedCall:
-    """One call that is being timed; a way's `begin` fills it in."""
+    """A call being timed; a wrapper's `begin` fills it in."""
 
     __slots__ = ("came", "entered", "left", "n_bytes", "number", "whom")
 
     def __init__(self, number: int, entered: int) -> None:
-        self.number, self.entered = number, entered  # of its place in the program, and when it began
-        self.n_bytes = 0  # handed to MPI to be sent
-        self.whom = NOBODY  # the rank that it waits for
-        self.came: Callable[[Any], object] | None = None  # is called with the result
-        self.left: Callable[[int], object] | None = None  # is called with the time when the call has ended
+        self.number, self.entered = number, entered  # its place in the program, and its start
+        self.n_bytes = 0  # sent by MPI
+        self.whom = NOBODY  # the rank for which it waits
+        self.came: Callable[[Any], object] | None = None  # called with the result
+        self.left: Callable[[int], object] | None = None  # called with the end of the call
 
 
 Begin = Callable[[TimedCall, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 class TimedMethods:
-    """Makes timed methods; `adopt` makes the communicators, requests and messages that they return timed ones, too."""
+    """A factory of timed methods; `adopt` makes returned communicators, requests and messages timed as well."""
 
     def __init__(self, recorder: Recorder, adopt: Callable[[Any], Any]) -> None:
         self.recorder, self.adopt = recorder, adopt
 
     def _method(self, name: str, plain: Method, begin: Begin) -> Method:
-        """`plain` with its time taken; `begin` fills in the call, and returns the arguments."""
+        """Return `plain` with timing; `begin` fills in the call, and returns the arguments."""
         recorder, adopt = self.recorder, self.adopt
         places: dict[tuple[int, int], int] = {}
 
@@ -266,7 +264,7 @@ class TimedMethods:
         return method
 
     def call(self, name: str, plain: Method, whom: int = NOBODY) -> Method:
-        """A call that waits for nobody, such as a question; or, by `whom`, for somebody."""
+        """Return a timed call that waits for no rank, such as a query, or for rank `whom`."""
 
         def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             call.whom = whom
@@ -275,7 +273,7 @@ class TimedMethods:
         return self._method(name, plain, begin)
 
     def send(self, name: str, plain: Method) -> Method:
-        """A blocking send: the wait is for the destination."""
+        """Return a timed blocking send: it waits for the destination."""
         buffers = name[0].isupper()
 
         def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
@@ -286,9 +284,9 @@ class TimedMethods:
         return self._method(name, plain, begin)
 
     def receive(self, name: str, plain: Method, source: int, status: int, sends: str = "") -> Method:
-        """A blocking receive, or a probe: the wait is for the source.  source, status: positions of these arguments.
+        """Return a timed blocking receive or probe: it waits for the source.  source, status: positions of these arguments.
 
-        sends : the name of what is sent in the same call, its first argument.
+        sends : the name of the data sent in the same call, its first argument.
         """
         recorder, buffers = self.recorder, sends and name[0].isupper()
 
@@ -314,7 +312,7 @@ class TimedMethods:
         return self._method(name, plain, begin)
 
     def start(self, name: str, plain: Method, peer: tuple[int, str], sends: bool) -> Method:
-        """A call that returns a request for a message; peer: position and name of the argument that names the other rank."""
+        """Return a timed call whose result is a message's request; peer: position and name of the other rank's argument."""
         persistent, (position, word) = name.endswith("_init"), peer
         sent = ("sendbuf" if word == "source" else "buf") if sends and name[0].isupper() else ""
 
@@ -330,7 +328,7 @@ class TimedMethods:
         return self._method(name, plain, begin)
 
     def collective(self, name: str, plain: Method, kind: int, size: Callable[..., int]) -> Method:
-        """A blocking collective; which rank it has waited for is found out at the end of the run."""
+        """Return a timed blocking collective; the awaited rank is determined at the end of the run."""
         recorder = self.recorder
 
         def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
@@ -344,7 +342,7 @@ class TimedMethods:
         return self._method(name, plain, begin)
 
     def begin_collective(self, name: str, plain: Method, kind: int, size: Callable[..., int]) -> Method:
-        """A collective that returns a request; the wait is that of the request."""
+        """Return a timed nonblocking collective; its request waits."""
         recorder, persistent = self.recorder, name.endswith("_init")
 
         def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
@@ -354,7 +352,7 @@ class TimedMethods:
             which.n_bytes = size(*args, **kwargs)
 
             def came(result: Any) -> None:
-                request = result[1] if isinstance(result, tuple) else result  # Idup: a communicator, too
+                request = result[1] if isinstance(result, tuple) else result  # Idup also returns a communicator
                 request._posted = posted
 
             call.came = came
@@ -365,7 +363,7 @@ class TimedMethods:
         return self._method(name, plain, begin)
 
     def wait(self, name: str, plain: Method) -> Method:
-        """The wait for one request."""
+        """Return a timed wait for one request."""
 
         def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             posted, asked = _posted(args[0]), None
@@ -378,7 +376,7 @@ class TimedMethods:
         return self._method(name, plain, begin)
 
     def wait_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-        """The wait for all of some requests, which is one for the last of them."""
+        """Return a timed wait for all of some requests: it counts as a wait for the last."""
 
         def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             self._waits(call, *_last(self.recorder, args[0]))
@@ -387,7 +385,7 @@ class TimedMethods:
         return _of_class(self._method(name, plain, begin))
 
     def wait_some(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-        """The wait for one of some requests, or for at least one of them."""
+        """Return a timed wait for one of some requests, or at least one of them."""
         one = name.lower() == "waitany"
 
         def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
@@ -396,7 +394,7 @@ class TimedMethods:
                 args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
 
             def came(result: Any) -> None:
-                found = result[0] if isinstance(result, tuple) else result  # the pickled ones return messages, too
+                found = result[0] if isinstance(result, tuple) else result  # the pickled ones also return messages
                 index = found if isinstance(found, int) else found[0] if found else -1
                 if 0 <= index < len(requests):
                     self._waits(call, _posted(requests[index]), asked)
@@ -407,7 +405,7 @@ class TimedMethods:
         return _of_class(self._method(name, plain, begin))
 
     def restart(self, name: str, plain: Method) -> Method:
-        """The start of a persistent request."""
+        """Return a timed start of a persistent request."""
 
         def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             self._starts(call, args[:1])
@@ -416,7 +414,7 @@ class TimedMethods:
         return self._method(name, plain, begin)
 
     def restart_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-        """The start of several persistent requests."""
+        """Return a timed start of several persistent requests."""
 
         def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             self._starts(call, args[0])
@@ -425,7 +423,7 @@ class TimedMethods:
         return _of_class(self._method(name, plain, begin))
 
     def receive_message(self, name: str, plain: Method) -> Method:
-        """The receive of a message that a probe has matched: its way here is a wait for its sender."""
+        """Return a timed receive of a probed message: it waits for the sender."""
 
         def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
             call.whom = _posted(args[0]).whom
@@ -434,11 +432,11 @@ class TimedMethods:
         return self._method(name, plain, begin)
 
     def test_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-        """A question about several requests, which waits for nobody."""
+        """Return a timed test of several requests, which waits for no rank."""
         return _of_class(self.call(name, plain))
 
     def _waits(self, call: TimedCall, posted: Posted, asked: MPI.Status | None) -> None:
-        """The call waits, or has waited, for what was posted."""
+        """Note that the call waits, or has waited, for a posted operation."""
         call.whom = posted.whom
         if asked is not None and posted.anybody is not None:
             call.whom = self.recorder.peer(posted.anybody, asked.source)
@@ -448,7 +446,7 @@ class TimedMethods:
             call.left = lambda left: stream.waited(index, call.entered, left, call.number)
 
     def _starts(self, call: TimedCall, requests: Sequence[Any]) -> None:
-        """Persistent requests are started by this call."""
+        """Note that this call starts persistent requests."""
         every = [_posted(request) for request in requests]
         call.n_bytes = sum(posted.n_bytes for posted in every)
 
@@ -460,14 +458,14 @@ class TimedMethods:
 
 
 def argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str, default: Any = None) -> Any:
-    """An argument, however it was given."""
+    """Return an argument, positional or keyword."""
     return args[position] if len(args) > position else kwargs.get(name, default)
 
 
 def with_status(
     recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any], position: int
 ) -> tuple[tuple[Any, ...], dict[str, Any], MPI.Status]:
-    """The arguments with a status: the program's own, or else the recorder's; and that one."""
+    """Return the arguments with a status: the program's own, or else the recorder's; and that status."""
     given: MPI.Status | None = argument(args, kwargs, position, "status")
     if given is not None:
         return args, kwargs, given
@@ -475,7 +473,7 @@ def with_status(
 
 
 def _of_class(method: Method) -> classmethod[Any, Any, Any]:
-    """The class method that does this, whatever the class."""
+    """Return the class method that does this on any class."""
     return classmethod(lambda _cls, *args, **kwargs: method(*args, **kwargs))
 
 
@@ -484,14 +482,14 @@ def _posted(request: Any) -> Posted:
 
 
 def _join(recorder: Recorder, posted: Posted, call: TimedCall) -> None:
-    """A collective that was begun takes its place in its stream."""
+    """Add a nonblocking collective to its stream."""
     if posted.stream is not None:
         at = call.entered
         posted.index = recorder.calls.join(posted.stream, posted.kind, call.number, at, at, at)
 
 
 def _last(recorder: Recorder, requests: Sequence[MPI.Request]) -> tuple[Posted, MPI.Status | None]:
-    """Wait until all are complete; what the last one stands for, and its status if that names the source."""
+    """Wait until all are complete; return the last one's operation, and its status if that names the source."""
     last, asked = _NOTHING, None
     pending = list(requests)
     try:
@@ -504,7 +502,7 @@ def _last(recorder: Recorder, requests: Sequence[MPI.Request]) -> tuple[Posted, 
                     asked = recorder.status
             pending = still
             if pending:
-                os.sched_yield()  # to a rank on this core, as MPI does where there are more ranks than cores
-    except MPI.Exception:  # MPI's own call will say so
+                os.sched_yield()  # to another rank on this core, as MPI does if oversubscribed
+    except MPI.Exception:  # MPI's own call will raise it
         return _NOTHING, None
     return last, asked

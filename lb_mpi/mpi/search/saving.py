@@ -1,6 +1,6 @@
-"""Saves of a search on disk (see `lb_mpi.saving.folder`): each rank writes its state, rank 0 commits when all have.
+"""Saves of a search on disk (see `lb_mpi.saving.folder`): each rank writes its state; rank 0 commits when all have written.
 
-There is no MPI in the format: one MPI reads what the other wrote, with as many ranks as there are.
+The format is independent of the MPI library: another MPI can read it, with any number of ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KIND = "search"
 
 
 class States(Sequence[bytes]):
-    """The states that all ranks had saved, each read when it is needed, except for those that were `kept`."""
+    """The saved states of all ranks, each read when accessed, except those that were `kept`."""
 
     def __init__(self, folder: Folder, saved: Saved, kept: dict[int, bytes]) -> None:
         self._folder, self._saved, self._kept = folder, saved, kept
@@ -44,7 +44,7 @@ class States(Sequence[bytes]):
     @overload
     def __getitem__(self, index: slice) -> list[bytes]: ...
     def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        """Return the state of one rank, or of some; SaveError when it is damaged."""
+        """Return the state of one rank, or of several; SaveError if it is damaged."""
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
         rank = range(len(self))[index]
@@ -52,7 +52,7 @@ class States(Sequence[bytes]):
 
 
 class Found(NamedTuple):
-    """The save to go on from."""
+    """The save to resume from."""
 
     number: int  # of the save; 0: there is none, and the search starts
     saved: SavedSearch | None
@@ -60,18 +60,18 @@ class Found(NamedTuple):
 
 
 class SearchStore:
-    """The folder that one rank of a search is saved in: the numbers of its saves follow `base`."""
+    """The folder with the saves of one rank of a search; their numbers start after `base`."""
 
     def __init__(self, found: Found, comm: MPI.Intracomm, meta: dict[str, Any], best: Callable[[float, float], float]):
         self.folder, self.base, self.number = found.folder, found.number, found.number
         self._rank, self._meta, self._best = comm.rank, {**meta, "ranks": comm.size}, best
 
     def open(self, number: int) -> bool:
-        """Make a directory; False, with a warning, when that can't be."""
+        """Make a directory; return False, with a warning, if that fails."""
         return self._tried(lambda: self.folder.begin(self.base + number)) is not None
 
     def write(self, number: int, state: bytes) -> tuple[int, int] | None:
-        """Write this rank's state; None, with a warning, when that can't be."""
+        """Write this rank's state; return None, with a warning, if that fails."""
         began = time.perf_counter()
         part = self._tried(lambda: self.folder.write(self.base + number, name(self._rank), [state]))
         if part is not None:
@@ -79,7 +79,7 @@ class SearchStore:
         return None if part is None else part[1:]
 
     def commit(self, number: int, receipts: Sequence[Receipt] | None) -> None:
-        """Write the manifest; with a warning when that can't be.  None: there is nothing to commit."""
+        """Write the manifest; warn if that fails.  None: there is nothing to commit."""
         if receipts is None:
             return
         parts = [PartFile(name(each.rank), each.n_bytes, each.crc) for each in receipts]
@@ -96,20 +96,20 @@ class SearchStore:
         except (OSError, ValueError) as error:
             text = f"rank {self._rank}: the search is not saved this time: {error}"
             with warnings.catch_warnings():
-                warnings.simplefilter("always")  # an error instead would end a search that can go on
+                warnings.simplefilter("always")  # raising an error would end a search that can go on
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
             return None
 
 
 class Saving:
-    """The saves of a search, for its driver; made by `saved`."""
+    """The saves of a search, for its driver; created by `saved`."""
 
     def __init__(self, found: Found, store: SearchStore, signals: Signals) -> None:
         self.found, self._store, self._signals = found, store, signals
         self._asked = False
 
     def serve(self, searcher: Searcher) -> list[Send]:
-        """Save what is to be saved after a turn, and ask for the end when a signal has come; what is to be sent."""
+        """Run the job of a save after a turn, and request the end after a signal; return the messages to send."""
         sends: list[Send] = []
         if self._signals.came and not self._asked:
             self._asked = True
@@ -120,7 +120,7 @@ class Saving:
         return sends
 
     def stopped(self, comm: MPI.Intracomm) -> NoReturn:
-        """Collective: raise Stopped, when a search has ended so."""
+        """Collective: raise Stopped after a search that a signal has ended."""
         number, came = bcast(comm, (self._store.number, self._signals.came))
         by = "a signal" if came is None else came.name
         if not number:
@@ -134,10 +134,7 @@ class Saving:
 def saved(
     comm: MPI.Intracomm, path: str | os.PathLike[str] | None, problem: object, bound: Bound | None
 ) -> Iterator[Saving | None]:
-    """Collective: find the save to go on from, and keep the folder locked for the block; note signals in it.
-
-    None when nothing is to be saved (`path` is None).
-    """
+    """Collective: find the save to resume from, lock the folder and watch for signals in the block; None without `path`."""
     if path is None:
         yield None
         return
@@ -156,10 +153,10 @@ def saved(
 
 
 def find(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bound: Bound | None) -> Found:
-    """Collective: the newest save in the folder `path` that all ranks can read, and each rank's share of it.
+    """Collective: find the newest save in the folder `path` that all ranks can read, and each rank's share of it.
 
-    Rank 0 keeps the folder locked.  A damaged save is passed over with a warning.  ValueError on all ranks for the save of
-    another problem, SaveError when nothing that is there can be read, OSError when another run saves there.
+    Rank 0 keeps the folder locked.  A damaged save is skipped with a warning.  ValueError on all ranks for the save of
+    another problem, SaveError if no save can be read, OSError if another run saves there.
     """
     folder = agree(comm, lambda: _folder(path))
     meta = describe(problem, bound)
@@ -185,13 +182,13 @@ def find(comm: MPI.Intracomm, path: str | os.PathLike[str], problem: object, bou
 
 
 def describe(problem: object, bound: Bound | None) -> dict[str, Any]:
-    """Name what is searched: what a save has to agree with."""
+    """Return the description of the search that a save must match."""
     kind = type(problem)
     return {"problem": f"{kind.__module__}.{kind.__qualname__}", "bound": None if bound is None else bound.sense}
 
 
 def name(rank: int) -> str:
-    """Of the file of a rank."""
+    """Return the name of a rank's file."""
     return f"rank-{rank:06d}"
 
 
@@ -206,7 +203,7 @@ def _folder(path: object) -> Folder:
 
 
 def _read(comm: MPI.Intracomm, folder: Folder, saved: Saved, meta: dict[str, Any]) -> Found:
-    """Collective: SaveError on all ranks when one finds its share damaged."""
+    """Collective: read this rank's share; SaveError on all ranks if one finds it damaged."""
     mine = range(comm.rank, len(saved.parts), comm.size)
     damage = ""
 

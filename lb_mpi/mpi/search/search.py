@@ -1,4 +1,4 @@
-"""Search on real MPI: carries `lb_mpi.searching.searcher.Searcher` on a communicator."""
+"""Search on real MPI: runs `lb_mpi.searching.searcher.Searcher` on a communicator."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class _Settings(NamedTuple):
 def _settings(
     problem: object, options: Options, bound: object, speed: Any, quantum: Any, nap_s: object, report: Any, turn: Any
 ) -> _Settings:
-    """Hold the arguments against what is expected."""
+    """Check the arguments."""
     check_problem(problem)
     if options.save_every_s is not None:
         check_savable(problem)
@@ -208,7 +208,7 @@ class _Rank(Part):
 
     def _call_back(self, now: float) -> None:
         settings = self._settings
-        with interrupts().allowed():  # also raises a Ctrl-C that was held back
+        with interrupts().allowed():  # also raises a deferred Ctrl-C
             if settings.on_turn is not None:
                 settings.on_turn()
             if settings.on_report is not None and now >= self._report_at:
@@ -226,7 +226,7 @@ def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Sav
     rank = _Rank(searcher, guard, parcels, settings, saving)
     Carrier(presence_of(comm), rank.record, settings.slow, longest_nap_s=settings.longest_nap_s).carry(rank, interrupts())
     ended = time.perf_counter()
-    rank.record.enter(Phase.WAITING, ended)  # for the last rank to end
+    rank.record.enter(Phase.WAITING, ended)  # waiting for the last rank
     parcels.drain()
     if searcher.sharing is not None:
         searcher.sharing.level(allgather(comm, searcher.sharing.bound.best))
@@ -301,10 +301,10 @@ class SearchResult:
 def collect(
     parcels: Parcels, searcher: Searcher, step: Step, stopped: Callable[[MPI.Intracomm], NoReturn] | None = None
 ) -> SearchResult:
-    """Collective, when the search is over on all ranks and its messages are drained: the result, or the error of all.
+    """Collective, after all ranks have ended the search and received its messages: return the result, or raise the error.
 
-    `stopped` is called when a signal has ended it.
-    Only rank 0 merges, so that there is one value and one failure; results travel as bytes that each rank has pickled.
+    `stopped` is called if a signal has ended it.  Only rank 0 merges, so that there is one value and one failure; results
+    are sent as pickles.
     """
     rank = searcher.rank
     pickled = b""
@@ -340,7 +340,7 @@ def _merged(searcher: Searcher, results: list[bytes]) -> bytes:
 
 
 def _await(parcels: Parcels, n: int) -> list[bytes]:
-    """The payloads of the next `n` messages, in the order of their ranks."""
+    """Return the payloads of the next `n` messages, in the order of their ranks."""
     messages: list[Message] = []
 
     def complete() -> bool:
@@ -368,7 +368,7 @@ def _stats(step: Step) -> RankStats:
 
 
 def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
-    """Collective: the ranks' steps; when some rank has failed, every rank raises."""
+    """Collective: return the ranks' steps; if any rank has failed, every rank raises."""
     error = searcher.error
     mine = None
     if error is not None:
@@ -387,14 +387,14 @@ def _raise_any(parcels: Parcels, searcher: Searcher, step: Step) -> list[Step]:
 
 
 def send(parcels: Parcels, sends: Iterable[Send]) -> None:
-    """Start to send messages; returns at once."""
+    """Start to send messages; return at once."""
     for destination, (kind, source, seq, pid, load, payload) in sends:
         header = _HEADER.pack(kind, source, seq, pid, load, len(payload))
         parcels.send(destination, Tag.DRAFTING, parcel(header, [payload]))
 
 
 def take(parcels: Parcels) -> list[tuple[int, Message]]:
-    """Return the (source, message) that have arrived, those of one source in their order."""
+    """Return the (source, message) pairs that have arrived, in order for each source."""
     arrived = []
     for sender, _, buffer in parcels.take():
         kind, source, seq, pid, load, n = _HEADER.unpack_from(buffer.data)
