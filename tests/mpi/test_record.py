@@ -84,9 +84,9 @@ def burn(x):
         pass
     return 2 * x
 
-with lb_mpi.Pool(root=0) as pool:
-    if pool:
-        assert [future.result() for future in [pool.submit(burn, k) for k in range(30)]] == list(range(0, 60, 2))
+with lb_mpi.Executor() as executor:
+    if executor:
+        assert [future.result() for future in [executor.submit(burn, k) for k in range(30)]] == list(range(0, 60, 2))
 """
 
 

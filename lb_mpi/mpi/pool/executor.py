@@ -36,7 +36,7 @@ from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.pool.messages import dumps, failure_of, read_task, task_error, task_parcel
 from lb_mpi.mpi.pool.pool import Pool
-from lb_mpi.mpi.pool.session import Session
+from lb_mpi.mpi.pool.session import Operation, Session
 
 T = TypeVar("T")
 
@@ -339,8 +339,10 @@ class _Batch(NamedTuple):
         return self.rank, self.initializer, [task.data for task in self.tasks]
 
 
-class _Dispatcher:
+class _Dispatcher(Operation):
     """The threads of the root, for all executors of these ranks; `pool`, unless a script's, is closed with the last one."""
+
+    refusal = "these ranks work for an lb_mpi.Executor, which is open: expected its shutdown before"
 
     def __init__(self, pool: Pool) -> None:
         session = pool._session
@@ -350,7 +352,7 @@ class _Dispatcher:
         self._queues = deque[_Queue]()
         self._at = dict.fromkeys((rank for rank in range(session.size) if rank != session.root), 0)  # batches, by rank
         self._sent: dict[int, _Batch] = {}  # by number, also to the root
-        self._n = 0  # the last number; below 0, since a pool's own tasks have those from 0
+        self._n = 0  # batches so far
         self._interrupted = False
         self._turned = threading.Event()  # the thread that calls MPI has had its turn
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
@@ -358,9 +360,7 @@ class _Dispatcher:
 
     def begin(self) -> None:
         """Take the ranks over."""
-        session = self._session
-        session.lent_to, self._take_others = "an lb_mpi.Executor", session.take_result
-        session.take_result = self._take
+        self._session.operation = self
         self.thread.start()
 
     def add(self, queue: _Queue) -> bool:
@@ -402,8 +402,8 @@ class _Dispatcher:
             self._interrupted = True
             self.changed.notify_all()
 
-    def end(self, error: BaseException | None) -> None:
-        """Shut all executors down at the end of a script, which may have raised `error`."""
+    def leave(self, error: BaseException | None) -> None:
+        """See `Operation`; shut all executors down."""
         if isinstance(error, KeyboardInterrupt):
             self.interrupt()
         for queue in [*self._queues]:
@@ -432,7 +432,7 @@ class _Dispatcher:
         else:
             if self._worker.ident:
                 self._worker.join()
-        session.lent_to, session.take_result = "", self._take_others
+        session.operation = None
         if self._pool._owns:
             _dispatchers.pop(session)
             self._pool.close()
@@ -474,12 +474,11 @@ class _Dispatcher:
         self._turned.set()
         return bool(batches)
 
-    def _take(self, source: int, tag: int, buffer: Buffer) -> None:
-        """Take in an answer that has come from another rank, or a late result of a pool's."""
-        number, failed, data = read_task(buffer) if tag == Tag.RESULT else (0, False, memoryview(b""))
-        if number not in self._sent:
-            self._take_others(source, tag, buffer)
+    def take(self, source: int, tag: int, parcel: Buffer) -> None:
+        """See `Operation`; late results of a map are dropped."""
+        if tag != Tag.RESULT:
             return
+        number, failed, data = read_task(parcel)
         self._at[source] -= 1
         tasks = self._sent[number].tasks
         self._finish(number, _Answer(b"", [(True, bytes(data))] * len(tasks), 0.0) if failed else pickle.loads(data))
@@ -514,7 +513,7 @@ class _Dispatcher:
             if tasks or (begins and queue.boots):
                 queue.begun.add(rank)
                 queue.n_sent += 1
-                self._n -= 1
+                self._n += 1
                 self._sent[self._n] = batch = _Batch(self._n, queue, rank, queue.initializer if begins else b"", tasks)
                 return batch
         return None
@@ -563,18 +562,14 @@ _lock = threading.Lock()
 
 def _dispatcher(pool: Pool, queue: _Queue) -> _Dispatcher:
     """Return what serves the executor of this queue, with others of the same ranks."""
-    session, tasks = pool._session, pool._queue
+    session = pool._session
     with _lock:
         found = _dispatchers.get(session)
-        if found is None:
-            tasks.ends.push(lambda _kind, error, _trace: _dispatchers[session].end(error))
-        elif found.add(queue):
-            return found
-        else:
+        if found is not None:
+            if found.add(queue):
+                return found
             found.thread.join()
         session.check()
-        if session.busy:
-            raise Error("a map of these ranks is under way: expected none when an executor is made")
         made = _dispatchers[session] = _Dispatcher(pool)
         made.add(queue)
         made.begin()

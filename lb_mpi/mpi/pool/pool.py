@@ -10,7 +10,7 @@ A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
@@ -30,7 +30,6 @@ from lb_mpi.mpi.pool import script
 from lb_mpi.mpi.pool.root import MapOptions, PoolReport, RootMap, check_options
 from lb_mpi.mpi.pool.serving import MapCall, follow, serve
 from lb_mpi.mpi.pool.session import MAP, Session
-from lb_mpi.mpi.pool.submitting import Future, TaskQueue, cancel_all
 from lb_mpi.pooling.deal import Speeds
 from lb_mpi.record.events import Phase
 
@@ -73,10 +72,10 @@ class Pool:
         speeds: Sequence[float] | None = None,
         emulated_speed: float = 1.0,
     ) -> None:
-        queue = script.queue()
-        self._owns = queue is None  # its session
-        if queue is not None:
-            given = _check_in_script(queue.session, comm, root, speeds, emulated_speed)
+        shared = script.session()
+        self._owns = shared is None  # its session
+        if shared is not None:
+            session, given = shared, _check_in_script(shared, comm, root, speeds, emulated_speed)
         else:
             with in_call("lb_mpi.Pool"):
                 own = duplicate(MPI.COMM_WORLD if comm is None else comm)
@@ -87,10 +86,8 @@ class Pool:
                 except BaseException as error:
                     presence_of(own).leave(error)
                     raise
-            queue = TaskQueue(session)
-        self._queue, self._session = queue, queue.session
-        self._speeds = Speeds(self._session.size, given)
-        self._unfinished: dict[int, Future] = {}  # submitted tasks
+        self._session = session
+        self._speeds = Speeds(session.size, given)
         self._map: RootMap | None = None  # of this pool that is under way, on the root
         self._closed = False
         self._report: PoolReport | None = None  # of the last map, on the root
@@ -190,19 +187,6 @@ class Pool:
         begun, _ = self._begin(call, items, options)
         return iter(()) if begun is None else begun.each()
 
-    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future:
-        """Submit one task, function(*args, **kwargs), and return its `Future`; only on the root of a pool with `root=`.
-
-        No thread runs the task: another rank runs it, or this rank while it waits for a result.
-        """
-        self._check_root("submit")
-        return self._queue.submit(self._unfinished, checks.function("function", function), args, kwargs)
-
-    def as_completed(self, futures: Iterable[Future], timeout: float | None = None) -> Iterator[Future]:
-        """Yield futures of this pool as they end; TimeoutError if none ends within `timeout` seconds."""
-        self._check_root("as_completed")
-        return self._as_completed(set(futures), timeout)
-
     def wait(self) -> None:
         """Serve the root of a pool made with `root=` until the root closes it on all ranks; on the root, do nothing."""
         if self._closed:
@@ -229,11 +213,8 @@ class Pool:
                 pass
             elif not session.alone:
                 self._meet("close", lambda: None)
-            elif self.is_root:
-                if self._unfinished:
-                    self._queue.wait(lambda: not self._unfinished)
-                if self._owns:
-                    session.send_all(Tag.CLOSE, [b""] * session.size)
+            elif self.is_root and self._owns:
+                session.send_all(Tag.CLOSE, [b""] * session.size)
         except BaseException as error:
             if self._owns:  # the others can't know that this rank has closed it
                 session.presence.spread(error, alone=True)
@@ -255,11 +236,8 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
-        if error is not None and not self._closed:
-            if self._session.alone:
-                cancel_all(self._unfinished, also_running=False)
-            else:
-                self._session.presence.spread(error)
+        if error is not None and not self._closed and not self._session.alone:
+            self._session.presence.spread(error)
         self.close()
 
     def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
@@ -279,7 +257,7 @@ class Pool:
             if begun is None:
                 return None, self._follow(call.function)
             begun.begin_all(self._ended)
-            self._map = self._queue.map = begun
+            self._map = begun
             opened.pop_all()
         return begun, None
 
@@ -293,7 +271,7 @@ class Pool:
         return None
 
     def _ended(self, begun: RootMap) -> None:
-        self._map = self._queue.map = None
+        self._map = None
         self._speeds.observe(*begun.observed())
         self._report = begun.report()
 
@@ -330,37 +308,15 @@ class Pool:
             raise presence.together(ValueError(f"{names}: expected one method"))
         return value  # type: ignore[return-value]
 
-    def _as_completed(self, left: set[Future], timeout: float | None) -> Iterator[Future]:
-        while left:
-            if not self._closed:
-                self._queue.wait(lambda: any(future.over for future in left), timeout)
-            ready = [future for future in left if future.over]
-            if not ready:  # of another pool
-                raise closed("pool")
-            left.difference_update(ready)
-            yield from ready
-
     def _check(self) -> None:
         if self._closed:
             raise closed("pool")
         self._session.check()
-        if self._session.busy:
-            raise Error(
-                "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
-            )
         if self._session.alone and not self.is_root:
             raise Error("a pool that this rank serves: expected to be called on its root")
 
-    def _check_root(self, name: str) -> None:
-        if self._closed:
-            raise closed("pool")
-        self._session.check()
-        if not self._session.alone or not self.is_root:
-            raise Error(f"{name}: expected the root of a pool made with root=")
-
     def _free(self) -> None:
         self._closed = True
-        cancel_all(self._unfinished, also_running=True)
         if self._owns:
             self._session.close()
 

@@ -18,7 +18,6 @@ from lb_mpi.mpi.common.collective import agree, duplicate
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.pool.serving import serve
 from lb_mpi.mpi.pool.session import Session
-from lb_mpi.mpi.pool.submitting import TaskQueue
 
 WORKER = "__worker__"  # what __name__ is on ranks that serve; by this name their objects of its classes travel, too
 
@@ -70,29 +69,33 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
 
     run_alone(session, run)
 
-_queues: list[TaskQueue] = []  # of the script that is running, if any
+
+_sessions: list[Session] = []  # of the script that is running, if any
 
 
-def queue() -> TaskQueue | None:
-    """Return the tasks of all pools of the script that is running; None when each pool has its own."""
-    return _queues[-1] if _queues else None
+def session() -> Session | None:
+    """Return the session of all pools and executors of the script that is running; None when each has its own."""
+    return _sessions[-1] if _sessions else None
 
 
 def run_alone(session: Session, run: Callable[[], None]) -> None:
     """Collective: run() on the root, whose pools all share `session`, which the other ranks serve; then it is closed."""
-    queue = TaskQueue(session)
-    _queues.append(queue)
+    _sessions.append(session)
+    error: BaseException | None = None
     try:
         if session.rank != session.root:
             serve(session)
         else:
             try:
-                with queue.ends:
-                    run()
+                run()
+            except BaseException as caught:
+                error = caught
+                raise
             finally:
                 with session.presence.telling():
-                    queue.close()
+                    if session.operation is not None:
+                        session.operation.leave(error)
                     session.send_all(Tag.CLOSE, [b""] * session.size)
     finally:
-        _queues.pop()
+        _sessions.pop()
         session.close()

@@ -28,7 +28,7 @@ from lb_mpi.mpi.pool.messages import (
     task_error,
     task_parcel,
 )
-from lb_mpi.mpi.pool.session import MAP, TASK, Session
+from lb_mpi.mpi.pool.session import MAP, TASK, Operation, Session
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.intervals import Interval, meets
 from lb_mpi.pooling.worker import Swap
@@ -47,8 +47,10 @@ class MapCall(NamedTuple):
     keep_exceptions: bool = False  # they are results
 
 
-class LocalMap:
+class LocalMap(Operation):
     """One rank's part in a map: it begins chunks as its `Worker` says, runs them, and hands the results on."""
+
+    refusal = "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
 
     def __init__(self, session: Session, call: MapCall) -> None:
         self._session, self._call = session, call
@@ -64,12 +66,12 @@ class LocalMap:
         session.account.begin(began, start.lo, start.hi)
         session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize)
         session.clocks.begin()
-        session.rested_s, session.busy = 0.0, True
+        session.rested_s, session.operation = 0.0, self
 
     def stop(self) -> None:
         """Begin nothing more: the map is over."""
         session = self._session
-        session.busy = False
+        session.operation = None
         session.worker.end()
         session.account.end(time.perf_counter(), self.done, session.emulated_speeds[session.rank])
 
@@ -260,22 +262,18 @@ def serve(session: Session) -> None:
 
 
 def _await_order(session: Session, expected: Tag, turn: Callable[[Interrupts], bool] | None = None) -> Buffer:
-    """Run submitted tasks, and work in turns, until the expected order has come; its parcel."""
+    """Work in turns until an order has come, which must be the expected one; its parcel."""
     orders = session.orders
-
-    def work(interrupts: Interrupts) -> bool:
-        return _run_task(session, interrupts) if orders else turn is not None and turn(interrupts)
-
-    session.work(MAP, lambda: bool(orders) and orders[0][0] == expected, work)
-    return orders.popleft()[1]
+    session.work(MAP, lambda: bool(orders), turn or (lambda _: False))
+    tag, parcel = orders.popleft()
+    if tag != expected:
+        raise ProtocolError(f"{Tag(tag).name} from the root: expected {expected.name}")
+    return parcel
 
 
 def _run_task(session: Session, interrupts: Interrupts) -> bool:
-    """Run a submitted task, whose order has come, and send its result."""
-    tag, buffer = session.orders.popleft()
-    if tag != Tag.TASK:
-        raise ProtocolError(f"{Tag(tag).name} from the root: expected TASK")
-    number, _, data = read_task(buffer)
+    """Run a task, whose order has come, and send its result."""
+    number, _, data = read_task(session.orders.popleft()[1])
     failed = False
     try:
         function, args, kwargs = pickle.loads(data)

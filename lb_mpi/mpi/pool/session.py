@@ -6,7 +6,6 @@ Between hosts, ranks send each other ASK and GIVE; on one host, they steal in sh
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -32,9 +31,23 @@ from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
 MAP = "a map of lb_mpi.Pool"
-TASK = "a task of lb_mpi.Pool"
+TASK = "a task of lb_mpi.Executor"
 INLINE_BYTES = 64 << 10  # a longer one is broadcast
 QUICK_S = 0.3e-3  # without a nap, since maps may follow each other; others may have the core
+
+
+class Operation:
+    """What the ranks of a session work on: a map, or the tasks of an executor; one at a time."""
+
+    refusal: str  # the error of what would begin another one
+
+    def take(self, source: int, tag: int, parcel: Buffer) -> None:
+        """On the root, take in results that have come from another rank, maybe those of an earlier operation."""
+        raise NotImplementedError
+
+    def leave(self, error: BaseException | None) -> None:
+        """On the root, end it at the end of the script, which may have raised `error`."""
+        raise NotImplementedError
 
 
 class Session:
@@ -57,10 +70,8 @@ class Session:
         self.root, self.alone = root, alone
         self.rank, self.size = comm.rank, comm.size
         self.epoch = 0  # of the last map, on the root
-        self.busy = False  # a map is under way
-        self.lent_to = ""  # what calls MPI for these ranks from its own thread; empty: nothing does
+        self.operation: Operation | None = None  # that is under way
         self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has not yet followed
-        self.take_result: Callable[[int, int, Buffer], None]  # on the root: (source, tag, parcel)
         self.presence = presence_of(comm)
         self.presence.name = "pool"
         self.throttle = throttle(emulated_speed)
@@ -89,29 +100,19 @@ class Session:
         self.worker = Worker(comm.rank, mine, others, words=self.intervals, speeds=self.speeds)
 
     def check(self) -> None:
-        """Error after a failure on any rank, and while these ranks are lent."""
+        """Error after a failure on any rank, and while an operation is under way."""
         self.presence.check()
-        self.check_lent()
+        if self.operation is not None:
+            raise Error(self.operation.refusal)
 
-    def check_lent(self) -> None:
-        """Error while something else calls MPI for these ranks."""
-        if self.lent_to:
-            raise Error(f"these ranks work for {self.lent_to}, which is open: expected its shutdown before")
-
-    def work(
-        self,
-        call: str,
-        over: Callable[[], bool],
-        work: Callable[[Interrupts], bool],
-        until: float = math.inf,
-    ) -> None:
-        """Receive what arrives, and `work` for a moment, again and again, until `over()`, or the time `until`.
+    def work(self, call: str, over: Callable[[], bool], work: Callable[[Interrupts], bool]) -> None:
+        """Receive what arrives, and `work` for a moment, again and again, until `over()`.
 
         `work` returns False if there is nothing to do: then this rank sleeps.  `call` names what it does, where the other
         ranks must come to the same.
         """
         with in_call(call, watched=True) as interrupts, running(self.record):
-            self._carrier.carry(_Turns(self, over, work, until), interrupts)
+            self._carrier.carry(_Turns(self, over, work), interrupts)
 
     def receive(self) -> bool:
         """Receive what has arrived: the requests of thieves, results, and orders, which wait until they are followed."""
@@ -123,7 +124,8 @@ class Session:
                 if message.epoch == self.worker.epoch:
                     self.account.given(source, time.perf_counter(), message)
             elif tag in (Tag.RESULTS, Tag.RESULT):
-                self.take_result(source, tag, buffer)
+                if self.operation is not None:
+                    self.operation.take(source, tag, buffer)
             else:
                 self.orders.append((tag, buffer))
         if steals:
@@ -183,20 +185,18 @@ class Session:
 
 
 class _Turns(Part):
-    """The work of a rank until it is over: a part of a map, submitted tasks, or nothing but to wait for orders."""
+    """The work of a rank until it is over: a part of a map, tasks of an executor, or nothing but to wait for orders."""
 
-    def __init__(
-        self, session: Session, over: Callable[[], bool], work: Callable[[Interrupts], bool], until: float
-    ) -> None:
-        self._session, self._over, self._work, self._until = session, over, work, until
+    def __init__(self, session: Session, over: Callable[[], bool], work: Callable[[Interrupts], bool]) -> None:
+        self._session, self._over, self._work = session, over, work
 
     @property
     def over(self) -> bool:
-        return self._over() or (self._until < math.inf and time.perf_counter() >= self._until)
+        return self._over()
 
     @property
     def wake_at(self) -> float:
-        return min(self._session.worker.wake_at, self._until)
+        return self._session.worker.wake_at
 
     def turn(self, _now: float) -> bool:
         return self._session.receive()
