@@ -161,7 +161,7 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
     assert [line["driver"] for line in lines if line["measured_s"]] == ["map_rows", "pool", "search"]
 
 
-def test_submitted_tasks_are_recorded(tmp_path: Path) -> None:
+def test_tasks_of_an_executor_are_recorded(tmp_path: Path) -> None:
     burns = command(program=SUBMITTED)
     done = subprocess.run(burns, env=variables(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
@@ -171,8 +171,16 @@ def test_submitted_tasks_are_recorded(tmp_path: Path) -> None:
         assert one.steps["n"].tolist() == [1]
         assert one.steps["useful_s"][0] == pytest.approx(one.tasks["seconds"].sum(), rel=1e-3)
         assert one.steps["busy_s"][0] >= 2e-3 * one.steps["units"][0]
+        assert one.seconds[:, Phase.OWN].sum() >= 0.5 * one.steps["busy_s"][0]  # rank 0's tasks run beside its other thread
+        assert one.steps["units"].sum() > 0
     assert sum(one.steps["units"].sum() for one in found) == 30
-    assert sorted(first for one in found for first in one.tasks["first"].tolist()) == list(range(30))
+    positions = [first + k for one in found for first, n, _ in one.tasks.tolist() for k in range(n)]
+    assert len(set(positions)) == len(positions) == 30
+    for subcommand in (["report", str(tmp_path)], ["advise", str(tmp_path), "--json"]):
+        asked = [sys.executable, "-m", "lb_mpi", *subcommand]
+        said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=240)
+        assert said.returncode == 0, said.stderr
+        assert "pool" in said.stdout
 
 
 def test_the_record_of_a_killed_run_can_be_read(tmp_path: Path) -> None:

@@ -21,15 +21,15 @@ from mpi4py import MPI
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
-from lb_mpi.mpi.common.collective import agree, agree_on, duplicate, raise_together
+from lb_mpi.mpi.common.collective import raise_together
 from lb_mpi.mpi.common.failure import hint
-from lb_mpi.mpi.common.presence import Tag, closed, hang_s, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
+from lb_mpi.mpi.common.presence import closed
 from lb_mpi.mpi.common.recorder import running
-from lb_mpi.mpi.pool import script
 from lb_mpi.mpi.pool.root import MapOptions, PoolReport, RootMap, check_options
+from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import MapCall, follow, serve
-from lb_mpi.mpi.pool.session import MAP, Session
+from lb_mpi.mpi.pool.session import MAP
 from lb_mpi.pooling.deal import Speeds
 from lb_mpi.record.events import Phase
 
@@ -72,22 +72,12 @@ class Pool:
         speeds: Sequence[float] | None = None,
         emulated_speed: float = 1.0,
     ) -> None:
-        shared = script.session()
-        self._owns = shared is None  # its session
-        if shared is not None:
-            session, given = shared, _check_in_script(shared, comm, root, speeds, emulated_speed)
-        else:
-            with in_call("lb_mpi.Pool"):
-                own = duplicate(MPI.COMM_WORLD if comm is None else comm)
-                try:
-                    given = agree(own, lambda: _check(own.size, root, speeds, emulated_speed))
-                    agree_on(own, root=root, speeds=given)
-                    session = Session(own, root or 0, alone=root is not None, emulated_speed=emulated_speed)
-                except BaseException as error:
-                    presence_of(own).leave(error)
-                    raise
-        self._session = session
-        self._speeds = Speeds(session.size, given)
+        def check(own: MPI.Intracomm) -> dict[str, Any]:
+            given = _check(own.size, root, speeds, emulated_speed)
+            self._speeds = Speeds(own.size, given)
+            return {"speeds": given}
+
+        self._session = open_session(comm, root, check, name="lb_mpi.Pool", emulated_speed=emulated_speed)
         self._map: RootMap | None = None  # of this pool that is under way, on the root
         self._closed = False
         self._report: PoolReport | None = None  # of the last map, on the root
@@ -100,7 +90,7 @@ class Pool:
     @property
     def is_root(self) -> bool:
         """True on the root."""
-        return self._session.rank == self._session.root
+        return self._session.is_root
 
     def is_master(self) -> bool:
         """Return `is_root`; programs written for schwimmbad call it by this name."""
@@ -209,14 +199,10 @@ class Pool:
         try:
             if self._map is not None:
                 self._map.end(dropped=True)  # where nobody has asked for all results
-            if session.presence.failed:
-                pass
-            elif not session.alone:
+            if not session.presence.failed and not session.alone:
                 self._meet("close", lambda: None)
-            elif self.is_root and self._owns:
-                session.send_all(Tag.CLOSE, [b""] * session.size)
         except BaseException as error:
-            if self._owns:  # the others can't know that this rank has closed it
+            if not session.shared:  # the others can't know that this rank has closed it
                 session.presence.spread(error, alone=True)
             raise
         finally:
@@ -317,7 +303,7 @@ class Pool:
 
     def _free(self) -> None:
         self._closed = True
-        if self._owns:
+        if not self._session.shared:
             self._session.close()
 
 
@@ -325,24 +311,9 @@ def _no_wait() -> NoReturn:
     raise Error("wait: expected a pool made with root=")
 
 
-def _check_in_script(
-    session: Session, comm: MPI.Intracomm | None, root: int | None, speeds: Sequence[float] | None, emulated_speed: float
-) -> list[float] | None:
-    """Check the arguments of a pool in a script that rank 0 runs alone; return the speeds, if there are any."""
-    if session.rank != session.root:
-        raise Error("a pool on a rank that serves: expected `if __name__ == '__main__':` before what makes it")
-    ours = comm is None or comm.size in (1, session.size)
-    if not ours or root not in (None, session.root) or emulated_speed != 1.0:
-        raise ValueError(
-            "a pool of a script that rank 0 runs alone: expected Pool(), of all ranks and at their own speeds"
-        )
-    return _check(session.size, None, speeds, emulated_speed)
-
-
 def _check(size: int, root: int | None, speeds: Sequence[float] | None, emulated_speed: float) -> list[float] | None:
     """Check the arguments of a pool; return the speeds, if there are any."""
     checks.emulated_speed(emulated_speed)
-    hang_s()
     if root is not None:
         checks.integer("root", root, least=0, most=size - 1)
     if speeds is None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel,
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.waiting import Clocks, Interrupts, own_s
+from lb_mpi.mpi.common.waiting import Clocks, Interrupts
 from lb_mpi.mpi.pool.messages import KnownFunctions, read_steal, steal_parcel
 from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.worker import Send, Swap, Worker
@@ -53,8 +52,8 @@ class Operation:
 class Session:
     """The ranks of `comm` (not the user's: a duplicate, which `close` frees), led by `root`; collective, as is `close`.
 
-    `alone`: only the root goes on, the other ranks serve it.  `host`: the ranks of this host, for tests; usually those that
-    share memory.
+    `alone`: only the root goes on, the other ranks serve it until it calls `close`.  `host`: the ranks of this host, for
+    tests; usually those that share memory.
     """
 
     def __init__(
@@ -68,9 +67,13 @@ class Session:
     ) -> None:
         self.record = recorder(comm)
         self.root, self.alone = root, alone
+        self.is_root = comm.rank == root
+        self.shared = False  # by all pools and executors of a script
         self.rank, self.size = comm.rank, comm.size
         self.epoch = 0  # of the last map, on the root
         self.operation: Operation | None = None  # that is under way
+        self.n_tasks = 0  # of executors, sent by now, on the root
+        self.idle = Phase.WAITING  # the phase of this thread without work; OWN: another one runs tasks
         self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has not yet followed
         self.presence = presence_of(comm)
         self.presence.name = "pool"
@@ -151,21 +154,6 @@ class Session:
         """Return the bytes that all ranks are sent, behind the header of this parcel; valid until the next ones."""
         return body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self.broadcast.spread(n_bytes)
 
-    @contextmanager
-    def task(self, number: int) -> Iterator[None]:
-        """Run a submitted task in this block: it is recorded, and an emulated slow rank has to rest for it."""
-        self.clocks.begin()
-        before = self.clocks.before()
-        self.record.enter(Phase.OWN, before.wall_s)
-        try:
-            yield
-        finally:
-            after = self.clocks.after()
-            self.throttle.charge(after.cpu_s - before.cpu_s)
-            if self.record is not OFF:
-                speed = self.emulated_speeds[self.rank]
-                self.account.ran_submitted(number, before.wall_s, after.wall_s, own_s(before, after), speed)
-
     def close(self) -> None:
         """Free everything; after a failure of one rank alone, nothing."""
 
@@ -179,6 +167,8 @@ class Session:
             self.intervals.close()
             self._host.Free()
 
+        if self.alone and self.is_root and not self.presence.failed:
+            self.send_all(Tag.CLOSE, [b""] * self.size)
         self.clocks.end()
         self.presence.close(free)
         self.record.enter(Phase.OUTSIDE, time.perf_counter())
@@ -197,6 +187,10 @@ class _Turns(Part):
     @property
     def wake_at(self) -> float:
         return self._session.worker.wake_at
+
+    @property
+    def idle(self) -> Phase:
+        return self._session.idle
 
     def turn(self, _now: float) -> bool:
         return self._session.receive()
