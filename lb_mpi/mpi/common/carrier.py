@@ -47,11 +47,6 @@ class Part:
         """The time at which the next turn is due although no message arrives, of time.perf_counter(); inf: never."""
         return math.inf
 
-    @property
-    def idle(self) -> Phase:
-        """The phase of the rank while this loop has nothing to do."""
-        return Phase.WAITING
-
     def turn(self, now: float) -> bool:
         """Take in what has arrived, and send what is to be sent; True when there was anything."""
         raise NotImplementedError
@@ -135,7 +130,7 @@ class Carrier:
             else:
                 how = Spent.WAITING
                 asleep = time.perf_counter()
-                record.enter(part.idle, asleep)
+                record.enter(Phase.WAITING, asleep)
                 idle_since = idle_since or asleep
                 if asleep < idle_since + self._quick_s:
                     os.sched_yield()

@@ -440,14 +440,16 @@ class _Dispatcher(Operation):
         """Be the thread that runs the root's tasks."""
         with contextlib.suppress(KeyboardInterrupt):  # see `_dispatch`
             while (batch := self._await()) is not None:
-                self._session.idle = Phase.OWN
+                record = self._session.record
+                record.hold(Phase.OWN, time.perf_counter())
                 answer = run_batch(self._session, batch.number, *batch.arguments)
-                self._session.idle = Phase.WAITING
+                record.release(Phase.PROTOCOL, time.perf_counter())
                 self._finish(batch.number, answer)
                 del batch
                 if self._at:  # the other thread would wait for Python's lock at each call of MPI
                     self._turned.clear()
                     self._turned.wait(BATCH_S)
+        self._session.clocks.end()  # they were this thread's
 
     def _await(self) -> _Batch | None:
         """Wait for tasks for the root; None: there will be none."""

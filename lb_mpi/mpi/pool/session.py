@@ -73,7 +73,6 @@ class Session:
         self.epoch = 0  # of the last map, on the root
         self.operation: Operation | None = None  # that is under way
         self.n_tasks = 0  # of executors, sent by now, on the root
-        self.idle = Phase.WAITING  # the phase of this thread without work; OWN: another one runs tasks
         self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has not yet followed
         self.presence = presence_of(comm)
         self.presence.name = "pool"
@@ -187,10 +186,6 @@ class _Turns(Part):
     @property
     def wake_at(self) -> float:
         return self._session.worker.wake_at
-
-    @property
-    def idle(self) -> Phase:
-        return self._session.idle
 
     def turn(self, _now: float) -> bool:
         return self._session.receive()
