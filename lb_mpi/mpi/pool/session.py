@@ -36,7 +36,7 @@ QUICK_S = 0.3e-3  # without a nap, since maps may follow each other; others may 
 
 
 class Operation:
-    """What the ranks of a session work on: a map, or the tasks of an executor; one at a time."""
+    """The work of the ranks of a session: a map, or the tasks of an executor; one at a time."""
 
     refusal: str  # the error of what would begin another one
 
