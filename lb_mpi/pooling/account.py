@@ -50,7 +50,7 @@ class RankAccount:
     def __init__(self, record: Record, worlds: list[int]) -> None:
         self.record, self._worlds = record, worlds
         self._began, self._dealt = 0.0, range(0)
-        self.submitted: Step | None = None  # the submitted tasks that ran here, merged
+        self.submitted: Step | None = None  # the tasks of executors that ran here, merged
         self.clear()
 
     def clear(self) -> None:
@@ -98,14 +98,14 @@ class RankAccount:
         self.record.step(step._replace(busy_s=done.busy_s, sent_bytes=done.sent_bytes))
         self.record.enter(Phase.OUTSIDE, now)
 
-    def ran_submitted(self, number: int, began: float, ended: float, seconds: float, speed: float) -> None:
-        """Count a submitted task of `seconds`, at the rank's emulated speed."""
-        step = Step(Driver.TASKS, began, ended, seconds / speed, 1, speed, busy_s=ended - began)
+    def ran_submitted(self, first: int, n: int, began: float, ended: float, seconds: float, speed: float) -> None:
+        """Count `n` tasks of an executor, numbered from `first`, of `seconds`, at the rank's emulated speed."""
+        step = Step(Driver.TASKS, began, ended, seconds / speed, n, speed, busy_s=ended - began)
         self.submitted = step if self.submitted is None else merged(self.submitted, step)
-        self.record.task(number, 1, seconds)
+        self.record.task(first, n, seconds)
         self.record.doing(self.submitted.units)
 
     def close(self, now: float, speed: float) -> None:
-        """Record all tasks submitted to the pool as one step per rank, even on a rank without any."""
+        """Record all tasks of executors as one step per rank, even on a rank without any."""
         step = self.submitted or Step(Driver.TASKS, now, now, 0.0, 0, speed)
         self.record.step(step._replace(n=1, between_s=0.0))

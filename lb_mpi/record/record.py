@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -83,11 +84,29 @@ class Record:
         self._tasks: list[tuple[int, int, float]] = []
         self._costs_at = began
         self._on_bin = on_bin
+        self._lock, self._held = threading.RLock(), False
         self._open = self.line.open
         self._since, self._until = began, self.line.until
 
     def enter(self, phase: Phase, at: float) -> None:
         """Enter `phase` at the time `at`; earlier times count as the latest one."""
+        with self._lock:
+            if not self._held:
+                self._enter(phase, at)
+
+    def hold(self, phase: Phase, at: float) -> None:
+        """Enter a phase that lasts until `release`, whatever other threads of the rank enter meanwhile."""
+        with self._lock:
+            self._enter(phase, at)
+            self._held = True
+
+    def release(self, phase: Phase, at: float) -> None:
+        """Enter a phase after `hold`."""
+        with self._lock:
+            self._enter(phase, at)
+            self._held = False
+
+    def _enter(self, phase: Phase, at: float) -> None:
         if at < self._until:
             if at > self._since:
                 self._open[self.phase] += at - self._since
@@ -198,7 +217,7 @@ class Off(Record):
         """Return -1: no reasons are kept."""
         return -1
 
-    enter = step = move = mark = clock = use = know = _nothing
+    enter = hold = release = step = move = mark = clock = use = know = _nothing
     begin_tasks = task = doing = stepped = draw = graph = _nothing
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -30,11 +29,6 @@ pytestmark = pytest.mark.mpi
 
 def square(x: Any) -> Any:
     return x * x
-
-
-def square_slowly(number: int) -> int:
-    time.sleep(0.1)
-    return number * number
 
 
 def spin(seconds: float) -> int:
@@ -169,34 +163,6 @@ def test_the_function_travels_once() -> None:
         assert float(pool.map(function, [1.0])[0].sum()) == 300_001.0  # type: ignore[index]
 
 
-@pytest.mark.every_size
-def test_submitted_tasks() -> None:
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool is None:
-            return
-        futures = [pool.submit(square, k) for k in range(40)]
-        assert pool.map(square, 100) == [k * k for k in range(100)]
-        assert sorted(future.result() for future in pool.as_completed(futures)) == [k * k for k in range(40)]
-        more = [pool.submit(pow, k, 2) for k in range(5)]
-        more += [pool.submit(square, x=future.result()) for future in more]  # from what has come
-        assert [future.result() for future in more[5:]] == [k**4 for k in range(5)]
-        broken = pool.submit(fail_at, 3, 3)
-        with pytest.raises(lb_mpi.TaskError, match=r"ValueError: 3 \(") as caught:
-            broken.result()
-        assert isinstance(caught.value.__cause__, ValueError)
-        assert isinstance(broken.exception(), lb_mpi.TaskError)
-        assert broken.done()
-        with pytest.raises(lb_mpi.TaskError, match="task 99 "):  # others' results are still under way
-            pool.map(functools.partial(fail_at, 99), 100)
-        assert pool.submit(square, 4).result() == 16
-        last = pool.submit(square, 3)
-        if last.cancel():
-            with pytest.raises(RuntimeError, match="cancelled"):
-                last.result()
-        with pytest.raises((TypeError, lb_mpi.TaskError), match=r"can't be pickled|unsupported operand"):
-            pool.submit(square, NotForPickling()).result()
-
-
 @pytest.mark.parametrize("name", RAISES)
 @pytest.mark.parametrize("at", ["first", "last", "all"])
 @pytest.mark.every_size
@@ -261,8 +227,6 @@ def test_what_will_not_do_is_told_to_all(pool: lb_mpi.Pool) -> None:
             pool.wait() if RANK == LAST else pool.map(square, 3)
     with pytest.raises(lb_mpi.TaskError, match=r"a map of these ranks is under way"):
         pool.map(lambda k: pool.map(square, 3), 20)
-    with pytest.raises(lb_mpi.Error, match="submit: expected the root of a pool made with root="):
-        pool.submit(square, 3)
     if SIZE > 1 and RANK == 0:
         assert pool.report() is not None
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
@@ -415,35 +379,6 @@ def test_pools_that_fail_on_all_ranks_are_freed() -> None:
     assert len(presence._kept) == n_abandoned
 
 
-def test_futures_after_the_end_of_their_pool() -> None:
-    def leave(futures: list[Any]) -> None:
-        with lb_mpi.Pool(COMM, root=0) as pool:
-            if pool is not None:
-                futures += [pool.submit(square, k) for k in range(3)]
-                assert futures[0].result() == 0
-                futures += [pool.submit(square_slowly, k) for k in range(3, 20 * SIZE)]  # not all are begun
-                raise ZeroDivisionError
-
-    futures: list[Any] = []
-    if RANK:
-        leave(futures)
-        return
-    with pytest.raises(ZeroDivisionError):
-        leave(futures)
-    n_cancelled = 0
-    for k, future in enumerate(futures):
-        assert future.done()
-        n_cancelled += future.cancelled()
-        if future.cancelled():
-            with pytest.raises(RuntimeError, match=f"task {k} was cancelled: the pool was closed"):
-                future.result()
-        else:
-            assert future.result() == k * k
-            assert future.exception() is None
-    assert n_cancelled
-    assert not futures[0].cancelled()
-
-
 @pytest.mark.parametrize("n_hosts", [2, 3])
 @pytest.mark.every_size
 def test_between_hosts(n_hosts: int) -> None:
@@ -541,10 +476,11 @@ if __name__ == "__main__":
         assert pool.map(times, 50) == [7 * k for k in range(50)]
         boxes = pool.map(Box, range(50), chunksize=1)
         assert [(type(box), box.x) for box in boxes] == [(Box, k) for k in range(50)]
-        errors = [pool.submit(fail, k).exception() for k in range(9)]
-        assert [(type(error.__cause__), error.__cause__.args) for error in errors] == [(Wrong, (k,)) for k in range(9)]
+    with lb_mpi.Executor() as executor:
+        errors = [executor.submit(fail, k).exception() for k in range(9)]
+        assert [(type(error), error.args) for error in errors] == [(Wrong, (k,)) for k in range(9)]
     with lb_mpi.Pool() as pool:
-        assert pool.submit(times, 3).result() == 21
+        assert pool.map(times, [3]) == [21]
     raise KeyError("at the end")
 """
 
@@ -572,35 +508,22 @@ def test_a_script_that_rank_0_runs_alone(tmp_path: Path, monkeypatch: pytest.Mon
     COMM.Barrier()
 
 
-def delayed(text: str) -> str:
-    spin(1e-3)
-    return text
-
-
 TWO_POOLS = """
 import pytest
 import lb_mpi
-from tests.mpi.test_pool import delayed, square
+from tests.mpi.test_pool import square
 a, b = lb_mpi.Pool(), lb_mpi.Pool()
-fa = [a.submit(delayed, f"a{k}") for k in range(8)]
-fb = [b.submit(delayed, f"b{k}") for k in range(8)]
-assert [future.result() for future in fb] == [f"b{k}" for k in range(8)]
-assert [future.result() for future in fa] == [f"a{k}" for k in range(8)]
 taken = {}
 for k, value in a.imap_unordered(square, 200):
     taken[k] = value
     if len(taken) == 1:
         with pytest.raises(lb_mpi.Error, match="a map of these ranks is under way"):
             b.map(square, 5)
-        assert b.submit(square, 7).result() == 49
 assert taken == {k: k * k for k in range(200)}
-left = b.submit(square, 3)
 a.close()
-assert left.result() == 9
 assert b.map(square, 5) == [0, 1, 4, 9, 16]
 for _ in b.imap_unordered(square, 200):
     break
-b.submit(square, 3)
 unfinished = b.imap_unordered(square, 200)
 next(unfinished)
 """

@@ -104,15 +104,3 @@ def test_the_tutorial_of_schwimmbad_with_another_import() -> None:
     else:
         with pytest.raises(SystemExit, match="0"):
             tutorial([])
-
-
-def test_habits_of_concurrent_futures() -> None:
-    def use(pool: lb_mpi.Pool) -> tuple[dict[int, int], str]:
-        futures = {pool.submit(pow, base, 2): base for base in range(20)}
-        squares = {futures[future]: future.result() for future in pool.as_completed(futures)}
-        wrong = pool.submit(int, "nine").exception(timeout=60)
-        return squares, f"{type(wrong).__name__} from {wrong.__cause__!r}"
-
-    squares, wrong = from_root(use)
-    assert squares == {base: base**2 for base in range(20)}
-    assert wrong == """TaskError from ValueError("invalid literal for int() with base 10: 'nine'")"""

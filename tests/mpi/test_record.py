@@ -84,9 +84,10 @@ def burn(x):
         pass
     return 2 * x
 
-with lb_mpi.Pool(root=0) as pool:
-    if pool:
-        assert [future.result() for future in [pool.submit(burn, k) for k in range(30)]] == list(range(0, 60, 2))
+if __name__ == "__main__":
+    for _ in range(3):
+        with lb_mpi.Executor() as executor:
+            assert list(executor.map(burn, range(10))) == list(range(0, 20, 2))
 """
 
 
@@ -161,18 +162,27 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
     assert [line["driver"] for line in lines if line["measured_s"]] == ["map_rows", "pool", "search"]
 
 
-def test_submitted_tasks_are_recorded(tmp_path: Path) -> None:
-    burns = command(program=SUBMITTED)
-    done = subprocess.run(burns, env=variables(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=240)
+def test_tasks_of_an_executor_are_recorded(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SUBMITTED)
+    burns = [*command()[:-2], "-m", "lb_mpi", "pool", str(script)]
+    done = subprocess.run(burns, env=variables(tmp_path / "record"), cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    found = records(tmp_path)
+    found = records(tmp_path / "record")
     for one in found:
         assert one.steps["driver"].tolist() == [Driver.TASKS]
         assert one.steps["n"].tolist() == [1]
         assert one.steps["useful_s"][0] == pytest.approx(one.tasks["seconds"].sum(), rel=1e-3)
         assert one.steps["busy_s"][0] >= 2e-3 * one.steps["units"][0]
+        assert one.seconds[:, Phase.OWN].sum() >= 0.5 * one.steps["busy_s"][0]  # rank 0's tasks run beside its other thread
     assert sum(one.steps["units"].sum() for one in found) == 30
-    assert sorted(first for one in found for first in one.tasks["first"].tolist()) == list(range(30))
+    positions = [first + k for one in found for first, n, _ in one.tasks.tolist() for k in range(n)]
+    assert len(set(positions)) == len(positions) == 30
+    folder, page = str(tmp_path / "record"), str(tmp_path / "report.html")
+    for subcommand in (["report", folder, "-o", page], ["advise", folder, "--json"]):
+        asked = [sys.executable, "-m", "lb_mpi", *subcommand]
+        said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=240)
+        assert said.returncode == 0, said.stderr
 
 
 def test_the_record_of_a_killed_run_can_be_read(tmp_path: Path) -> None:

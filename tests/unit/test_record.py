@@ -1,6 +1,7 @@
 """The record of one rank: what it adds up, how large it gets, and what can be read of a file that is no good."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -302,3 +303,25 @@ def test_arguments_that_are_no_unicode_are_recorded_as_far_as_they_go() -> None:
     data[:HEADER_BYTES] = header(about)
     found = read(bytes(data) + snapshot(Record(0.0), 1.0, 0)).about
     assert found.program.startswith("program \\udcff\\ud800xxx")
+
+
+def test_another_thread_may_hold_the_phase() -> None:
+    record = Record(0.0)
+    entered = threading.Event()
+
+    def compute() -> None:
+        for k in range(2000):
+            record.hold(Phase.OWN, k + 0.25)
+            record.release(Phase.PROTOCOL, k + 0.75)
+        entered.set()
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    while not entered.is_set():
+        record.enter(Phase.WAITING, 0.0)
+    thread.join()
+    record.hold(Phase.OWN, 2000.0)
+    record.enter(Phase.WAITING, 2001.0)
+    record.release(Phase.OUTSIDE, 2002.0)
+    assert sum(record.seconds()) == pytest.approx(2002.0)
+    assert record.seconds()[Phase.OWN] == pytest.approx(1002.0)

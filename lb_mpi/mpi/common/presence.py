@@ -65,8 +65,8 @@ class Tag(IntEnum):
     RESULTS = 3  # pool, to the root
     STEAL = 4  # pool, between ranks of different hosts: ASK, GIVE
     END = 5  # pool, root to all: the map is over
-    TASK = 6  # pool, root to one: a submitted task
-    RESULT = 7  # pool, to the root: its result
+    TASK = 6  # pool, root to one: tasks of an executor
+    RESULT = 7  # pool, to the root: their results
     CLOSE = 8  # pool, root to all: the pool is closed
     DRAFTING = 9  # search: all its messages
     LENDING = 10  # Balancer.map_rows: rows lent, and their results

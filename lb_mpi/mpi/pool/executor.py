@@ -3,8 +3,8 @@
 On the root, one thread calls MPI: it sends tasks and receives results.  The root's own tasks run in a second thread, so that
 a long one delays no message.  The other ranks serve, as in a pool with `root=`.
 
-    submit -> _Queue, one per executor -> _Dispatcher, one for these ranks: its two threads -> `_run` on a rank
-    Future <- _settle                   <- _Dispatcher.finish                              <- _Answer
+    submit -> _Queue, one per executor -> _Dispatcher, one for these ranks: its two threads -> `run_batch` on a rank
+    Future <- _settle                   <- _Dispatcher.finish                                <- BatchAnswer
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from mpi4py import MPI
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
-from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
-from lb_mpi.mpi.pool.messages import dumps, failure_of, read_task, task_error, task_parcel
-from lb_mpi.mpi.pool.pool import Pool
-from lb_mpi.mpi.pool.session import Session
+from lb_mpi.mpi.pool.messages import batch_parcel, dumps, read_batch, task_error
+from lb_mpi.mpi.pool.script import open_session
+from lb_mpi.mpi.pool.serving import BATCH_S, BatchAnswer, run_batch, serve
+from lb_mpi.mpi.pool.session import Operation, Session
+from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
 
-BATCH_S = 10e-3  # short tasks are sent together: as many as a rank runs in this time
 BATCH_BYTES = 1 << 20
 BATCH_MOST = 256  # tasks
 AHEAD = 2  # batches at a rank, if there are more tasks than ranks: the running one, and the next
@@ -88,35 +88,26 @@ class Executor(concurrent.futures.Executor):
         initargs: tuple[Any, ...] = (),
         root_works: bool = True,
     ) -> None:
-        self._pool = Pool(comm, root=0)  # in a script, it may share its ranks with others
-        session = self._pool._session
-
-        def make() -> _Queue:
-            ranks = [rank for rank in range(session.size) if rank != session.root]
+        def check(own: MPI.Intracomm) -> dict[str, Any]:
+            ranks = [*range(1, own.size)]
             if root_works or not ranks:
-                ranks.append(session.root)
+                ranks.append(0)
             if max_workers is not None and checks.integer("max_workers", max_workers) < 1:
                 raise ValueError(f"max_workers must be greater than 0, not {show(max_workers)}")
             checks.function("initializer", initializer, optional=True)
             data = b""
-            if self._pool.is_root:
-                _check_level(session)
+            if own.rank == 0:
+                _check_level(own)
                 if initializer is not None:
                     what = f"initializer = {show(initializer)} or an argument of it"
                     data = dumps((initializer, tuple(initargs), {}), what)
-            return _Queue(ranks[:max_workers], data)
+            self._queue = _Queue(ranks[:max_workers], data)
+            return {}
 
-        if not self._pool._owns:
-            self._queue = make()
-        else:
-            try:
-                self._queue = agree(session.presence.comm, make)
-            except BaseException:
-                session.close()
-                raise
-        self._serves = not self._pool.is_root
+        self._session = open_session(comm, 0, check, name="lb_mpi.Executor")
+        self._serves = not self._session.is_root
         if not self._serves:
-            self._dispatcher = _dispatcher(self._pool, self._queue)
+            self._dispatcher = _dispatcher(self._session, self._queue)
             weakref.finalize(self, self._dispatcher.close, self._queue).atexit = False
 
     @property
@@ -213,7 +204,12 @@ class Executor(concurrent.futures.Executor):
         cancel_futures : cancel the tasks not yet sent to a rank.
         """
         if self._serves:
-            self._pool.wait()
+            if self._queue.open:
+                self._queue.open = False
+                try:
+                    serve(self._session)
+                finally:
+                    self._session.close()
             return
         self._dispatcher.close(self._queue, cancel=cancel_futures)
         if wait:
@@ -243,46 +239,6 @@ class Executor(concurrent.futures.Executor):
             raise BrokenExecutor(str(self._queue.broken)) from self._queue.broken.__cause__
         if not self._queue.open:
             raise RuntimeError(f"cannot {what} after shutdown")
-
-
-# --- a task, on its rank ----------------------------------------------------------------------------------------------
-
-
-class _Answer(NamedTuple):
-    """The outcome of a batch, from a rank."""
-
-    failure: bytes  # of the initializer; empty: it succeeded
-    outcomes: list[tuple[bool, bytes]]  # (failed, value or failure), of its first tasks
-    seconds: float
-
-
-def _run(rank: int, initializer: bytes, tasks: list[bytes]) -> _Answer:
-    """Run tasks while there is time, but at least one; the root sends the others again."""
-    if initializer:
-        failed, data = _outcome(rank, initializer)
-        if failed:
-            return _Answer(data, [], 0.0)
-    outcomes, began = [], time.perf_counter()
-    for data in tasks:
-        outcomes.append(_outcome(rank, data))
-        if time.perf_counter() > began + BATCH_S:
-            break
-    return _Answer(b"", outcomes, time.perf_counter() - began)
-
-
-def _outcome(rank: int, data: bytes) -> tuple[bool, bytes]:
-    """Run one task; return (failed, value or failure)."""
-    try:
-        function, args, kwargs = pickle.loads(data)
-        return False, pickle.dumps(function(*args, **kwargs), pickle.HIGHEST_PROTOCOL)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise
-        return True, pickle.dumps(failure_of(error, rank), pickle.HIGHEST_PROTOCOL)
-
-
-def _run_chunk(function: Callable[..., Any], chunk: list[Iterable[Any]]) -> list[Any]:
-    return [function(*args) for args in chunk]
 
 
 # --- the root ---------------------------------------------------------------------------------------------------
@@ -327,30 +283,30 @@ class _Queue:
 
 
 class _Batch(NamedTuple):
-    number: int
+    number: int  # of its first task
     queue: _Queue
     rank: int
     initializer: bytes  # empty: nothing to run
     tasks: list[_Task]
 
     @property
-    def arguments(self) -> tuple[int, bytes, list[bytes]]:
-        """Return the arguments of `_run`."""
-        return self.rank, self.initializer, [task.data for task in self.tasks]
+    def arguments(self) -> tuple[bytes, list[bytes]]:
+        """Return the arguments of `run_batch`."""
+        return self.initializer, [task.data for task in self.tasks]
 
 
-class _Dispatcher:
-    """The threads of the root, for all executors of these ranks; the last one closes `pool`, unless a script owns it."""
+class _Dispatcher(Operation):
+    """The threads of the root, for all executors of a session; the last one closes it, unless it is shared."""
 
-    def __init__(self, pool: Pool) -> None:
-        session = pool._session
+    refusal = "these ranks work for an lb_mpi.Executor, which is open: expected its shutdown before"
+
+    def __init__(self, session: Session) -> None:
         self.changed = threading.Condition()
         self.over = False  # it accepts no further executor
-        self._session, self._pool = session, pool
+        self._session = session
         self._queues = deque[_Queue]()
         self._at = dict.fromkeys((rank for rank in range(session.size) if rank != session.root), 0)  # batches, by rank
         self._sent: dict[int, _Batch] = {}  # by number, including the root's
-        self._n = 0  # the last number; negative, since a pool's own tasks count from 0
         self._interrupted = False
         self._turned = threading.Event()  # the thread that calls MPI has finished a turn
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
@@ -358,9 +314,7 @@ class _Dispatcher:
 
     def begin(self) -> None:
         """Take control of the ranks."""
-        session = self._session
-        session.lent_to, self._take_others = "an lb_mpi.Executor", session.take_result
-        session.take_result = self._take
+        self._session.operation = self
         self.thread.start()
 
     def add(self, queue: _Queue) -> bool:
@@ -402,8 +356,8 @@ class _Dispatcher:
             self._interrupted = True
             self.changed.notify_all()
 
-    def end(self, error: BaseException | None) -> None:
-        """Shut all executors down at the end of a script, which may have raised `error`."""
+    def leave(self, error: BaseException | None) -> None:
+        """See `Operation`; shut all executors down."""
         if isinstance(error, KeyboardInterrupt):
             self.interrupt()
         for queue in [*self._queues]:
@@ -432,10 +386,10 @@ class _Dispatcher:
         else:
             if self._worker.ident:
                 self._worker.join()
-        session.lent_to, session.take_result = "", self._take_others
-        if self._pool._owns:
+        session.operation = None
+        if not session.shared:
             _dispatchers.pop(session)
-            self._pool.close()
+            session.close()
 
     def _pauses(self) -> bool:
         """True if there is nothing to send or to await, or an executor has ended."""
@@ -469,30 +423,33 @@ class _Dispatcher:
                         self._at[rank] += 1
                         batches.append(batch)
         for batch in batches:
-            data = pickle.dumps((_run, batch.arguments, {}), pickle.HIGHEST_PROTOCOL)
-            self._session.parcels.send(batch.rank, Tag.TASK, task_parcel(batch.number, False, data))
+            data = pickle.dumps(batch.arguments, pickle.HIGHEST_PROTOCOL)
+            self._session.parcels.send(batch.rank, Tag.TASK, batch_parcel(batch.number, data))
         self._turned.set()
         return bool(batches)
 
-    def _take(self, source: int, tag: int, buffer: Buffer) -> None:
-        """Process an answer from another rank, or a late result of a pool."""
-        number, failed, data = read_task(buffer) if tag == Tag.RESULT else (0, False, memoryview(b""))
-        if number not in self._sent:
-            self._take_others(source, tag, buffer)
+    def take(self, source: int, tag: int, parcel: Buffer) -> None:
+        """See `Operation`; drop late results of a map."""
+        if tag != Tag.RESULT:
             return
+        number, data = read_batch(parcel)
         self._at[source] -= 1
-        tasks = self._sent[number].tasks
-        self._finish(number, _Answer(b"", [(True, bytes(data))] * len(tasks), 0.0) if failed else pickle.loads(data))
+        self._finish(number, pickle.loads(data))
 
     def _work(self) -> None:
         """Run the thread of the root's own tasks."""
         with contextlib.suppress(KeyboardInterrupt):  # see `_dispatch`
             while (batch := self._await()) is not None:
-                self._finish(batch.number, _run(*batch.arguments))
+                record = self._session.record
+                record.hold(Phase.OWN, time.perf_counter())
+                answer = run_batch(self._session, batch.number, *batch.arguments)
+                record.release(Phase.PROTOCOL, time.perf_counter())
+                self._finish(batch.number, answer)
                 del batch
                 if self._at:  # at each call of MPI, the other thread would wait for Python's lock
                     self._turned.clear()
                     self._turned.wait(BATCH_S)
+        self._session.clocks.end()  # they were this thread's
 
     def _await(self) -> _Batch | None:
         """Wait for tasks for the root; None: there will be none."""
@@ -514,12 +471,13 @@ class _Dispatcher:
             if tasks or (begins and queue.boots):
                 queue.begun.add(rank)
                 queue.n_sent += 1
-                self._n -= 1
-                self._sent[self._n] = batch = _Batch(self._n, queue, rank, queue.initializer if begins else b"", tasks)
+                number = self._session.n_tasks
+                self._session.n_tasks += max(1, len(tasks))
+                self._sent[number] = batch = _Batch(number, queue, rank, queue.initializer if begins else b"", tasks)
                 return batch
         return None
 
-    def _finish(self, number: int, answer: _Answer) -> None:
+    def _finish(self, number: int, answer: BatchAnswer) -> None:
         """Settle the futures of a batch; requeue its tasks that were not run."""
         _, queue, rank, _, tasks = self._sent[number]
         for task, outcome in zip(tasks, answer.outcomes, strict=False):
@@ -561,29 +519,24 @@ _dispatchers: dict[Session, _Dispatcher] = {}  # the last one of each session
 _lock = threading.Lock()
 
 
-def _dispatcher(pool: Pool, queue: _Queue) -> _Dispatcher:
+def _dispatcher(session: Session, queue: _Queue) -> _Dispatcher:
     """Return the dispatcher that serves this queue's executor, and others of the same ranks."""
-    session, tasks = pool._session, pool._queue
     with _lock:
         found = _dispatchers.get(session)
-        if found is None:
-            tasks.ends.push(lambda _kind, error, _trace: _dispatchers[session].end(error))
-        elif found.add(queue):
-            return found
-        else:
+        if found is not None:
+            if found.add(queue):
+                return found
             found.thread.join()
         session.check()
-        if session.busy:
-            raise Error("a map of these ranks is under way: expected none when an executor is made")
-        made = _dispatchers[session] = _Dispatcher(pool)
+        made = _dispatchers[session] = _Dispatcher(session)
         made.add(queue)
         made.begin()
         return made
 
 
-def _check_level(session: Session) -> None:
+def _check_level(comm: MPI.Intracomm) -> None:
     """Raise an error if MPI allows only the main thread to call it."""
-    several = any(one.thread.is_alive() for other, one in [*_dispatchers.items()] if other is not session)
+    several = any(one.thread.is_alive() for other, one in [*_dispatchers.items()] if other.presence.comm != comm)
     needed = MPI.THREAD_MULTIPLE if several else MPI.THREAD_SERIALIZED
     if MPI.Query_thread() < needed:
         why = "calls it from a thread" + ", one for each communicator" * several
@@ -592,6 +545,10 @@ def _check_level(session: Session) -> None:
 
 
 # --- futures ----------------------------------------------------------------------------------------------------------
+
+
+def _run_chunk(function: Callable[..., Any], chunk: list[Iterable[Any]]) -> list[Any]:
+    return [function(*args) for args in chunk]
 
 
 def _begins(task: _Task) -> bool:

@@ -100,15 +100,15 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     return epoch, RankTasks(*done), frames
 
 
-def task_parcel(number: int, failed: bool, data: bytes) -> Buffer:
-    """Make the parcel of a submitted task, or of its result."""
-    return parcel(NUMBERS.pack(number, failed, len(data)), [data])
+def batch_parcel(number: int, data: bytes) -> Buffer:
+    """Make the parcel of tasks of an executor, from this number on, or of what came of them."""
+    return parcel(NUMBERS.pack(number, 0, len(data)), [data])
 
 
-def read_task(buffer: Buffer) -> tuple[int, bool, memoryview]:
-    """Read the parcel of a submitted task, or of its result."""
-    number, failed, n_bytes = NUMBERS.unpack_from(buffer.data)
-    return number, bool(failed), body(buffer)[:n_bytes]
+def read_batch(buffer: Buffer) -> tuple[int, memoryview]:
+    """Read such a parcel."""
+    number, _, n_bytes = NUMBERS.unpack_from(buffer.data)
+    return number, body(buffer)[:n_bytes]
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

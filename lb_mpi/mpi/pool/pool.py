@@ -10,7 +10,7 @@ A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
@@ -21,16 +21,15 @@ from mpi4py import MPI
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
-from lb_mpi.mpi.common.collective import agree, agree_on, duplicate, raise_together
+from lb_mpi.mpi.common.collective import raise_together
 from lb_mpi.mpi.common.failure import hint
-from lb_mpi.mpi.common.presence import Tag, closed, hang_s, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
+from lb_mpi.mpi.common.presence import closed
 from lb_mpi.mpi.common.recorder import running
-from lb_mpi.mpi.pool import script
 from lb_mpi.mpi.pool.root import MapOptions, PoolReport, RootMap, check_options
+from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import MapCall, follow, serve
-from lb_mpi.mpi.pool.session import MAP, Session
-from lb_mpi.mpi.pool.submitting import Future, TaskQueue, cancel_all
+from lb_mpi.mpi.pool.session import MAP
 from lb_mpi.pooling.deal import Speeds
 from lb_mpi.record.events import Phase
 
@@ -73,24 +72,12 @@ class Pool:
         speeds: Sequence[float] | None = None,
         emulated_speed: float = 1.0,
     ) -> None:
-        queue = script.queue()
-        self._owns = queue is None  # the session belongs to this pool
-        if queue is not None:
-            given = _check_in_script(queue.session, comm, root, speeds, emulated_speed)
-        else:
-            with in_call("lb_mpi.Pool"):
-                own = duplicate(MPI.COMM_WORLD if comm is None else comm)
-                try:
-                    given = agree(own, lambda: _check(own.size, root, speeds, emulated_speed))
-                    agree_on(own, root=root, speeds=given)
-                    session = Session(own, root or 0, alone=root is not None, emulated_speed=emulated_speed)
-                except BaseException as error:
-                    presence_of(own).leave(error)
-                    raise
-            queue = TaskQueue(session)
-        self._queue, self._session = queue, queue.session
-        self._speeds = Speeds(self._session.size, given)
-        self._unfinished: dict[int, Future] = {}  # submitted tasks
+        def check(own: MPI.Intracomm) -> dict[str, Any]:
+            given = _check(own.size, root, speeds, emulated_speed)
+            self._speeds = Speeds(own.size, given)
+            return {"speeds": given}
+
+        self._session = open_session(comm, root, check, name="lb_mpi.Pool", emulated_speed=emulated_speed)
         self._map: RootMap | None = None  # the map of this pool under way, on the root
         self._closed = False
         self._report: PoolReport | None = None  # of the last map, on the root
@@ -103,7 +90,7 @@ class Pool:
     @property
     def is_root(self) -> bool:
         """True on the root."""
-        return self._session.rank == self._session.root
+        return self._session.is_root
 
     def is_master(self) -> bool:
         """Return `is_root`; programs written for schwimmbad call it by this name."""
@@ -190,19 +177,6 @@ class Pool:
         begun, _ = self._begin(call, items, options)
         return iter(()) if begun is None else begun.each()
 
-    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future:
-        """Submit one task, function(*args, **kwargs), and return its `Future`; only on the root of a pool with `root=`.
-
-        No thread runs the task: another rank runs it, or this rank while it waits for a result.
-        """
-        self._check_root("submit")
-        return self._queue.submit(self._unfinished, checks.function("function", function), args, kwargs)
-
-    def as_completed(self, futures: Iterable[Future], timeout: float | None = None) -> Iterator[Future]:
-        """Yield futures of this pool as they end; TimeoutError if none ends within `timeout` seconds."""
-        self._check_root("as_completed")
-        return self._as_completed(set(futures), timeout)
-
     def wait(self) -> None:
         """Serve the root of a pool made with `root=` until the root closes it on all ranks; on the root, do nothing."""
         if self._closed:
@@ -225,17 +199,10 @@ class Pool:
         try:
             if self._map is not None:
                 self._map.end(dropped=True)  # nobody has asked for all results
-            if session.presence.failed:
-                pass
-            elif not session.alone:
+            if not session.presence.failed and not session.alone:
                 self._meet("close", lambda: None)
-            elif self.is_root:
-                if self._unfinished:
-                    self._queue.wait(lambda: not self._unfinished)
-                if self._owns:
-                    session.send_all(Tag.CLOSE, [b""] * session.size)
         except BaseException as error:
-            if self._owns:  # the other ranks can't know that this one has closed it
+            if not session.shared:  # the other ranks can't know that this one has closed it
                 session.presence.spread(error, alone=True)
             raise
         finally:
@@ -255,11 +222,8 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
-        if error is not None and not self._closed:
-            if self._session.alone:
-                cancel_all(self._unfinished, also_running=False)
-            else:
-                self._session.presence.spread(error)
+        if error is not None and not self._closed and not self._session.alone:
+            self._session.presence.spread(error)
         self.close()
 
     def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
@@ -279,7 +243,7 @@ class Pool:
             if begun is None:
                 return None, self._follow(call.function)
             begun.begin_all(self._ended)
-            self._map = self._queue.map = begun
+            self._map = begun
             opened.pop_all()
         return begun, None
 
@@ -293,7 +257,7 @@ class Pool:
         return None
 
     def _ended(self, begun: RootMap) -> None:
-        self._map = self._queue.map = None
+        self._map = None
         self._speeds.observe(*begun.observed())
         self._report = begun.report()
 
@@ -327,38 +291,16 @@ class Pool:
             raise presence.together(ValueError(f"{names}: expected one method"))
         return value  # type: ignore[return-value]
 
-    def _as_completed(self, left: set[Future], timeout: float | None) -> Iterator[Future]:
-        while left:
-            if not self._closed:
-                self._queue.wait(lambda: any(future.over for future in left), timeout)
-            ready = [future for future in left if future.over]
-            if not ready:  # from another pool
-                raise closed("pool")
-            left.difference_update(ready)
-            yield from ready
-
     def _check(self) -> None:
         if self._closed:
             raise closed("pool")
         self._session.check()
-        if self._session.busy:
-            raise Error(
-                "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
-            )
         if self._session.alone and not self.is_root:
             raise Error("a pool that this rank serves: expected to be called on its root")
 
-    def _check_root(self, name: str) -> None:
-        if self._closed:
-            raise closed("pool")
-        self._session.check()
-        if not self._session.alone or not self.is_root:
-            raise Error(f"{name}: expected the root of a pool made with root=")
-
     def _free(self) -> None:
         self._closed = True
-        cancel_all(self._unfinished, also_running=True)
-        if self._owns:
+        if not self._session.shared:
             self._session.close()
 
 
@@ -366,24 +308,9 @@ def _no_wait() -> NoReturn:
     raise Error("wait: expected a pool made with root=")
 
 
-def _check_in_script(
-    session: Session, comm: MPI.Intracomm | None, root: int | None, speeds: Sequence[float] | None, emulated_speed: float
-) -> list[float] | None:
-    """Check the arguments of a pool in a script that rank 0 runs alone; return the speeds, if any."""
-    if session.rank != session.root:
-        raise Error("a pool on a rank that serves: expected `if __name__ == '__main__':` before what makes it")
-    ours = comm is None or comm.size in (1, session.size)
-    if not ours or root not in (None, session.root) or emulated_speed != 1.0:
-        raise ValueError(
-            "a pool of a script that rank 0 runs alone: expected Pool(), of all ranks and at their own speeds"
-        )
-    return _check(session.size, None, speeds, emulated_speed)
-
-
 def _check(size: int, root: int | None, speeds: Sequence[float] | None, emulated_speed: float) -> list[float] | None:
     """Check the arguments of a pool; return the speeds, if any."""
     checks.emulated_speed(emulated_speed)
-    hang_s()
     if root is not None:
         checks.integer("root", root, least=0, most=size - 1)
     if speeds is None:

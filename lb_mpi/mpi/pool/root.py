@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lb_mpi import checks, signs
 from lb_mpi.checks import show
-from lb_mpi.errors import Error
+from lb_mpi.errors import Error, ProtocolError
 from lb_mpi.metrics import as_numbers, queueing
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
@@ -280,9 +280,11 @@ class RootMap(LocalMap):
         """Return items, see `LocalMap`; rows of an array are copies."""
         return [copied(self._items[task]) for task in self._order[lo:hi].tolist()]
 
-    def take(self, source: int, buffer: Buffer) -> None:
-        """Process results from another rank."""
-        epoch, done, frames = read_results(buffer)
+    def take(self, source: int, tag: int, parcel: Buffer) -> None:
+        """See `Operation`."""
+        if tag != Tag.RESULTS:
+            raise ProtocolError(f"{Tag(tag).name} in a map: expected RESULTS")
+        epoch, done, frames = read_results(parcel)
         if epoch != self._epoch:
             return
         self._rank_tasks[source] = done
@@ -340,6 +342,10 @@ class RootMap(LocalMap):
         session.send_all(Tag.END, [NUMBERS.pack(outcome, index, len(payload))] * session.size, [payload])
         self.seconds = time.perf_counter() - self._began
         self._ended(self)
+
+    def leave(self, _error: BaseException | None) -> None:
+        """See `Operation`."""
+        self.end(dropped=True)
 
     def report(self) -> PoolReport:
         """Return the report of the map."""

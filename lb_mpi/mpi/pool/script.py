@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
+from lb_mpi.errors import Error
 from lb_mpi.files import Load, find_script, folder_of
-from lb_mpi.mpi.common.collective import agree, duplicate
-from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.collective import agree, agree_on, duplicate
+from lb_mpi.mpi.common.presence import call as in_call
+from lb_mpi.mpi.common.presence import hang_s, presence_of
 from lb_mpi.mpi.pool.serving import serve
 from lb_mpi.mpi.pool.session import Session
-from lb_mpi.mpi.pool.submitting import TaskQueue
 
 WORKER = "__worker__"  # __name__ on ranks that serve; objects of the script's classes are pickled under it
 
@@ -59,7 +60,7 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
     session, load, folder = script
     sys.argv = [*argv]
     sys.path[0] = folder
-    if session.rank != session.root:
+    if not session.is_root:
         sys.modules["__main__"] = sys.modules[WORKER] = _Main(load)
 
     def run() -> None:
@@ -70,29 +71,63 @@ def run_script(script: Script, argv: Sequence[str]) -> None:
 
     run_alone(session, run)
 
-_queues: list[TaskQueue] = []  # of the running script, if any
+
+# --- the session of a script -------------------------------------------------------------------------------------------
+
+_shared: list[Session] = []  # at most one: the session of all pools and executors of a running script
 
 
-def queue() -> TaskQueue | None:
-    """Return the task queue that all pools of the running script share; None if each pool has its own."""
-    return _queues[-1] if _queues else None
+def open_session(
+    comm: MPI.Intracomm | None,
+    root: int | None,
+    check: Callable[[MPI.Intracomm], dict[str, Any]],
+    *,
+    name: str,
+    emulated_speed: float = 1.0,
+) -> Session:
+    """Return the session for a new `name`: that of the running script, or else a new one (collective).
+
+    `root`: the rank that alone runs the user's code; None: all do.  `check(comm)` checks the other arguments, and returns
+    those that must be the same on all ranks.
+    """
+    if _shared:
+        session = _shared[-1]
+        if not session.is_root:
+            raise Error(f"{name} on a rank that serves: expected `if __name__ == '__main__':` before what makes it")
+        ours = comm is None or comm.size in (1, session.size)
+        if not ours or root not in (None, session.root) or emulated_speed != 1.0:
+            raise ValueError(f"{name} in a script that rank 0 runs alone: expected all ranks, at their own speeds")
+        check(session.presence.comm)
+        return session
+    with in_call(name):
+        own = duplicate(MPI.COMM_WORLD if comm is None else comm)
+        try:
+            agree(own, hang_s)
+            agree_on(own, root=root, **agree(own, lambda: check(own)))
+            return Session(own, root or 0, alone=root is not None, emulated_speed=emulated_speed)
+        except BaseException as error:
+            presence_of(own).leave(error)
+            raise
 
 
 def run_alone(session: Session, run: Callable[[], None]) -> None:
-    """Collective: run() on the root, whose pools share `session`, served by the other ranks; then close the session."""
-    queue = TaskQueue(session)
-    _queues.append(queue)
+    """Collective: run() on the root, whose pools all share `session`, which the other ranks serve; then it is closed."""
+    _shared.append(session)
+    session.shared = True
+    error: BaseException | None = None
     try:
-        if session.rank != session.root:
+        if not session.is_root:
             serve(session)
         else:
             try:
-                with queue.ends:
-                    run()
+                run()
+            except BaseException as caught:
+                error = caught
+                raise
             finally:
                 with session.presence.telling():
-                    queue.close()
-                    session.send_all(Tag.CLOSE, [b""] * session.size)
+                    if session.operation is not None:
+                        session.operation.leave(error)
     finally:
-        _queues.pop()
+        _shared.pop()
         session.close()

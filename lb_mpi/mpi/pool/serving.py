@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 from lb_mpi.errors import ProtocolError
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
+from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.waiting import Interrupts, own_s
 from lb_mpi.mpi.pool.messages import (
     NUMBERS,
@@ -20,19 +22,20 @@ from lb_mpi.mpi.pool.messages import (
     ReceivedItems,
     StartOrder,
     TaskFailure,
+    batch_parcel,
     failure_of,
     pickled_error,
+    read_batch,
     read_start,
-    read_task,
     results_parcel,
     task_error,
-    task_parcel,
 )
-from lb_mpi.mpi.pool.session import MAP, TASK, Session
+from lb_mpi.mpi.pool.session import MAP, TASK, Operation, Session
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.intervals import Interval, meets
 from lb_mpi.pooling.worker import Swap
 from lb_mpi.record.events import Phase
+from lb_mpi.record.record import OFF
 
 FLUSH_S = 20e-3  # how long results wait for others to be sent along
 FLUSH_BYTES = 256 << 10
@@ -47,8 +50,10 @@ class MapCall(NamedTuple):
     keep_exceptions: bool = False  # exceptions are results
 
 
-class LocalMap:
+class LocalMap(Operation):
     """One rank's part in a map: it begins the chunks chosen by its `Worker`, runs them, and passes the results on."""
+
+    refusal = "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
 
     def __init__(self, session: Session, call: MapCall) -> None:
         self._session, self._call = session, call
@@ -64,12 +69,12 @@ class LocalMap:
         session.account.begin(began, start.lo, start.hi)
         session.worker.begin(start.epoch, start.lo, start.hi, start.chunksize)
         session.clocks.begin()
-        session.rested_s, session.busy = 0.0, True
+        session.rested_s, session.operation = 0.0, self
 
     def stop(self) -> None:
         """Begin nothing more: the map is over."""
         session = self._session
-        session.busy = False
+        session.operation = None
         session.worker.end()
         session.account.end(time.perf_counter(), self.done, session.emulated_speeds[session.rank])
 
@@ -146,6 +151,10 @@ class LocalMap:
             self.fail(failure_of(failed, session.rank, lo + len(values)), failed)
         if self.failed is not None:
             worker.end()
+
+
+def _unknown(*_: Any) -> Any:
+    raise LookupError("the function of this map could not be unpickled on this rank")
 
 
 # --- the other ranks --------------------------------------------------------------------------------------------------
@@ -250,42 +259,79 @@ def serve(session: Session) -> None:
                 if isinstance(error, KeyboardInterrupt):
                     raise error
             elif tag == Tag.TASK:
-                session.work(TASK, lambda: not orders or orders[0][0] != Tag.TASK, lambda i: _run_task(session, i))
+                session.work(TASK, lambda: not orders or orders[0][0] != Tag.TASK, lambda i: _run_batch(session, i))
             else:
                 _await_order(session, Tag.CLOSE)
                 return
 
 
 def _await_order(session: Session, expected: Tag, turn: Callable[[Interrupts], bool] | None = None) -> Buffer:
-    """Run submitted tasks, and work in turns, until the expected order arrives; return its parcel."""
+    """Work in turns until an order arrives, which must be the expected one; return its parcel."""
     orders = session.orders
+    session.work(MAP, lambda: bool(orders), turn or (lambda _: False))
+    tag, parcel = orders.popleft()
+    if tag != expected:
+        raise ProtocolError(f"{Tag(tag).name} from the root: expected {expected.name}")
+    return parcel
 
-    def work(interrupts: Interrupts) -> bool:
-        return _run_task(session, interrupts) if orders else turn is not None and turn(interrupts)
 
-    session.work(MAP, lambda: bool(orders) and orders[0][0] == expected, work)
-    return orders.popleft()[1]
-
-
-def _run_task(session: Session, interrupts: Interrupts) -> bool:
-    """Run a submitted task from a received order, and send its result."""
-    tag, buffer = session.orders.popleft()
-    if tag != Tag.TASK:
-        raise ProtocolError(f"{Tag(tag).name} from the root: expected TASK")
-    number, _, data = read_task(buffer)
-    failed = False
-    try:
-        function, args, kwargs = pickle.loads(data)
-        with session.task(number), interrupts.allowed():
-            value = function(*args, **kwargs)
-        answer = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        failed, answer = True, pickle.dumps(failure_of(error, session.rank), pickle.HIGHEST_PROTOCOL)
-    session.parcels.send(session.root, Tag.RESULT, task_parcel(number, failed, answer))
+def _run_batch(session: Session, interrupts: Interrupts) -> bool:
+    """Run tasks of an executor from a received order, and send their results."""
+    number, data = read_batch(session.orders.popleft()[1])
+    with running(session.record, Phase.OWN), interrupts.allowed():
+        answer = run_batch(session, number, *pickle.loads(data))
+    session.parcels.send(session.root, Tag.RESULT, batch_parcel(number, pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)))
     return True
 
 
-def _unknown(*_: Any) -> Any:
-    raise LookupError("the function of this map could not be unpickled on this rank")
+# --- tasks of an executor, on the root, too ---------------------------------------------------------------------------
+
+BATCH_S = 10e-3  # short tasks travel together: as many as a rank runs in this time
+
+
+class BatchAnswer(NamedTuple):
+    """The outcome of a batch of tasks."""
+
+    failure: bytes  # of the initializer; empty: none
+    outcomes: list[tuple[bool, bytes]]  # (failed, value or failure), of the first tasks of it
+    seconds: float
+
+
+def run_batch(session: Session, number: int, initializer: bytes, tasks: list[bytes]) -> BatchAnswer:
+    """Run the tasks from `number` on for which there is time, and at least one; the root sends the others again."""
+    if initializer:
+        failed, data = _outcome(session.rank, initializer)
+        if failed:
+            return BatchAnswer(data, [], 0.0)
+    if session.record is OFF or not tasks:
+        return _run_tasks(session.rank, tasks)
+    session.clocks.begin()
+    before = session.clocks.before()
+    answer = _run_tasks(session.rank, tasks)
+    after = session.clocks.after()
+    speed = session.emulated_speeds[session.rank]
+    n = len(answer.outcomes)
+    session.account.ran_submitted(number, n, before.wall_s, after.wall_s, own_s(before, after), speed)
+    return answer
+
+
+def _run_tasks(rank: int, tasks: list[bytes]) -> BatchAnswer:
+    outcomes, began = [], time.perf_counter()
+    for data in tasks:
+        outcomes.append(_outcome(rank, data))
+        if time.perf_counter() > began + BATCH_S:
+            break
+    return BatchAnswer(b"", outcomes, time.perf_counter() - began)
+
+
+def _outcome(rank: int, data: bytes) -> tuple[bool, bytes]:
+    """Run one task; (failed, value or failure)."""
+    try:
+        function, args, kwargs = pickle.loads(data)
+        return False, pickle.dumps(function(*args, **kwargs), pickle.HIGHEST_PROTOCOL)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        return True, pickle.dumps(failure_of(error, rank), pickle.HIGHEST_PROTOCOL)
+
+

@@ -6,11 +6,9 @@ Ranks of different hosts exchange ASK and GIVE; on one host, they steal in share
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel,
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.waiting import Clocks, Interrupts, own_s
+from lb_mpi.mpi.common.waiting import Clocks, Interrupts
 from lb_mpi.mpi.pool.messages import KnownFunctions, read_steal, steal_parcel
 from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.worker import Send, Swap, Worker
@@ -32,16 +30,30 @@ from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
 
 MAP = "a map of lb_mpi.Pool"
-TASK = "a task of lb_mpi.Pool"
+TASK = "a task of lb_mpi.Executor"
 INLINE_BYTES = 64 << 10  # longer data is broadcast
 QUICK_S = 0.3e-3  # polling without sleep, since maps may follow each other; others may use the core
+
+
+class Operation:
+    """The work of the ranks of a session: a map, or the tasks of an executor; one at a time."""
+
+    refusal: str  # the error of an attempt to begin another one
+
+    def take(self, source: int, tag: int, parcel: Buffer) -> None:
+        """On the root, process results from another rank, which may belong to an earlier operation."""
+        raise NotImplementedError
+
+    def leave(self, error: BaseException | None) -> None:
+        """On the root, end the operation at the end of a script, which may have raised `error`."""
+        raise NotImplementedError
 
 
 class Session:
     """The ranks of `comm` (a duplicate of the user's, freed by `close`), led by `root`; collective, as is `close`.
 
-    `alone`: only the root runs the user's code, and the others serve it.  `host`: the ranks of this host, by default those
-    that share memory; for tests.
+    `alone`: only the root runs the user's code, and the others serve it until it calls `close`.  `host`: the ranks of this
+    host, by default those that share memory; for tests.
     """
 
     def __init__(
@@ -55,12 +67,13 @@ class Session:
     ) -> None:
         self.record = recorder(comm)
         self.root, self.alone = root, alone
+        self.is_root = comm.rank == root
+        self.shared = False  # by all pools and executors of a script
         self.rank, self.size = comm.rank, comm.size
         self.epoch = 0  # of the last map, on the root
-        self.busy = False  # a map is under way
-        self.lent_to = ""  # name of another owner whose thread calls MPI for these ranks; empty: none
+        self.operation: Operation | None = None  # under way
+        self.n_tasks = 0  # tasks of executors sent so far, on the root
         self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has yet to follow
-        self.take_result: Callable[[int, int, Buffer], None]  # on the root: (source, tag, parcel)
         self.presence = presence_of(comm)
         self.presence.name = "pool"
         self.throttle = throttle(emulated_speed)
@@ -89,29 +102,19 @@ class Session:
         self.worker = Worker(comm.rank, mine, others, words=self.intervals, speeds=self.speeds)
 
     def check(self) -> None:
-        """Raise an error after a failure on any rank, and while these ranks are lent."""
+        """Raise an error after a failure on any rank, and while an operation is under way."""
         self.presence.check()
-        self.check_lent()
+        if self.operation is not None:
+            raise Error(self.operation.refusal)
 
-    def check_lent(self) -> None:
-        """Raise an error while another owner calls MPI for these ranks."""
-        if self.lent_to:
-            raise Error(f"these ranks work for {self.lent_to}, which is open: expected its shutdown before")
-
-    def work(
-        self,
-        call: str,
-        over: Callable[[], bool],
-        work: Callable[[Interrupts], bool],
-        until: float = math.inf,
-    ) -> None:
-        """Receive messages and call `work`, repeatedly, until `over()`, or the time `until`.
+    def work(self, call: str, over: Callable[[], bool], work: Callable[[Interrupts], bool]) -> None:
+        """Receive messages and call `work`, repeatedly, until `over()`.
 
         `work` runs for a moment; False means that there is nothing to do, and this rank sleeps.  `call` names the operation,
         which all ranks must reach.
         """
         with in_call(call, watched=True) as interrupts, running(self.record):
-            self._carrier.carry(_Turns(self, over, work, until), interrupts)
+            self._carrier.carry(_Turns(self, over, work), interrupts)
 
     def receive(self) -> bool:
         """Receive all messages: requests of thieves, results, and orders, which are queued."""
@@ -123,7 +126,8 @@ class Session:
                 if message.epoch == self.worker.epoch:
                     self.account.given(source, time.perf_counter(), message)
             elif tag in (Tag.RESULTS, Tag.RESULT):
-                self.take_result(source, tag, buffer)
+                if self.operation is not None:
+                    self.operation.take(source, tag, buffer)
             else:
                 self.orders.append((tag, buffer))
         if steals:
@@ -149,21 +153,6 @@ class Session:
         """Return the bytes sent to all ranks after the header in this parcel; valid until the next call."""
         return body(buffer)[:n_bytes] if n_bytes <= INLINE_BYTES else self.broadcast.spread(n_bytes)
 
-    @contextmanager
-    def task(self, number: int) -> Iterator[None]:
-        """Run a submitted task in this block: record it, and rest afterwards on an emulated slow rank."""
-        self.clocks.begin()
-        before = self.clocks.before()
-        self.record.enter(Phase.OWN, before.wall_s)
-        try:
-            yield
-        finally:
-            after = self.clocks.after()
-            self.throttle.charge(after.cpu_s - before.cpu_s)
-            if self.record is not OFF:
-                speed = self.emulated_speeds[self.rank]
-                self.account.ran_submitted(number, before.wall_s, after.wall_s, own_s(before, after), speed)
-
     def close(self) -> None:
         """Free everything; nothing after a failure of one rank alone."""
 
@@ -177,26 +166,26 @@ class Session:
             self.intervals.close()
             self._host.Free()
 
+        if self.alone and self.is_root and not self.presence.failed:
+            self.send_all(Tag.CLOSE, [b""] * self.size)
         self.clocks.end()
         self.presence.close(free)
         self.record.enter(Phase.OUTSIDE, time.perf_counter())
 
 
 class _Turns(Part):
-    """A rank's work until it is over: a part of a map, submitted tasks, or waiting for orders."""
+    """A rank's work until it is over: a part of a map, tasks of an executor, or waiting for orders."""
 
-    def __init__(
-        self, session: Session, over: Callable[[], bool], work: Callable[[Interrupts], bool], until: float
-    ) -> None:
-        self._session, self._over, self._work, self._until = session, over, work, until
+    def __init__(self, session: Session, over: Callable[[], bool], work: Callable[[Interrupts], bool]) -> None:
+        self._session, self._over, self._work = session, over, work
 
     @property
     def over(self) -> bool:
-        return self._over() or (self._until < math.inf and time.perf_counter() >= self._until)
+        return self._over()
 
     @property
     def wake_at(self) -> float:
-        return min(self._session.worker.wake_at, self._until)
+        return self._session.worker.wake_at
 
     def turn(self, _now: float) -> bool:
         return self._session.receive()
