@@ -4,8 +4,8 @@ equal    two equal ranks, which balancing can hardly help
 unequal  four ranks of emulated speeds 0.8, 0.4, 0.2, 0.2
 
 Each row: seconds with balancing / seconds without, of an app, while 0, 2 or 8 other processes use the cores all the time;
-the two in turn (A B A B), the ratio of the medians with the least and the greatest of the rounds.  What the others took
-includes those processes.
+the two in turn (A B A B), the ratio of the medians with the least and the greatest of the rounds.  "Others" are programs
+beside all of these.
 """
 
 from __future__ import annotations
