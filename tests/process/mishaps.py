@@ -1,0 +1,28 @@
+"""Programs that die or hang (misfortune.py), run by launch/run on real mpiexec."""
+
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.lab import ROOT
+from tests.process.started import started
+
+needs_mpiexec = pytest.mark.skipif(not shutil.which("mpiexec", path=Path(sys.executable).parent), reason="no mpiexec")
+HOST = socket.gethostname()
+DONE = f"start 2, 3 ranks: {sum(range(12))}\n"
+
+
+def argv(what: str, folder: Path, *options: str) -> list[str]:
+    # mpi4py aborts the job when a program raises; without it, MPI_Finalize waits for the other ranks
+    plain = [] if what.startswith("interrupted") else ["-m", "mpi4py"]
+    program = [sys.executable, *plain, str(ROOT / "tests" / "process" / "misfortune.py"), what, str(folder)]
+    return [sys.executable, str(ROOT / "launch" / "run"), "-n", "3", *options, "--", *program]
+
+
+def run(what: str, folder: Path, env: dict[str, str], *options: str) -> tuple[int, str, str]:
+    with started(argv(what, folder, *options), cwd=ROOT, env=env) as process:
+        out, err = process.communicate(timeout=90)
+    return process.returncode, out, err
