@@ -79,7 +79,7 @@ def describe_report(answer: dict[str, Any]) -> list[str]:
         f"parallel efficiency {answer['parallel']:.1%} = load balance {answer['balance']:.1%} * communication "
         f"{answer['communication']:.1%}",
         answer["words"],
-        *([f"Next: {answer['todo']}"] if answer["todo"] else []),
+        *([f"Next: {answer['next_step']}"] if answer["next_step"] else []),
         *(f"note: {note}" for note in answer["notes"]),
         f"{', '.join(answer['files'])} ({answer['bytes'] / 1e3:,.0f} kB)",
     ]

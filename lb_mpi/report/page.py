@@ -508,7 +508,7 @@ def _head(run: Run, head: Headline) -> str:
         f"{when}</p>{notes}"
         + _card(times(head.gain), f"times as fast as without balancing ({known})", " gain")
         + f'<p class="big">{escape(head.words)}</p>'
-        + (f'<p class="big">Next: {escape(head.todo)}</p>' if head.todo else "")
+        + (f'<p class="big">Next: {escape(head.next_step)}</p>' if head.next_step else "")
         + f'<div class="cards">{"".join(_card(value, name) for value, name in cards)}</div>'
         + f'<div class="bar" role="img" aria-label="all ranks\' time by phase">{bar}</div>'
         + _key(

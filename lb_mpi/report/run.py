@@ -236,7 +236,7 @@ class Headline(NamedTuple):
     communication: float  # communication efficiency
     gain: float  # predicted time without balancing / this run's time; NaN: unknown
     words: str  # the biggest loss
-    todo: str  # what to do next
+    next_step: str
 
 
 def headline(run: Run, gain: float = math.nan) -> Headline:
@@ -258,7 +258,7 @@ def headline(run: Run, gain: float = math.nan) -> Headline:
         communication=_part(most, inside_s),
         gain=gain,
         words=words,
-        todo=_todo(run, cause, inside_s, ratio, gain) if cause is not None else "",
+        next_step=_next_step(run, cause, inside_s, ratio, gain) if cause is not None else "",
     )
 
 
@@ -309,7 +309,7 @@ def times(gain: float) -> str:
 
 
 GOOD, SHORT_S = 1.1, 0.5  # time / ideal time with nothing left to gain; a run so short that its start and end matter
-TODO = {
+NEXT_STEPS = {
     (Driver.TASKS, Phase.WAITING): "make the largest tasks smaller, or pass costs=, so that they begin first.",
     (Driver.TASKS, Phase.PROTOCOL): "make the tasks larger: each of them is short beside the messages about it.",
     (Driver.ROWS, Phase.PROTOCOL): "give each call more to compute, or balance more rarely (Balancer(every=...)).",
@@ -317,7 +317,7 @@ TODO = {
 }  # by the driver with the longest calls, and the biggest loss
 
 
-def _todo(run: Run, cause: Phase, inside_s: float, ratio: float, gain: float) -> str:
+def _next_step(run: Run, cause: Phase, inside_s: float, ratio: float, gain: float) -> str:
     """Return what to do next."""
     outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
     if cause is Phase.OWN:
@@ -335,7 +335,7 @@ def _todo(run: Run, cause: Phase, inside_s: float, ratio: float, gain: float) ->
         for driver, began, ended, between in one.steps[["driver", "began", "ended", "between_s"]].tolist():
             spans[Driver(driver)] += ended - began - between
     usual = "see by python -m lb_mpi advise what other ways to balance would gain."
-    return TODO.get((max(spans, key=lambda one: spans[one]), cause), usual)
+    return NEXT_STEPS.get((max(spans, key=lambda one: spans[one]), cause), usual)
 
 
 def _part(one: float, whole: float) -> float:

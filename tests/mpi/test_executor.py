@@ -252,6 +252,18 @@ def test_initializer_that_raises_breaks_its_executor_only() -> None:
     on_root(lambda executor: executor.submit(abs, 1).result())
 
 
+def test_an_error_in_the_thread_that_runs_the_roots_tasks_breaks_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("lb_mpi.mpi.pool.executor.run_batch", full)
+    executor = lb_mpi.Executor(MPI.COMM_SELF)
+    future = executor.submit(abs, -1)
+    with pytest.raises(BrokenExecutor, match="no room"):
+        future.result(20.0)
+    executor.shutdown()
+
+
 def test_several_executors_of_a_script() -> None:
     def script() -> None:
         with lb_mpi.Executor() as one, lb_mpi.Executor(initializer=remember, initargs=(8,)) as two:

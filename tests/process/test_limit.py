@@ -103,7 +103,8 @@ def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment: Path) -> 
 
 
 def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None:
-    maps = f"import mmap, os; f = open({str(segment)!r}, 'r+b'); m = mmap.mmap(f.fileno(), 0); os.kill(os.getpid(), 9)"
+    make = f"import os; f = open({str(segment)!r}, 'w+b'); f.truncate(4096)"  # in one go: it may have been removed by others
+    maps = make + "; import mmap; m = mmap.mmap(f.fileno(), 0); os.kill(os.getpid(), 9)"
     assert limit.run([sys.executable, "-c", maps], 60.0, env=os.environ) == -signal.SIGKILL
     assert not segment.exists()
 

@@ -27,7 +27,7 @@ def at_end(rank: int) -> RankState:
 
 
 def no_stack(_rank: str) -> str:
-    """What is no Python, for example, gives none."""
+    """Return no stack, as for a program that is not in Python."""
     return ""
 
 

@@ -117,8 +117,8 @@ def test_ranks_without_a_core_are_named() -> None:
 
 def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
     run = assemble(ranks(4))
-    assert headline(run).todo.startswith("see by python -m lb_mpi advise")
-    assert headline(run, 0.8).todo.startswith("leave balancing out")
+    assert headline(run).next_step.startswith("see by python -m lb_mpi advise")
+    assert headline(run, 0.8).next_step.startswith("leave balancing out")
     text = page(run, 2.34)
     gained, cause, todo = (text.index(words) for words in ("<b>2.3</b><span>times as fast", "Biggest loss: ", "Next: see"))
     assert gained < cause < todo < text.index('<div class="cards">')

@@ -307,7 +307,7 @@ class _Dispatcher(Operation):
         self._queues = deque[_Queue]()
         self._at = dict.fromkeys((rank for rank in range(session.size) if rank != session.root), 0)  # batches, by rank
         self._sent: dict[int, _Batch] = {}  # by number, including the root's
-        self._interrupted = False
+        self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
         self._turned = threading.Event()  # the thread that calls MPI has finished a turn
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
         self._worker = threading.Thread(target=self._work, name="lb_mpi.Executor, tasks", daemon=True)
@@ -353,7 +353,7 @@ class _Dispatcher(Operation):
     def interrupt(self) -> None:
         """Drop all tasks under way, after Ctrl-C."""
         with self.changed:
-            self._interrupted = True
+            self._stop = KeyboardInterrupt()
             self.changed.notify_all()
 
     def leave(self, error: BaseException | None) -> None:
@@ -395,15 +395,15 @@ class _Dispatcher(Operation):
         """True if there is nothing to send or to await, or an executor has ended."""
         with self.changed:
             ended = any(queue.idle and not queue.open for queue in self._queues)
-            return ended or self._interrupted or all(queue.idle for queue in self._queues)
+            return ended or self._stop is not None or all(queue.idle for queue in self._queues)
 
     def _goes_on(self) -> bool:
         """Wait for work; return False when all executors are shut down."""
         with self.changed:
-            if all(queue.idle and queue.open for queue in self._queues) and not self._interrupted:
+            if all(queue.idle and queue.open for queue in self._queues) and self._stop is None:
                 self.changed.wait(IDLE_S)
-            if self._interrupted:
-                raise KeyboardInterrupt
+            if self._stop is not None:
+                raise self._stop
             for queue in [*self._queues]:
                 queue.open = queue.open and threading.main_thread().is_alive()  # False: the program is exiting
                 if queue.idle and not queue.open:
@@ -438,7 +438,7 @@ class _Dispatcher(Operation):
 
     def _work(self) -> None:
         """Run the thread of the root's own tasks."""
-        with contextlib.suppress(KeyboardInterrupt):  # see `_dispatch`
+        try:
             while (batch := self._await()) is not None:
                 record = self._session.record
                 record.hold(Phase.OWN, time.perf_counter())
@@ -449,6 +449,10 @@ class _Dispatcher(Operation):
                 if self._at:  # at each call of MPI, the other thread would wait for Python's lock
                     self._turned.clear()
                     self._turned.wait(BATCH_S)
+        except BaseException as error:  # `_dispatch` ends; it may have raised this KeyboardInterrupt itself
+            with self.changed:
+                self._stop = error
+                self.changed.notify_all()
         self._session.clocks.end()  # they were this thread's
 
     def _await(self) -> _Batch | None:

@@ -286,7 +286,7 @@ def _run_batch(session: Session, interrupts: Interrupts) -> bool:
 
 # --- tasks of an executor, on the root, too ---------------------------------------------------------------------------
 
-BATCH_S = 10e-3  # short tasks travel together: as many as a rank runs in this time
+BATCH_S = 10e-3  # short tasks are sent together: as many as a rank runs in this time
 
 
 class BatchAnswer(NamedTuple):
@@ -298,7 +298,7 @@ class BatchAnswer(NamedTuple):
 
 
 def run_batch(session: Session, number: int, initializer: bytes, tasks: list[bytes]) -> BatchAnswer:
-    """Run the tasks from `number` on for which there is time, and at least one; the root sends the others again."""
+    """Run tasks, numbered from `number`, for BATCH_S seconds, and at least one; the root sends the others again."""
     if initializer:
         failed, data = _outcome(session.rank, initializer)
         if failed:
@@ -325,7 +325,7 @@ def _run_tasks(rank: int, tasks: list[bytes]) -> BatchAnswer:
 
 
 def _outcome(rank: int, data: bytes) -> tuple[bool, bytes]:
-    """Run one task; (failed, value or failure)."""
+    """Run one task; return (failed, value or failure)."""
     try:
         function, args, kwargs = pickle.loads(data)
         return False, pickle.dumps(function(*args, **kwargs), pickle.HIGHEST_PROTOCOL)
