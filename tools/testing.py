@@ -20,6 +20,7 @@ COMPUTING = ("unit", "protocol")  # the rooms of tests/ that need a core
 N_SHARES = 3  # of their files: more than cores, so that none waits long for another
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.5  # that such a file keeps busy, rather less
+LONGEST = ("cluster", "hung_ranks", "documents", "run", "slow_ranks")  # files of that room that start first
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -83,21 +84,22 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
         arguments = [*mpi_places, *others]
         for n in sorted(sizes, reverse=True):  # the longest first, and the others fill the gaps
             of_mpi.append(parallel(environment, n, arguments, options.limit, variables, may_be_empty=bool(rest)))
-    return checks + of_mpi + of_one
+    return checks + of_mpi + of_one  # beside the MPI tests there is room for tests that wait
 
 
 def without_mpiexec(environment: Environment, options: argparse.Namespace) -> list[Stage]:
     """Return stages of all other tests.  With --other-mpi: of those that start MPI, and aren't marked `one_mpi`."""
     stages = []
+    chosen = ["-m", "not one_mpi"] if options.other_mpi else []
+    for file in sorted(files_of(WAITING), key=lambda file: file.stem.removeprefix("test_") not in LONGEST):
+        place, empty = f"{WAITING}/{file.name}", options.other_mpi
+        arguments = [f"tests/{place}", *chosen]
+        stages.append(
+            serial(environment, place, arguments, options.limit, n_cores=WAITING_CORES, may_be_empty=empty)
+        )
     if not options.other_mpi:
         for number, files in enumerate(shared(files_of(*COMPUTING), N_SHARES), start=1):
             stages.append(serial(environment, f"serial tests, {number} of {N_SHARES}", files, options.limit))
-    chosen = ["-m", "not one_mpi"] if options.other_mpi else []
-    for (file,) in shared(files_of(WAITING), len(files_of(WAITING))):
-        name, empty = file.removeprefix("tests/"), options.other_mpi
-        stages.append(
-            serial(environment, name, [file, *chosen], options.limit, n_cores=WAITING_CORES, may_be_empty=empty)
-        )
     return stages
 
 

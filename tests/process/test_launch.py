@@ -260,17 +260,17 @@ def test_each_file_is_in_one_share() -> None:
 
 
 SERIAL = [f"serial tests, {k} of 3" for k in (1, 2, 3)]
-PROGRAM_FILES = testing.files_of("process")
-PROGRAMS = [name.removeprefix("tests/") for (name,) in testing.shared(PROGRAM_FILES, len(PROGRAM_FILES))]
+LONGEST = [f"process/test_{name}.py" for name in sorted(testing.LONGEST)]
+PROGRAMS = LONGEST + [name for file in testing.files_of("process") if (name := f"process/{file.name}") not in LONGEST]
 CHECKS = ["apps.kernels", "ruff", "mypy"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["--ranks", "2,4"], [*CHECKS, "mpi tests, 4 ranks", "mpi tests, 2 ranks", *SERIAL, *PROGRAMS]),
+        (["--ranks", "2,4"], [*CHECKS, "mpi tests, 4 ranks", "mpi tests, 2 ranks", *PROGRAMS, *SERIAL]),
         (["--other-mpi", "--ranks=2"], ["apps.kernels", "mpi tests, 2 ranks", *PROGRAMS]),
-        (["--serial-only"], [*CHECKS, *SERIAL, *PROGRAMS]),
+        (["--serial-only"], [*CHECKS, *PROGRAMS, *SERIAL]),
         (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
         (["-k", "some", "--ranks=1"], ["mpi tests, 1 rank", "serial tests"]),
         (["tests/unit/test_graph.py", "-x"], ["serial tests"]),
