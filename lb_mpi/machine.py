@@ -160,17 +160,26 @@ def speeds_of(hosts: Sequence[str], rates: ArrayLike, wanted: ArrayLike, got: Ar
     rates (P,): units per second while a rank has a core; wanted (P,): the fraction of the time for which it would have one
     without waiting (below 1: it is stopped at times, or rests); got (P,): the fraction for which it had one.
 
-    The speed of a rank that never waits is rate * wanted.  With more ranks than cores, waiting is random, and will differ in
-    the next second.  So the ranks of a host are all slowed down by one factor, sum got / sum wanted.  Similar rates are
-    averaged (see `even_out`).
+    The speed of a rank that never waits is rate * wanted.  Who waits for a core is random, and will differ in the next
+    second.  A scheduler is fair in the long run: it cuts down the ranks that want most.  So each rank of a host counts as
+    having min(wanted, share), with the share for which these add up to sum got.  Similar rates are averaged (`even_out`).
     """
     on, speeds = np.array(hosts), even_out(hosts, rates)
     asks, has = check_speeds(wanted, len(hosts), name="wanted"), check_speeds(got, len(hosts), name="got")
-    speeds *= asks
     for host in np.unique(on):
         ranks = on == host
-        speeds[ranks] *= min(1.0, has[ranks].sum() / asks[ranks].sum())
+        speeds[ranks] *= np.minimum(asks[ranks], fair_share(asks[ranks], float(has[ranks].sum())))
     return speeds
+
+
+def fair_share(wanted: Floats, available: float) -> float:
+    """Return the share for which the (n,) min(wanted, share) add up to `available`, or else the greatest `wanted`."""
+    left = available
+    for n_left, one in zip(range(len(wanted), 0, -1), np.sort(wanted).tolist(), strict=True):
+        if one * n_left >= left:
+            return left / n_left
+        left -= one
+    return float(wanted.max())
 
 
 def differ(hosts: Sequence[str], rates: ArrayLike) -> bool:

@@ -200,10 +200,23 @@ def test_hosts_may_differ_but_not_their_cores() -> None:
 
 
 def test_ranks_that_are_stopped_are_slow() -> None:
-    """Four ranks on two cores, held at 0.8, 0.4, 0.2, 0.2: nobody waits, or all wait the same."""
+    """Four ranks on two cores, held at 0.8, 0.4, 0.2, 0.2: none waits for a core."""
     wanted = np.array([0.8, 0.4, 0.2, 0.2])
     np.testing.assert_allclose(speeds_of(["a"] * 4, [100, 110, 95, 90], wanted, wanted), 98.75 * wanted)
-    np.testing.assert_allclose(speeds_of(["a"] * 4, [100] * 4, wanted, wanted / 2), 50 * wanted)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got", "share"),
+    [
+        ([0.8, 0.4, 0.2, 0.2], [0.8, 0.4, 0.2, 0.2], 0.8),  # none waits for a core
+        ([0.8, 0.4, 0.2, 0.2], [0.2, 0.2, 0.1, 0.1], 0.15),  # other processes are busy, too
+        ([0.8, 0.4, 0.2, 0.2], [0.4, 0.3, 0.2, 0.2], 0.35),
+        ([1.0, 1.0, 0.1], [0.7, 0.3, 0.1], 0.5),
+    ],
+)
+def test_a_slow_rank_needs_no_more_of_a_busy_core_than_before(wanted: list[float], got: list[float], share: float) -> None:
+    found = speeds_of(["a"] * len(wanted), [100] * len(wanted), wanted, got)
+    np.testing.assert_allclose(found, 100 * np.minimum(wanted, share))
 
 
 def test_luck_with_cores_is_shared_within_a_host() -> None:
