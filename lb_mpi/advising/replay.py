@@ -650,11 +650,9 @@ LEAST, MOST = 4, 50  # calls that are played; the rest continue like their last 
 
 
 def advise_profile(profile: Profile, progress: Progress) -> Advice:
-    """Advise on a program with a profile only; ValueError if the profile isn't complete."""
+    """Advise on a program with a profile only; ValueError for a single rank."""
     if len(profile.ranks) < 2:
         raise ValueError("the profile of one rank: expected two or more, to balance between")
-    if [rank.rank for rank in profile.ranks] != list(range(len(profile.ranks))):
-        raise ValueError("the profile of some ranks only: expected all of them")
     progress("profile")
     n = _calls(profile)
     talk_s = float(np.mean([rank.communication_s for rank in profile.ranks]))
@@ -673,8 +671,6 @@ def advise_profile(profile: Profile, progress: Progress) -> Advice:
     ]
     if len(set(profile.speeds)) == 1:
         notes.append("all speeds are assumed to be equal: pass those of the ranks to profile --speeds")
-    if not all(rank.complete for rank in profile.ranks):
-        notes.append("the program did not end by itself: this covers what the ranks had reported by then")
     return Advice("profile", lines, notes, talk_s=talk_s)
 
 

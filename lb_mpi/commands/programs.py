@@ -83,7 +83,7 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
         epilog="Not measured are one-sided communication, file access, and what other languages do with a communicator; the "
         "table says so where a program uses the first two.")
     parser.add_argument(
-        "-o", dest="output", metavar="FOLDER", help="write the profile to FOLDER; each rank updates its file while it runs"
+        "-o", dest="output", metavar="FOLDER", help="write the profile to FOLDER, at the end of the program"
     )
     parser.add_argument("--speeds", metavar="F,F,...", help="the ranks' relative speeds, if they are unequal")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")

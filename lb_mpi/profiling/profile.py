@@ -14,21 +14,17 @@ own clock.  Ranks are those of the whole program, whatever the communicator.
 
 Source: POP Standard Metrics for Parallel Performance Analysis, https://pop-coe.eu/node/69.
 
-The folder of a profile has a file per rank, written during the run, and the complete profile at the end:
-
-    profile.rank-N.json   the reports of rank N so far; all that remains of a killed run
-    profile.json          the complete profile, with the metrics, after all ranks have ended
-    profile.txt           the same as a table
+The folder of a profile has one file, profile.json, with the metrics; it is written when all ranks have ended.
 """
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,9 +34,8 @@ from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.table import Table
 
-T = TypeVar("T")
 END = "(the program's end)"
-WHOLE, TABLE = "profile.json", "profile.txt"
+FILE = "profile.json"
 MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
 _EXPLAINED = (
     "useful: outside of MPI; cpu: CPU time of the main thread in it (less if it slept, read files, or queued for a core);",
@@ -58,17 +53,28 @@ _NEVER = np.iinfo(np.int64).min
 # --- the calls of one rank --------------------------------------------------------------------------------------------
 
 
-class CallSite:
-    """One call in the program's text, and the time spent in it."""
+@dataclass(slots=True)
+class Line:
+    """A call in the program's text, and the time spent in it, on one rank or summed over several."""
 
-    __slots__ = ("call", "calls", "file", "function", "line", "n_bytes", "ns", "waits")
+    file: str  # "" for the program's end
+    line: int
+    function: str
+    call: str  # "recv", "Allreduce", ..
+    calls: int = 0
+    seconds: float = 0.0  # in the call, including waiting
+    sent_bytes: int = 0  # sent by MPI
+    waited_s: dict[int, float] = field(default_factory=dict)  # by awaited rank; SOMEBODY: unknown
 
-    def __init__(self, file: str, line: int, function: str, call: str) -> None:
-        self.file, self.line, self.function, self.call = file, line, function, call
-        self.calls = 0
-        self.ns = 0  # in the call, including waiting
-        self.n_bytes = 0  # sent by MPI
-        self.waits: dict[int, int] = {}  # nanoseconds by awaited rank
+    @property
+    def waiting_s(self) -> float:
+        """Seconds of waiting, for any rank."""
+        return sum(self.waited_s.values())
+
+    @property
+    def communication_s(self) -> float:
+        """Seconds in the call without waiting."""
+        return max(0.0, self.seconds - self.waiting_s)  # rounding
 
 
 class Kept(NamedTuple):
@@ -78,7 +84,7 @@ class Kept(NamedTuple):
     posted: array[int]  # when this rank arrived: from then on, the others don't wait for it
     entered: array[int]  # when it began to wait
     left: array[int]  # when it continued
-    places: array[int]  # numbers of `Calls.places`
+    places: array[int]  # indices in `Calls.lines`
 
 
 class Stream:
@@ -108,7 +114,7 @@ class Calls:
     """All calls of one rank."""
 
     def __init__(self, most_calls: int = MOST_CALLS) -> None:
-        self.places: list[CallSite] = []
+        self.lines: list[Line] = []
         self.streams: dict[tuple[int, ...], Stream] = {}
         self.in_mpi_ns = 0
         self.n_lost = 0  # collective calls beyond `most_calls`: the awaited ranks are unknown
@@ -116,23 +122,22 @@ class Calls:
         self._room = most_calls
 
     def number(self, file: str, line: int, function: str, call: str) -> int:
-        """Return the number of a place in `places`, new or known."""
+        """Return the index of a place in `lines`, new or known."""
         key = file, line, call
         if key not in self._numbers:
-            self._numbers[key] = len(self.places)
-            self.places.append(CallSite(file, line, function, call))
+            self._numbers[key] = len(self.lines)
+            self.lines.append(Line(file, line, function, call))
         return self._numbers[key]
 
     def add(self, number: int, entered: int, left: int, n_bytes: int = 0, whom: int = NOBODY) -> None:
         """Add a finished call at place `number`, which waited for rank `whom`."""
-        place = self.places[number]
-        ns = left - entered
+        line, ns = self.lines[number], left - entered
         self.in_mpi_ns += ns
-        place.calls += 1
-        place.ns += ns
-        place.n_bytes += n_bytes
+        line.calls += 1
+        line.seconds += 1e-9 * ns
+        line.sent_bytes += n_bytes
         if whom != NOBODY:
-            place.waits[whom] = place.waits.get(whom, 0) + ns
+            line.waited_s[whom] = line.waited_s.get(whom, 0.0) + 1e-9 * ns
 
     def stream(self, members: Sequence[int]) -> Stream | None:
         """Return the stream of these ranks; None if there is no other rank, or not all are ranks of this program."""
@@ -208,60 +213,34 @@ def offset(sent: Sequence[int], answered: Sequence[int], returned: Sequence[int]
     return answered[best] - (sent[best] + returned[best]) // 2, (times[best] + 1) // 2
 
 
-def lateness(members: Sequence[int], calls: Ints, needs: Sequence[Sequence[Sequence[int]]]) -> tuple[Ints, Ints]:
-    """Compute how long each of P ranks waited in each of K collective calls, in ns, and for whom: two (P, K) arrays.
+def lateness(
+    row: int, members: Sequence[int], calls: Ints, needs: Sequence[Sequence[int]]
+) -> tuple[Ints, Ints]:
+    """Compute how long one of P ranks waited in each of K collective calls, in ns, and for whom: two (K,) arrays.
 
     A rank waits from its entry until the last rank that it needs has arrived, or until it leaves, if that is earlier.  It
     needs all ranks if none can leave before all have arrived (TOGETHER; barrier, allreduce); its NEIGHBOURS in those
     collectives; otherwise (PARTLY; bcast, scan) the ranks that arrived before it left.  The rest is communication.
 
-    members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock; needs : each rank's lists of
-    neighbours.
+    row : the rank is members[row]; members : (P,) ranks; calls : (4, P, K) kinds, posted, entered, left, by one clock;
+    needs : the rank's lists of neighbours.
     If ranks report different kinds for a call, it has no waits: NOBODY, 0.
     """
     kinds, posted, entered, left = calls
     ranks = np.asarray(members, dtype=np.int64)
-    waits, whom = np.zeros_like(posted), np.full_like(posted, NOBODY)
     same = (np.minimum(kinds, NEIGHBOURS) == np.minimum(kinds[0], NEIGHBOURS)).all(axis=0)
-    for row in range(len(ranks)):
-        needed = np.broadcast_to(kinds[row] == TOGETHER, posted.shape).copy()
-        needed |= (kinds[row] == PARTLY) & (posted <= left[row])
-        for k, neighbours in enumerate(needs[row]):
-            needed |= (kinds[row] == NEIGHBOURS + k) & np.isin(ranks, neighbours)[:, None]
-        came = np.where(needed, posted, _NEVER)
-        last = came.argmax(axis=0)
-        until = np.minimum(came.max(axis=0), left[row])
-        late = same & (until > entered[row]) & (last != row)
-        waits[row, late] = (until - entered[row])[late]
-        whom[row, late] = ranks[last[late]]
-    return waits, whom
+    needed = np.broadcast_to(kinds[row] == TOGETHER, posted.shape).copy()
+    needed |= (kinds[row] == PARTLY) & (posted <= left[row])
+    for k, neighbours in enumerate(needs):
+        needed |= (kinds[row] == NEIGHBOURS + k) & np.isin(ranks, neighbours)[:, None]
+    came = np.where(needed, posted, _NEVER)
+    last = came.argmax(axis=0)
+    until = np.minimum(came.max(axis=0), left[row])
+    late = same & (until > entered[row]) & (last != row)
+    return np.where(late, until - entered[row], 0), np.where(late, ranks[last], NOBODY)
 
 
 # --- a run of a program -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Line:
-    """A call in the program's text, on one rank or summed over several."""
-
-    file: str  # "" for the program's end
-    line: int
-    function: str
-    call: str  # "recv", "Allreduce", ..
-    calls: int
-    seconds: float  # in the call, including waiting
-    sent_bytes: int  # sent by MPI
-    waited_s: Mapping[int, float]  # by awaited rank; SOMEBODY: unknown
-
-    @property
-    def waiting_s(self) -> float:
-        """Seconds of waiting, for any rank."""
-        return sum(self.waited_s.values())
-
-    @property
-    def communication_s(self) -> float:
-        """Seconds in the call without waiting."""
-        return max(0.0, self.seconds - self.waiting_s)  # rounding
 
 
 @dataclass(frozen=True)
@@ -274,16 +253,11 @@ class RankProfile:
     useful_s: float  # outside of MPI
     useful_cpu_s: float  # CPU time of this thread outside of MPI
     lines: Sequence[Line]
-    complete: bool = True  # False: the rank has not ended; the awaited ranks of collectives are unknown
 
     @property
     def waited_s(self) -> dict[int, float]:
         """Seconds of waiting by awaited rank."""
-        total: dict[int, float] = {}
-        for line in self.lines:
-            for rank, seconds in line.waited_s.items():
-                total[rank] = total.get(rank, 0.0) + seconds
-        return total
+        return _summed(line.waited_s for line in self.lines)
 
     @property
     def waiting_s(self) -> float:
@@ -336,9 +310,8 @@ class Profile:
         """The rank most waited for, and the fraction of the program's time that the others wait for it, on average."""
         waited = dict.fromkeys(range(len(self.ranks)), 0.0)
         for rank in self.ranks:
-            for whom, seconds in rank.waited_s.items():
-                if whom >= 0 and whom != rank.rank:
-                    waited[whom] = waited.get(whom, 0.0) + seconds
+            for whom in rank.waited_s.keys() & waited.keys() - {rank.rank}:
+                waited[whom] += rank.waited_s[whom]
         most = max(waited, key=waited.__getitem__)
         return most, waited[most] / (max(self.seconds, 1e-9) * max(1, len(self.ranks) - 1))
 
@@ -359,11 +332,15 @@ class Profile:
 
     def lines(self) -> list[Line]:
         """Return all ranks' lines, merged by call, most waiting first."""
-        together: dict[tuple[str, int, str], Line] = {}
+        together: dict[tuple[str, int, str], list[Line]] = {}
         for line in (line for rank in self.ranks for line in rank.lines):
-            key = line.file, line.line, line.call
-            together[key] = add(together[key], line) if key in together else line
-        return sorted(together.values(), key=lambda line: (-line.waiting_s, -line.seconds))
+            together.setdefault((line.file, line.line, line.call), []).append(line)
+        merged = [
+            replace(same[0], calls=sum(line.calls for line in same), seconds=sum(line.seconds for line in same),
+                    sent_bytes=sum(line.sent_bytes for line in same), waited_s=_summed(line.waited_s for line in same))
+            for same in together.values()
+        ]  # fmt: skip
+        return sorted(merged, key=lambda line: (-line.waiting_s, -line.seconds))
 
     def to_json(self) -> dict[str, Any]:
         """Return the profile with its metrics, ready for JSON."""
@@ -402,25 +379,8 @@ def rank_from(found: Mapping[str, Any]) -> RankProfile:
         Line(**{**line, "waited_s": {int(rank): seconds for rank, seconds in line["waited_s"].items()}})
         for line in found["lines"]
     ]
-    fields = ("rank", "host", "seconds", "useful_s", "useful_cpu_s", "complete")
+    fields = ("rank", "host", "seconds", "useful_s", "useful_cpu_s")
     return RankProfile(**{name: found[name] for name in fields}, lines=lines)
-
-
-def lines_of(calls: Calls) -> list[Line]:
-    """Return one rank's calls in seconds."""
-    return [
-        Line(
-            place.file,
-            place.line,
-            place.function,
-            place.call,
-            place.calls,
-            1e-9 * place.ns,
-            place.n_bytes,
-            {rank: 1e-9 * ns for rank, ns in sorted(place.waits.items())},
-        )
-        for place in calls.places
-    ]
 
 
 def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
@@ -435,18 +395,12 @@ def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
     return found
 
 
-def add(one: Line, other: Line) -> Line:
-    """Merge two ranks' lines of the same call."""
-    both = dict(one.waited_s)
-    for rank, seconds in other.waited_s.items():
-        both[rank] = both.get(rank, 0.0) + seconds
-    return replace(
-        one,
-        calls=one.calls + other.calls,
-        seconds=one.seconds + other.seconds,
-        sent_bytes=one.sent_bytes + other.sent_bytes,
-        waited_s=both,
-    )
+def _summed(parts: Iterable[Mapping[int, float]]) -> dict[int, float]:
+    total: dict[int, float] = {}
+    for part in parts:
+        for rank, seconds in part.items():
+            total[rank] = total.get(rank, 0.0) + seconds
+    return total
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -460,17 +414,13 @@ def table(profile: Profile) -> list[str]:
     """Return a sentence, the ranks, the lines with most waiting, and metrics."""
     size, hosts = len(profile.ranks), len({rank.host for rank in profile.ranks})
     head = f"profile of {profile.program}: {_count(size, 'rank')} on {_count(hosts, 'host')}, {profile.seconds:.2f} s"
-    lines = [head, sentence(profile), "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), ""]
-    return [*lines, *_EXPLAINED, "", *metrics(profile), *(f"note: {note}" for note in profile.notes)]
-
-
-def metrics(profile: Profile) -> list[str]:
-    """Return the POP metrics with their definitions."""
     return [
+        head, sentence(profile), "", *str(_of_ranks(profile)).splitlines(), "", *_of_lines(profile), "", *_EXPLAINED, "",
         f"load balance              {profile.load_balance:6.1%}   mean useful / longest useful",
         f"communication efficiency  {profile.communication_efficiency:6.1%}   longest useful / time of the program",
         f"parallel efficiency       {profile.parallel_efficiency:6.1%}   the product: mean useful / time of the program",
-    ]
+        *(f"note: {note}" for note in profile.notes),
+    ]  # fmt: skip
 
 
 def sentence(profile: Profile) -> str:
@@ -480,8 +430,6 @@ def sentence(profile: Profile) -> str:
     would = (
         f"perfectly balanced {speeds} this run would take {profile.balanced_s / max(profile.seconds, 1e-9):.0%} of it"
     )
-    if not all(rank.complete for rank in profile.ranks):
-        return "the run was not complete: which ranks were waited for in collectives is not known"
     if part < 0.005:
         return f"no rank is waited for during 1% of the time; {would}"
     where = _name(max(profile.lines(), key=lambda line: line.waited_s.get(most, 0.0)))
@@ -490,7 +438,7 @@ def sentence(profile: Profile) -> str:
 
 def _of_ranks(profile: Profile) -> Table:
     def spent(seconds: float) -> str:
-        return f"{seconds:.2f} s {_part(seconds, profile.seconds):>4}"
+        return f"{seconds:.2f} s {_ratio(seconds, profile.seconds):4.0%}"
 
     header = ("rank", "host", "useful", "cpu", "waiting", "other MPI", "sent", "for")
     lines = [
@@ -520,23 +468,19 @@ def _of_lines(profile: Profile) -> list[str]:
 def _name(line: Line) -> str:
     if line.call == END:
         return END
-    file = line.file.replace("\\", "/").split("/")
-    return f"{'/'.join(file[-2:]) if len('/'.join(file)) > 40 else '/'.join(file)}:{line.line} {line.call}"
+    file = line.file if len(line.file) <= 40 else "/".join(line.file.split("/")[-2:])
+    return f"{file}:{line.line} {line.call}"
 
 
 def _whom(waited_s: Mapping[int, float], whole: float) -> str:
     """Write "rank 2 41 %, rank 1 3 %"; waits of less than half a percent are left out."""
     most = sorted(waited_s.items(), key=lambda item: -item[1])
-    named = [f"{_rank(rank)} {_part(seconds, whole)}" for rank, seconds in most if seconds >= 0.005 * whole > 0]
+    named = [
+        f"{f'rank {rank}' if rank >= 0 else 'unattributed'} {seconds / whole:.0%}"
+        for rank, seconds in most
+        if seconds >= 0.005 * whole > 0
+    ]
     return ", ".join(named[:MOST_NAMES]) + (", .." if len(named) > MOST_NAMES else "")
-
-
-def _rank(rank: int) -> str:
-    return f"rank {rank}" if rank >= 0 else "unattributed"
-
-
-def _part(seconds: float, whole: float) -> str:
-    return f"{seconds / whole:.0%}" if whole > 0 else "0%"
 
 
 def _count(number: int, name: str) -> str:
@@ -560,39 +504,17 @@ def _short(seconds: float) -> str:
 # --- files -------------------------------------------------------------------------------------------------------------
 
 
-def clear(folder: Path) -> None:
-    """Create the folder, and remove the files of an earlier run; OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in [folder / WHOLE, folder / TABLE, *folder.glob("profile.rank-*.json")]:
-        path.unlink(missing_ok=True)
-
-
-def write_rank(folder: Path, program: str, rank: RankProfile) -> None:
-    """Write one rank's reports so far; OSError."""
-    write_whole(folder / f"profile.rank-{rank.rank}.json", json.dumps({"program": program, **rank_json(rank)}))
-
-
 def write_profile(folder: Path, profile: Profile) -> None:
-    """Write the complete profile; OSError."""
-    write_whole(folder / WHOLE, json.dumps(profile.to_json()))
-    write_whole(folder / TABLE, "\n".join(table(profile)) + "\n")
+    """Write the profile; OSError."""
+    write_whole(folder / FILE, json.dumps(profile.to_json()))
 
 
 def read_profile(folder: Path) -> Profile:
-    """Return the profile in a folder, or a partial one from the ranks of an unfinished run; OSError, ValueError."""
-    if (folder / WHOLE).exists():
-        return _made(folder / WHOLE, profile_from)
-    paths = sorted(folder.glob("profile.rank-*.json"))
-    if not paths:
-        raise ValueError(f"{folder}: expected a folder with {WHOLE}, or with files profile.rank-N.json")
-    ranks = sorted((_made(path, rank_from) for path in paths), key=lambda rank: rank.rank)
-    program = _made(paths[0], lambda found: str(found["program"]))
-    note = f"the run did not end by itself: this is what {len(ranks)} of its ranks had written before"
-    return Profile(program, ranks, [1.0] * len(ranks), notes=[note])
-
-
-def _made(path: Path, make: Callable[[Any], T]) -> T:
+    """Return the profile in a folder; OSError, ValueError."""
+    path = folder / FILE
+    if not path.exists():
+        raise ValueError(f"{folder}: expected a folder with {FILE}")
     try:
-        return make(json.loads(path.read_text(encoding="utf-8")))
+        return profile_from(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: expected what `profile -o` writes ({show(error)})") from None

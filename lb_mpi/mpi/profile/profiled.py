@@ -1,6 +1,6 @@
 """Timed replacements of mpi4py's communicators, requests and messages.
 
-Each class is a subclass of mpi4py's that does the same and reports to a Recorder.  `install` replaces the classes in
+Each class is a subclass of mpi4py's that does the same and reports to a Recorder.  `Installed` replaces the classes in
 `mpi4py.MPI`, and COMM_WORLD and COMM_SELF; objects made from a timed communicator are also timed.  No message is added or
 removed on the program's communicators.  Windows and files are not timed, but their use is noted.
 """
@@ -8,19 +8,17 @@ removed on the program's communicators.  Windows and files are not timed, but th
 from __future__ import annotations
 
 import copyreg
-import functools
 import pickle
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.waiting import Nap
-from lb_mpi.mpi.profile.timed import Recorder, TimedMethods, argument, n_bytes
+from lb_mpi.mpi.profile.timed import Begin, Recorder, TimedMethods, argument, n_bytes
 from lb_mpi.profiling.profile import NEIGHBOURS, PARTLY, SOMEBODY, TOGETHER
-
-Way = Callable[[str, Any], Any]  # from a method's name and mpi4py's method to the timed one
 
 COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
 PARENTS = {"Intracomm": "Comm", "Topocomm": "Intracomm", "Intercomm": "Comm", "Prequest": "Request"}
@@ -48,19 +46,13 @@ COLLECTIVES = {
     PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan",
     NEIGHBOURS: "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
 }
-MAKES_TOGETHER: tuple[str, ...] = (
-    "Dup",
-    "Clone",
-    "Dup_with_info",
-    "Split",
-    "Split_type",
-    "Create",
-    "Create_cart",
-    "Create_graph",
+MAKES_TOGETHER = (
+    *("Dup", "Clone", "Dup_with_info", "Split", "Split_type", "Create", "Create_cart", "Create_graph"),
+    *("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Merge"),
 )
-MAKES_TOGETHER += ("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Merge")
 MAKES_ALONE = ("Create_group", "Create_intercomm", "Spawn", "Spawn_multiple", "Accept", "Connect")
-MAKES_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
+RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
+PROBES = {"probe": "mprobe", "Probe": "Mprobe", "iprobe": "improbe", "Iprobe": "Improbe"}  # of Message and Comm
 QUESTIONS = ("iprobe", "Iprobe", "improbe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer")
 UNSEEN = {
     "Win": ("one-sided communication (MPI.Win)", ("Create", "Allocate", "Allocate_shared", "Create_dynamic")),
@@ -80,28 +72,13 @@ class _Like(type):
 
 
 class Installed:
-    """The timed replacements of mpi4py's objects; `remove` restores the originals."""
+    """The timed replacements of mpi4py's objects, from now on; `remove` restores the originals."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._timed_class: dict[type, type] = {}
         self._timed = TimedMethods(recorder, self._adopt)
-        self._plain: list[tuple[Any, str, Any]] = []
-
-    def put(self, owner: Any, name: str, value: Any) -> None:
-        """Replace an attribute of `owner`."""
-        self._plain.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
-
-    def remove(self) -> None:
-        """Restore all attributes."""
-        for owner, name, value in reversed(self._plain):
-            setattr(owner, name, value)
-        self._plain.clear()
-        MPI.pickle.__init__()  # type: ignore[misc]
-
-    def make(self) -> None:
-        """Make the classes, and install them."""
+        self._replaced = ExitStack()
         made: dict[str, type] = {}
         for name in (*COMMUNICATORS, "Request", "Prequest", "Message", *UNSEEN):
             plain = getattr(MPI, name)
@@ -112,8 +89,19 @@ class Installed:
             self.put(MPI, name, made["Intracomm"](getattr(MPI, name)))
         for name, kind in made.items():
             self.put(MPI, name, kind)
-        self.put(Nap, "take", self._timed.call("sleep of lb_mpi", Nap.take, SOMEBODY))
-        MPI.pickle.__init__(_counting(self._recorder), None, MPI.pickle.PROTOCOL)  # type: ignore[misc]
+        sleep = partial(self._timed.call, whom=SOMEBODY)
+        self.put(Nap, "take", self._timed.method("sleep of lb_mpi", Nap.take, sleep))
+        self._replaced.callback(MPI.pickle.__init__)  # type: ignore[misc]
+        MPI.pickle.__init__(_counting(recorder), None, MPI.pickle.PROTOCOL)  # type: ignore[misc]
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute of `owner`."""
+        self._replaced.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    def remove(self) -> None:
+        """Restore all attributes."""
+        self._replaced.close()
 
     def _adopt(self, result: Any) -> Any:
         """Return the result of a call as one of the timed classes; anything else unchanged."""
@@ -128,67 +116,53 @@ class Installed:
         """Return the timed methods of an mpi4py class."""
         if name in UNSEEN:
             return self._noting(plain, *UNSEEN[name])
-        ways = self._of_communicators() if name in COMMUNICATORS else self._of_messages(name)
-        own = {word: way(word, getattr(plain, word)) for word, way in ways.items() if word in plain.__dict__}
-        return own if name in PARENTS else {**own, "_known" if name == "Comm" else "_posted": None}
+        own: dict[str, Any] = {} if name in PARENTS else {"_known" if name == "Comm" else "_posted": None}
+        begins = self._of_communicators() if name in COMMUNICATORS else self._of_messages(name)
+        for word in begins.keys() & plain.__dict__.keys():
+            own[word] = self._timed.method(word, getattr(plain, word), begins[word])
+        for word in {*RETURN_BY_CLASS} & plain.__dict__.keys():
+            own[word] = self._by_class(getattr(plain, word))
+        if name == "Message":
+            own |= {word: _probe(same) for word, same in PROBES.items()}
+        elif name == "Comm":
+            own |= {"__reduce__": _pickled(plain.__reduce__), "free": _kept(plain.free)}  # type: ignore[attr-defined]
+        return own
 
-    def _of_communicators(self) -> dict[str, Way]:
+    def _of_communicators(self) -> dict[str, Begin]:
         timed = self._timed
-        ways: dict[str, Way] = dict.fromkeys(SENDS, timed.send)
+        begins: dict[str, Begin] = dict.fromkeys(SENDS, timed.send)
         for word, (source, status, sent) in RECEIVES.items():
-            ways[word] = partial(timed.receive, source=source, status=status, sends=sent)
+            begins[word] = partial(timed.receive, source=source, status=status, sends=sent)
         for word, peer in STARTS.items():
-            ways[word] = partial(timed.start, peer=peer, sends=peer[1] == "dest" or "sendrecv" in word)
+            sends = peer[1] == "dest" or "sendrecv" in word
+            begins[word] = partial(timed.start, peer=peer, sends=sends, persistent=word.endswith("_init"))
         for kind, words in COLLECTIVES.items():
             for word in words.split():
                 size = {"Bcast": _size_of_bcast, "Barrier": _nothing}.get(word, _size_sent)
-                ways[word] = partial(timed.collective, kind=kind, size=size)
-                ways[word.lower()] = partial(timed.collective, kind=kind, size=_nothing)
-                ways[f"I{word.lower()}"] = ways[f"{word}_init"] = partial(timed.begin_collective, kind=kind, size=size)
-        ways |= dict.fromkeys(MAKES_TOGETHER, partial(timed.collective, kind=TOGETHER, size=_nothing))
-        ways |= dict.fromkeys(("Free", "Disconnect"), partial(timed.collective, kind=PARTLY, size=_nothing))
-        ways |= dict.fromkeys(("Idup", "Idup_with_info"), partial(timed.begin_collective, kind=TOGETHER, size=_nothing))
-        ways |= dict.fromkeys((*MAKES_ALONE, *QUESTIONS), timed.call)
-        ways |= dict.fromkeys(MAKES_BY_CLASS, self._by_class)
-        ways["Abort"] = self._abort
-        ways["__reduce__"], ways["free"] = _pickled, _kept
-        return ways
+                begins[word] = partial(timed.collective, kind=kind, size=size)
+                begins[word.lower()] = partial(timed.collective, kind=kind, size=_nothing)
+                begins[f"I{word.lower()}"] = partial(timed.begin_collective, kind=kind, size=size, persistent=False)
+                begins[f"{word}_init"] = partial(timed.begin_collective, kind=kind, size=size, persistent=True)
+        begins |= dict.fromkeys(MAKES_TOGETHER, partial(timed.collective, kind=TOGETHER, size=_nothing))
+        begins |= dict.fromkeys(("Free", "Disconnect"), partial(timed.collective, kind=PARTLY, size=_nothing))
+        dup = partial(timed.begin_collective, kind=TOGETHER, size=_nothing, persistent=False)
+        begins |= dict.fromkeys(("Idup", "Idup_with_info"), dup)
+        return begins | dict.fromkeys((*MAKES_ALONE, *QUESTIONS), timed.call)
 
-    def _of_messages(self, name: str) -> dict[str, Way]:
+    def _of_messages(self, name: str) -> dict[str, Begin]:
         timed = self._timed
-
         if name == "Message":
-            ways: dict[str, Way] = dict.fromkeys(("recv", "Recv"), timed.receive_message)
-            ways |= dict.fromkeys(("irecv", "Irecv"), timed.call)
-            return ways | dict.fromkeys(("probe", "Probe", "iprobe", "Iprobe"), self._probe)
+            return {"recv": timed.receive_message, "Recv": timed.receive_message, "irecv": timed.call, "Irecv": timed.call}
         if name == "Prequest":
-            return {"Start": timed.restart, "Startall": timed.restart_all}
-        ways = {"wait": timed.wait, "Wait": timed.wait}
-        ways |= dict.fromkeys(("waitall", "Waitall"), timed.wait_all)
-        ways |= dict.fromkeys(("waitany", "Waitany", "waitsome", "Waitsome"), timed.wait_some)
-        ways |= dict.fromkeys(("test", "Test"), timed.call)
-        ways |= dict.fromkeys(("testall", "Testall", "testany", "Testany", "testsome", "Testsome"), timed.test_all)
-        return ways | dict.fromkeys(("fromhandle", "fromint", "f2py"), self._by_class)
+            return {"Start": timed.restart, "Startall": timed.restart}
+        begins: dict[str, Begin] = {"wait": timed.wait, "waitall": timed.wait_all}
+        begins |= {"waitany": partial(timed.wait_some, one=True), "waitsome": partial(timed.wait_some, one=False)}
+        begins |= dict.fromkeys(("test", "testall", "testany", "testsome"), timed.call)
+        return begins | {word.capitalize(): begin for word, begin in begins.items()}
 
-    def _abort(self, word: str, plain: Any) -> Callable[..., Any]:
-        """Save the profile before the program aborts."""
-
-        @functools.wraps(plain)
-        def method(*args: Any, **kwargs: Any) -> Any:
-            if self._recorder.save is not None:
-                self._recorder.save()
-            return plain(*args, **kwargs)
-
-        return method
-
-    def _by_class(self, word: str, plain: Any) -> classmethod[Any, Any, Any]:
+    def _by_class(self, plain: Any) -> classmethod[Any, Any, Any]:
         """Return a class method whose result is timed."""
         return classmethod(lambda cls, *args, **kwargs: self._adopt(plain(*args, **kwargs)))
-
-    def _probe(self, word: str, plain: Any) -> classmethod[Any, Any, Any]:
-        """Return Message.probe(comm, ..) as comm.mprobe(..)."""
-        same = {"probe": "mprobe", "Probe": "Mprobe", "iprobe": "improbe", "Iprobe": "Improbe"}[word]
-        return classmethod(lambda cls, comm, *args, **kwargs: getattr(comm, same)(*args, **kwargs))
 
     def _noting(self, plain: type, what: str, words: tuple[str, ...]) -> dict[str, Any]:
         """Return class methods that note their calls."""
@@ -203,14 +177,12 @@ class Installed:
         return {word: noting(word) for word in words if word in plain.__dict__}
 
 
-def install(recorder: Recorder) -> Installed:
-    """Replace mpi4py's classes by timed ones; `remove` of the result restores them."""
-    installed = Installed(recorder)
-    installed.make()
-    return installed
+def _probe(same: str) -> classmethod[Any, Any, Any]:
+    """Return Message.probe(comm, ..) as comm.mprobe(..)."""
+    return classmethod(lambda cls, comm, *args, **kwargs: getattr(comm, same)(*args, **kwargs))
 
 
-def _pickled(_word: str, plain: Any) -> Callable[..., Any]:
+def _pickled(plain: Any) -> Callable[..., Any]:
     """Pickle COMM_WORLD and COMM_SELF by name, as mpi4py does."""
 
     def method(self: Any) -> Any:
@@ -222,7 +194,7 @@ def _pickled(_word: str, plain: Any) -> Callable[..., Any]:
     return method
 
 
-def _kept(_word: str, plain: Any) -> Callable[..., Any]:
+def _kept(plain: Any) -> Callable[..., Any]:
     """Ignore a Free of COMM_WORLD and COMM_SELF, as mpi4py does."""
 
     def method(self: Any) -> Any:

@@ -4,21 +4,22 @@ The recorder knows clocks, places in the program, and the ranks of communicators
 with the clocks of this rank.  Only calls of the thread that created it are recorded; those of others happen while that one
 computes.  Calls within calls (for example a reduction in Python that sends) are part of the outer one.
 
-Each wrapper receives mpi4py's plain method, and makes one that does the same and reports to the recorder.  A returned
-request is labelled with its operation (`Posted`).  A wait for several requests counts as a wait for the last one to
-complete: each is tested without completing it (MPI_Request_get_status), until all are complete; then MPI's own call follows.
+`TimedMethods.method` makes a method that does the same as mpi4py's and reports to the recorder; one of the other methods of
+that class, for each kind of call, says before the call for whom it waits.  A returned request is labelled with its operation
+(`Posted`).  A wait for several requests counts as a wait for the last one to complete: each is tested without completing it
+(MPI_Request_get_status), until all are complete; then MPI's own call follows.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import os
 import sys
 import sysconfig
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -31,7 +32,6 @@ from lb_mpi.profiling.profile import NEIGHBOURS, NOBODY, Calls, CpuShare, Stream
 
 OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
 PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
-SAVE_FIRST_NS, SAVE_EVERY_NS = 1_000_000_000, 5_000_000_000
 _now = time.perf_counter_ns
 _is_complete = MPI.Request.Get_status  # the plain one
 Method = Callable[..., Any]
@@ -88,7 +88,6 @@ class Recorder:
         self.pickled = 0  # bytes made by pickle in the current call
         self.status = MPI.Status()  # for calls without a status of the program's
         self.unseen: set[str] = set()  # untimed operations of the program
-        self.save: Callable[[], None] | None = None  # called from time to time
         self._world = world.Get_group()
         self._thread = threading.get_ident()
         self._busy = False
@@ -98,7 +97,6 @@ class Recorder:
         """Restart at the start of the program."""
         self.began = _now()
         self._cpu = CpuShare(self.began, time.thread_time_ns())
-        self._save_at = self.began + SAVE_FIRST_NS if self.save else math.inf
 
     def elsewhere(self) -> bool:
         """True if this call isn't timed: in another thread, or within a call."""
@@ -122,9 +120,6 @@ class Recorder:
         self.calls.add(number, entered, now, n_bytes + self.pickled, whom)
         if now > self._cpu.due:
             self._cpu.look(now, time.thread_time_ns(), self.calls.in_mpi_ns)
-        if now > self._save_at and self.save is not None:
-            self.save()
-            self._save_at = _now() + SAVE_EVERY_NS
         self._busy = False
         return now
 
@@ -194,44 +189,38 @@ def _of_several(spec: Sequence[Any]) -> int:
 # --- wrappers for each kind of method ---------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class Posted:
     """The operation of a request."""
 
-    __slots__ = ("anybody", "index", "kind", "n_bytes", "stream", "whom")
-
-    def __init__(
-        self,
-        whom: int = NOBODY,
-        *,
-        anybody: MPI.Comm | None = None,
-        stream: Stream | None = None,
-        kind: int = 0,
-        n_bytes: int = 0,
-    ) -> None:
-        self.whom = whom  # the rank for which it waits
-        self.anybody = anybody  # of this communicator: the status names the rank
-        self.stream = stream  # of a collective
-        self.kind, self.index = kind, -1  # of the collective, and its index in the stream
-        self.n_bytes = n_bytes  # of a persistent one, per start
+    whom: int = NOBODY  # the rank for which it waits
+    anybody: MPI.Comm | None = None  # of this communicator: the status names the rank
+    stream: Stream | None = None  # of a collective
+    kind: int = 0  # of the collective
+    n_bytes: int = 0  # of a persistent one, per start
+    index: int = -1  # of the collective in the stream
 
 
 _NOTHING = Posted()
 
 
+@dataclass(slots=True)
 class TimedCall:
-    """A call being timed; a wrapper's `begin` fills it in."""
+    """A call being timed."""
 
-    __slots__ = ("came", "entered", "left", "n_bytes", "number", "whom")
+    number: int  # its place in the program
+    entered: int
+    buffers: bool  # its data is a buffer, and not pickled
+    n_bytes: int = 0  # sent by MPI
+    whom: int = NOBODY  # the rank for which it waits
+    came: Callable[[Any], object] | None = None  # called with the result
+    left: Callable[[int], object] | None = None  # called with the end of the call
 
-    def __init__(self, number: int, entered: int) -> None:
-        self.number, self.entered = number, entered  # its place in the program, and its start
-        self.n_bytes = 0  # sent by MPI
-        self.whom = NOBODY  # the rank for which it waits
-        self.came: Callable[[Any], object] | None = None  # called with the result
-        self.left: Callable[[int], object] | None = None  # called with the end of the call
 
-
-Begin = Callable[[TimedCall, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+# It completes the call, and returns the arguments for mpi4py's method if they differ from those given.
+Begin = Callable[[TimedCall, Args, Kwargs], tuple[Args, Kwargs] | None]
 
 
 class TimedMethods:
@@ -240,18 +229,18 @@ class TimedMethods:
     def __init__(self, recorder: Recorder, adopt: Callable[[Any], Any]) -> None:
         self.recorder, self.adopt = recorder, adopt
 
-    def _method(self, name: str, plain: Method, begin: Begin) -> Method:
-        """Return `plain` with timing; `begin` fills in the call, and returns the arguments."""
-        recorder, adopt = self.recorder, self.adopt
+    def method(self, name: str, plain: Method, begin: Begin) -> Any:
+        """Return mpi4py's method `plain` with timing: a class method if it is one."""
+        recorder, adopt, buffers = self.recorder, self.adopt, name[0].isupper()
         places: dict[tuple[int, int], int] = {}
 
         @functools.wraps(plain)
         def method(*args: Any, **kwargs: Any) -> Any:
             if recorder.elsewhere():
                 return adopt(plain(*args, **kwargs))
-            call = TimedCall(recorder.lines.place(name, places), recorder.enter())
+            call = TimedCall(recorder.lines.place(name, places), recorder.enter(), buffers)
             try:
-                args, kwargs = begin(call, args, kwargs)
+                args, kwargs = begin(call, args, kwargs) or (args, kwargs)
                 result = adopt(plain(*args, **kwargs))
                 if call.came is not None:
                     call.came(result)
@@ -261,179 +250,120 @@ class TimedMethods:
                 if call.left is not None:
                     call.left(left)
 
+        if isinstance(getattr(plain, "__self__", None), type):
+            return classmethod(lambda _cls, *args, **kwargs: method(*args, **kwargs))
         return method
 
-    def call(self, name: str, plain: Method, whom: int = NOBODY) -> Method:
-        """Return a timed call that waits for no rank, such as a query, or for rank `whom`."""
+    # What follows is `begin` of the kinds of calls, with options in keywords.
 
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            call.whom = whom
-            return args, kwargs
+    def call(self, call: TimedCall, args: Args, kwargs: Kwargs, *, whom: int = NOBODY) -> None:
+        """Begin a call that waits for no rank, such as a query, or for rank `whom`."""
+        call.whom = whom
 
-        return self._method(name, plain, begin)
+    def send(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
+        """Begin a blocking send: it waits for the destination."""
+        call.whom = self.recorder.peer(args[0], argument(args, kwargs, 2, "dest"))
+        call.n_bytes = n_bytes(argument(args, kwargs, 1, "buf")) if call.buffers else 0
 
-    def send(self, name: str, plain: Method) -> Method:
-        """Return a timed blocking send: it waits for the destination."""
-        buffers = name[0].isupper()
-
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            call.whom = self.recorder.peer(args[0], argument(args, kwargs, 2, "dest"))
-            call.n_bytes = n_bytes(argument(args, kwargs, 1, "buf")) if buffers else 0
-            return args, kwargs
-
-        return self._method(name, plain, begin)
-
-    def receive(self, name: str, plain: Method, source: int, status: int, sends: str = "") -> Method:
-        """Return a timed blocking receive or probe: it waits for the source.  source, status: positions of these arguments.
+    def receive(
+        self, call: TimedCall, args: Args, kwargs: Kwargs, *, source: int, status: int, sends: str = ""
+    ) -> tuple[Args, Kwargs]:
+        """Begin a blocking receive or probe: it waits for the source.  source, status: positions of these arguments.
 
         sends : the name of the data sent in the same call, its first argument.
         """
-        recorder, buffers = self.recorder, sends and name[0].isupper()
+        recorder, comm, asked = self.recorder, args[0], None
+        rank = argument(args, kwargs, source + 1, "source", MPI.ANY_SOURCE)
+        if rank == MPI.PROC_NULL and sends:
+            rank = argument(args, kwargs, 2, "dest")
+        call.whom = recorder.peer(comm, rank)
+        call.n_bytes = n_bytes(argument(args, kwargs, 1, sends)) if sends and call.buffers else 0
+        if rank == MPI.ANY_SOURCE:
+            args, kwargs, asked = with_status(recorder, args, kwargs, status + 1)
 
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            comm, asked = args[0], None
-            rank = argument(args, kwargs, source + 1, "source", MPI.ANY_SOURCE)
-            if rank == MPI.PROC_NULL and sends:
-                rank = argument(args, kwargs, 2, "dest")
-            call.whom = recorder.peer(comm, rank)
-            call.n_bytes = n_bytes(argument(args, kwargs, 1, sends)) if buffers else 0
-            if rank == MPI.ANY_SOURCE:
-                args, kwargs, asked = with_status(recorder, args, kwargs, status + 1)
+        def came(result: Any) -> None:
+            if asked is not None:
+                call.whom = recorder.peer(comm, asked.source)
+            if isinstance(result, MPI.Message):
+                result._posted = Posted(call.whom)  # type: ignore[attr-defined]
 
-            def came(result: Any) -> None:
-                if asked is not None:
-                    call.whom = recorder.peer(comm, asked.source)
-                if isinstance(result, MPI.Message):
-                    result._posted = Posted(call.whom)  # type: ignore[attr-defined]
+        call.came = came
+        return args, kwargs
 
-            call.came = came
-            return args, kwargs
+    def receive_message(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
+        """Begin a receive of a probed message: it waits for the sender."""
+        call.whom = _posted(args[0]).whom
 
-        return self._method(name, plain, begin)
+    def start(
+        self, call: TimedCall, args: Args, kwargs: Kwargs, *, peer: tuple[int, str], sends: bool, persistent: bool
+    ) -> None:
+        """Begin a call whose result is a message's request; peer: position and name of the other rank's argument."""
+        position, word = peer
+        rank = argument(args, kwargs, position + 1, word, MPI.ANY_SOURCE)
+        posted = Posted(self.recorder.peer(args[0], rank), args[0] if rank == MPI.ANY_SOURCE else None)
+        if sends and call.buffers:
+            sent = n_bytes(argument(args, kwargs, 1, "sendbuf" if word == "source" else "buf"))
+            (posted if persistent else call).n_bytes = sent
+        call.came = lambda request: setattr(request, "_posted", posted)
 
-    def start(self, name: str, plain: Method, peer: tuple[int, str], sends: bool) -> Method:
-        """Return a timed call whose result is a message's request; peer: position and name of the other rank's argument."""
-        persistent, (position, word) = name.endswith("_init"), peer
-        sent = ("sendbuf" if word == "source" else "buf") if sends and name[0].isupper() else ""
+    def collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int, size: Callable[..., int]) -> None:
+        """Begin a blocking collective; the awaited rank is determined at the end of the run."""
+        _, stream, neighbours = self.recorder.known(args[0])
+        call.n_bytes = size(*args, **kwargs)
+        if stream is not None:
+            its, at, calls = neighbours if kind == NEIGHBOURS else kind, call.entered, self.recorder.calls
+            call.left = lambda left: calls.join(stream, its, call.number, at, at, left)
 
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            rank = argument(args, kwargs, position + 1, word, MPI.ANY_SOURCE)
-            anybody = args[0] if rank == MPI.ANY_SOURCE else None
-            posted = Posted(self.recorder.peer(args[0], rank), anybody=anybody)
-            which = posted if persistent else call
-            which.n_bytes = n_bytes(argument(args, kwargs, 1, sent)) if sent else 0
-            call.came = lambda request: setattr(request, "_posted", posted)
-            return args, kwargs
+    def begin_collective(
+        self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int, size: Callable[..., int], persistent: bool
+    ) -> None:
+        """Begin a nonblocking collective; its request waits."""
+        _, stream, neighbours = self.recorder.known(args[0])
+        posted = Posted(stream=stream, kind=neighbours if kind == NEIGHBOURS else kind)
+        (posted if persistent else call).n_bytes = size(*args, **kwargs)
+        # Idup also returns a communicator
+        call.came = lambda result: setattr(result[1] if isinstance(result, tuple) else result, "_posted", posted)
+        if not persistent:
+            call.left = lambda _left: self._join(posted, call)
 
-        return self._method(name, plain, begin)
+    def wait(self, call: TimedCall, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Begin a wait for one request."""
+        posted, asked = _posted(args[0]), None
+        if posted.anybody is not None:
+            args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
+        call.came = lambda _result: self._waits(call, posted, asked)
+        call.whom = posted.whom
+        return args, kwargs
 
-    def collective(self, name: str, plain: Method, kind: int, size: Callable[..., int]) -> Method:
-        """Return a timed blocking collective; the awaited rank is determined at the end of the run."""
-        recorder = self.recorder
+    def wait_all(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
+        """Begin a wait for all of some requests: it counts as a wait for the last."""
+        self._waits(call, *_last(self.recorder, args[0]))
 
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            _, stream, neighbours = recorder.known(args[0])
-            call.n_bytes = size(*args, **kwargs)
-            if stream is not None:
-                its, at = neighbours if kind == NEIGHBOURS else kind, call.entered
-                call.left = lambda left: recorder.calls.join(stream, its, call.number, at, at, left)
-            return args, kwargs
+    def wait_some(self, call: TimedCall, args: Args, kwargs: Kwargs, *, one: bool) -> tuple[Args, Kwargs]:
+        """Begin a wait for one of some requests, or at least one of them."""
+        requests, asked = args[0], None
+        if one and any(_posted(request).anybody is not None for request in requests):
+            args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
 
-        return self._method(name, plain, begin)
+        def came(result: Any) -> None:
+            found = result[0] if isinstance(result, tuple) else result  # the pickled ones also return messages
+            index = found if isinstance(found, int) else found[0] if found else -1
+            if 0 <= index < len(requests):
+                self._waits(call, _posted(requests[index]), asked)
 
-    def begin_collective(self, name: str, plain: Method, kind: int, size: Callable[..., int]) -> Method:
-        """Return a timed nonblocking collective; its request waits."""
-        recorder, persistent = self.recorder, name.endswith("_init")
+        call.came = came
+        return args, kwargs
 
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            _, stream, neighbours = recorder.known(args[0])
-            posted = Posted(stream=stream, kind=neighbours if kind == NEIGHBOURS else kind)
-            which = posted if persistent else call
-            which.n_bytes = size(*args, **kwargs)
+    def restart(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
+        """Begin a start of persistent requests: of one, or of a list."""
+        every = [_posted(request) for request in (args if isinstance(args[0], MPI.Request) else args[0])]
+        call.n_bytes = sum(posted.n_bytes for posted in every)
 
-            def came(result: Any) -> None:
-                request = result[1] if isinstance(result, tuple) else result  # Idup also returns a communicator
-                request._posted = posted
+        def left(_left: int) -> None:
+            for posted in every:
+                self._join(posted, call)
 
-            call.came = came
-            if not persistent:
-                call.left = lambda _left: _join(recorder, posted, call)
-            return args, kwargs
-
-        return self._method(name, plain, begin)
-
-    def wait(self, name: str, plain: Method) -> Method:
-        """Return a timed wait for one request."""
-
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            posted, asked = _posted(args[0]), None
-            if posted.anybody is not None:
-                args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
-            call.came = lambda _result: self._waits(call, posted, asked)
-            call.whom = posted.whom
-            return args, kwargs
-
-        return self._method(name, plain, begin)
-
-    def wait_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-        """Return a timed wait for all of some requests: it counts as a wait for the last."""
-
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            self._waits(call, *_last(self.recorder, args[0]))
-            return args, kwargs
-
-        return _of_class(self._method(name, plain, begin))
-
-    def wait_some(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-        """Return a timed wait for one of some requests, or at least one of them."""
-        one = name.lower() == "waitany"
-
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            requests, asked = args[0], None
-            if one and any(_posted(request).anybody is not None for request in requests):
-                args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
-
-            def came(result: Any) -> None:
-                found = result[0] if isinstance(result, tuple) else result  # the pickled ones also return messages
-                index = found if isinstance(found, int) else found[0] if found else -1
-                if 0 <= index < len(requests):
-                    self._waits(call, _posted(requests[index]), asked)
-
-            call.came = came
-            return args, kwargs
-
-        return _of_class(self._method(name, plain, begin))
-
-    def restart(self, name: str, plain: Method) -> Method:
-        """Return a timed start of a persistent request."""
-
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            self._starts(call, args[:1])
-            return args, kwargs
-
-        return self._method(name, plain, begin)
-
-    def restart_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-        """Return a timed start of several persistent requests."""
-
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            self._starts(call, args[0])
-            return args, kwargs
-
-        return _of_class(self._method(name, plain, begin))
-
-    def receive_message(self, name: str, plain: Method) -> Method:
-        """Return a timed receive of a probed message: it waits for the sender."""
-
-        def begin(call: TimedCall, args: Any, kwargs: Any) -> Any:
-            call.whom = _posted(args[0]).whom
-            return args, kwargs
-
-        return self._method(name, plain, begin)
-
-    def test_all(self, name: str, plain: Method) -> classmethod[Any, Any, Any]:
-        """Return a timed test of several requests, which waits for no rank."""
-        return _of_class(self.call(name, plain))
+        call.left = left
 
     def _waits(self, call: TimedCall, posted: Posted, asked: MPI.Status | None) -> None:
         """Note that the call waits, or has waited, for a posted operation."""
@@ -445,26 +375,19 @@ class TimedMethods:
             index, posted.index = posted.index, -1
             call.left = lambda left: stream.waited(index, call.entered, left, call.number)
 
-    def _starts(self, call: TimedCall, requests: Sequence[Any]) -> None:
-        """Note that this call starts persistent requests."""
-        every = [_posted(request) for request in requests]
-        call.n_bytes = sum(posted.n_bytes for posted in every)
-
-        def left(_left: int) -> None:
-            for posted in every:
-                _join(self.recorder, posted, call)
-
-        call.left = left
+    def _join(self, posted: Posted, call: TimedCall) -> None:
+        """Add a nonblocking collective to its stream."""
+        if posted.stream is not None:
+            at = call.entered
+            posted.index = self.recorder.calls.join(posted.stream, posted.kind, call.number, at, at, at)
 
 
-def argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, name: str, default: Any = None) -> Any:
+def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
     """Return an argument, positional or keyword."""
     return args[position] if len(args) > position else kwargs.get(name, default)
 
 
-def with_status(
-    recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any], position: int
-) -> tuple[tuple[Any, ...], dict[str, Any], MPI.Status]:
+def with_status(recorder: Recorder, args: Args, kwargs: Kwargs, position: int) -> tuple[Args, Kwargs, MPI.Status]:
     """Return the arguments with a status: the program's own, or else the recorder's; and that status."""
     given: MPI.Status | None = argument(args, kwargs, position, "status")
     if given is not None:
@@ -472,20 +395,8 @@ def with_status(
     return args[:position], {**kwargs, "status": recorder.status}, recorder.status
 
 
-def _of_class(method: Method) -> classmethod[Any, Any, Any]:
-    """Return the class method that does this on any class."""
-    return classmethod(lambda _cls, *args, **kwargs: method(*args, **kwargs))
-
-
 def _posted(request: Any) -> Posted:
     return getattr(request, "_posted", None) or _NOTHING
-
-
-def _join(recorder: Recorder, posted: Posted, call: TimedCall) -> None:
-    """Add a nonblocking collective to its stream."""
-    if posted.stream is not None:
-        at = call.entered
-        posted.index = recorder.calls.join(posted.stream, posted.kind, call.number, at, at, at)
 
 
 def _last(recorder: Recorder, requests: Sequence[MPI.Request]) -> tuple[Posted, MPI.Status | None]:
