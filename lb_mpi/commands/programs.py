@@ -4,14 +4,14 @@ tasks of its lb_mpi.Pool() or Executor(); `profile`, any mpi4py program, split i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from lb_mpi.checks import comma_list
-from lb_mpi.commands.dispatch import FAILED, mistake, speaks
+from lb_mpi.commands.dispatch import FAILED, mistake, say, speaks
 from lb_mpi.errors import Error
 from lb_mpi.profiling.profile import Profile, read_profile, table, write_profile
 
@@ -44,8 +44,8 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
     options = _parse(arguments, prog)
     try:
         if options.show is not None:
-            return _say(read_profile(Path(options.show)), options.json, sys.stdout)
-        from lb_mpi.mpi.profile import script as profile_script
+            return say(_text(read_profile(Path(options.show)), options.json) + "\n")
+        from lb_mpi.mpi.profile.script import ProfiledProgram
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
         return mistake(f"no MPI: {error}", prog)
     except (ValueError, OSError) as error:
@@ -53,13 +53,14 @@ def run_profile(arguments: Sequence[str], prog: str) -> int:
     try:
         speeds = None if options.speeds is None else comma_list("--speeds", options.speeds)
         argv = [options.program, *options.arguments]
-        program = profile_script.open_program(argv, module=options.module, output=options.output, speeds=speeds)
+        program = ProfiledProgram(argv, module=options.module, output=options.output, speeds=speeds)
     except (ValueError, OSError, SyntaxError, Error) as error:
         return mistake(error, prog)
-    profile, raised = profile_script.run_program(program)
+    profile, raised = program.run()
     code = 0
     if profile is not None:
-        code = _say(profile, options.json, sys.stderr)
+        with contextlib.suppress(OSError):
+            print(_text(profile, options.json), file=sys.stderr, flush=True)
         if options.output is not None:
             try:
                 write_profile(Path(options.output), profile)
@@ -103,13 +104,5 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     return options
 
 
-def _say(profile: Profile, as_json: bool, where: object) -> int:
-    """Print the profile; return the exit code, nonzero if it can't be written."""
-    text = json.dumps(profile.to_json()) if as_json else "\n".join(table(profile))
-    try:
-        print(text, file=where, flush=True)  # type: ignore[call-overload]
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), where.fileno())  # type: ignore[attr-defined]
-    except OSError:
-        return FAILED
-    return 0
+def _text(profile: Profile, as_json: bool) -> str:
+    return json.dumps(profile.to_json()) if as_json else "\n".join(table(profile))

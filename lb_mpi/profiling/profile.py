@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,8 @@ from lb_mpi.table import Table
 END = "(the program's end)"
 FILE = "profile.json"
 MOST_RANKS, MOST_LINES, MOST_NAMES = 32, 10, 3
+_METRICS = ("seconds", "load_balance", "communication_efficiency", "parallel_efficiency", "balanced_s")
+_SUMS = ("waiting_s", "communication_s", "sent_bytes")
 _EXPLAINED = (
     "useful: outside of MPI; cpu: CPU time of the main thread in it (less if it slept, read files, or queued for a core);",
     "waiting: all of a call between two ranks, with the transfer of its data; in collectives, until the last rank arrived;",
@@ -190,27 +192,16 @@ class ClockModel(NamedTuple):
 
     begin_ns: int = 0  # this rank's clock at the first comparison
     end_ns: int = 1  # and at the last
-    begin_offset_ns: int = 0  # rank 0's clock minus this one's
-    end_offset_ns: int = 0
-    error_ns: int = 0  # maximum error of the offsets
+    begin_offset_s: float = 0.0  # rank 0's clock minus this one's
+    end_offset_s: float = 0.0
+    error_s: float = 0.0  # maximum error of the offsets
 
     def common(self, times: Ints) -> Ints:
         """Return this rank's times by rank 0's clock."""
-        slope = (self.end_offset_ns - self.begin_offset_ns) / max(1, self.end_ns - self.begin_ns)
-        drift: Ints = np.rint((times - self.begin_ns) * slope).astype(np.int64)
-        common: Ints = times + self.begin_offset_ns + drift
+        offsets_s = self.begin_offset_s, self.end_offset_s
+        shift = 1e9 * np.interp(times, (self.begin_ns, self.end_ns), offsets_s)
+        common: Ints = times + np.rint(shift).astype(np.int64)
         return common
-
-
-def offset(sent: Sequence[int], answered: Sequence[int], returned: Sequence[int]) -> tuple[int, int]:
-    """Return (offset, error) of another clock relative to this one, from messages there and back: the fastest one counts.
-
-    sent, returned : times of sending and return, by this clock; answered: time of the answer, by the other clock.
-    Cristian, Probabilistic clock synchronization, Distributed Computing 3, 1989.
-    """
-    times = [back - out for out, back in zip(sent, returned, strict=True)]
-    best = min(range(len(times)), key=times.__getitem__)
-    return answered[best] - (sent[best] + returned[best]) // 2, (times[best] + 1) // 2
 
 
 def lateness(
@@ -345,42 +336,25 @@ class Profile:
     def to_json(self) -> dict[str, Any]:
         """Return the profile with its metrics, ready for JSON."""
         most, part = self.most_waited_for
-        return {
-            "program": self.program,
-            "seconds": self.seconds,
-            "load_balance": self.load_balance,
-            "communication_efficiency": self.communication_efficiency,
-            "parallel_efficiency": self.parallel_efficiency,
-            "most_waited_for": most,
-            "waited_for_part": part,
-            "balanced_s": self.balanced_s,
-            "speeds": list(self.speeds),
-            "clock_error_s": self.clock_error_s,
-            "notes": list(self.notes),
-            "ranks": [rank_json(rank) for rank in self.ranks],
-        }
+        ranks = [
+            {**asdict(rank), **{name: getattr(rank, name) for name in _SUMS}, "waited_s": rank.waited_s}
+            for rank in self.ranks
+        ]
+        metrics = {name: getattr(self, name) for name in _METRICS}
+        own = {**asdict(self), "speeds": list(self.speeds), "notes": list(self.notes), "ranks": ranks}
+        return {**own, **metrics, "most_waited_for": most, "waited_for_part": part}
 
 
 def profile_from(found: Mapping[str, Any]) -> Profile:
     """Read the result of `Profile.to_json`."""
-    ranks = [rank_from(rank) for rank in found["ranks"]]
-    return Profile(found["program"], ranks, found["speeds"], found["clock_error_s"], found["notes"])
-
-
-def rank_json(rank: RankProfile) -> dict[str, Any]:
-    """Return one rank's profile with its sums, ready for JSON."""
-    sums = {"waiting_s": rank.waiting_s, "communication_s": rank.communication_s, "sent_bytes": rank.sent_bytes}
-    return {**asdict(rank), **sums, "waited_s": rank.waited_s}
-
-
-def rank_from(found: Mapping[str, Any]) -> RankProfile:
-    """Read the result of `rank_json`."""
-    lines = [
-        Line(**{**line, "waited_s": {int(rank): seconds for rank, seconds in line["waited_s"].items()}})
-        for line in found["lines"]
+    ranks = [
+        RankProfile(
+            **{name.name: rank[name.name] for name in fields(RankProfile) if name.name != "lines"},
+            lines=[Line(**{**line, "waited_s": {int(k): s for k, s in line["waited_s"].items()}}) for line in rank["lines"]],
+        )
+        for rank in found["ranks"]
     ]
-    fields = ("rank", "host", "seconds", "useful_s", "useful_cpu_s")
-    return RankProfile(**{name: found[name] for name in fields}, lines=lines)
+    return Profile(found["program"], ranks, found["speeds"], found["clock_error_s"], found["notes"])
 
 
 def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import runpy
+import socket
 import sys
 import textwrap
 import time
@@ -18,10 +19,8 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.profile import script as profile_script
-from lb_mpi.mpi.profile.profiled import Installed
-from lb_mpi.mpi.profile.script import ClockComparison, Ended, open_program, run_program, split_collectives
-from lb_mpi.mpi.profile.timed import Recorder, n_bytes
+from lb_mpi.mpi.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
+from lb_mpi.mpi.profile.timed import Installed, Recorder, n_bytes
 from lb_mpi.profiling.profile import Line, Profile, profile_from, read_profile, write_profile
 
 COMM = MPI.COMM_WORLD
@@ -57,7 +56,7 @@ def profiled(path: Path, *arguments: str, **options: Any) -> tuple[Ended, str, d
     """How it ended, what it has printed, the names of the program."""
     options = {"module": False, "output": None, "speeds": None, **options}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        ended = run_program(open_program([str(path), *arguments], **options))
+        ended = ProfiledProgram([str(path), *arguments], **options).run()
     return ended, printed.getvalue(), vars(sys.modules["__main__"])
 
 
@@ -184,7 +183,7 @@ def test_programs_keep_their_names_arguments_and_exit_code(folder: Path) -> None
 ])  # fmt: skip
 def test_mistakes_are_errors_on_all_ranks(argv: list[str], options: dict[str, Any]) -> None:
     with pytest.raises((ValueError, OSError)):
-        open_program(argv, **{"module": False, "output": None, "speeds": None, **options})
+        ProfiledProgram(argv, **{"module": False, "output": None, "speeds": None, **options})
 
 
 def lines(recorder: Recorder) -> dict[str, Line]:
@@ -332,14 +331,16 @@ def test_who_was_waited_for(recorder: Recorder) -> None:
 
 @several
 def test_clocks_of_different_hosts_are_set_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    shift = 10**12 * RANK  # as if each rank had been started at another time
-    monkeypatch.setattr(profile_script, "_clock_of_this_machine", lambda: f"host {RANK}")
-    monkeypatch.setattr(profile_script, "_now", lambda: time.perf_counter_ns() + shift)
+    shift_s = 1000.0 * RANK  # as if each rank had been started at another time
+    plain, plain_ns = time.perf_counter, time.perf_counter_ns
+    monkeypatch.setattr(socket, "gethostname", lambda: f"host {RANK}")
+    monkeypatch.setattr(time, "perf_counter", lambda: plain() + shift_s)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: plain_ns() + int(1e9 * shift_s))
     clock = ClockComparison(COMM).end()
-    now = np.array([time.perf_counter_ns() + shift])
-    common = int(clock.common(now)[0])
-    assert abs(common - (int(now[0]) - shift)) <= clock.error_ns + 1_000_000
-    assert (clock.error_ns > 0) == (RANK > 0)
+    now = plain_ns()
+    common = int(clock.common(np.array([now + int(1e9 * shift_s)]))[0])
+    assert abs(common - now) <= 1e9 * clock.error_s + 1_000_000
+    assert (clock.error_s > 0) == (RANK > 0)
 
 
 def test_libraries_on_a_timed_communicator(recorder: Recorder) -> None:

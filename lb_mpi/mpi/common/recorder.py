@@ -17,7 +17,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mpi4py
@@ -150,19 +150,27 @@ def align(comm: MPI.Intracomm, record: Record) -> None:
     now = time.perf_counter()
     due = not record.clocks or now > record.clocks[-1].at + ALIGN_S
     found: list[tuple[str, bool]] = allgather(comm, (socket.gethostname(), due))
+    hosts = [host for host, _ in found]
+    if len(set(hosts)) > 1 and any(due for _, due in found):
+        offset_s, error_s = compare_clocks(comm, hosts)
+        record.clock(Clock(time.perf_counter(), worlds(comm)[0], offset_s, error_s))
+
+
+def compare_clocks(comm: MPI.Intracomm, hosts: Sequence[str]) -> tuple[float, float]:
+    """Collective: return the seconds to add to this rank's `perf_counter` for that of rank 0, and their error.
+
+    hosts : (P,) the host of each rank; ranks on one host share a clock.
+    """
     first: dict[str, int] = {}
-    for rank, (host, _) in enumerate(found):
+    for rank, host in enumerate(hosts):
         first.setdefault(host, rank)
-    if len(first) == 1 or not any(due for _, due in found):
-        return
     mine = None
     for leader in list(first.values())[1:]:
         if comm.rank == leader:
             mine = _ask(comm)
         elif comm.rank == 0:
             _answer(comm, leader)
-    offset_s, error_s = allgather(comm, mine)[first[found[comm.rank][0]]] or (0.0, 0.0)
-    record.clock(Clock(time.perf_counter(), worlds(comm)[0], offset_s, error_s))
+    return allgather(comm, mine)[first[hosts[comm.rank]]] or (0.0, 0.0)
 
 
 def _ask(comm: MPI.Intracomm) -> tuple[float, float]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
+import socket
 import sys
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -27,8 +26,8 @@ from lb_mpi.graph import Ints
 from lb_mpi.metrics import Floats, check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, gather
 from lb_mpi.mpi.common.presence import Tag, presence_of
-from lb_mpi.mpi.profile.profiled import Installed
-from lb_mpi.mpi.profile.timed import Recorder
+from lb_mpi.mpi.common.recorder import compare_clocks
+from lb_mpi.mpi.profile.timed import Installed, Recorder
 from lb_mpi.profiling.profile import (
     FILE,
     NOBODY,
@@ -38,45 +37,11 @@ from lb_mpi.profiling.profile import (
     RankProfile,
     Stream,
     lateness,
-    offset,
     until_the_end,
 )
 
 PATIENCE_S = 5.0  # for the others to end, before a rank that exits with a code ends them
-ROUNDS = 20  # messages there and back per comparison with another host's clock
 PIECE = 1 << 18  # collective calls of all ranks that are split at a time
-_now = time.perf_counter_ns
-
-
-class ProfiledProgram(NamedTuple):
-    """A program found by all ranks."""
-
-    own: MPI.Intracomm  # a duplicate of COMM_WORLD
-    load: Load
-    argv: Sequence[str]
-    folder: str  # its import folder
-    speeds: Floats
-
-
-def open_program(
-    argv: Sequence[str], *, module: bool, output: str | None, speeds: Sequence[float] | None
-) -> ProfiledProgram:
-    """Collective: find the program, argv[0]; ValueError, SyntaxError or OSError on all ranks for a wrong argument.
-
-    The folder `output` of the profile is made, and loses an earlier profile.
-    """
-    own = duplicate(MPI.COMM_WORLD)
-
-    def check() -> tuple[Load, Floats]:
-        if output is not None and own.rank == 0:
-            Path(output).mkdir(parents=True, exist_ok=True)
-            (Path(output) / FILE).unlink(missing_ok=True)
-        given = np.ones(own.size) if speeds is None else check_speeds(speeds, own.size)
-        return find_script(argv[0], module=module), given
-
-    load, checked = agree(own, check)
-    agree_on(own, speeds=tuple(checked))
-    return ProfiledProgram(own, load, argv, folder_of(argv[0], module=module), checked)
 
 
 class Ended(NamedTuple):
@@ -86,92 +51,94 @@ class Ended(NamedTuple):
     error: BaseException | None  # its exception, including SystemExit
 
 
-def run_program(program: ProfiledProgram) -> Ended:
-    """Collective: run the program as `__main__` on every rank.
+class ProfiledProgram:
+    """Collective: a program, argv[0]; ValueError, SyntaxError or OSError on all ranks for a wrong argument.
 
-    If it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; if it exits with a code, only after
-    waiting 5 s for the others to end.
+    The folder `output` of the profile is made, and loses an earlier profile.
     """
-    run = _ProfiledRun(program)
-    error: BaseException | None = None
-    sys.argv, sys.path[0] = [*program.argv], program.folder
-    main = sys.modules["__main__"] = ModuleType("__main__")
-    code, names = program.load("__main__")
-    main.__dict__.update(names)
-    run.begin()
-    try:
-        exec(code, main.__dict__)
-    except BaseException as caught:
-        trace = caught.__traceback__
-        error = caught.with_traceback(trace and trace.tb_next)  # without the frame that started the program
-    try:
-        if error is None or isinstance(error, SystemExit):
-            run.end(error)
-        else:
-            run.leave(error)
-    except BaseException as caught:
-        set_abort_status(caught)
-        raise
-    return Ended(run.profile, error)
 
+    def __init__(
+        self, argv: Sequence[str], *, module: bool, output: str | None, speeds: Sequence[float] | None
+    ) -> None:
+        self._argv, self._comm = argv, duplicate(MPI.COMM_WORLD)
 
-class _ProfiledRun:
-    """The profile of one run on this rank."""
+        def check() -> tuple[Load, Floats]:
+            if output is not None and self._comm.rank == 0:
+                Path(output).mkdir(parents=True, exist_ok=True)
+                (Path(output) / FILE).unlink(missing_ok=True)
+            given = np.ones(self._comm.size) if speeds is None else check_speeds(speeds, self._comm.size)
+            return find_script(argv[0], module=module), given
 
-    def __init__(self, program: ProfiledProgram) -> None:
-        self.profile: Profile | None = None
-        self._program = program
-        self._look = ClockComparison(program.own)
+        self._load, self._speeds = agree(self._comm, check)
+        agree_on(self._comm, speeds=tuple(self._speeds))
+        self._folder = folder_of(argv[0], module=module)
+        self._profile: Profile | None = None
+        self._over = False
+
+    def run(self) -> Ended:
+        """Collective: run the program as `__main__` on every rank.
+
+        If it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; if it exits with a code, only
+        after waiting 5 s for the others to end.
+        """
+        self._look = ClockComparison(self._comm)
         self._recorder = Recorder(MPI.COMM_WORLD)
         self._installed = Installed(self._recorder)
         self._installed.put(MPI, "Init", lambda: None)  # MPI is initialised already
         self._installed.put(MPI, "Init_thread", lambda required=0: MPI.Query_thread())
         self._finalize: Callable[[], None] = MPI.Finalize
         self._installed.put(MPI, "Finalize", self._finalize_with_profile)
-        self._over = False
-
-    def begin(self) -> None:
-        """Collective: start the program on all ranks."""
-        self._program.own.Barrier()
+        error: BaseException | None = None
+        sys.argv, sys.path[0] = [*self._argv], self._folder
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        code, names = self._load("__main__")
+        main.__dict__.update(names)
+        self._comm.Barrier()
         self._recorder.restart()
-
-    def end(self, exits: SystemExit | None = None) -> None:
-        """Collective: end the program on all ranks; a rank with an exit code ends the others if it must wait too long."""
-        if self._over:  # by the program's own MPI.Finalize
-            return
-        total_s, useful_s, cpu_s = (1e-9 * ns for ns in self._recorder.stop())
-        rank, host, lines = self._program.own.rank, MPI.Get_processor_name(), self._recorder.calls.lines
-        self._stop()
-        if not _all_come(self._program.own, PATIENCE_S if exits is not None and exits.code else math.inf):
-            set_abort_status(exits)
-            return
-        self._gather(RankProfile(rank, host, total_s, useful_s, cpu_s, lines))
-
-    def leave(self, error: BaseException) -> None:
-        """Note that the program has raised on this rank: leaving will end the other ranks."""
-        self._stop()
-        set_abort_status(error)
+        try:
+            exec(code, main.__dict__)
+        except BaseException as caught:
+            trace = caught.__traceback__
+            error = caught.with_traceback(trace and trace.tb_next)  # without the frame that started the program
+        try:
+            if error is None or isinstance(error, SystemExit):
+                self._end(error)
+            else:
+                self._installed.remove()
+                set_abort_status(error)
+        except BaseException as caught:
+            set_abort_status(caught)
+            raise
+        return Ended(self._profile, error)
 
     def _finalize_with_profile(self) -> None:
-        self.end()
+        self._end()
         self._finalize()
 
-    def _stop(self) -> None:
-        self._over = True
-        self._installed.remove()
+    def _end(self, exits: SystemExit | None = None) -> None:
+        """Collective: end the program on all ranks; a rank with an exit code ends the others if it must wait too long.
 
-    def _gather(self, mine: RankProfile) -> None:
-        """Collective: split the waits in collectives, and combine the profiles of all ranks on rank 0."""
-        own, calls = self._program.own, self._recorder.calls
+        Split the waits in collectives, and combine the profiles of all ranks on rank 0.
+        """
+        if self._over:  # by the program's own MPI.Finalize
+            return
+        self._over = True
+        own, recorder, calls = self._comm, self._recorder, self._recorder.calls
+        total_s, useful_s, cpu_s = (1e-9 * ns for ns in recorder.stop())
+        self._installed.remove()
+        if not _all_come(own, PATIENCE_S if exits is not None and exits.code else math.inf):
+            set_abort_status(exits)
+            return
         clock = self._look.end()
         split_collectives(own, calls, clock)
-        found = gather(own, (mine, self._recorder.unseen, calls.n_lost, clock.error_ns))
+        mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, cpu_s, calls.lines)
+        found = gather(own, (mine, recorder.unseen, calls.n_lost, clock.error_s))
         own.Free()
         if found is not None:
-            ranks, unseen, lost, error_ns = zip(*found, strict=True)
-            notes = _notes(ranks, set().union(*unseen), sum(lost), max(error_ns))
-            speeds = self._program.speeds.tolist()
-            self.profile = Profile(self._program.argv[0], until_the_end(ranks), speeds, 1e-9 * max(error_ns), notes)
+            ranks, unseen, lost, errors_s = zip(*found, strict=True)
+            notes = _notes(ranks, set().union(*unseen), sum(lost), max(errors_s))
+            speeds = self._speeds.tolist()
+            self._profile = Profile(self._argv[0], until_the_end(ranks), speeds, max(errors_s), notes)
 
 
 def _all_come(comm: MPI.Intracomm, patience_s: float) -> bool:
@@ -181,7 +148,7 @@ def _all_come(comm: MPI.Intracomm, patience_s: float) -> bool:
     return request.Test()
 
 
-def _notes(ranks: Sequence[RankProfile], unseen: set[str], n_lost: int, error_ns: int) -> list[str]:
+def _notes(ranks: Sequence[RankProfile], unseen: set[str], n_lost: int, error_s: float) -> list[str]:
     """Return notes on calls that the profile does not cover."""
     notes = [f"not seen, and counted as useful: {', '.join(sorted(unseen))}"] if unseen else []
     asked = ("test", "testall", "testany", "testsome", "iprobe", "improbe")
@@ -192,8 +159,8 @@ def _notes(ranks: Sequence[RankProfile], unseen: set[str], n_lost: int, error_ns
         )
     if n_lost:
         notes.append(f'{n_lost:,} collective calls were too many to be kept: all their time is in "other MPI"')
-    if error_ns:
-        notes.append(f"the hosts' clocks are set side by side to +- {1e-3 * error_ns:,.0f} us")
+    if error_s:
+        notes.append(f"the hosts' clocks are set side by side to +- {1e6 * error_s:,.0f} us")
     return notes
 
 
@@ -204,46 +171,15 @@ class ClockComparison:
     """The first comparison with rank 0's clock, at the program's start; `end` makes the second.  Both are collective."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm = comm
-        kernel = np.array([zlib.crc32(_clock_of_this_machine().encode())], dtype=np.int64)
-        kernels = np.empty(comm.size, dtype=np.int64)
-        comm.Allgather(kernel, kernels)
-        self._others = [rank for rank in range(comm.size) if kernels[rank] != kernels[0]]  # with another clock
-        self._begin = _now(), *self._look()
+        self._comm, self._hosts = comm, allgather(comm, socket.gethostname())
+        self._begin = time.perf_counter_ns(), *compare_clocks(comm, self._hosts)
 
     def end(self) -> ClockModel:
         """Return the model of this rank's clock relative to rank 0's during the run."""
-        begin, begin_offset, begin_error = self._begin
-        end_offset, end_error = self._look()
-        return ClockModel(begin, _now(), begin_offset, end_offset, max(begin_error, end_error))
-
-    def _look(self) -> tuple[int, int]:
-        comm = self._comm
-        there, back = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-        if comm.rank == 0:
-            for rank in self._others:
-                for _ in range(ROUNDS):
-                    comm.Recv(there, rank, Tag.PROFILE)
-                    back[0] = _now()
-                    comm.Send(back, rank, Tag.PROFILE)
-        if comm.rank not in self._others:
-            return 0, 0
-        sent, answered, returned = [], [], []
-        for _ in range(ROUNDS):
-            sent.append(_now())
-            comm.Send(there, 0, Tag.PROFILE)
-            comm.Recv(back, 0, Tag.PROFILE)
-            returned.append(_now())
-            answered.append(int(back[0]))
-        return offset(sent, answered, returned)
-
-
-def _clock_of_this_machine() -> str:
-    """Return a text that all processes with the same monotonic clock share."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/time")
-    except OSError:
-        return MPI.Get_processor_name()
+        begin_ns, begin_offset_s, begin_error_s = self._begin
+        end_offset_s, end_error_s = compare_clocks(self._comm, self._hosts)
+        now = time.perf_counter_ns()
+        return ClockModel(begin_ns, now, begin_offset_s, end_offset_s, max(begin_error_s, end_error_s))
 
 
 def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel) -> None:
@@ -278,7 +214,6 @@ def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tu
 
 
 def _account(calls: Calls, stream: Stream, waits: Ints, whom: Ints) -> None:
-    """Add waits to the lines of their calls."""
     places = np.array(stream.kept.places[: len(waits)], dtype=np.int64)
     pairs, inverse = np.unique(np.stack([places, whom])[:, whom != NOBODY], axis=1, return_inverse=True)
     sums = np.zeros(pairs.shape[1], dtype=np.int64)

@@ -1,4 +1,8 @@
-"""Timed methods of mpi4py: the `Recorder` of one rank's calls, and wrappers for each kind of call.
+"""Timed replacements of mpi4py's communicators, requests and messages, and the `Recorder` of one rank's calls.
+
+Each class is a subclass of mpi4py's that does the same and reports to a Recorder.  `Installed` replaces the classes in
+`mpi4py.MPI`, and COMM_WORLD and COMM_SELF; objects made from a timed communicator are also timed.  No message is added or
+removed on the program's communicators.  Windows and files are not timed, but their use is noted.
 
 The recorder knows clocks, places in the program, and the ranks of communicators; it feeds `lb_mpi.profiling.profile.Calls`
 with the clocks of this rank.  Only calls of the thread that created it are recorded; those of others happen while that one
@@ -12,14 +16,18 @@ that class, for each kind of call, says before the call for whom it waits.  A re
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import os
+import pickle
 import sys
 import sysconfig
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -28,7 +36,8 @@ import mpi4py
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.profiling.profile import NEIGHBOURS, NOBODY, Calls, CpuShare, Stream
+from lb_mpi.mpi.common.waiting import Nap
+from lb_mpi.profiling.profile import NEIGHBOURS, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, CpuShare, Stream
 
 OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
 PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
@@ -45,35 +54,6 @@ class Known(NamedTuple):
     neighbours: int = 0  # the kind of its neighbourhood collectives in this stream
 
 
-class Lines:
-    """The lines of the program that make calls."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-        self._here = str(Path.cwd()) + "/"
-        self._skipped: dict[int, tuple[CodeType, bool]] = {}
-
-    def place(self, call: str, known: dict[tuple[int, int], int]) -> int:
-        """Return the number of the innermost line of the program that calls; `known` is this call's own cache."""
-        frame = sys._getframe(2)
-        code = frame.f_code
-        while self._skip(code) and frame.f_back is not None:
-            frame = frame.f_back
-            code = frame.f_code
-        key = id(code), frame.f_lasti
-        number = known.get(key)
-        if number is None:
-            file = code.co_filename.removeprefix(self._here)
-            number = known[key] = self._calls.number(file, frame.f_lineno, code.co_name, call)
-        return number
-
-    def _skip(self, code: CodeType) -> bool:
-        found = self._skipped.get(id(code))
-        if found is None:  # keeps the code alive, so that its id stays unique
-            found = self._skipped[id(code)] = code, not _is_of_the_program(code.co_filename)
-        return found[1]
-
-
 def _is_of_the_program(file: str) -> bool:
     """Return False for lb_mpi, mpi4py and Python's own modules; other packages count as parts of the program."""
     return not file.startswith(OURS) and ("/site-packages/" in file or not file.startswith(PYTHONS))
@@ -84,7 +64,8 @@ class Recorder:
 
     def __init__(self, world: MPI.Intracomm) -> None:
         self.calls = Calls()
-        self.lines = Lines(self.calls)
+        self._here = str(Path.cwd()) + "/"
+        self._skipped: dict[int, tuple[CodeType, bool]] = {}
         self.pickled = 0  # bytes made by pickle in the current call
         self.status = MPI.Status()  # for calls without a status of the program's
         self.unseen: set[str] = set()  # untimed operations of the program
@@ -128,6 +109,26 @@ class Recorder:
         now = _now()
         self._cpu.look(now, time.thread_time_ns(), self.calls.in_mpi_ns)
         return now - self.began, now - self.began - self.calls.in_mpi_ns, self._cpu.outside_ns
+
+    def place(self, call: str, known: dict[tuple[int, int], int]) -> int:
+        """Return the number of the innermost line of the program that calls; `known` is this call's own cache."""
+        frame = sys._getframe(2)
+        code = frame.f_code
+        while self._skip(code) and frame.f_back is not None:
+            frame = frame.f_back
+            code = frame.f_code
+        key = id(code), frame.f_lasti
+        number = known.get(key)
+        if number is None:
+            file = code.co_filename.removeprefix(self._here)
+            number = known[key] = self.calls.number(file, frame.f_lineno, code.co_name, call)
+        return number
+
+    def _skip(self, code: CodeType) -> bool:
+        found = self._skipped.get(id(code))
+        if found is None:  # keeps the code alive, so that its id stays unique
+            found = self._skipped[id(code)] = code, not _is_of_the_program(code.co_filename)
+        return found[1]
 
     def known(self, comm: MPI.Comm) -> Known:
         """Return the facts about a communicator."""
@@ -224,10 +225,11 @@ Begin = Callable[[TimedCall, Args, Kwargs], tuple[Args, Kwargs] | None]
 
 
 class TimedMethods:
-    """A factory of timed methods; `adopt` makes returned communicators, requests and messages timed as well."""
+    """Timed methods; `adopt` makes returned communicators, requests and messages timed as well."""
 
-    def __init__(self, recorder: Recorder, adopt: Callable[[Any], Any]) -> None:
-        self.recorder, self.adopt = recorder, adopt
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.timed_class: dict[type, type] = {}  # by mpi4py's
 
     def method(self, name: str, plain: Method, begin: Begin) -> Any:
         """Return mpi4py's method `plain` with timing: a class method if it is one."""
@@ -238,7 +240,7 @@ class TimedMethods:
         def method(*args: Any, **kwargs: Any) -> Any:
             if recorder.elsewhere():
                 return adopt(plain(*args, **kwargs))
-            call = TimedCall(recorder.lines.place(name, places), recorder.enter(), buffers)
+            call = TimedCall(recorder.place(name, places), recorder.enter(), buffers)
             try:
                 args, kwargs = begin(call, args, kwargs) or (args, kwargs)
                 result = adopt(plain(*args, **kwargs))
@@ -253,6 +255,15 @@ class TimedMethods:
         if isinstance(getattr(plain, "__self__", None), type):
             return classmethod(lambda _cls, *args, **kwargs: method(*args, **kwargs))
         return method
+
+    def adopt(self, result: Any) -> Any:
+        """Return the result of a call as one of the timed classes; anything else unchanged."""
+        kind = self.timed_class.get(type(result))
+        if kind is not None:
+            return kind(result)
+        if type(result) is tuple and len(result) == 2 and type(result[1]) in self.timed_class:  # Idup
+            return self.adopt(result[0]), self.adopt(result[1])
+        return result
 
     # What follows is `begin` of the kinds of calls, with options in keywords.
 
@@ -376,7 +387,6 @@ class TimedMethods:
             call.left = lambda left: stream.waited(index, call.entered, left, call.number)
 
     def _join(self, posted: Posted, call: TimedCall) -> None:
-        """Add a nonblocking collective to its stream."""
         if posted.stream is not None:
             at = call.entered
             posted.index = self.recorder.calls.join(posted.stream, posted.kind, call.number, at, at, at)
@@ -417,3 +427,201 @@ def _last(recorder: Recorder, requests: Sequence[MPI.Request]) -> tuple[Posted, 
     except MPI.Exception:  # MPI's own call will raise it
         return _NOTHING, None
     return last, asked
+
+
+# --- the classes ------------------------------------------------------------------------------------------------------
+
+
+COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
+PARENTS = {"Intracomm": "Comm", "Topocomm": "Intracomm", "Intercomm": "Comm", "Prequest": "Request"}
+PARENTS |= dict.fromkeys(("Cartcomm", "Graphcomm", "Distgraphcomm"), "Topocomm")
+
+SENDS = ("send", "ssend", "bsend", "Send", "Ssend", "Bsend", "Rsend")
+RECEIVES = {  # positions of source and status, name of the data sent in the same call
+    **dict.fromkeys(("recv", "Recv"), (1, 3, "")),
+    **dict.fromkeys(("probe", "Probe", "mprobe", "Mprobe"), (0, 2, "")),
+    "sendrecv": (4, 6, "sendobj"),
+    "Sendrecv": (4, 6, "sendbuf"),
+    "Sendrecv_replace": (3, 5, "buf"),
+}
+STARTS = {  # position and name of the argument that names the other rank
+    **dict.fromkeys(("isend", "issend", "ibsend", "Isend", "Issend", "Ibsend", "Irsend"), (1, "dest")),
+    **dict.fromkeys(("Send_init", "Ssend_init", "Bsend_init", "Rsend_init"), (1, "dest")),
+    **dict.fromkeys(("irecv", "Irecv", "Recv_init"), (1, "source")),
+    "Psend_init": (2, "dest"),
+    "Precv_init": (2, "source"),
+    "Isendrecv": (4, "source"),
+    "Isendrecv_replace": (3, "source"),
+}
+COLLECTIVES = {
+    TOGETHER: "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block",
+    PARTLY: "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan",
+    NEIGHBOURS: "Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall Neighbor_alltoallv Neighbor_alltoallw",
+}
+MAKES_TOGETHER = (
+    *("Dup", "Clone", "Dup_with_info", "Split", "Split_type", "Create", "Create_cart", "Create_graph"),
+    *("Create_dist_graph", "Create_dist_graph_adjacent", "Sub", "Merge"),
+)
+MAKES_ALONE = ("Create_group", "Create_intercomm", "Spawn", "Spawn_multiple", "Accept", "Connect")
+RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
+PROBES = {"probe": "mprobe", "Probe": "Mprobe", "iprobe": "improbe", "Iprobe": "Improbe"}  # of Message and Comm
+QUESTIONS = ("iprobe", "Iprobe", "improbe", "Improbe", "Attach_buffer", "Detach_buffer", "Flush_buffer")
+UNSEEN = {
+    "Win": ("one-sided communication (MPI.Win)", ("Create", "Allocate", "Allocate_shared", "Create_dynamic")),
+    "File": ("files (MPI.File)", ("Open",)),
+}
+
+
+class _Like(type):
+    """A metaclass that counts mpi4py's own class as a subclass: some of its objects are never timed."""
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        plain = cls.__dict__.get("_plain")
+        return super().__subclasscheck__(subclass) or (plain is not None and issubclass(subclass, plain))
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return issubclass(type(instance), cls)
+
+
+class Installed(TimedMethods):
+    """The timed replacements of mpi4py's objects, from now on; `remove` restores the originals."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self._replaced = ExitStack()
+        made: dict[str, type] = {}
+        for name in (*COMMUNICATORS, "Request", "Prequest", "Message", *UNSEEN):
+            plain = getattr(MPI, name)
+            parents = (plain, made[PARENTS[name]]) if name in PARENTS else (plain,)
+            own = {"_plain": plain, "__module__": plain.__module__, **self._methods(name, plain)}
+            made[name] = self.timed_class[plain] = _Like(name, parents, own)
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            self.put(MPI, name, made["Intracomm"](getattr(MPI, name)))
+        for name, kind in made.items():
+            self.put(MPI, name, kind)
+        sleep = partial(self.call, whom=SOMEBODY)
+        self.put(Nap, "take", self.method("sleep of lb_mpi", Nap.take, sleep))
+        self._replaced.callback(MPI.pickle.__init__)  # type: ignore[misc]
+        MPI.pickle.__init__(_counting(recorder), None, MPI.pickle.PROTOCOL)  # type: ignore[misc]
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute of `owner`."""
+        self._replaced.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    def remove(self) -> None:
+        """Restore all attributes."""
+        self._replaced.close()
+
+    def _methods(self, name: str, plain: type) -> dict[str, Any]:
+        if name in UNSEEN:
+            return self._noting(plain, *UNSEEN[name])
+        own: dict[str, Any] = {} if name in PARENTS else {"_known" if name == "Comm" else "_posted": None}
+        begins = self._of_communicators() if name in COMMUNICATORS else self._of_messages(name)
+        for word in begins.keys() & plain.__dict__.keys():
+            own[word] = self.method(word, getattr(plain, word), begins[word])
+        for word in {*RETURN_BY_CLASS} & plain.__dict__.keys():
+            own[word] = self._by_class(getattr(plain, word))
+        if name == "Message":
+            own |= {word: _probe(same) for word, same in PROBES.items()}
+        elif name == "Comm":
+            own |= {"__reduce__": _pickled(plain.__reduce__), "free": _kept(plain.free)}  # type: ignore[attr-defined]
+        return own
+
+    def _of_communicators(self) -> dict[str, Begin]:
+        begins: dict[str, Begin] = dict.fromkeys(SENDS, self.send)
+        for word, (source, status, sent) in RECEIVES.items():
+            begins[word] = partial(self.receive, source=source, status=status, sends=sent)
+        for word, peer in STARTS.items():
+            sends = peer[1] == "dest" or "sendrecv" in word
+            begins[word] = partial(self.start, peer=peer, sends=sends, persistent=word.endswith("_init"))
+        for kind, words in COLLECTIVES.items():
+            for word in words.split():
+                size = {"Bcast": _size_of_bcast, "Barrier": _nothing}.get(word, _size_sent)
+                begins[word] = partial(self.collective, kind=kind, size=size)
+                begins[word.lower()] = partial(self.collective, kind=kind, size=_nothing)
+                begins[f"I{word.lower()}"] = partial(self.begin_collective, kind=kind, size=size, persistent=False)
+                begins[f"{word}_init"] = partial(self.begin_collective, kind=kind, size=size, persistent=True)
+        begins |= dict.fromkeys(MAKES_TOGETHER, partial(self.collective, kind=TOGETHER, size=_nothing))
+        begins |= dict.fromkeys(("Free", "Disconnect"), partial(self.collective, kind=PARTLY, size=_nothing))
+        dup = partial(self.begin_collective, kind=TOGETHER, size=_nothing, persistent=False)
+        begins |= dict.fromkeys(("Idup", "Idup_with_info"), dup)
+        return begins | dict.fromkeys((*MAKES_ALONE, *QUESTIONS), self.call)
+
+    def _of_messages(self, name: str) -> dict[str, Begin]:
+        if name == "Message":
+            return {"recv": self.receive_message, "Recv": self.receive_message, "irecv": self.call, "Irecv": self.call}
+        if name == "Prequest":
+            return {"Start": self.restart, "Startall": self.restart}
+        begins: dict[str, Begin] = {"wait": self.wait, "waitall": self.wait_all}
+        begins |= {"waitany": partial(self.wait_some, one=True), "waitsome": partial(self.wait_some, one=False)}
+        begins |= dict.fromkeys(("test", "testall", "testany", "testsome"), self.call)
+        return begins | {word.capitalize(): begin for word, begin in begins.items()}
+
+    def _by_class(self, plain: Any) -> classmethod[Any, Any, Any]:
+        """Return a class method whose result is timed."""
+        return classmethod(lambda cls, *args, **kwargs: self.adopt(plain(*args, **kwargs)))
+
+    def _noting(self, plain: type, what: str, words: tuple[str, ...]) -> dict[str, Any]:
+
+        def noting(word: str) -> classmethod[Any, Any, Any]:
+            def method(cls: type, *args: Any, **kwargs: Any) -> Any:
+                self.recorder.unseen.add(what)
+                return plain.__dict__[word].__get__(None, cls)(*args, **kwargs)
+
+            return classmethod(method)
+
+        return {word: noting(word) for word in words if word in plain.__dict__}
+
+
+def _probe(same: str) -> classmethod[Any, Any, Any]:
+    """Return Message.probe(comm, ..) as comm.mprobe(..)."""
+    return classmethod(lambda cls, comm, *args, **kwargs: getattr(comm, same)(*args, **kwargs))
+
+
+def _pickled(plain: Any) -> Callable[..., Any]:
+    """Pickle COMM_WORLD and COMM_SELF by name, as mpi4py does."""
+
+    def method(self: Any) -> Any:
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            if self == (timed := getattr(MPI, name)):
+                return name if self is timed else (copyreg.__newobj__, (type(self), timed))  # type: ignore[attr-defined]
+        return plain(self)
+
+    return method
+
+
+def _kept(plain: Any) -> Callable[..., Any]:
+    """Ignore a Free of COMM_WORLD and COMM_SELF, as mpi4py does."""
+
+    def method(self: Any) -> Any:
+        return None if self is MPI.COMM_WORLD or self is MPI.COMM_SELF else plain(self)
+
+    return method
+
+
+def _counting(recorder: Recorder) -> Callable[..., bytes]:
+
+    def dumps(*args: Any, **kwargs: Any) -> bytes:
+        made = pickle.dumps(*args, **kwargs)
+        recorder.pickled += len(made)
+        return made
+
+    return dumps
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> int:
+    """Return 0: pickles are counted when they are made."""
+    return 0
+
+
+def _size_sent(_comm: Any, *args: Any, **kwargs: Any) -> int:
+    """Return the bytes of the send buffer, which may be the receive buffer."""
+    sent = argument(args, kwargs, 0, "sendbuf")
+    return n_bytes(argument(args, kwargs, 1, "recvbuf") if sent is MPI.IN_PLACE else sent)
+
+
+def _size_of_bcast(comm: Any, *args: Any, **kwargs: Any) -> int:
+    """Return the bytes of the buffer on the root."""
+    root = argument(args, kwargs, 1, "root", 0)
+    return n_bytes(argument(args, kwargs, 0, "buf")) if root in (comm.rank, MPI.ROOT) else 0
