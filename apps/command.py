@@ -16,8 +16,9 @@ from mpi4py import MPI
 
 import lb_mpi
 from apps.progress import add_progress, shown
+from apps.speeds import change_of, seconds_for
 from lb_mpi.commands.dispatch import add_route, route_of
-from lb_mpi.emulate import Change, Varying, change_of, seconds_for, throttled
+from lb_mpi.emulate import Change, Varying, throttled
 from lb_mpi.mpi.common.collective import agree
 
 TOLD_S = 0.5  # MPI fails where another rank has just died: launch/run shall hear of that first

@@ -27,8 +27,9 @@ import lb_mpi
 from apps.command import Parser, add_changes, add_speeds, all_speeds, as_slow, compile_once, run
 from apps.maps import parts, places, size
 from apps.saved_steps import SavedSteps, add_save_options
+from apps.speeds import seconds_for
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
-from lb_mpi.emulate import Varying, seconds_for
+from lb_mpi.emulate import Varying
 from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
 from lb_mpi.mpi.common.collective import agree, barrier, wait

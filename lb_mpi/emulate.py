@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import mmap
 import os
 import time
@@ -21,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from lb_mpi.checks import emulated_speed, integer, number
+from lb_mpi.checks import emulated_speed
 
 SLICE_S = 0.5e-3  # longest single rest, so that a resting program can still serve its messages
 CREDIT_S = 5e-3  # how much delay by a late wake-up or a lost time slice is compensated
@@ -43,21 +42,6 @@ class Change(NamedTuple):
     from_s: float  # since the start
     to_s: float
     factor: float  # of its usual speed, above 0 and at most 1
-
-
-def change_of(text: str) -> Change:
-    """Parse "RANK:FROM_S:TO_S:FACTOR"; ValueError unless 0 <= FROM_S < TO_S and 0 < FACTOR <= 1."""
-    parts = text.split(":")
-    if len(parts) != 4:
-        raise ValueError(f"a change of speed {text!r}: expected RANK:FROM_S:TO_S:FACTOR, as in 1:10:20:0.33")
-    try:
-        rank, from_s, to_s, factor = int(parts[0]), *map(float, parts[1:])
-    except ValueError:
-        raise ValueError(f"a change of speed {text!r}: expected four numbers, as in 1:10:20:0.33") from None
-    begin = number("FROM_S", from_s, least=0.0)
-    return Change(
-        integer("RANK", rank, 0), begin, number("TO_S", to_s, above=begin), number("FACTOR", factor, above=0.0, most=1.0)
-    )
 
 
 class Varying:
@@ -89,19 +73,7 @@ class Varying:
         return speed
 
     def __repr__(self) -> str:
-        """Show it in an error."""
         return f"Varying({self.usual}, {list(self.changes)})"
-
-
-def seconds_for(work: float, speeds: Sequence[Varying]) -> float:
-    """The time after which `work` >= 0 is done if it can be divided freely: no run can end sooner."""
-    moments = sorted({0.0, *(moment for one in speeds for change in one.changes for moment in change[1:3])})
-    for begin, end in itertools.pairwise(moments):
-        power = sum(one.at(begin) for one in speeds)
-        if work <= power * (end - begin):
-            return begin + work / power
-        work -= power * (end - begin)
-    return moments[-1] + work / sum(one.at(moments[-1]) for one in speeds)
 
 
 class throttle:

@@ -7,7 +7,8 @@ import time
 import pytest
 
 import lb_mpi
-from lb_mpi.emulate import Change, Varying, change_of, seconds_for
+from apps.speeds import change_of, seconds_for
+from lb_mpi.emulate import Change, Varying
 from lb_mpi.searching.guard import Quantum
 
 
