@@ -4,7 +4,7 @@ Otherwise the tests would, some of them at the same time, and seem to hang on a 
 """
 
 from apps import heat, maze_search, maze_tiles, weather_physics
-from lb_mpi.commands.warmup import compile_all, kernels
+from lb_mpi.commands.info import compile_all, kernels
 
 APPS = {
     "maze": maze_search.compile_kernels,

@@ -39,7 +39,7 @@ MODULES = {
     "report": "records",
     "advise": "records",
     "info": "info",
-    "warmup": "warmup",
+    "warmup": "info",
     "simulate": "simulate",
     "partition": "graphs",
     "allocate": "graphs",

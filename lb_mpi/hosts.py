@@ -90,34 +90,21 @@ def format_hosts(hosts: Iterable[Host]) -> str:
 
 
 def _host(words: list[str]) -> Host:
-    name, options = words[0], words[1:]
-    slots, speed = None, None
+    name, *options = words
     if name.count(":") == 1:  # an IPv6 address has at least two
         name, _, slots = name.partition(":")
         if not slots.isascii() or not slots.isdigit():
             raise ValueError(f"{words[0]!r}: expected a name, or name:slots")
+        options.insert(0, f"slots={slots}")
+    given: dict[str, str] = {}
     for option in options:
         key, equals, value = option.partition("=")
         if not equals or key not in ("slots", "speed"):
             raise ValueError(f"{option!r}: expected slots=N or speed=X")
-        if (slots if key == "slots" else speed) is not None:
+        if key in given:
             raise ValueError(f"{option!r}: {key} is given twice")
-        if key == "slots":
-            slots = value
-        else:
-            speed = value
-    return Host(name, _slots(name, slots), _speed(name, speed))
-
-
-def _slots(name: str, text: str | None) -> int:
-    if text is None:
-        return 1
-    if not re.fullmatch("[0-9]{1,9}", text):
-        raise ValueError(f"host {name}: slots = {text!r}: expected an integer, 1 to {MAX_SLOTS}")
-    return int(text)
-
-
-def _speed(name: str, text: str | None) -> float:
-    if text is None:
-        return 1.0
-    return checks.comma_list(f"host {name}: speed", text, 1)[0]
+        given[key] = value
+    slots = given.get("slots", "1")
+    if not re.fullmatch("[0-9]{1,9}", slots):
+        raise ValueError(f"host {name}: slots = {slots!r}: expected an integer, 1 to {MAX_SLOTS}")
+    return Host(name, int(slots), checks.comma_list(f"host {name}: speed", given.get("speed", "1"), 1)[0])

@@ -1,25 +1,31 @@
-"""The command `info`: the installed versions and the environment; with --measure, the speed of the machine.
+"""The commands on an installation: `info`, its versions and, with --measure, the speed of the machine; `warmup`.
 
-It is the only command that mpiexec may start; without an MPI it prints the versions, and that there is none.
+`info` is the only one that mpiexec may start; without an MPI it prints the versions, and that there is none.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import platform
+import sys
+import time
+from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 from lb_mpi import __version__
 from lb_mpi.commands.dispatch import Command
 from lb_mpi.machine import Machine
+from lb_mpi.table import Table
 
 LIBRARIES = ("numpy", "scipy", "networkx", "numba", "mpi4py")
 MOST_LINES = 64  # of ranks
+NOTICED_S = 1.0  # of compiling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this command."""
+    """Add the options of `info`."""
     parser.add_argument("--measure", action="store_true", help="measure speeds, and latency and bandwidth of messages")
     parser.add_argument("-o", dest="output", metavar="FILE", help="write what was measured, to be read with --machine")
     parser.add_argument("--speeds", metavar="F,F,...",
@@ -60,13 +66,13 @@ def describe(answer: dict[str, Any]) -> list[str]:
 
 def table(machine: Machine) -> list[str]:
     """Return the machine as lines for people: one per rank, and one per pair of hosts."""
-    width = max(len(host) for host in ("host", *machine.hosts))
-    lines = [f"{'rank':>6}  {'host':<{width}}  {'speed':>6}  {'million mult-adds/s':>19}"]
-    for rank in range(min(machine.size, MOST_LINES)):
-        speed = machine.speeds[rank]
-        lines.append(f"{rank:>6}  {machine.hosts[rank]:<{width}}  {speed / machine.speeds.max():6.3f}  {speed:19,.0f}")
-    if machine.size > MOST_LINES:
-        lines.append(f"   ... and {machine.size - MOST_LINES} more")
+    top = machine.speeds.max()
+    ranks = [
+        (str(rank), host, f"{speed / top:.3f}", f"{speed:,.0f}")
+        for rank, (host, speed) in enumerate(zip(machine.hosts, machine.speeds, strict=True))
+    ]
+    header = ("rank", "host", "speed", "million mult-adds/s")
+    lines = str(Table(header, ranks, words=(1,), most=MOST_LINES)).splitlines()
     hosts = list(dict.fromkeys(machine.hosts))[:8]
     for k, one in enumerate(hosts):
         for other in hosts[k:]:
@@ -80,10 +86,8 @@ def table(machine: Machine) -> list[str]:
 def _versions() -> dict[str, str]:
     found = {}
     for name in LIBRARIES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -94,4 +98,37 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-COMMANDS = {"info": Command(add_arguments, run, describe)}
+def kernels() -> dict[str, Callable[[], object]]:
+    """Return functions that compile the kernels of the library, by purpose."""
+    from lb_mpi.arranging.objectives import compile_kernels as arrange
+    from lb_mpi.partitioning.partition import EFFORTS, partition
+    from lb_mpi.problems.uts import compile_kernels as uts
+
+    return {
+        "partition": lambda: [partition("mesh:12x12", 4, effort=effort) for effort in EFFORTS],
+        "arrange": arrange,
+        "unbalanced tree search": uts,
+    }
+
+
+def compile_all(given: dict[str, Callable[[], object]]) -> dict[str, dict[str, float]]:
+    """Compile or load the kernels; return the seconds that each took.  Print a line on stderr for each slow one."""
+    seconds = {}
+    for name, compile_kernels in given.items():
+        began = time.perf_counter()
+        compile_kernels()
+        seconds[name] = time.perf_counter() - began
+        if seconds[name] > NOTICED_S:
+            print(f"{name}: compiled in {seconds[name]:.1f} s", file=sys.stderr, flush=True)
+    return {"kernels": seconds}
+
+
+def describe_kernels(answer: dict[str, Any]) -> list[str]:
+    """Return the answer of `warmup` as a line for people."""
+    return [f"all kernels are compiled ({sum(answer['kernels'].values()):.1f} s); later runs read them from the cache"]
+
+
+COMMANDS = {
+    "info": Command(add_arguments, run, describe),
+    "warmup": Command(lambda _parser: None, lambda _options: compile_all(kernels()), describe_kernels),
+}
