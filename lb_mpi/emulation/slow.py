@@ -12,31 +12,158 @@ cores), nothing is stopped, and the program runs as fast as it can.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import resource
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 from lb_mpi.emulate import THROTTLED, Stops, throttled
-from lb_mpi.launching.program import FORWARDED, Program, end_as
-from lb_mpi.launching.rank import NUMBER
+from lb_mpi.launching import limit
+from lb_mpi.launching.host import TICK_S, descendants
+from lb_mpi.launching.rank import FORWARDED, NUMBER, become, end_as, prctl
 
 PERIOD_S = 5e-3  # of one slice to run and one to rest, if the speed allows it
 RUN_S = (0.5e-3, 4e-3)  # the shortest and the longest slice to run
 REST_S = 0.1e-3  # a shorter rest is postponed
 LOOK_S = 20e-3  # between two looks for signals
+SCAN_S = 50e-3  # between two looks for new descendants
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 CREDIT_S = 50e-3  # limit of delays by others that are made up for at once
 LOST, LOST_S = 0.1, 0.2  # fraction of the time a program wants, and seconds, that others may use before a warning
+
+
+class Activity(NamedTuple):
+    """The state of a thread at one time."""
+
+    runnable: bool  # runs, or would if it had a core
+    n_waits: int  # number of times so far that it has waited, or was stopped
+    queued_s: float  # time so far in which it was ready but waited for a core
+
+
+class Program:
+    """A program in a separate session, which gets no signals from a terminal: forward them with `send`.
+
+    Descendants that lose their parent become children of this process.  If this process is killed, a guard process ends all
+    descendants, even stopped ones, whatever their parent is by then; the kernel kills the program itself.
+    """
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], mask: set[int]) -> None:
+        """Start `argv` with the variables `env` and the signal mask `mask`; this process must have no other thread."""
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._mark, env = limit.marked(env)
+        self._guard, self._leash = _post_guard(self._mark)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            become(argv, env, mask, parent)
+        self._files = [os.open(f"/proc/{self.pid}/{name}", os.O_RDONLY) for name in ("status", "schedstat")]
+        self.status: int | None = None  # as from waitpid, once it has ended
+        self._cpu_s = {self.pid: 0.0}  # of each process, also of those reaped since the last look
+        self._reaped_s = 0.0  # of those reaped before
+        self._next_look = 0.0
+
+    def cpu_s(self) -> float:
+        """CPU time so far of all threads and descendants, to a few microseconds (10 ms for descendants that have ended)."""
+        if (now := time.monotonic()) >= self._next_look:
+            self._look()
+            self._next_look = now + SCAN_S
+        for pid in self._cpu_s:
+            with contextlib.suppress(OSError):  # ended: its CPU time is found with its parent at the next look
+                self._cpu_s[pid] = time.clock_gettime(~pid << 3 | 2)  # the id that clock_getcpuclockid(3) gives
+        return sum(self._cpu_s.values()) + self._reaped_s
+
+    def activity(self) -> Activity:
+        """Return what its main thread is doing; all zero if it has ended."""
+        try:
+            status, schedstat = (os.pread(file, 8192, 0) for file in self._files)
+        except OSError:
+            return Activity(False, 0, 0.0)
+        n_waits = status.rpartition(b"\nvoluntary_ctxt_switches:")[2].split(None, 1)[0]
+        return Activity(b"\nState:\tR" in status, int(n_waits), int(schedstat.split()[1]) * 1e-9)
+
+    def send(self, number: int) -> None:
+        """Send a signal to the program's process group and to descendants outside of it."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, number)
+        for pid in self._cpu_s if len(self._cpu_s) > 1 else ():
+            with contextlib.suppress(OSError):
+                if os.getpgid(pid) != self.pid:
+                    os.kill(pid, number)
+
+    def ended(self) -> bool:
+        """Return whether it has ended; reap all processes that have."""
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self.pid:
+                    self.status = ended[1]
+        return self.status is not None
+
+    def has_stopped(self) -> bool:
+        """Return whether it was stopped since the last call."""
+        with contextlib.suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG) is not None
+        return False
+
+    def close(self) -> None:
+        """End its remaining processes, and dismiss the guard."""
+        self.send(signal.SIGCONT)
+        limit.end(self._mark)
+        left = limit.end_found(self._remaining)  # those that have removed their mark
+        sys.stderr.write("".join(map(limit.cannot_be_ended, sorted(left))))
+        with contextlib.suppress(OSError):  # another process may have killed it
+            os.write(self._leash, b"done")
+            os.waitpid(self._guard, 0)
+        for file in (self._leash, *self._files):
+            os.close(file)
+
+    def _remaining(self) -> set[int]:
+        self.ended()
+        self._look()
+        return set(self._cpu_s)
+
+    def _look(self) -> None:
+        """Update the set of descendants."""
+        found: dict[int, float] = {}
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)  # orphans that were reaped here
+        reaped_s = used.ru_utime + used.ru_stime
+        for pid in {*descendants(os.getpid())} - {self._guard}:
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+                found[pid] = self._cpu_s.get(pid, 0.0)
+                reaped_s += (int(fields[13]) + int(fields[14])) * TICK_S  # cutime, cstime
+        self._cpu_s, self._reaped_s = found, reaped_s
+
+
+def _post_guard(mark: str) -> tuple[int, int]:
+    """Fork a process that ends all bearers of `mark` when this one dies; return its pid and the pipe that dismisses it."""
+    read_end, write_end = os.pipe()
+    guard = os.fork()
+    if guard:
+        os.close(read_end)
+        return guard, write_end
+    with contextlib.suppress(BaseException):
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        os.setsid()  # a signal to the group of this process doesn't reach the guard
+        os.chdir("/")
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):  # mpiexec waits until its pipes are closed
+            os.dup2(nothing, number)
+        os.closerange(3, read_end)
+        os.closerange(read_end + 1, os.sysconf("SC_OPEN_MAX"))
+        if not os.read(read_end, 1):
+            limit.end(mark)
+    os._exit(0)
 
 
 class RestAccount:
     """The rest that a program of relative `speed` owes: its seconds must be CPU seconds / speed."""
 
     def __init__(self, speed: float) -> None:
-        """Start without debt."""
         self._speed = speed
         self._owed_s = 0.0
         self._used_s = self._passed_s = self._lost_s = 0.0
@@ -64,7 +191,6 @@ class UsageWatch:
     """The CPU time used by a program since the last look, and the time passed."""
 
     def __init__(self, program: Program) -> None:
-        """Start to measure."""
         self._program = program
         self._now = time.monotonic()
         self._cpu_s = 0.0
@@ -208,8 +334,6 @@ def main(arguments: Sequence[str], prog: str) -> NoReturn:
     argv = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not argv:
         parser.error("no PROGRAM: expected what to run")
-    if sys.platform != "linux":
-        parser.error(f"needs Linux: this is {sys.platform}")
     try:
         speed = own_speed(options.speeds, os.environ) if options.speed is None else check_speed(options.speed)
     except ValueError as error:

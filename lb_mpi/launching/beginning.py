@@ -12,56 +12,35 @@ Only the standard library is needed: site/sitecustomize.py loads this file by it
 
 from __future__ import annotations
 
-import importlib.abc
+import contextlib
 import importlib.util
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 MODULE = "mpi4py.MPI"
 
 
-class Deadly:
+@contextlib.contextmanager
+def _deadly() -> Iterator[None]:
     """A block in which SIGINT kills the process, unless the user has replaced Python's handler."""
-
-    def __enter__(self) -> None:
-        main = threading.current_thread() is threading.main_thread()
-        self._ours = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if self._ours:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    def __exit__(self, *_: object) -> None:
-        if self._ours:
+    main = threading.current_thread() is threading.main_thread()
+    ours = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class _Loader(importlib.abc.Loader):
-    """Load a module with `loader`, inside `Deadly`."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        with Deadly():
-            module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        with Deadly():
-            _attend()
-            self._loader.exec_module(module)
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-
-
 class _Finder:
-    """Find MODULE once, with the other finders, and wrap its loader."""
+    """Find MODULE once, with the other finders, and guard its execution, which calls MPI_Init."""
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
@@ -71,7 +50,14 @@ class _Finder:
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            plain = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                with _deadly():
+                    _attend()
+                    plain(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 

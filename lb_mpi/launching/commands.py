@@ -29,8 +29,6 @@ def main(name: str, arguments: Sequence[str], prog: str) -> int:
 def argv(python: str, name: str, *arguments: str) -> list[str]:
     """Return the command line that starts the command `name` with the interpreter `python`.
 
-    PYTHONPATH and installed packages are meant for the program, so its wrappers ignore them (-I, -S).  Only `run` may need
-    them, to arrange hosts.
+    PYTHONPATH and installed packages are meant for the program, so its wrappers ignore them (-I, -S).
     """
-    alone = [] if name == "run" else ["-I", "-S"]
-    return [python, *alone, str(Path(__file__).resolve().parent), name, *arguments]
+    return [python, "-I", "-S", str(Path(__file__).resolve().parent), name, *arguments]

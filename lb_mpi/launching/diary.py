@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lb_mpi.files import create
-from lb_mpi.record.launches import FILE, RESTART, START, Happened, folder_of, line
+from lb_mpi.record.launches import FILE, RESTART, Happened, folder_of, line
 
 SHOWN = "LB_MPI_SHOWN"  # set for ranks whose progress launch/run shows
+PREFIX = ".lb_mpi-progress-"  # of a folder for records that nobody wants to keep
 END_S = 3.0  # for the process to exit and restore the terminal
 
 
@@ -87,7 +88,3 @@ class Diary:
         """Return the variables that say where this start's ranks record, and whether launch/run shows their progress."""
         where = {} if self._folder is None else {"LB_MPI_RECORD": os.path.join(self._folder, folder_of(self._start))}
         return where | self._shown
-
-    def begin(self, words: str) -> None:
-        """Write that a start begins."""
-        self.tell(START, words)

@@ -1,6 +1,7 @@
-"""Detect ranks that hang outside of lb_mpi: at their start, or while all other ranks wait for them.   (pure)
+"""Detect ranks that hang: in a call of lb_mpi, at their start, or while all other ranks wait for them.   (pure)
 
-A rank that stops computing in a call of lb_mpi, or is stopped, is judged by host.py.
+A rank hangs in a call of lb_mpi, or stopped, if it has been idle for long (host.py): no turn (`lb_mpi.signs`), no
+computing, no reading or writing.  The other rules:
 
 A start
 -------
@@ -41,6 +42,30 @@ from typing import NamedTuple
 
 from lb_mpi.launching.heard import RankState
 
+
+class Hang(NamedTuple):
+    """A rank that hangs."""
+
+    rank: str
+    host: str
+    seconds: float
+    where: str  # "", or ", in a search"
+    how: str = "neither computing nor answering"
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on host {self.host} hangs: {self.how} for {self.seconds:.0f} s{self.where}"
+
+
+def stuck_inside(states: Sequence[RankState], hang_s: float) -> list[Hang]:
+    """Return the ranks that hang in a call of lb_mpi, or are stopped, after `hang_s` seconds (0: never)."""
+    found = [state for state in states if 0 < hang_s <= state.idle_s and (state.phase or state.stopped)]
+    return [
+        Hang(state.rank, state.host, state.idle_s, f", in {state.phase}" if state.phase else "",
+             *(["stopped"] if state.stopped else []))
+        for state in found
+    ]  # fmt: skip
+
+
 START_S = 30.0  # minimum for a start: all hosts read Python from a file server at once
 
 
@@ -72,8 +97,8 @@ class Start:
         """True if this is a restart without any report: everything saved is still everything done."""
         return self._before_s is not None and self._word_s is None
 
-    def stuck(self, now: float, states: Sequence[RankState]) -> list[RankState]:
-        """Return the ranks that hang, `now` seconds after the start began; their states are worded for the report."""
+    def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
+        """Return the ranks that hang, `now` seconds after the start began."""
         if len(states) != self._n_came:
             self._n_came, self._came_s = len(states), now
         if self._word_s is None and any(state.spoke for state in states):
@@ -85,12 +110,12 @@ class Start:
         missing_s = now - self._came_s
         if len(came) < len(numbers):
             missing = [(rank, host) for rank, host in zip(numbers, self._hosts, strict=True) if rank not in came]
-            words = "its start, before its program"
-            return [RankState(*one, missing_s, phase=words) for one in missing if missing_s >= self._limit_s]
+            words = ", in its start, before its program"
+            return [Hang(*one, missing_s, words) for one in missing if missing_s >= self._limit_s]
         if self._before_s is None or now < self._before_s + self._limit_s:
             return []
         idle = [state for state in states if state.idle_s >= self._limit_s]
-        return [state._replace(quiet_s=state.idle_s, phase="its start") for state in idle]
+        return [Hang(state.rank, state.host, state.idle_s, ", in its start") for state in idle]
 
 
 MOST_ASKED = 4  # idle ranks to ask; if more compute, or seem to, none is asked
@@ -102,23 +127,6 @@ _BLOCKING = re.compile(
 )
 _SLEEP = re.compile(r"\bsleep\(")
 _MAIN = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in .*\n(  .*\n)*', re.MULTILINE)
-
-
-class Hang(NamedTuple):
-    """A rank that hangs outside of lb_mpi."""
-
-    rank: str
-    host: str
-    how: str
-    seconds: float
-    call: str  # in which the others wait
-
-    def __str__(self) -> str:
-        """Return the message for people."""
-        return (
-            f"rank {self.rank} on host {self.host} hangs: {self.how} for {self.seconds:.0f} s, "
-            f"while the other ranks wait in {self.call}"
-        )
 
 
 class Awaited:
@@ -144,7 +152,8 @@ class Awaited:
             return []
         self._look([state for state in late if not state.at_end], now)
         waited_s = min(state.waits_s for state in waiting)
-        hangs = [Hang(state.rank, state.host, self._how(state, now), waited_s, waiting[0].phase) for state in late]
+        where = f", while the other ranks wait in {waiting[0].phase}"
+        hangs = [Hang(state.rank, state.host, waited_s, where, self._how(state, now)) for state in late]
         return hangs if waited_s >= self._hang_s and all(hang.how for hang in hangs) else []
 
     def _forget(self) -> None:
@@ -152,12 +161,11 @@ class Awaited:
         self._slept.clear()
 
     def _how(self, state: RankState, now: float) -> str:
-        """Return how it hangs; empty if it doesn't."""
         if state.at_end:
             return "at the end of its program"
         if state.idle_s >= self._hang_s:
             sleeps = now - self._slept.get(state.rank, -math.inf) < self._hang_s / 2
-            return "" if state.phase or state.stopped or sleeps else "neither computing nor answering"
+            return "" if state.phase or state.stopped or sleeps else Hang._field_defaults["how"]
         since = self._blocked[state.rank][0] if state.rank in self._blocked else now
         return "in a blocking call of MPI" if now - since >= self._hang_s / 2 else ""
 

@@ -24,7 +24,6 @@ class End(NamedTuple):
     code: int  # its exit code; -k: killed by signal k; 0: without MPI_Finalize, which is also a failure
 
     def __str__(self) -> str:
-        """Return the message for people."""
         where = f"rank {self.rank} on host {self.host}"
         if self.code < 0:
             return f"{where} was killed by signal {-self.code} ({signal.strsignal(-self.code)})"
@@ -38,22 +37,15 @@ class RankState(NamedTuple):
 
     rank: str
     host: str
-    quiet_s: float = 0.0  # time without progress or computation, where it should have made some
     stopped: bool = False  # by SIGSTOP
     phase: str = ""  # what it is in; "": no call of lb_mpi
     n_saved: int = 0  # number of saves that it has reported
     saved: int = 0  # the number of the last save
     saves: bool = False  # at a signal it saves and ends
     spoke: bool = False  # it has reported something
-    idle_s: float = 0.0  # time without progress or computation, wherever it is
+    idle_s: float = 0.0  # time without progress or computation, or since it was stopped
     waits_s: float = 0.0  # time in calls of lb_mpi, mostly asleep: it waits for other ranks
     at_end: bool = False  # it has reached the end of its program
-
-    def __str__(self) -> str:
-        """Return the message about its hang."""
-        how = "stopped" if self.stopped else "neither computing nor answering"
-        last = f", in {self.phase}" if self.phase else ""
-        return f"rank {self.rank} on host {self.host} hangs: {how} for {self.quiet_s:.0f} s{last}"
 
 
 class Stack(NamedTuple):

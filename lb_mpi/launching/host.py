@@ -41,14 +41,14 @@ from typing import NamedTuple
 from lb_mpi import signs
 from lb_mpi.launching import limit, rank
 from lb_mpi.launching.heard import Begin, End, RankState, Stack, read, told
-from lb_mpi.launching.program import children
 
 SHARE = 0.02  # of a core: a rank that uses more is computing
 MOVED_BYTES = 4096  # read or written: a rank that has moved more makes progress; timers of an MPI also move some
 ASLEEP = 0.5  # of the time: a rank that sleeps longer is waiting
+QUIET_S = 2.0  # a shorter idle or waiting time of a rank is not reported
 LOOK_S = 0.2  # minimum time between two looks, for a meaningful share
 STACK_S = 2.0  # for writing a stack
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _MOVED = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 
 
@@ -62,20 +62,21 @@ class Used(NamedTuple):
     on_disk: bool = False  # one of them waits for a disk or a file server
 
 
-class Quiet:
+class Idle:
     """Measure how long a rank has been idle: no turn, at most `SHARE` of a core used, no reading or writing.
 
-    Outside calls that must make progress a rank may wait, unless it is stopped.  A rank that has ended doesn't hang.
+    Being stopped or continued begins a new time.  A rank that has ended doesn't hang.
     """
 
     def __init__(self, now: float) -> None:
         self._since, self._turns, self._used = now, 0, Used(0.0)
 
-    def quiet_s(self, now: float, seen: signs.Seen, used: Used) -> float:
+    def idle_s(self, now: float, seen: signs.Seen, used: Used) -> float:
         """Return the idle seconds at this look."""
         computed = abs(used.cpu_s - self._used.cpu_s) > SHARE * (now - self._since)
         moved = used.on_disk or abs(used.moved_bytes - self._used.moved_bytes) >= MOVED_BYTES
-        if seen.turns != self._turns or computed or moved or used.gone or not (seen.phase or used.stopped):
+        stops = used.stopped != self._used.stopped
+        if seen.turns != self._turns or computed or moved or stops or used.gone:
             self._since, self._turns, self._used = now, seen.turns, used
         return now - self._since
 
@@ -101,8 +102,7 @@ class Rank:
 
     def __init__(self, number: str, pid: int, file: int) -> None:
         self.number, self._pid, self._file = number, pid, file
-        self._progress = Quiet(time.monotonic())
-        self._anywhere = Quiet(time.monotonic())
+        self._idle = Idle(time.monotonic())
         self._waiting = Waiting(time.monotonic())
         self._host = socket.gethostname()
 
@@ -110,12 +110,12 @@ class Rank:
         """Return its state; its last report outlives the rank."""
         seen, used = self._seen(), self._used()
         now = time.monotonic()
-        quiet_s = self._progress.quiet_s(now, seen, used)
-        idle_s = self._anywhere.quiet_s(now, seen._replace(phase="anywhere"), used)
-        waits_s = self._waiting.waits_s(now, seen)
+        idle_s, waits_s = round(self._idle.idle_s(now, seen, used), 1), round(self._waiting.waits_s(now, seen), 1)
+        if max(idle_s, waits_s) < QUIET_S:
+            idle_s, waits_s, used, seen = 0.0, 0.0, used._replace(stopped=False), seen._replace(phase="")
         return RankState(
-            self.number, self._host, round(quiet_s, 1), used.stopped, seen.phase, seen.n_saved, seen.saved,
-            bool(seen.saves_pid), seen.spoke, round(idle_s, 1), round(waits_s, 1), seen.at_end,
+            self.number, self._host, used.stopped, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke,
+            idle_s, waits_s, seen.at_end,
         )  # fmt: skip
 
     def save(self) -> None:
@@ -148,7 +148,7 @@ class Rank:
 
     def _send(self, pid: int, number: int, kill: Callable[[int, int], None] = os.kill) -> None:
         """Send a signal if `pid` belongs to this rank: the program can write any number on its page."""
-        if pid in _tree(self._pid):
+        if pid in descendants(self._pid):
             with contextlib.suppress(OSError):
                 kill(pid, number)
 
@@ -166,7 +166,16 @@ def _kill_main_thread(pid: int, number: int) -> None:
         tgkill(pid, pid, number)
 
 
-def _tree(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Return the children of `pid`; OSError if it has ended."""
+    found: list[int] = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return found
+
+
+def descendants(pid: int) -> list[int]:
     """Return all descendants of `pid`."""
     found, unseen = [], [pid]
     while unseen:
@@ -179,12 +188,12 @@ def _tree(pid: int) -> list[int]:
 
 def _used(pid: int) -> Used:
     """Return what the descendants of `pid` have used so far; CPU time to 10 ms."""
-    cpu_s, moved_bytes, states, tree = 0.0, 0, set(), _tree(pid)
+    cpu_s, moved_bytes, states, tree = 0.0, 0, set(), descendants(pid)
     for one in tree:
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{one}/stat").read_bytes().rpartition(b")")[2].split()
             states.add(fields[0])
-            cpu_s += sum(map(int, fields[11:15])) * _TICK_S
+            cpu_s += sum(map(int, fields[11:15])) * TICK_S
             # by the program (rchar, wchar), and by a disk while a call of the program lasts (read_bytes, write_bytes)
             lines = Path(f"/proc/{one}/io").read_bytes().splitlines()
             moved_bytes += sum(int(line.split()[1]) for line in lines if line.partition(b":")[0] in _MOVED)
@@ -193,7 +202,6 @@ def _used(pid: int) -> Used:
 
 LOST_S = 20.0
 CONNECT_S = 10.0
-QUIET_S = 2.0  # a shorter idle time of a rank is not reported
 MOST_BYTES = 4096  # of a datagram
 _CREDENTIALS = struct.Struct("3i")  # of a sender, from the kernel: process, user, group
 _FILE = struct.Struct("i")
@@ -306,10 +314,6 @@ class Side:
 
     def _tell_state(self, one: Rank) -> None:
         state = one.look()
-        quiet_s, idle_s, waits_s = (s if s >= QUIET_S else 0.0 for s in (state.quiet_s, state.idle_s, state.waits_s))
-        if not (quiet_s or idle_s or waits_s):
-            state = state._replace(stopped=False, phase="")
-        state = state._replace(quiet_s=quiet_s, idle_s=idle_s, waits_s=waits_s)
         if state != self._said.get(state.rank):
             self._said[state.rank] = state
             say(f"state {told(state)}")

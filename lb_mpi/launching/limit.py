@@ -1,33 +1,29 @@
-"""Run a command under a hard time limit, and leave none of its processes behind.
+"""End all processes of a command, and remove what a killed MPI leaves.
 
-MPI can't be trusted with this: a hung rank hangs its mpiexec, and both MPICH and Open MPI start ranks in separate process
-groups or sessions, which a signal to the command's group doesn't reach.  So every process that a command starts inherits a
-mark in its environment, and all bearers of the mark are ended, whatever their parent is by then.
+MPI can't be trusted with the first: a hung rank hangs its mpiexec, and both MPICH and Open MPI start ranks in separate
+process groups or sessions, which a signal to the command's group doesn't reach.  So every process that a command starts
+inherits a mark in its environment, and all bearers of the mark are ended, whatever their parent is by then.
 
 ssh starts mpiexec's daemons on other hosts without the mark, and they outlive an mpiexec that is killed or cut off while
 they start.  So the command lines of a run on several hosts contain a word unique to the run (start.py).
 
-A killed MPI can't remove its shared memory, which is megabytes a job, nor Open MPI its folders, nor a program that shows its
-progress its records (`scratch`).  `end` removes them.
+A killed MPI can't remove its shared memory, which is megabytes a job, nor Open MPI its folders.  `end` removes them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
 GRACE_S = 0.4  # between SIGTERM and SIGKILL: after Ctrl-C, all is over within a second
@@ -36,63 +32,7 @@ MARK = "LB_MPI_LAUNCH"
 _UNWINDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PROC = Path("/proc")
 _FOLDER = Path("/dev/shm")
-_SCRATCH = ".lb_mpi-progress-"
 _NAMES = ("mpich_shm_", "vader_segment", "sm_segment", "osc_", "ucx_shm_")  # MPICH's, Open MPI's, UCX's
-
-
-def run(
-    argv: Sequence[str],
-    timeout_s: float,
-    *,
-    env: Mapping[str, str],
-    cwd: Path | None = None,
-    stdout: IO[bytes] | None = None,
-    stderr: IO[bytes] | None = None,
-) -> int:
-    """Run `argv` (no standard input) for at most `timeout_s` seconds; return its exit code, or HUNG after a line on stderr.
-
-    It gets its own session and TMPDIR.  However the call ends, even by Ctrl-C, all processes that it started are ended.
-    """
-    with started(argv, env=env, cwd=cwd, stdout=stdout, stderr=stderr) as process:
-        try:
-            return process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            said = f"hung: ended after {timeout_s:g} s: {shlex.join(argv)}\n".encode()
-            if stderr is None:
-                sys.stderr.write(said.decode())
-            else:
-                stderr.write(said)
-                stderr.flush()
-            return HUNG
-
-
-@contextlib.contextmanager
-def started(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    cwd: Path | None = None,
-    stdout: IO[bytes] | None = None,
-    stderr: IO[bytes] | None = None,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start `argv` as `run` does; at the end of the block, however it comes, all its processes are ended."""
-    mark, env = marked(env)
-    process = None
-    with tempfile.TemporaryDirectory(prefix="lb_mpi-", ignore_cleanup_errors=True) as scratch:
-        try:
-            with held():
-                process = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=stderr,
-                    env={**env, "TMPDIR": scratch},
-                    cwd=cwd,
-                    start_new_session=True,
-                )
-            yield process
-        finally:
-            end(mark, process)
 
 
 def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
@@ -102,38 +42,55 @@ def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 
 
 def end(mark: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "") -> None:
-    """End all processes that bear `mark` or are in the session of `process`: SIGTERM, a pause, SIGKILL; then clean up.
+    """End all processes that bear `mark` or are in the session of `process`; then remove what a killed MPI leaves.
 
     This includes this user's processes with `word` in their command lines ("": none). stderr gets a line for each process
     that still exists LEFT_S later.
     """
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_UNWINDING})
-    try:
-        leader = process.pid if process else -1
-        started = time.monotonic()
-        asked: set[int] = set()
-        while left := bearers(mark, leader, word):
-            passed_s = time.monotonic() - started
-            if passed_s > GRACE_S + LEFT_S:
-                sys.stderr.write("".join(map(cannot_be_ended, sorted(left))))
-                break
-            last = passed_s > GRACE_S
-            for pid in left - asked if not last else left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL if last else signal.SIGTERM)
-            asked |= left
-            if process:
-                process.poll()  # a dead leader must not count as left
-            time.sleep(0.02)
+    leader = process.pid if process else -1
+    asked = {leader}  # another process may have killed it before
+
+    def find() -> set[int]:
+        if process:
+            process.poll()  # a dead leader must not count as left
+        found = bearers(mark, leader, word)
+        asked.update(found)
+        return found
+
+    with uninterrupted():
+        left = end_found(find)
+        sys.stderr.write("".join(map(cannot_be_ended, sorted(left))))
         remove_orphans()
-        remove_scratch()
-        if process and not _PROC.is_dir():
-            _end_group(process)
         if process and process.pid not in left:
             process.wait()
-        remove_sessions((asked | {leader}) - left)  # another process may have killed it before
+        remove_sessions(asked - left)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Block Ctrl-C and similar signals in this block."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_UNWINDING})
+    try:
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def end_found(find: Callable[[], set[int]]) -> set[int]:
+    """End processes until `find` returns none: SIGTERM, a pause, SIGKILL.  Return those that still exist LEFT_S later."""
+    started = time.monotonic()
+    asked: set[int] = set()
+    while left := find():
+        passed_s = time.monotonic() - started
+        if passed_s > GRACE_S + LEFT_S:
+            break
+        last = passed_s > GRACE_S
+        for pid in left if last else left - asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if last else signal.SIGTERM)
+        asked |= left
+        time.sleep(0.02)
+    return left
 
 
 def cannot_be_ended(pid: int) -> str:
@@ -173,15 +130,6 @@ def _marks(environ: bytes) -> list[str]:
         if entry.startswith(MARK.encode() + b"="):
             return os.fsdecode(entry).partition("=")[2].split(":")
     return []
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End what can be found on a system without /proc."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
 
 
 @contextlib.contextmanager
@@ -226,40 +174,21 @@ def interruptible() -> Iterator[None]:
         raise SystemExit(128 + signal.SIGINT) from None
 
 
-
-
 def remove_orphans() -> None:
-    """Remove this user's segments that no process has open or mapped, of whatever job."""
-    for path in orphans():
+    """Remove this user's segments that no process has open or mapped, of whatever job.
+
+    A starting rank has its segment open until it has mapped it.  So the list is made first, then open files are searched,
+    then mappings: a segment in use is found in one of the two.
+
+    In a user namespace, this user's processes outside are invisible, so no segment counts as an orphan there.
+    """
+    unused = {path for path in _listed() if _is_ours(path)}
+    for used_by in (_opened, mapped):
+        for process in _PROC.glob("[0-9]*") if unused else ():
+            unused -= used_by(process)
+    for path in unused:
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-@contextlib.contextmanager
-def scratch(place: str | None = None) -> Iterator[str]:
-    """Make a folder in `place` (None: that of temporary files) for this block; its lock shows that this process lives."""
-    folder = Path(tempfile.mkdtemp(prefix=".lb_mpi-new-", dir=place))
-    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-            folder = folder.rename(folder.with_name(folder.name.replace(".lb_mpi-new-", _SCRATCH)))
-        yield str(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(file)
-
-
-def remove_scratch() -> None:
-    """Remove the temporary folders of killed processes, made with `scratch`."""
-    for folder in filter(_is_ours, Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*")):
-        with contextlib.suppress(OSError):
-            file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(file)
 
 
 def remove_sessions(pids: Iterable[int]) -> None:
@@ -268,22 +197,6 @@ def remove_sessions(pids: Iterable[int]) -> None:
         folder = Path(tempfile.gettempdir()) / f"ompi.{pid}"
         if _is_ours(folder):
             shutil.rmtree(folder, ignore_errors=True)  # follows no link
-
-
-def orphans() -> set[Path]:
-    """Return the segments that `remove_orphans` removes.
-
-    A starting rank has its segment open until it has mapped it.  So the list is made first, then open files are searched,
-    then mappings: a segment in use is found in one of the two.
-
-    In a user namespace, this user's processes outside are invisible, so no segment counts as an orphan there.
-    """
-    unused = {path for path in _listed() if _is_ours(path)}
-    for pid in _pids() if unused else ():
-        unused -= _opened(pid)
-    for pid in _pids() if unused else ():
-        unused -= mapped(pid)
-    return unused
 
 
 def _listed() -> list[Path]:
@@ -296,10 +209,6 @@ def _is_ours(path: Path) -> bool:
     with contextlib.suppress(OSError):
         return path.lstat().st_uid == os.geteuid()
     return False
-
-
-def _pids() -> Iterable[Path]:
-    return _PROC.glob("[0-9]*")
 
 
 def _opened(process: Path) -> set[Path]:

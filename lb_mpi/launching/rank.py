@@ -10,11 +10,13 @@ rank and the file of the program's signs (`lb_mpi.signs`), later its end, unless
 
 from __future__ import annotations
 
-import array
 import contextlib
+import ctypes
 import os
+import resource
 import signal
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -22,9 +24,10 @@ from typing import NoReturn
 from lb_mpi import signs
 from lb_mpi.launching import limit
 from lb_mpi.launching.heard import Begin, End, told
-from lb_mpi.launching.program import FORWARDED, become, end_as
 
 NUMBER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
+FORWARDED = {getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM")}
+PR_SET_PDEATHSIG = 1  # prctl(2)
 SEND_S = 5.0  # for host.py to receive the report of an end
 
 
@@ -38,44 +41,68 @@ def number(variables: Mapping[str, str]) -> str:
     return next((variables[name] for name in NUMBER if variables.get(name)), "?")
 
 
-def tell(what: Begin | End, variables: Mapping[str, str], *files: int, wait_s: float | None = SEND_S) -> bool:
+def tell(what: Begin | End, *files: int, wait_s: float | None = SEND_S) -> bool:
     """Send a report and `files` to host.py; False if it is absent, or can't receive within `wait_s` (None: no limit)."""
-    mark = variables.get(limit.MARK, "").rpartition(":")[2]
-    given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
+    mark = os.environ.get(limit.MARK, "").rpartition(":")[2]
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.settimeout(wait_s)
         out.connect(address(mark))
-        out.sendmsg([told(what).encode()], given)
+        socket.send_fds(out, [told(what).encode()], files)
         return True
     return False
 
 
-def page(variables: Mapping[str, str]) -> tuple[int, dict[str, str]]:
-    """Make the page for the program's signs: its file, and the variable that names it; none if nobody listens."""
-    file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py keeps it open after this process has ended
-    os.ftruncate(file, signs.BYTES)
-    # Many ranks start at once, and a rank that could not report its start would look as if it hung.
-    if not tell(Begin(number(variables)), variables, file, wait_s=None):
-        return file, {}
-    return file, {signs.VARIABLE: f"/proc/{os.getpid()}/fd/{file}"}
+def become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent: int) -> NoReturn:
+    """In the child of `parent`: become the program, in a new session, killed when `parent` dies."""
+    code = 126
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGKILL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execvpe(argv[0], list(argv), env)
+    except FileNotFoundError as error:
+        code = 127
+        print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
+    except (OSError, ValueError) as error:
+        print(f"{argv[0]}: {error}", file=sys.stderr)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
-def finalized(file: int) -> bool:
-    """Return whether the program ended regularly, according to the page `file`, or never initialised MPI."""
-    seen = signs.read(os.pread(file, signs.BYTES, 0))
-    return seen.at_end or not seen.mpi_pid
+def end_as(code: int) -> NoReturn:
+    """End this process with the exit code `code`, or by the signal -`code` (as in `os.waitstatus_to_exitcode`)."""
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has already left a core file, if one is allowed
+        with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        os.kill(os.getpid(), -code)
+        code = 128 - code
+    sys.exit(code)
 
 
-def python_path(variables: Mapping[str, str]) -> str:
-    """Return PYTHONPATH for the program, with the folder of site/sitecustomize.py, which removes it again."""
-    return os.pathsep.join([str(Path(__file__).resolve().parent / "site"), *filter(None, [variables.get("PYTHONPATH")])])
+def prctl(option: int, value: int) -> None:
+    """Call prctl(2); OSError."""
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def main(argv: Sequence[str], _prog: str) -> NoReturn:
     """Run `argv` and end as it ends."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
-    file, variables = page(os.environ)
-    env = {**os.environ, **variables, "PYTHONPATH": python_path(os.environ)}
+    file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py keeps it open after this process has ended
+    os.ftruncate(file, signs.BYTES)
+    # The folder of site/sitecustomize.py, which removes it again.
+    path = [str(Path(__file__).resolve().parent / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    # Many ranks start at once, and a rank that could not report its start would look as if it hung.
+    if tell(Begin(number(os.environ)), file, wait_s=None):
+        env[signs.VARIABLE] = f"/proc/{os.getpid()}/fd/{file}"
     parent, child = os.getpid(), os.fork()
     if child == 0:
         become(argv, env, mask, parent)
@@ -87,7 +114,8 @@ def main(argv: Sequence[str], _prog: str) -> NoReturn:
             with contextlib.suppress(OSError):
                 os.killpg(child, came)
     code = os.waitstatus_to_exitcode(ended[1])
-    failed = code != 0 or not finalized(file)
+    seen = signs.read(os.pread(file, signs.BYTES, 0))
+    failed = code != 0 or not (seen.at_end or not seen.mpi_pid)
     if code == signs.SAVED or (failed and not asked):  # mpiexec ends the others when one has ended
-        tell(End(number(os.environ), socket.gethostname(), code), os.environ)
+        tell(End(number(os.environ), socket.gethostname(), code))
     end_as(code or int(failed))

@@ -19,18 +19,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi.hosts import Host, read_hosts
 from lb_mpi.launching import commands, limit
-from lb_mpi.launching.diary import Diary, followed
-from lb_mpi.launching.hangs import Awaited, Hang, Start
-from lb_mpi.launching.heard import End, RankState
+from lb_mpi.launching.diary import PREFIX, Diary, followed
+from lb_mpi.launching.hangs import Awaited, Hang, Start, stuck_inside
+from lb_mpi.launching.heard import End
 from lb_mpi.launching.restarting import How, Outcome, decide, how, place
 from lb_mpi.launching.watch import LOOK_S, Watch, is_here, launcher
-from lb_mpi.record.launches import DEATH, END, RESTART
+from lb_mpi.record.launches import DEATH, END, RESTART, START
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 
 ASK_S = 20.0
@@ -85,7 +85,7 @@ def command(
     variables: Mapping[str, str],
     link: Path | None = None,
 ) -> list[str]:
-    """Return the start of a command line that starts rank k on hosts[ranks[k]]; the program follows.
+    """Return the start of a command line that starts rank k on hosts[ranks[k]], in ascending order; the program follows.
 
     `launcher` replaces ssh.  `link` links to it, or to ssh, from a folder named with this run's word, so the daemons'
     command lines contain the word: MPICH passes the path of its launcher on to them, and Open MPI all parameters, known or
@@ -97,21 +97,15 @@ def command(
         if ":" in hosts[index].name:
             raise ValueError(f"host {hosts[index].name}: mpiexec takes no IPv6 address: expected a name")
     listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
-    in_order = list(ranks) == sorted(ranks)
     if mpi.is_open_mpi:
         # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
         argv = [mpi.path, "--prtemca", "plm", "^slurm", *(["--prtemca", "plm_ssh_agent", launcher] if launcher else [])]
         argv += ["--prtemca", "lb_mpi_run", link.parent.name] if link else []
-        if in_order:
-            argv += ["--host", listed, "--map-by", "slot"]
-        else:
-            argv += ["--host", ",".join(hosts[index].name for index in ranks), "--map-by", "seq"]
+        argv += ["--host", listed, "--map-by", "slot"]
         argv += [part for name in sorted(variables) if EXPORTED.fullmatch(name) for part in ("-x", name)]
     else:
         launcher = str(link) if link else launcher
         argv = [mpi.path, "-launcher", "ssh", *(["-launcher-exec", launcher] if launcher else []), "-hosts", listed]
-        if not in_order:
-            argv += ["-rankmap", ",".join(str(used.index(index)) for index in ranks)]
     return [*argv, "-n", str(len(ranks))]
 
 
@@ -121,71 +115,29 @@ NEWEST_S = 0.4  # for the ranks' last reports: after Ctrl-C all is over within a
 MOST_STACKS = 4  # number of stacks shown
 
 
-class Patience(NamedTuple):
-    """Seconds to wait before a run is ended."""
-
-    hang_s: float  # for a rank that hangs; 0: forever
-    grace_s: float  # for a program that saves after Ctrl-C or SIGTERM
-
-
 def say(*lines: object) -> None:
     """Print lines on stderr for people."""
     for line in lines:
         print(f"run: {line}", file=sys.stderr, flush=True)
 
 
-def supervise(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    mark: str,
-    watch: Watch,
-    patience: Patience,
-    diary: Diary,
-    start: Start,
-) -> Outcome:
-    """Run mpiexec until it ends, a host is gone, or a rank hangs, in its `start` or later; print what has died.
-
-    Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1 only
-    requests a save: a program that can't save goes on.
-    """
-    process = None
-    try:
-        with limit.held() as came:
-            process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-            run = _Run(process, watch, patience, diary, start, came)
-            while run.goes_on():
-                time.sleep(LOOK_S)
-            outcome = run.outcome()
-            if how(outcome) in (How.STOPPED, How.DONE):  # it has saved, or ended meanwhile
-                came.clear()
-        return outcome
-    finally:
-        limit.end(mark, process)
-
-
 class _Run:
-    """A run under way; `came` are the signals received."""
+    """A run under way: mpiexec is `process`, and `came` are the signals received; it prints what dies or hangs."""
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        watch: Watch,
-        patience: Patience,
-        diary: Diary,
-        start: Start,
-        came: list[int],
+        self, process: subprocess.Popen[bytes], watch: Watch, start: Start, came: list[int], job: MpiJob
     ) -> None:
-        self._process, self._watch, self._patience, self._diary = process, watch, patience, diary
-        self._start, self._came = start, came
+        self._process, self._watch, self._start, self._came = process, watch, start, came
+        self._hang_s, self._grace_s, self._diary = job.hang_s, job.grace_s, job.diary
         self._began = time.monotonic()
         self._ends: list[tuple[float, End]] = []
         self._gone: list[str] = []
-        self._hung: list[RankState] | list[Hang] = []
-        self._awaited = Awaited(start.n_ranks, patience.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
+        self._hung: list[Hang] = []
+        self._awaited = Awaited(start.n_ranks, job.hang_s, lambda rank: watch.stack(rank, STACK_S, wake=False))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
 
     def goes_on(self) -> bool:
-        """Return whether to wait for it any longer."""
+        """Return whether to wait for it any longer: until it ends, a host is gone, or a rank hangs."""
         self._gone = self._watch.lost()
         self._hear()
         now = time.monotonic() - self._began
@@ -196,9 +148,8 @@ class _Run:
         if any(end.code <= 0 and now > at_s + DEATH_S for at_s, end in self._ends):
             return False
         states = self._watch.states()
-        stuck = self._start.stuck(now, states)
-        self._hung = [state for state in states if 0 < self._patience.hang_s <= state.quiet_s] or stuck
-        self._hung = self._hung or self._awaited.stuck(now, states)
+        at_start = self._start.stuck(now, states)
+        self._hung = stuck_inside(states, self._hang_s) or at_start or self._awaited.stuck(now, states)
         return not self._hung
 
     def outcome(self) -> Outcome:
@@ -210,19 +161,16 @@ class _Run:
             self._watch.hear(NEWEST_S)  # the ranks' latest reports, perhaps of a save
         self._hear()
         seconds = time.monotonic() - self._began
-        say(*self._gone)
-        say(*self._hung)
-        for words in self._gone:
-            self._diary.tell(DEATH, words)
-        for state in self._hung:
-            self._diary.tell(DEATH, str(state), state.rank)
-        for state in self._hung[:MOST_STACKS]:
-            stack = self._watch.stack(state.rank, STACK_S, wake=True).rstrip().splitlines()
-            say(f"Python stack of rank {state.rank}:" if stack else f"rank {state.rank} gives no Python stack", *stack)
+        for words, rank in [*((line, "") for line in self._gone), *((str(hang), hang.rank) for hang in self._hung)]:
+            say(words)
+            self._diary.tell(DEATH, words, rank)
+        for rank in [hang.rank for hang in self._hung[:MOST_STACKS]]:
+            stack = self._watch.stack(rank, STACK_S, wake=True).rstrip().splitlines()
+            say(f"Python stack of rank {rank}:" if stack else f"rank {rank} gives no Python stack", *stack)
         if code and not self._came:
             say(f"mpiexec ended with exit code {code}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
-        return Outcome(
+        found = Outcome(
             code=1 if code is None else code if code >= 0 else 128 - code,
             ends=self._ends,
             gone=self._watch.gone if self._gone else (),
@@ -233,6 +181,9 @@ class _Run:
             saved=max((state.saved for state in states), default=0),
             seconds=seconds,
         )
+        if how(found) in (How.STOPPED, How.DONE):  # it has saved, or ended meanwhile
+            self._came.clear()
+        return found
 
     def _hear(self) -> None:
         """Process the ends of ranks; print which was killed, and which failed first."""
@@ -253,14 +204,12 @@ class _Run:
                 say(f"{SAVE_SIGNAL.name}: the program goes on, since it can't save at a signal (lb_mpi.asked_to_stop)")
                 self._came.clear()
                 return True
-            say(
-                f"the program has {self._patience.grace_s:g} s to save and stop; a second signal ends it at once"
-            )
+            say(f"the program has {self._grace_s:g} s to save and stop; a second signal ends it at once")
             self._watch.tell("save")
             self._asked = now, len(self._came)
         asked_s, n_came = self._asked
-        if now > asked_s + self._patience.grace_s:
-            say(f"the program has not stopped within {self._patience.grace_s:g} s")
+        if now > asked_s + self._grace_s:
+            say(f"the program has not stopped within {self._grace_s:g} s")
             return False
         return len(self._came) == n_came
 
@@ -295,217 +244,161 @@ def find(what: str) -> str:
     return os.path.abspath(found)
 
 
-def arranged(text: str, hosts: Sequence[Host], slots: Sequence[int]) -> list[int]:
-    """Return `slots` (the host of each) in the order in which diffusion on the named graph converges fastest."""
-    try:
-        import lb_mpi
-        from lb_mpi.graph import parse
-    except ImportError as error:
-        raise ValueError(f"--arrange needs lb_mpi and what it depends on: {error}") from None
-    graph = parse(text)
-    if graph.n != len(slots):
-        raise ValueError(
-            f"--arrange {text}: has {graph.n} vertices, and there are {len(slots)} ranks: expected as many"
-        )
-    positions = lb_mpi.arrange(graph, [hosts[index].speed for index in slots]).positions
-    return [slots[position] for position in positions]
-
-
 def parser(prog: str) -> argparse.ArgumentParser:
     """Make the command line."""
-    top = argparse.ArgumentParser(
-        prog=prog,
+    top = argparse.ArgumentParser(prog=prog,
         usage="%(prog)s [-n N] [--hosts FILE] [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check",
         description="Start a program on this machine or on a list of hosts, with MPICH or Open MPI; see "
         "launch/hosts.example. Before the start it checks that mpiexec and mpi4py belong together, and that each host can "
         "be reached, has the same versions, and sees this folder. When a host dies, or a rank is killed or hangs, it says "
         "which one, and ends the program, or starts it again (--restarts).",
         epilog="Exit codes: that of mpiexec; 75: the program was told to stop, and has saved; 124: a rank hung; 2: a "
-        "mistake in the command line.",
-        allow_abbrev=False,
-    )
-    top.add_argument(
-        "--hosts",
-        metavar="FILE",
-        help="the host list, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)",
-    )
-    top.add_argument(
-        "-n", type=int, metavar="N", help="number of ranks (default: all slots; without a host list, one for each core)"
-    )
-    top.add_argument(
-        "--restarts",
-        type=int,
-        default=0,
-        metavar="N",
+        "mistake in the command line.", allow_abbrev=False)
+    top.add_argument("--hosts", metavar="FILE",
+        help="the host list, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)")
+    top.add_argument("-n", type=int, metavar="N",
+        help="number of ranks (default: all slots; without a host list, one for each core)")
+    top.add_argument("--restarts", type=int, default=0, metavar="N",
         help="when a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times, "
-        "and only if the program has saved something since its start; never when it fails by itself (default: %(default)s)",
-    )
-    top.add_argument(
-        "--hang-s",
-        type=float,
-        default=60.0,
-        metavar="S",
+        "and only if the program has saved something since its start; never when it fails by itself (default: %(default)s)")
+    top.add_argument("--hang-s", type=float, default=60.0, metavar="S",
         help="a rank hangs if, for S seconds, it neither computes nor answers in a call of lb_mpi, or is stopped; or if all "
         "others wait for it in lb_mpi, and it neither computes, reads, writes nor sleeps, is blocked in MPI, or has come to "
-        "its end; or if, for at "
-        "least 30 s, its program doesn't begin, or says nothing in a restart. It is named, with its Python stack, and the "
-        "run is ended or restarted; 0: never (default: %(default)g)",
-    )
-    top.add_argument(
-        "--grace-s",
-        type=float,
-        default=10.0,
-        metavar="S",
+        "its end; or if, for at least 30 s, its program doesn't begin, or says nothing in a restart. It is named, with its "
+        "Python stack, and the run is ended or restarted; 0: never (default: %(default)g)")
+    top.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1 a program that can save has S seconds for that; a second Ctrl-C ends it at "
-        "once; at SIGUSR1 one that can't save goes on (default: %(default)g)",
-    )
-    top.add_argument(
-        "--arrange",
-        metavar="GRAPH",
-        help="place the ranks so that diffusion on this graph (mesh:RxC, torus:RxC, hypercube:D or ring:N) converges "
-        "fastest, given the speeds in the host list (default: the order of the list)",
-    )
+        "once; at SIGUSR1 one that can't save goes on (default: %(default)g)")
     top.add_argument("--check", action="store_true", help="only check the hosts")
     top.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="which mpiexec (default: from PATH)")
     top.add_argument("--launcher", metavar="FILE", help="a program to use instead of ssh, called as FILE HOST COMMAND")
-    top.add_argument(
-        "--emulated",
-        action="store_true",
-        help="all hosts are on one machine (launch/cluster): emulate their speeds, and use TCP",
-    )
-    top.add_argument(
-        "--record", metavar="FOLDER", help="keep a record of the run there, for python -m lb_mpi report FOLDER"
-    )
-    top.add_argument(
-        "--progress",
-        action="store_true",
+    top.add_argument("--emulated", action="store_true",
+        help="all hosts are on one machine (launch/cluster): emulate their speeds, and use TCP")
+    top.add_argument("--record", metavar="FOLDER",
+        help="keep a record of the run there, for python -m lb_mpi report FOLDER")
+    top.add_argument("--progress", action="store_true",
         help="show while it runs how much is done, and how busy each host or rank is; without a terminal, print a line "
-        "every ten seconds",
-    )
+        "every ten seconds")
     top.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="what to run on each rank")
     return top
 
 
-class MpiJob(NamedTuple):
-    """A job that is started, and restarted."""
+class MpiJob:
+    """A job that is started, and restarted; ValueError or OSError for mistakes in `options`.
 
-    hosts: list[Host]
-    ranks: list[int]  # (n,) the requested host of each
-    arrange: str | None  # name of the graph by which they are arranged
-    mpi: Mpiexec
-    launcher: str | None  # replaces ssh
-    program: list[str]  # empty: only check the hosts
-    emulated: bool
-    patience: Patience
-    restarts: int  # at most
-    diary: Diary
-    reached: set[str]  # hosts that have connected to this one over their network
+    `program` : its command line; empty: only check the hosts
+    `record` : the folder of its records
+    """
+
+    def __init__(self, options: argparse.Namespace, program: Sequence[str], record: str | None) -> None:
+        here = Host(socket.gethostname(), max(options.n or len(os.sched_getaffinity(0)), 1))
+        self.hosts = read_hosts(options.hosts) if options.hosts else [here]
+        self.ranks = fill(self.hosts, options.n)
+        self.mpi = identify(find(options.mpiexec))
+        self.launcher = find(options.launcher) if options.launcher else None  # replaces ssh
+        self.program = [find(program[0]), *program[1:]] if program else []
+        self.python = interpreter(self.program)
+        self.emulated: bool = options.emulated
+        self.hang_s: float = options.hang_s
+        self.grace_s: float = options.grace_s  # for a program that saves after Ctrl-C or SIGTERM
+        self.diary = Diary(record, shown=options.progress)
+        self.reached: set[str] = set()  # hosts that have connected to this one over their network
 
     def start(self, before: Outcome | None, *, may_restart: bool) -> Outcome | int:
         """Check the hosts, and start; return the outcome, or the exit code if nothing was started.
 
         The first time, an unusable host is an error.  After a start `before`, it is left out, and the rest of the list is
         used, also the hosts that were gone then, if they answer about as soon.
+
+        Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
+        only requests a save: a program that can't save goes on.
         """
-        again, gone = before is not None, tuple(before.gone) if before else ()
         mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.diary.variables()}, emulated=self.emulated))
-        python = interpreter(self.program)
-        names = [self.hosts[index].name for index in (range(len(self.hosts)) if again else sorted(set(self.ranks)))]
-        linked = contextlib.nullcontext() if all(map(is_here, names)) else link_to(find(launcher(self.launcher)[0]))
-        self.argv(self.ranks, python, env)  # reports a host that can't be named before asking any
+        wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
+        names = [self.hosts[index].name for index in wanted]
+        self.argv(self.ranks, env)  # reports a host that can't be named before asking any
+        ssh = launcher(self.launcher)
         with contextlib.ExitStack() as stack:
-            link = stack.enter_context(linked)
+            link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(ssh[0])))
             word = link.parent.name if link else ""
-            watch = Watch(
-                names, launcher(self.launcher), python, mark, word, may_restart=may_restart, reached=self.reached
+            watch = stack.enter_context(
+                Watch(names, ssh, self.python, mark, word, may_restart=may_restart, reached=self.reached)
             )
-            stack.enter_context(watch)
-            ranks = self.placed(watch, python, gone, again=again)
+            ranks = self.placed(watch, before)
             if not ranks:
                 return 1
             counts = Counter(self.hosts[index].name for index in ranks)
             watch.keep(counts)
             say(", ".join(f"{name} ({count} rank{'s' * (count > 1)})" for name, count in counts.items()))
-            if not again:
+            if before is None:
                 facts = watch.here.facts.items()
                 say(", ".join(f"{what} {has}" for what, has in facts if what not in ("host", "sources")))
             if not self.program:
                 return 0
-            if not again:
-                say(shlex.join([*self.argv(ranks, python, env), *self.program]))
-            self.diary.begin(f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {', '.join(counts)}")
-            names = [self.hosts[index].name for index in ranks]
-            begun = Start(names, self.patience.hang_s, before.first_word_s if before else None)
-            argv = [*self.argv(ranks, python, env, link), *self.program]
-            return supervise(argv, env, mark, watch, self.patience, self.diary, begun)
+            if before is None:
+                say(shlex.join([*self.argv(ranks, env), *self.program]))
+            self.diary.tell(START, f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on {', '.join(counts)}")
+            start = Start([self.hosts[index].name for index in ranks], self.hang_s, before and before.first_word_s)
+            process = None
+            try:
+                with limit.held() as came:
+                    argv = [*self.argv(ranks, env, link), *self.program]
+                    process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+                    run = _Run(process, watch, start, came, self)
+                    while run.goes_on():
+                        time.sleep(LOOK_S)
+                    return run.outcome()
+            finally:
+                limit.end(mark, process)
 
-    def argv(self, ranks: Sequence[int], python: str, env: Mapping[str, str], link: Path | None = None) -> list[str]:
-        """Return the command line up to the program."""
+    def argv(self, ranks: Sequence[int], env: Mapping[str, str], link: Path | None = None) -> list[str]:
+        """Return the command line up to the program: mpiexec, rank.py, and a throttle on emulated hosts."""
         argv = command(self.mpi, self.hosts, ranks, self.launcher, env, link)
-        return argv + before(self.mpi, python, [self.hosts[index] for index in ranks] if self.emulated else [])
+        rank = commands.argv(self.python, "rank")
+        if not self.emulated:
+            return argv + rank
+        free = ["--bind-to", "none"] if self.mpi.is_open_mpi else []  # each host would take the same core first
+        speeds = ",".join(f"{self.hosts[index].speed:g}" for index in ranks)
+        return [*argv, *free, *rank, *commands.argv(sys.executable, "throttle"), "--speeds", speeds]
 
-    def placed(self, watch: Watch, python: str, gone: Collection[str], *, again: bool) -> list[int]:
+    def placed(self, watch: Watch, before: Outcome | None) -> list[int]:
         """Wait for the hosts; return the host of each rank; [], with printed reasons, if the program can't be started."""
-        problems = watch.reach(gone)
+        problems = watch.reach(before.gone if before else ())
         has = watch.here.facts.get("MPI library")
         if has is not None and has != self.mpi.library:
-            say(f"{self.mpi.path} is of {self.mpi.library}, but mpi4py of {python} uses {has}: expected the same")
+            say(f"{self.mpi.path} is of {self.mpi.library}, but mpi4py of {self.python} uses {has}: expected the same")
             return []
-        if not again or watch.here.name in problems:
+        if before is None or watch.here.name in problems:
             say(*problems.values())
             return [] if problems else self.ranks
         dead = {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
         ranks, words = place(self.hosts, dead, len(self.ranks))
         say(*words)
-        if self.arrange and len(ranks) < len(self.ranks):
-            say(f"not arranged: {self.arrange} has {len(self.ranks)} vertices")
-        elif self.arrange:
-            return arranged(self.arrange, self.hosts, ranks)
         return ranks
 
 
-def run(options: argparse.Namespace, program: list[str]) -> int:
-    """Check, start, and restart after deaths; ValueError or OSError for mistakes."""
+def run(options: argparse.Namespace, program: Sequence[str]) -> int:
+    """Check, start, and restart after deaths as often as allowed; ValueError or OSError for mistakes."""
     for name in ("restarts", "hang_s", "grace_s"):
         if not 0 <= (value := getattr(options, name)) < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected 0 or more")
     with contextlib.ExitStack() as stack:
         record = options.record or None
         if options.progress and record is None:  # here, where all hosts see it
-            record = stack.enter_context(limit.scratch(os.getcwd()))
-        here = Host(socket.gethostname(), max(options.n or len(os.sched_getaffinity(0)), 1))
-        hosts = read_hosts(options.hosts) if options.hosts else [here]
-        ranks = fill(hosts, options.n)
-        job = MpiJob(
-            hosts,
-            arranged(options.arrange, hosts, ranks) if options.arrange else ranks,
-            options.arrange,
-            identify(find(options.mpiexec)),
-            find(options.launcher) if options.launcher else None,
-            [find(program[0]), *program[1:]] if program else [],
-            options.emulated,
-            Patience(options.hang_s, options.grace_s),
-            options.restarts,
-            Diary(record, shown=options.progress),
-            set(),
-        )
+            record = stack.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, dir=os.getcwd()))
+        job = MpiJob(options, program, record)
         if options.progress and record is not None:
             stack.enter_context(followed(record))
-        return repeat(job)
-
-
-def repeat(job: MpiJob) -> int:
-    """Start the job, and restart it as often as allowed after deaths; return the exit code."""
-    n_restarts, before = 0, None  # the outcome of the previous start
-    while not isinstance(outcome := job.start(before, may_restart=n_restarts < job.restarts), int):
-        decision = decide(outcome, n_restarts, job.restarts)
-        if decision.why:
-            say(decision.why)
-        job.diary.tell(RESTART if decision.again else END, decision.why or f"exit code {decision.code}")
-        if not decision.again:
-            return decision.code
-        n_restarts, before = n_restarts + 1, outcome
-    return outcome
+        n_restarts, before = 0, None  # the outcome of the previous start
+        while not isinstance(outcome := job.start(before, may_restart=n_restarts < options.restarts), int):
+            decision = decide(outcome, n_restarts, options.restarts)
+            if decision.why:
+                say(decision.why)
+            job.diary.tell(RESTART if decision.again else END, decision.why or f"exit code {decision.code}")
+            if not decision.again:
+                return decision.code
+            n_restarts, before = n_restarts + 1, outcome
+        return outcome
 
 
 @contextlib.contextmanager
@@ -520,16 +413,6 @@ def link_to(ssh: str) -> Iterator[Path]:
         link = Path(folder, os.path.basename(ssh))
         link.symlink_to(ssh)
         yield link
-
-
-def before(mpi: Mpiexec, python: str, emulated: Sequence[Host]) -> list[str]:
-    """Return the words before the program: rank.py, and a throttle on `emulated` hosts (the host of each rank)."""
-    argv = commands.argv(python, "rank")
-    if not emulated:
-        return argv
-    free = ["--bind-to", "none"] if mpi.is_open_mpi else []  # each host would take the same core first
-    speeds = ",".join(f"{host.speed:g}" for host in emulated)
-    return [*free, *argv, *commands.argv(sys.executable, "throttle"), "--speeds", speeds]
 
 
 def main(arguments: Sequence[str], prog: str) -> int:

@@ -9,7 +9,6 @@ Anybody may connect, but a peer is ignored unless its first line is the token th
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import resource
@@ -72,12 +71,24 @@ MOST_BYTES = 4096  # of an incomplete line
 MOST_UNKNOWN = 64  # connections that have not identified themselves
 
 
+class Answers:
+    """The answers of a host over one connection."""
+
+    def __init__(self) -> None:
+        self.number = 0  # of the last question answered
+        self.silent_s = 0.0  # seconds without an answer; the caller counts them
+
+    def take(self, number: int) -> None:
+        """Note the answer to a question."""
+        self.number, self.silent_s = number, 0.0
+
+
 class _Peer:
     """A connection to the port; its token shows which host it belongs to."""
 
     def __init__(self, line: socket.socket) -> None:
         self.socket = line
-        self.name = ""  # of the host; "": not yet known
+        self.answers: Answers | None = None  # of the host, once it is known
         self.text = b""
 
 
@@ -89,8 +100,7 @@ class AnswerPort:
         self._ready = selectors.DefaultSelector()
         self._tokens: dict[str, str] = {}  # host names, by token
         self._peers: list[_Peer] = []
-        self.answered: dict[str, int] = {}  # by connected host: the number of the last question answered
-        self.silent_s: dict[str, float] = {}  # by host: seconds without an answer; the caller counts them
+        self.answers: dict[str, Answers] = {}  # by connected host
 
     def invite(self, name: str) -> str:
         """Return the line that tells the host.py of the host `name` where to connect."""
@@ -107,32 +117,28 @@ class AnswerPort:
     def listen(self) -> None:
         """Receive available data, and accept new connections."""
         for key, _ in self._ready.select(0.0):
-            if key.data is not None:
-                self._hear(key.data)
-            elif self._server is not None:
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                if key.data is None and self._server is not None:
                     self._accept(self._server.accept()[0])
+                elif key.data in self._peers:  # not dropped a moment ago
+                    self._hear(key.data)
 
     def close(self) -> None:
         """Stop listening."""
-        for one in self._peers:
-            one.socket.close()
-        if self._server is not None:
-            self._server.close()
-        self._ready.close()
+        for one in [self._server, *(peer.socket for peer in self._peers), self._ready]:
+            if one is not None:
+                one.close()
 
     def _accept(self, line: socket.socket) -> None:
         line.setblocking(False)
         peer = _Peer(line)
         self._ready.register(line, selectors.EVENT_READ, peer)
         self._peers.append(peer)
-        unknown = [one for one in self._peers if not one.name]
+        unknown = [one for one in self._peers if one.answers is None]
         if len(unknown) > MOST_UNKNOWN:
             self._drop(unknown[0])
 
     def _hear(self, peer: _Peer) -> None:
-        if peer not in self._peers:  # dropped a moment ago
-            return
         said = b""
         with contextlib.suppress(OSError):
             said = peer.socket.recv(MOST_BYTES)
@@ -141,19 +147,12 @@ class AnswerPort:
             if not said or len(peer.text) > MOST_BYTES:
                 raise ValueError("expected more lines")
             for line in lines:
-                self._take(peer, line.decode())
-        except ValueError:  # it has closed the connection, or isn't a host of this run
+                if peer.answers is None:
+                    peer.answers = self.answers[self._tokens.pop(line.decode())] = Answers()
+                else:
+                    peer.answers.take(int(line))
+        except (KeyError, ValueError):  # it has closed the connection, or isn't a host of this run
             self._drop(peer)
-
-    def _take(self, peer: _Peer, line: str) -> None:
-        number = 0
-        if peer.name:
-            number = int(line)
-        elif line in self._tokens:
-            peer.name = self._tokens.pop(line)
-        else:
-            raise ValueError(f"{line}: expected a token")
-        self.answered[peer.name], self.silent_s[peer.name] = number, 0.0
 
     def _drop(self, peer: _Peer) -> None:
         self._ready.unregister(peer.socket)
@@ -176,12 +175,10 @@ class Connection:
     """A connection to one host.  It uses one socket for all, since file descriptors are scarce with many hosts."""
 
     def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str, word: str) -> None:
-        """Start to connect."""
         self.name = name
         self.facts: dict[str, str] = {}
         self.greeted = False  # something was received
-        self.answered = 0  # the number of the last question answered
-        self.silent_s = 0.0  # seconds without a sign of life
+        self.answers = Answers()
         self.ends: list[End] = []  # of its ranks, not yet read by the caller
         self.states: dict[str, RankState] = {}  # of its ranks, as last reported
         self.stacks: dict[str, str] = {}  # of ranks, on request
@@ -232,7 +229,7 @@ class Connection:
         if said.startswith("{"):
             self.facts = _facts(said)
         elif what == "alive":
-            self.answered, self.silent_s = int(about), 0.0
+            self.answers.take(int(about))
         elif what == "state":
             state = read(RankState, about)
             self.states[state.rank] = state
@@ -298,7 +295,8 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         self._may_restart = may_restart
         self._reached = set() if reached is None else reached
         self._gone: set[str] = set()
-        self._cut_off: set[str] = set()  # hosts that still answer, but not over the network
+        self._asked, self._n_asked = 0.0, 0  # time and number of the last question
+        self._looked = time.monotonic()
         _allow_files(2 * len(names) + 100)
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
         self._network = AnswerPort()
@@ -314,32 +312,32 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             self._ready.register(connection, selectors.EVENT_READ, connection)
             if connection is not self.here:
                 connection.tell(self._network.invite(connection.name))
-        self._asked, self._n_asked = 0.0, 0
-        self._looked = time.monotonic()
 
     @property
     def _all(self) -> set[Connection]:
         return {self.here, *self.hosts}
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
-    def _ask(self) -> None:
-        """Ask all hosts for a sign of life."""
+    def _ask(self) -> int:
+        """Ask all hosts for a sign of life; return the number of the question."""
         self._asked = time.monotonic()
         self._n_asked += 1
         self.tell(f"? {self._n_asked}")
+        return self._n_asked
 
     def _listen(self, wait_s: float) -> None:
-        """Process what the hosts have sent; wait up to `wait_s` seconds for something."""
+        """Ask from time to time, and process what the hosts have sent; wait up to `wait_s` seconds for something."""
+        if time.monotonic() > self._asked + ASK_S:
+            self._ask()
         for key, _ in self._ready.select(wait_s):
             connection: Connection = key.data
             connection.listen()
             if connection.ended() is not None:  # no more output will come
                 self._ready.unregister(connection)
         self._network.listen()
-        self._reached.update(self._network.answered)
+        self._reached.update(self._network.answers)
 
     def reach(self, gone: Collection[str] = ()) -> dict[str, str]:
         """Wait until all hosts have reported what they have; return a line, by name, for each host with a problem.
@@ -396,24 +394,18 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         return tuple(sorted(self._gone))
 
     def lost(self) -> list[str]:
-        """Listen, and ask from time to time; return a line for each host that is gone."""
+        """Listen; return a line for each host that is gone."""
         self._listen(0.0)
         now = time.monotonic()
-        if now > self._asked + ASK_S:
-            self._ask()
         waited_s = min(now - self._looked, ASK_S)  # time in which this process was stopped does not count as waiting
         self._looked = now
         lines, sign_s = [], self._sign_s
         for one in self.hosts:
-            one.silent_s += waited_s
             why = one.ended()
-            if one.name in self._network.silent_s:
-                self._network.silent_s[one.name] += waited_s
-            if why is None and one is not self.here and one.silent_s > sign_s:
-                why = f"no sign of life for {sign_s:g} s"
-            if why is None and self._network.silent_s.get(one.name, 0.0) > sign_s:
-                why = f"no sign of life over the network for {sign_s:g} s"
-                self._cut_off.add(one.name)
+            for answers, where in self._answers(one):
+                answers.silent_s += waited_s
+                if why is None and one is not self.here and answers.silent_s > sign_s:
+                    why = f"no sign of life{where} for {sign_s:g} s"
             if why is not None:
                 self._gone.add(one.name)
                 lines.append(f"host {one.name} is gone: {why}")
@@ -447,25 +439,26 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             self._listen(LOOK_S)
         return found[0] if found else ""
 
-    def hear(self, seconds: float) -> list[Connection]:
-        """Ask all hosts for news, for at most `seconds`; return those that have not answered by then."""
-        began = time.monotonic()
-        self._ask()
-        asked = self._n_asked
+    def hear(self, seconds: float) -> dict[str, str]:
+        """Ask all hosts for news, for at most `seconds`; return those that have not answered by then, and where not."""
+        deadline, asked = time.monotonic() + seconds, self._ask()
         while True:
             self._listen(0.0)
-            late = [one for one in self.hosts if self._last_answer(one) < asked and one.ended() is None]
-            if not late or time.monotonic() > began + seconds:
+            late = {
+                one.name: where
+                for one in self.hosts
+                for answers, where in reversed(self._answers(one))
+                if answers.number < asked and one.ended() is None
+            }
+            if not late or time.monotonic() > deadline:
                 return late
             time.sleep(LOOK_S)
 
     def silent(self) -> list[str]:
         """Return a line for each host that is gone, or gives no sign of life when asked."""
-        late = [one for one in self.hear(self._sign_s) if one is not self.here]
-        self._gone.update(one.name for one in late)
-        cut_off = {one.name for one in late if one.answered == self._n_asked}
-        self._cut_off |= cut_off
-        lines = [f"host {one.name} is gone: no sign of life{' over the network' * (one.name in cut_off)}" for one in late]
+        late = {name: where for name, where in self.hear(self._sign_s).items() if name != self.here.name}
+        self._gone.update(late)
+        lines = [f"host {name} is gone: no sign of life{where}" for name, where in late.items()]
         return list(dict.fromkeys(self.lost() + lines))
 
     def close(self) -> None:
@@ -474,17 +467,19 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         for one in self._all:
             one.hang_up()
         for one in self._all:
-            one.close(0.0 if one.name in self._gone - self._cut_off else deadline - time.monotonic())
+            silent = one.name in self._gone and one.answers.number < self._n_asked - 1
+            one.close(0.0 if silent else deadline - time.monotonic())
         self._ready.close()
         self._network.close()
 
     def _is_reached(self, one: Connection) -> bool:
         """Return whether a host has connected over the network; True for one that never does."""
-        return one is self.here or one.name not in self._reached or one.name in self._network.answered
+        return one is self.here or one.name not in self._reached or one.name in self._network.answers
 
-    def _last_answer(self, one: Connection) -> float:
-        """Return the last question that a host has answered; over the network as well, if it is judged by that."""
-        return min(one.answered, self._network.answered.get(one.name, math.inf))
+    def _answers(self, one: Connection) -> list[tuple[Answers, str]]:
+        """Return a host's answers on its connections; those over the network if it is judged by that."""
+        both = [(one.answers, ""), (self._network.answers.get(one.name), " over the network")]
+        return [(answers, where) for answers, where in both if answers is not None]
 
 
 def _facts(line: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.launching import limit
+from tools import limited
 from tools.environment import ROOT, here
 
 LIMIT_S = 40.0
@@ -108,7 +109,7 @@ def test_ctrl_c_while_mpi_begins_is_told_by_launch_run(tmp_path: Path, runner: t
         command = [sys.executable, *runner, str(program), str(tmp_path / "told")]
         argv = [sys.executable, str(ROOT / "launch" / "run"), "-n", "3", "--", *command]
         env = {**here().variables(), "PYTHONPATH": str(tmp_path)}
-        code = limit.run(argv, LIMIT_S, env=env, stdout=said, stderr=said)
+        code = limited.run(argv, LIMIT_S, env=env, stdout=said, stderr=said)
         said.seek(0)
         text = said.read().decode()
     assert code not in (0, limit.HUNG), text

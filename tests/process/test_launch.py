@@ -12,7 +12,7 @@ import pytest
 
 from lb_mpi.launching import limit
 from tests.process.started import started
-from tools import counts, progress, schedule, stages, testing
+from tools import counts, limited, progress, schedule, stages, testing
 from tools.counts import Counts, count
 from tools.environment import FOLDERS, ROOT, SetupError, wanted
 
@@ -66,7 +66,7 @@ def wait_for_family(folder: Path) -> list[int]:
 def test_a_hanging_command_is_ended_with_all_its_descendants(tmp_path: Path) -> None:
     with tempfile.TemporaryFile() as said:
         argv = [sys.executable, "-c", FAMILY, str(tmp_path)]
-        assert limit.run(argv, 2.0, env=HERE, stderr=said) == limit.HUNG
+        assert limited.run(argv, 2.0, env=HERE, stderr=said) == limit.HUNG
         said.seek(0)
         told = said.read().decode()
     assert "hung: ended after 2 s" in told
@@ -79,7 +79,7 @@ def test_a_hanging_command_is_ended_with_all_its_descendants(tmp_path: Path) -> 
 def test_what_a_finished_command_left_behind_is_ended(tmp_path: Path) -> None:
     waits = "import pathlib\nwhile len(list(pathlib.Path(sys.argv[1]).iterdir())) < 3: time.sleep(0.02)\nos._exit(7)"
     script = FAMILY.rpartition("time.sleep(60)")[0] + waits
-    assert limit.run([sys.executable, "-c", script, str(tmp_path)], 30.0, env=HERE) == 7
+    assert limited.run([sys.executable, "-c", script, str(tmp_path)], 30.0, env=HERE) == 7
     assert all(map(gone, family(tmp_path)))
 
 
@@ -89,8 +89,9 @@ def test_ctrl_c_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
     script = f"""
 import sys
 from lb_mpi.launching import limit
+from tools import limited
 with limit.interruptible():
-    limit.run([sys.executable, "-c", {FAMILY!r}, {str(tmp_path)!r}], 60.0, env={HERE!r})
+    limited.run([sys.executable, "-c", {FAMILY!r}, {str(tmp_path)!r}], 60.0, env={HERE!r})
 """
     with started([sys.executable, "-c", script], cwd=ROOT) as process:
         pids = wait_for_family(tmp_path)
@@ -248,7 +249,7 @@ def test_pytest_notes_its_progress(tmp_path: Path) -> None:
     (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): pass\n")
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "tools.progress", "-p", "no:cacheprovider", str(tmp_path)]
     variables = {**HERE, "PYTHONPATH": str(ROOT), progress.VARIABLE: str(tmp_path)}
-    assert limit.run(argv, 60.0, env=variables, cwd=tmp_path) == 0
+    assert limited.run(argv, 60.0, env=variables, cwd=tmp_path) == 0
     found = progress.read(tmp_path.glob("*.progress"), 0.0)
     assert (found.done, found.of, found.current) == (1, 2, "test_two.py::test_b")
 

@@ -13,6 +13,7 @@ import pytest
 
 from lb_mpi.launching import limit
 from tests.process.started import started
+from tools import limited
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -63,7 +64,7 @@ def test_what_is_interrupted_while_it_starts_is_ended(monkeypatch: pytest.Monkey
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         with pytest.raises(SystemExit) as raised, limit.interruptible():
-            limit.run(SLEEP, 60.0, env=os.environ)
+            limited.run(SLEEP, 60.0, env=os.environ)
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])
@@ -105,22 +106,8 @@ def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment: Path) -> 
 def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None:
     make = f"import os; f = open({str(segment)!r}, 'w+b'); f.truncate(4096)"  # in one go: it may have been removed by others
     maps = make + "; import mmap; m = mmap.mmap(f.fileno(), 0); os.kill(os.getpid(), 9)"
-    assert limit.run([sys.executable, "-c", maps], 60.0, env=os.environ) == -signal.SIGKILL
+    assert limited.run([sys.executable, "-c", maps], 60.0, env=os.environ) == -signal.SIGKILL
     assert not segment.exists()
-
-
-def test_a_scratch_folder_goes_even_when_its_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with limit.scratch() as folder:
-        Path(folder, "file").touch()
-        limit.remove_scratch()
-        assert Path(folder, "file").exists()
-    assert list(tmp_path.iterdir()) == []
-    killed = "import os\nfrom lb_mpi.launching import limit\nwith limit.scratch() as folder: os.kill(os.getpid(), 9)"
-    subprocess.run([sys.executable, "-c", killed], cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)})
-    assert len(list(tmp_path.iterdir())) == 1
-    limit.remove_scratch()
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["run --hosts x", "cluster status", "throttle --speed 0.5 sleep 60", "test", "demo"])

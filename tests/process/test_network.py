@@ -34,15 +34,17 @@ def test_a_host_with_its_token_is_listened_to(network: AnswerPort) -> None:
     network.listen()
     port, token = invited(network, "far")
     line = connect("127.0.0.1", port, token, 5.0)
-    until(lambda: network.listen() or "far" in network.answered)
-    network.silent_s["far"] = 7.0
+    until(lambda: network.listen() or "far" in network.answers)
+    answers = network.answers["far"]
+    answers.silent_s = 7.0
     line.sendall(b"3\n")
-    until(lambda: network.listen() or network.answered["far"] == 3)
-    assert network.silent_s == {"far": 0.0}
+    until(lambda: network.listen() or answers.number == 3)
+    assert answers.silent_s == 0.0
     line.close()
-    network.silent_s["far"] = 7.0
+    answers.silent_s = 7.0
     network.listen()
-    assert (network.answered, network.silent_s) == ({"far": 3}, {"far": 7.0})  # the caller sees that it is silent
+    assert (answers.number, answers.silent_s) == (3, 7.0)  # the caller sees that it is silent
+    assert network.answers == {"far": answers}
 
 
 @pytest.mark.parametrize("junk", [b"\n", b"\xff\n", b"x" * (MOST_BYTES + 1), b"0" * 32 + b"\n3\n"])
@@ -62,16 +64,16 @@ def test_who_has_no_token_is_not_listened_to(network: AnswerPort, junk: bytes) -
                 return True
 
         until(hung_up)
-    assert network.answered == {}
+    assert network.answers == {}
 
 
 def test_a_token_is_good_for_one_connection(network: AnswerPort) -> None:
     port, token = invited(network, "far")
     lines = [connect("127.0.0.1", port, token, 5.0) for _ in range(2)]
-    until(lambda: network.listen() or "far" in network.answered)
+    until(lambda: network.listen() or "far" in network.answers)
     lines[1].send(b"9\n")
     lines[0].send(b"3\n")
-    until(lambda: network.listen() or network.answered["far"] == 3)
+    until(lambda: network.listen() or network.answers["far"].number == 3)
     for line in lines:
         line.close()
 
@@ -83,7 +85,7 @@ def test_strangers_who_say_nothing_do_not_keep_a_host_out(network: AnswerPort) -
         strangers.append(socket.create_connection(("127.0.0.1", port), 5.0))
         network.listen()
     line = connect("127.0.0.1", port, token, 5.0)
-    until(lambda: network.listen() or "far" in network.answered)
+    until(lambda: network.listen() or "far" in network.answers)
     for one in (*strangers, line):
         one.close()
 

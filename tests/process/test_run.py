@@ -15,9 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import lb_mpi
-from lb_mpi.graph import parse
-from lb_mpi.hosts import Host, read_hosts
+from lb_mpi.hosts import Host
 from lb_mpi.launching import commands, start, watch
 from lb_mpi.launching.heard import RankState
 from lb_mpi.launching.start import Mpiexec, command, fill, identify
@@ -46,9 +44,8 @@ def test_options_of_mpich() -> None:
     assert command(MPICH, HOSTS, [0, 0, 1, 2], None, {}) == (
         ["/bin/mpiexec", "-launcher", "ssh", "-hosts", "fast:2,mid:1,slow:1", "-n", "4"]
     )
-    permuted = command(MPICH, HOSTS, [2, 0, 2, 0], "/my/ssh", {})
-    assert permuted[:7] == ["/bin/mpiexec", "-launcher", "ssh", "-launcher-exec", "/my/ssh", "-hosts", "fast:2,slow:2"]
-    assert permuted[7:] == ["-rankmap", "1,0,1,0", "-n", "4"]
+    other = command(MPICH, HOSTS, [0, 2, 2], "/my/ssh", {})
+    assert other[3:] == ["-launcher-exec", "/my/ssh", "-hosts", "fast:1,slow:2", "-n", "3"]
     link = Path("/tmp/lb_mpi-word/ssh")  # its path is in the command lines of the daemons
     for launcher in (None, "/my/ssh"):
         assert command(MPICH, HOSTS, [0], launcher, {}, link)[3:5] == ["-launcher-exec", str(link)]
@@ -61,31 +58,16 @@ def test_options_of_open_mpi() -> None:
     in_order = ["/bin/mpiexec", *ssh, "--host", "fast:2,mid:1,slow:1", "--map-by", "slot", *x, "-n", "4"]
     assert command(OPEN_MPI, HOSTS, [0, 0, 1, 2], None, exported) == in_order
     ssh += ["--prtemca", "plm_ssh_agent", "/my/ssh"]
-    permuted = ["/bin/mpiexec", *ssh, "--host", "slow,fast,slow,fast", "--map-by", "seq", "-n", "4"]
-    assert command(OPEN_MPI, HOSTS, [2, 0, 2, 0], "/my/ssh", {}) == permuted
-    permuted[7:7] = ["--prtemca", "lb_mpi_run", "lb_mpi-word"]
-    assert command(OPEN_MPI, HOSTS, [2, 0, 2, 0], "/my/ssh", {}, Path("/tmp/lb_mpi-word/ssh")) == permuted
+    other = ["/bin/mpiexec", *ssh, "--host", "fast:1,slow:2", "--map-by", "slot", "-n", "3"]
+    assert command(OPEN_MPI, HOSTS, [0, 2, 2], "/my/ssh", {}) == other
+    other[7:7] = ["--prtemca", "lb_mpi_run", "lb_mpi-word"]
+    assert command(OPEN_MPI, HOSTS, [0, 2, 2], "/my/ssh", {}, Path("/tmp/lb_mpi-word/ssh")) == other
 
 
 @pytest.mark.parametrize("mpi", [MPICH, OPEN_MPI])
 def test_an_ipv6_address_is_nothing_for_mpiexec(mpi: Mpiexec) -> None:
     with pytest.raises(ValueError, match="host fe80::1: mpiexec takes no IPv6 address"):
         command(mpi, [Host("fe80::1")], [0], None, {})
-
-
-def test_ranks_are_arranged_by_the_speeds_of_their_hosts() -> None:
-    hosts = [Host("a", 2, 8.0), Host("b", 1, 1.0), Host("c", 3, 2.5)]
-    slots = fill(hosts, None)
-    order = start.arranged("mesh:2x3", hosts, slots)
-    assert sorted(order) == slots
-    speeds = [hosts[index].speed for index in slots]
-    found = lb_mpi.arrange(parse("mesh:2x3"), speeds)
-    assert found.p < found.p_before  # the list's own order is not the best
-    assert [hosts[index].speed for index in order] == [speeds[position] for position in found.positions]
-    with pytest.raises(ValueError, match="--arrange ring:5: has 5 vertices, and there are 6 ranks"):
-        start.arranged("ring:5", hosts, slots)
-    with pytest.raises(ValueError, match="graph = 'star:6'"):
-        start.arranged("star:6", hosts, slots)
 
 
 @pytest.mark.parametrize(
@@ -181,17 +163,6 @@ def test_a_host_that_does_not_answer_is_named(
     assert "host mute: no answer within 3 s" in capsys.readouterr().err
 
 
-def test_an_arranged_run(lab: Lab, library: str) -> None:
-    (lab.folder / "speeds").write_text("a slots=2 speed=8\nb speed=1\nc slots=3 speed=2.5\n")
-    hosts = read_hosts(lab.folder / "speeds")
-    order = start.arranged("mesh:2x3", hosts, fill(hosts, None))
-    more = ["--hosts", str(lab.folder / "speeds"), "--arrange", "mesh:2x3", sys.executable, "-c", ""]
-    code, _, err = lab.run("unused", *more)
-    assert code == 0
-    by_name = ",".join("abc"[index] for index in order)
-    assert f"--host {by_name} --map-by seq" in err or f"-rankmap {','.join(map(str, order))}" in err
-
-
 def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
     says = "HYDRA build details:\n Version: 1.0" if "Open MPI" in library else "mpiexec (Open MPI) 99.0"
     script(Path(lab.mpiexec), MPIEXEC.format(says=says))
@@ -280,7 +251,7 @@ STOPS_HERE = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from lb_mpi import signs
-from lb_mpi.launching.program import children
+from lb_mpi.launching.host import children
 signs.saved(1)
 time.sleep(1.0)
 parent = lambda pid: int(open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[1])
@@ -312,7 +283,7 @@ def test_a_silent_host_is_given_up_soon_only_where_that_costs_little(monkeypatch
     mute = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat > /dev/null"""]
     for may_restart in (True, False):
         with watch.Watch(["far"], mute, sys.executable, "mark", may_restart=may_restart) as one:
-            one.hosts[0].silent_s = 5.0
+            one.hosts[0].answers.silent_s = 5.0
             assert one.lost() == []
             one.hosts[0].states["0"] = RankState("0", "far", n_saved=1)
             assert one.lost() == ["host far is gone: no sign of life for 0 s"] * may_restart

@@ -34,7 +34,7 @@ def test_a_launcher_reads_what_a_program_says(page: int) -> None:
     with signs.phase("search"):
         for _ in range(3):
             signs.turn()
-        assert seen(page) == (3, 0, 0, os.getpid(), 0, "search", 0, False, 0.0)
+        assert seen(page) == (4, 0, 0, os.getpid(), 0, "search", 0, False, 0.0)
         with signs.phase("inside"):
             assert seen(page).phase == "search"
         assert seen(page).phase == "search"

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from lb_mpi import signs
-from lb_mpi.launching.host import MOVED_BYTES, SHARE, Quiet, Rank, Used, _used
+from lb_mpi.launching.hangs import stuck_inside
+from lb_mpi.launching.heard import RankState
+from lb_mpi.launching.host import MOVED_BYTES, SHARE, Idle, Rank, Used, _used
 from tests.process.lab import ROOT
 from tests.process.mishaps import DONE, needs_mpiexec, run
 from tests.process.started import started
@@ -23,26 +25,42 @@ def test_a_rank_that_is_slow_does_not_hang(tmp_path: Path, mark: dict[str, str],
     assert "hangs" not in err
 
 
-def seen(turns: int, phase: str = "search") -> signs.Seen:
-    return signs.Seen(turns, 0, 0, os.getpid(), 0, phase)
+def seen(turns: int) -> signs.Seen:
+    return signs.Seen(turns, 0, 0, os.getpid(), 0, "search")
 
 
-def test_who_turns_computes_or_may_wait_goes_on() -> None:
-    progress = Quiet(0.0)
-    assert progress.quiet_s(1.0, seen(1), Used(0.0)) == 0.0
-    assert progress.quiet_s(5.0, seen(1), Used(0.0)) == 4.0
-    assert progress.quiet_s(6.0, seen(2), Used(0.0)) == 0.0
-    assert progress.quiet_s(16.0, seen(2), Used(9 * SHARE)) == 10.0  # a little, as threads of an MPI do
-    assert progress.quiet_s(17.0, seen(2), Used(12 * SHARE)) == 0.0
-    assert progress.quiet_s(18.0, seen(2), Used(12 * SHARE, True)) == 1.0
-    assert progress.quiet_s(90.0, seen(2, ""), Used(12 * SHARE)) == 0.0  # nothing of ours: it may wait
-    assert progress.quiet_s(95.0, seen(2, ""), Used(12 * SHARE, True)) == 5.0  # but not stopped
-    assert progress.quiet_s(99.0, seen(2), Used(12 * SHARE, gone=True)) == 0.0
+def test_who_turns_or_computes_goes_on() -> None:
+    idle = Idle(0.0)
+    assert idle.idle_s(1.0, seen(1), Used(0.0)) == 0.0
+    assert idle.idle_s(5.0, seen(1), Used(0.0)) == 4.0
+    assert idle.idle_s(6.0, seen(2), Used(0.0)) == 0.0
+    assert idle.idle_s(16.0, seen(2), Used(9 * SHARE)) == 10.0  # a little, as threads of an MPI do
+    assert idle.idle_s(17.0, seen(2), Used(12 * SHARE)) == 0.0
+    assert idle.idle_s(18.0, seen(2), Used(12 * SHARE, True)) == 0.0  # from here on it is stopped
+    assert idle.idle_s(23.0, seen(2), Used(12 * SHARE, True)) == 5.0
+    assert idle.idle_s(99.0, seen(2), Used(12 * SHARE, gone=True)) == 0.0
     read = Used(12 * SHARE, moved_bytes=MOVED_BYTES)
-    assert progress.quiet_s(104.0, seen(2), read._replace(moved_bytes=99)) == 5.0  # an eventfd of an MPI
-    assert progress.quiet_s(105.0, seen(2), read) == 0.0
-    assert progress.quiet_s(115.0, seen(2), read) == 10.0
-    assert progress.quiet_s(116.0, seen(2), read._replace(on_disk=True)) == 0.0
+    assert idle.idle_s(104.0, seen(2), read._replace(moved_bytes=99)) == 5.0  # an eventfd of an MPI
+    assert idle.idle_s(105.0, seen(2), read) == 0.0
+    assert idle.idle_s(115.0, seen(2), read) == 10.0
+    assert idle.idle_s(116.0, seen(2), read._replace(on_disk=True)) == 0.0
+
+
+def test_who_may_wait_does_not_hang() -> None:
+    idle = RankState("0", "here", idle_s=9.0)
+    stopped, inside = idle._replace(stopped=True), idle._replace(phase="a search")
+    states = [idle, stopped, inside]
+    assert [str(hang) for hang in stuck_inside(states, 9.0)] == [
+        "rank 0 on host here hangs: stopped for 9 s",
+        "rank 0 on host here hangs: neither computing nor answering for 9 s, in a search",
+    ]
+    assert stuck_inside(states, 9.1) == stuck_inside(states, 0.0) == []
+
+
+def test_a_call_that_begins_is_progress() -> None:
+    before = signs.read(bytes(signs._page.bytes)).turns
+    with signs.phase("a search"):
+        assert signs.read(bytes(signs._page.bytes)).turns > before
 
 
 def test_who_gives_its_stack_has_not_gone_on(tmp_path: Path) -> None:

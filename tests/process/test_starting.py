@@ -69,10 +69,10 @@ def check_course(module: Any, lives: tuple[tuple[int, int, int], ...], hang_s: f
         assert one.lost_nothing == (before_s is not None and not spoken)
         for each in found:
             assert each.host == HOSTS[int(each.rank)]
-            assert each.quiet_s >= limit_s
-            assert each.phase == ("its start, before its program" if missing else "its start")
+            assert each.seconds >= limit_s
+            assert each.where == (", in its start, before its program" if missing else ", in its start")
         if found:
-            return f"{found[0].rank} {found[0].phase}"
+            return f"{found[0].rank}{found[0].where}"
     return ""
 
 
@@ -85,7 +85,7 @@ def check_all(module: Any) -> list[str]:
 def test_all_small_courses_keep_the_law() -> None:
     said = check_all(hangs)
     assert len(said) == len(LIVES) ** 2 * 9
-    kinds = [f"{rank} {phase}" for rank in "01" for phase in ("its start", "its start, before its program")]
+    kinds = [f"{rank}{where}" for rank in "01" for where in (", in its start", ", in its start, before its program")]
     assert set(said) == {"", *kinds}
 
 
@@ -129,14 +129,14 @@ MUTANTS = [
     ("if rank not in came]", "if rank in came]"),
     ("if len(came) < len(numbers):", "if not came:"),
     ("if len(came) < len(numbers):", "if False:"),
-    ("RankState(*one, missing_s", "RankState(*one[::-1], missing_s"),
+    ("Hang(*one, missing_s", "Hang(*one[::-1], missing_s"),
     # what is remembered
     ("if self._word_s is None and any(", "if any("),
     ("self._before_s if self._word_s is None else self._word_s", "self._word_s"),
     ("self._before_s if self._word_s is None else self._word_s", "self._before_s"),
     ("return self._before_s is not None and self._word_s is None", "return self._word_s is None"),
     ("return self._before_s is not None and self._word_s is None", "return self._before_s is not None"),
-    ("quiet_s=state.idle_s, ", ""),
+    ("state.host, state.idle_s, \", in its start\"", "state.host, 0.0, \", in its start\""),
 ]  # fmt: skip
 
 

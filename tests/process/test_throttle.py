@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from lb_mpi.emulate import VARIABLE, Stops
-from lb_mpi.emulation.slow import CREDIT_S, RestAccount, UsageWatch, own_speed
+from lb_mpi.emulation.slow import CREDIT_S, Activity, RestAccount, UsageWatch, own_speed
 from lb_mpi.launching import rank
-from lb_mpi.launching.program import Activity
 from tests.process.started import started
 
 ROOT = Path(__file__).resolve().parents[2]

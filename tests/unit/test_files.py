@@ -108,7 +108,7 @@ def test_a_diary_leaves_alone_what_links_in_its_folder_lead_to(tmp_path: Path) -
     (record / "rank000000.lbrec").symlink_to(other / "rank000000.lbrec")
     (record / "restart-1").symlink_to(other)
     diary = Diary(str(record))
-    diary.begin("2 ranks")
+    diary.tell(launches.START, "2 ranks")
     assert {path.read_text() for path in other.iterdir()} == {"kept"}
     assert [path.name for path in record.iterdir()] == [launches.FILE]
     assert launches.parse((record / launches.FILE).read_text())[0].words == "2 ranks"
