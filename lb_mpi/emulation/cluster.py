@@ -23,17 +23,15 @@ import contextlib
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from lb_mpi.emulation.network import MTU, check_ssh, start_ssh
+from lb_mpi.emulation.network import MTU, check_ssh, need, run, say_ready, start_daemon, start_ssh
 from lb_mpi.emulation.slow import check_speed
 from lb_mpi.errors import ClusterError
 from lb_mpi.hosts import Host, format_hosts, read_hosts
@@ -101,7 +99,8 @@ class EmulatedCluster(NamedTuple):
 
     def namespaces(self) -> list[str]:
         """Return the existing ones."""
-        return [path.name for path in _ours(NETNS, self.prefix)]
+        pattern = re.compile(re.escape(self.prefix) + "(switch|h[0-9]+)")
+        return sorted(path.name for path in NETNS.glob(self.prefix + "*") if pattern.fullmatch(path.name))
 
     def up(self, hosts: Sequence[Host], delay_s: float, *, ssh: bool = False) -> None:
         """Create the cluster; if that fails, nothing of it is left."""
@@ -138,7 +137,7 @@ class EmulatedCluster(NamedTuple):
         for namespace in (switch, *namespaces):
             _ip("netns", "add", namespace)
         if delay_s > 0:
-            self._start_delay(delay_s, switch, list(namespaces))
+            start_daemon(commands.argv(sys.executable, "switch", str(delay_s), switch, *namespaces))
         else:
             _ip("-n", switch, "link", "add", "br0", "type", "bridge")
             _ip("-n", switch, "link", "set", "br0", "up")
@@ -153,48 +152,19 @@ class EmulatedCluster(NamedTuple):
             _ip("-n", namespace, "link", "set", "lo", "up")
             _ip("-n", namespace, "link", "set", "eth0", "up")
 
-    def _start_delay(self, delay_s: float, home: str, namespaces: list[str]) -> None:
-        with (self.folder / "switch.log").open("w+") as log:
-            process = subprocess.Popen(
-                commands.argv(sys.executable, "switch", str(delay_s), home, *namespaces),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # it outlives this command
-            )
-            assert process.stdout is not None
-            with process.stdout:
-                if process.stdout.readline() != b"ready\n":
-                    log.seek(0)
-                    process.kill()
-                    process.wait()
-                    raise ClusterError(f"the switch has failed: {log.read().strip()}")
-
     def down(self) -> None:
         """Remove all parts of the cluster, and nothing else; repeated calls do no harm."""
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-        try:
-            started = time.monotonic()
-            while pids := self.processes():
-                passed_s = time.monotonic() - started
-                if passed_s > limit.GRACE_S + limit.LEFT_S:
-                    raise ClusterError("".join(map(limit.cannot_be_ended, pids)).strip())
-                number = signal.SIGKILL if passed_s > limit.GRACE_S else signal.SIGTERM
-                for pid in pids:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGCONT)
-                        os.kill(pid, number)
-                time.sleep(0.05)
+        with limit.uninterrupted():
+            if left := limit.end_found(self.processes):
+                raise ClusterError("".join(map(limit.cannot_be_ended, sorted(left))).strip())
             for namespace in self.namespaces():
                 _ip("netns", "delete", namespace)
             shutil.rmtree(self.folder, ignore_errors=True)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
-    def processes(self) -> list[int]:
+    def processes(self) -> set[int]:
         """Return the processes in its namespaces."""
         found = [_ip("netns", "pids", namespace).split() for namespace in self.namespaces()]
-        return [int(pid) for pids in found for pid in pids if int(pid) != os.getpid()]
+        return {int(pid) for pids in found for pid in pids} - {os.getpid()}
 
     def status(self) -> list[dict[str, Any]]:
         """Return the description of each host, with the bytes that its network device has carried."""
@@ -227,24 +197,11 @@ class EmulatedCluster(NamedTuple):
 
 def check() -> None:
     """ClusterError, in plain words, unless the tools for network namespaces are here."""
-    if sys.platform != "linux":
-        raise ClusterError(f"needs Linux: this is {sys.platform}")
-    tools = (("ip", "iproute2"), ("unshare", "util-linux"), ("mount", "mount"), ("hostname", "hostname"))
-    for tool, package in tools:
-        if shutil.which(tool) is None:
-            raise ClusterError(f"needs the command {tool}: install {package}")
+    need(("ip", "iproute2"), ("unshare", "util-linux"), ("mount", "mount"), ("hostname", "hostname"))
 
 
 def _ip(*arguments: str) -> str:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise ClusterError(f"{shlex.join(['ip', *arguments])}: {done.stderr.strip()}")
-    return done.stdout
-
-
-def _ours(folder: Path, prefix: str) -> list[Path]:
-    pattern = re.compile(re.escape(prefix) + "(switch|h[0-9]+)")
-    return sorted(path for path in folder.glob(prefix + "*") if pattern.fullmatch(path.name))
+    return run(["ip", *arguments])
 
 
 # --- for an ordinary user ----------------------------------------------------------------------------------------------
@@ -262,27 +219,21 @@ SETTINGS = {
 
 def act_as_user(name: str, command: str, arguments: Sequence[str]) -> int:
     """Run launch/cluster with `arguments`, which contain `command`, in the namespaces of the cluster `name`."""
-    keeper = find_keeper(name)
-    if command == "run" and keeper is not None:
-        argv = inside(keeper, arguments)
-        os.execvp(argv[0], argv)
-    if command == "up" and keeper is None:
-        keeper = start_keeper(name)
-        try:
-            code = _call(inside(keeper, arguments))
-        except BaseException:
-            end_keeper(keeper)
-            raise
-        if code:
-            end_keeper(keeper)
-        return code
-    if keeper is None:
-        if command == "down":
-            return 0
+    found = find_keeper(name)
+    if found is None and command == "down":
+        return 0
+    if found is None and command != "up":
         raise ClusterError(f"no cluster {name}: start one with `cluster up`")
-    code = _call(inside(keeper, arguments))
-    if command == "down" and code == 0:
-        end_keeper(keeper)
+    keeper = found or start_keeper(name)
+    argv = inside(keeper, arguments)
+    if command == "run":
+        os.execvp(argv[0], argv)
+    code = 1
+    try:
+        code = _call(argv)
+    finally:
+        if (code and found is None) or (not code and command == "down"):
+            end_keeper(keeper)
     return code
 
 
@@ -317,22 +268,11 @@ def find_keeper(name: str) -> int | None:
 def start_keeper(name: str) -> int:
     """Start the keeper and return its process number; ClusterError, with what is missing, if that fails."""
     own = commands.argv(sys.executable, "keeper", name)
-    process = subprocess.Popen(
-        ["unshare", "--user", "--map-root-user", "--mount", "--net", *own],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # it outlives this command
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with process.stdout, process.stderr:
-        if process.stdout.readline() == "ready\n":
-            return process.pid
-        said = process.stderr.read().strip()
-    process.wait()
-    raise ClusterError(f"needs root, or user namespaces, which are not allowed here: {missing(_PROC / 'sys') or said}")
+    try:
+        return start_daemon(["unshare", "--user", "--map-root-user", "--mount", "--net", *own])
+    except ClusterError as error:
+        why = missing(_PROC / "sys") or error
+        raise ClusterError(f"needs root, or user namespaces, which are not allowed here: {why}") from None
 
 
 def missing(settings: Path) -> str:
@@ -346,20 +286,14 @@ def missing(settings: Path) -> str:
 
 def end_keeper(keeper: int) -> None:
     """End the keeper, and so its namespaces, in which nothing runs any more."""
-    deadline = time.monotonic() + limit.LEFT_S
-    while (_PROC / str(keeper) / "exe").exists() and time.monotonic() < deadline:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(keeper, signal.SIGKILL)
-        time.sleep(0.01)
+    limit.end_found(lambda: {keeper} if (_PROC / str(keeper) / "exe").exists() else set())
 
 
 def keep(_arguments: Sequence[str], _prog: str) -> NoReturn:
     """Be a keeper."""
     for folder, mode in (("/run", "755"), ("/dev/shm", "1777")):  # the cluster has its own shared memory
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", folder], check=True)
-    print("ready", flush=True)
-    for number in (1, 2):
-        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    say_ready()
     while True:
         signal.pause()
 
@@ -450,8 +384,4 @@ def show(status: list[dict[str, Any]], *, as_json: bool) -> None:
         print(json.dumps(status))
         return
     for host in status:
-        print(
-            f"{host['host']:<4} {host['address']:<12} slots {host['slots']}  speed {host['speed']:g}  "
-            f"received {host['received_bytes']:,} bytes, sent {host['sent_bytes']:,}  processes {host['processes']}"
-            + ("" if host["up"] else "  DOWN")
-        )
+        print("  ".join(f"{name} {value}" for name, value in host.items()))

@@ -17,11 +17,13 @@ ends.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
 import pwd
 import select
+import shlex
 import shutil
 import struct
 import subprocess
@@ -67,11 +69,53 @@ mount --no-canonicalize --bind /proc/self/fd/3 "$1" && exec 3<&- && shift && exe
 """
 
 
+def need(*tools: tuple[str, str]) -> None:
+    """ClusterError unless each command is installed; `tools`: commands, and Debian's packages."""
+    for tool, package in tools:
+        if which(tool) is None:
+            raise ClusterError(f"needs the command {tool}: install {package} (Debian's name)")
+
+
+def which(tool: str) -> str | None:
+    """Return the full path of a tool, also of one outside of an ordinary user's PATH."""
+    return shutil.which(tool, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin{os.pathsep}/sbin")
+
+
+def run(argv: list[str]) -> str:
+    """Run a command and return its output; ClusterError, with what it has said, if it fails."""
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise ClusterError(f"{shlex.join(argv)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def start_daemon(argv: Sequence[str]) -> int:
+    """Start a process that outlives this one, and wait until it is ready; return its number, or ClusterError."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        if process.stdout.readline() == "ready\n":
+            return process.pid
+        said = process.stderr.read().strip()
+    process.wait()
+    raise ClusterError(said)
+
+
+def say_ready() -> None:
+    """Tell the process that called `start_daemon`; from now on this one prints nothing."""
+    print("ready", flush=True)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (1, 2):
+        os.dup2(nothing, number)
+
+
 def check_ssh() -> None:
     """ClusterError unless OpenSSH's server and client are installed."""
-    for tool, package in (("sshd", "openssh-server"), ("ssh", "openssh-client"), ("ssh-keygen", "openssh-client")):
-        if _which(tool) is None:
-            raise ClusterError(f"--ssh needs the command {tool}: install {package} (Debian's name)")
+    need(("sshd", "openssh-server"), ("ssh", "openssh-client"), ("ssh-keygen", "openssh-client"))
 
 
 def start_ssh(folder: Path, addresses: Mapping[str, str]) -> None:
@@ -91,11 +135,11 @@ def start_ssh(folder: Path, addresses: Mapping[str, str]) -> None:
     (own / "config").write_text(CLIENT.format(port=PORT, folder=own, user=user.pw_name))
     ssh = folder / "bin" / "ssh"
     ssh.parent.mkdir()
-    ssh.write_text(f'#!/bin/sh\nexec {_which("ssh")} -F "{own}/config" "$@"\n')
+    ssh.write_text(f'#!/bin/sh\nexec {which("ssh")} -F "{own}/config" "$@"\n')
     ssh.chmod(0o700)
     for host in addresses:
         files = ["-f", str(own / host / "config"), "-E", str(own / host / "log")]
-        _run([str(folder / "enter"), host, *_before(folder, user), str(_which("sshd")), *files])
+        run([str(folder / "enter"), host, *_before(folder, user), str(which("sshd")), *files])
     first = next(iter(addresses))
     for host in addresses:
         _wait([str(folder / "enter"), first, str(ssh), "-o", "BatchMode=yes", host, "true"], own / host / "log")
@@ -114,19 +158,8 @@ def _before(folder: Path, user: pwd.struct_passwd) -> list[str]:
     return ["unshare", "--user", f"--map-user={user.pw_uid}", f"--map-group={user.pw_gid}"]
 
 
-def _which(tool: str) -> str | None:
-    """Return the full path, which sshd needs, also of tools outside of an ordinary user's PATH."""
-    return shutil.which(tool, path=f"{os.environ.get('PATH', os.defpath)}{os.pathsep}/usr/sbin{os.pathsep}/sbin")
-
-
 def _make_key(path: Path) -> None:
-    _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lbmpi", "-f", str(path)])
-
-
-def _run(argv: list[str]) -> None:
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise ClusterError(f"{' '.join(argv)}: {done.stderr.strip()}")
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lbmpi", "-f", str(path)])
 
 
 def _wait(login: list[str], log: Path) -> None:
@@ -160,7 +193,6 @@ class Switch:
     """A switch that delays each frame; ports are numbers from 0, times are on any clock."""
 
     def __init__(self, n_ports: int, delay_s: float) -> None:
-        """Start without known addresses."""
         self._n_ports = n_ports
         self._delay_s = delay_s
         self._port_of: dict[bytes, int] = {}  # by Ethernet address
@@ -197,32 +229,24 @@ def open_tap(namespace: str) -> int:
     return device
 
 
-def carry(devices: list[int], delay_s: float) -> NoReturn:
-    """Carry frames until the process is ended."""
-    switch = Switch(len(devices), delay_s)
+def switch(arguments: Sequence[str], _prog: str) -> NoReturn:
+    """Carry frames until the process is ended, which stays in the namespace HOME."""
+    delay, home, *namespaces = arguments
+    devices = [open_tap(namespace) for namespace in namespaces]
+    with open(f"/run/netns/{home}") as place:
+        ctypes.CDLL(None).setns(place.fileno(), _CLONE_NEWNET)
+    frames = Switch(len(devices), float(delay))
     port_of = {device: port for port, device in enumerate(devices)}
+    say_ready()
     while True:
-        ready, _, _ = select.select(devices, [], [], switch.due(time.monotonic()))
+        ready, _, _ = select.select(devices, [], [], frames.due(time.monotonic()))
         for device in ready:
             for _ in range(_MOST_FRAMES):
                 try:
                     data = os.read(device, MTU + 18)
                 except OSError:  # no more frames, or the device is down
                     break
-                switch.take(time.monotonic(), port_of[device], data)
-        for port, data in switch.give(time.monotonic()):
-            try:
+                frames.take(time.monotonic(), port_of[device], data)
+        for port, data in frames.give(time.monotonic()):
+            with contextlib.suppress(OSError):  # a host that is down loses its frames
                 os.write(devices[port], data)
-            except OSError:  # a host that is down loses its frames
-                continue
-
-
-def switch(arguments: Sequence[str], _prog: str) -> NoReturn:
-    """Run the switch; its process stays in the namespace HOME."""
-    delay_s, home, *namespaces = arguments
-    devices = [open_tap(namespace) for namespace in namespaces]
-    with open(f"/run/netns/{home}") as place:
-        ctypes.CDLL(None).setns(place.fileno(), _CLONE_NEWNET)
-    print("ready", flush=True)
-    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-    carry(devices, float(delay_s))
