@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, number, show
 from lb_mpi.errors import Error
+from lb_mpi.launching.rank import number as number_of_rank
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,8 +118,7 @@ def say(text: str, code: int = 0) -> int:
 
 def speaks() -> bool:
     """Return True on rank 0, according to the launcher's variables: MPI isn't initialised yet."""
-    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-    return next((os.environ[name] for name in names if name in os.environ), "0") == "0"
+    return number_of_rank(os.environ) in ("0", "?")
 
 
 def mistake(error: object, prog: str) -> int:

@@ -42,6 +42,8 @@ from typing import NamedTuple
 
 from lb_mpi.launching.heard import RankState
 
+NEITHER = "neither computing nor answering"
+
 
 class Hang(NamedTuple):
     """A rank that hangs."""
@@ -50,7 +52,7 @@ class Hang(NamedTuple):
     host: str
     seconds: float
     where: str  # "", or ", in a search"
-    how: str = "neither computing nor answering"
+    how: str = NEITHER
 
     def __str__(self) -> str:
         return f"rank {self.rank} on host {self.host} hangs: {self.how} for {self.seconds:.0f} s{self.where}"
@@ -58,12 +60,12 @@ class Hang(NamedTuple):
 
 def stuck_inside(states: Sequence[RankState], hang_s: float) -> list[Hang]:
     """Return the ranks that hang in a call of lb_mpi, or are stopped, after `hang_s` seconds (0: never)."""
-    found = [state for state in states if 0 < hang_s <= state.idle_s and (state.phase or state.stopped)]
-    return [
-        Hang(state.rank, state.host, state.idle_s, f", in {state.phase}" if state.phase else "",
-             *(["stopped"] if state.stopped else []))
-        for state in found
-    ]  # fmt: skip
+    found = []
+    for state in states:
+        if 0 < hang_s <= state.idle_s and (state.phase or state.stopped):
+            where = f", in {state.phase}" if state.phase else ""
+            found.append(Hang(state.rank, state.host, state.idle_s, where, "stopped" if state.stopped else NEITHER))
+    return found
 
 
 START_S = 30.0  # minimum for a start: all hosts read Python from a file server at once
@@ -165,7 +167,7 @@ class Awaited:
             return "at the end of its program"
         if state.idle_s >= self._hang_s:
             sleeps = now - self._slept.get(state.rank, -math.inf) < self._hang_s / 2
-            return "" if state.phase or state.stopped or sleeps else Hang._field_defaults["how"]
+            return "" if state.phase or state.stopped or sleeps else NEITHER
         since = self._blocked[state.rank][0] if state.rank in self._blocked else now
         return "in a blocking call of MPI" if now - since >= self._hang_s / 2 else ""
 
