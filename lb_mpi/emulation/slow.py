@@ -19,12 +19,11 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from lb_mpi.emulate import THROTTLED, Stops, throttled
 from lb_mpi.launching import limit
-from lb_mpi.launching.host import TICK_S, descendants
+from lb_mpi.launching.host import TICK_S, descendants, read_at_once
 from lb_mpi.launching.rank import FORWARDED, NUMBER, become, end_as, prctl
 
 PERIOD_S = 5e-3  # of one slice to run and one to rest, if the speed allows it
@@ -133,7 +132,7 @@ class Program:
         reaped_s = used.ru_utime + used.ru_stime
         for pid in {*descendants(os.getpid())} - {self._guard}:
             with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+                fields = read_at_once(f"/proc/{pid}/stat").rpartition(b")")[2].split()
                 found[pid] = self._cpu_s.get(pid, 0.0)
                 reaped_s += (int(fields[13]) + int(fields[14])) * TICK_S  # cutime, cstime
         self._cpu_s, self._reaped_s = found, reaped_s

@@ -166,12 +166,21 @@ def _kill_main_thread(pid: int, number: int) -> None:
         tgkill(pid, pid, number)
 
 
+def read_at_once(path: str) -> bytes:
+    """Return the content of a file in /proc, at half the price of `Path`: a throttle reads many."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 1 << 20)
+    finally:
+        os.close(file)
+
+
 def children(pid: int) -> list[int]:
     """Return the children of `pid`; OSError if it has ended."""
     found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError):
-            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+            found += map(int, read_at_once(f"/proc/{pid}/task/{thread}/children").split())
     return found
 
 
