@@ -1,5 +1,5 @@
-"""The commands that read a record: `report` shows a run as one page, as figures, and as a trace for Perfetto; `advise`
-replays a run in other ways, and predicts what would help, and by how much."""
+"""The commands that read a record: `report` shows a run as one page; `advise` replays a run in other ways, and
+predicts what would help, and by how much."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows,
 from lb_mpi.commands.dispatch import Command
 from lb_mpi.files import write_whole
 from lb_mpi.profiling.profile import read_profile
-from lb_mpi.report.page import page, svg_files
+from lb_mpi.report.page import page
 from lb_mpi.report.run import gather, headline, times
 from lb_mpi.table import Table
 
@@ -29,14 +29,12 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     add("folder", metavar="FOLDER", help="with the record: that of --record, or of LB_MPI_RECORD")
     add("--follow", action="store_true", help="show how the run proceeds until it ends, then write the page")
     add("-o", dest="output", default="report.html", metavar="FILE", help="the page (%(default)s)")
-    add("--perfetto", metavar="FILE", help="also write a trace for ui.perfetto.dev (needs the package perfetto)")
-    add("--svg", metavar="DIR", help="also write each figure as a file")
 
 
 def run_report(options: argparse.Namespace) -> dict[str, Any]:
     """Write the page; ValueError if no record can be read, OSError for files.
 
-    Returns the headline's numbers, `notes` on missing data, the `files` written, the page's `bytes`, and `cpu_seconds`.
+    Returns the headline's numbers, `notes` on missing data, the `file` written, the page's `bytes`, and `cpu_seconds`.
     """
     began = time.process_time()
     if options.follow:
@@ -44,17 +42,6 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
 
         follow(lambda: gather(Path(options.folder)))
     found = gather(Path(options.folder))
-    files: list[Path] = []
-    if options.svg is not None:
-        Path(options.svg).mkdir(parents=True, exist_ok=True)
-        for name, svg in svg_files(found):
-            files.append(Path(options.svg, name))
-            write_whole(files[-1], svg)
-    if options.perfetto is not None:
-        from lb_mpi.report.run import trace
-
-        write_whole(options.perfetto, trace(found))
-        files.append(Path(options.perfetto))
     gained = gain(found)
     text = page(found, gained)
     write_whole(options.output, text)
@@ -63,7 +50,7 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
         **headline(found, gained)._asdict(),
         "gain": _known(gained),
         "notes": found.notes,
-        "files": [options.output, *map(str, files)],
+        "file": options.output,
         "bytes": len(text.encode()),
         "cpu_seconds": time.process_time() - began,
     }
@@ -81,7 +68,7 @@ def describe_report(answer: dict[str, Any]) -> list[str]:
         answer["words"],
         *([f"Next: {answer['next_step']}"] if answer["next_step"] else []),
         *(f"note: {note}" for note in answer["notes"]),
-        f"{', '.join(answer['files'])} ({answer['bytes'] / 1e3:,.0f} kB)",
+        f"{answer['file']} ({answer['bytes'] / 1e3:,.0f} kB)",
     ]
 
 
