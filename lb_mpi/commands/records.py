@@ -1,19 +1,18 @@
-"""The commands that read a record: `report` shows a run as one page; `advise` replays a run in other ways, and
+"""The commands that read a record: `report` shows a run as one page; `advise` replays a run in other variants, and
 predicts what would help, and by how much."""
 
 from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lb_mpi.advising.advice import Advice, collapsed, conclude
-from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks, gain
-from lb_mpi.commands.dispatch import Command
+from lb_mpi.advising.advice import Replayed, advise, collapsed, conclude
+from lb_mpi.advising.replay import gain, replay_profile, replays
+from lb_mpi.commands.dispatch import Command, progress
 from lb_mpi.files import write_whole
 from lb_mpi.profiling.profile import read_profile
 from lb_mpi.report.page import page
@@ -75,8 +74,6 @@ def describe_report(answer: dict[str, Any]) -> list[str]:
 # --- advise ----------------------------------------------------------------------------------------------------------
 
 
-PROGRESS_S = 1.0  # before a terminal shows the current replay
-DRIVERS = (advise_rows, advise_exchange, advise_tasks, advise_search)
 
 
 def add_advise(parser: argparse.ArgumentParser) -> None:
@@ -88,33 +85,30 @@ def add_advise(parser: argparse.ArgumentParser) -> None:
 
 
 def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Replay a record in other ways, or a profile; ValueError if none can be read, or none has enough data.
+    """Replay a record in other variants, or a profile; ValueError if none can be read, or none has enough data.
 
     Returns a list: `what`, `predicted_s`, `measured_s` (None: not run), the `spread_s` of the predictions (None: unknown),
     the `change` to make, the `driver`; the first of each driver is the recorded run, with the `conclusion` in a line,
     `reliable` (False: the predictions mean nothing), `alike` (equally good lines), and `notes`.
     """
-    folder = Path(options.folder)
-    progress = _Progress()
-    quiet = options.quiet_machine
+    folder, quiet = Path(options.folder), options.quiet_machine
     try:
-        found = _advice(folder, progress, quiet=quiet)
+        with progress() as show:
+            found = [advise(one, show, quiet=quiet) for one in _replays(folder, quiet=quiet)]
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
-    finally:
-        progress.clear()
     answer: list[dict[str, Any]] = []
     for advice in found:
         conclusion, reliable = conclude(advice, quiet=quiet)
         alike = [[advice.lines.index(line) for line in group] for group in collapsed(advice.lines, quiet=quiet)]
         lines: list[dict[str, Any]] = [
             {
-                "driver": advice.driver,
-                "what": line.what,
+                "driver": advice.of.driver,
+                "what": line.variant.what,
                 "predicted_s": _known(line.predicted_s),
                 "measured_s": _known(line.measured_s),
                 "spread_s": _known(line.spread_s),
-                "change": line.change,
+                "change": line.variant.change,
             }
             for line in advice.lines
         ]
@@ -147,21 +141,21 @@ def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
     return said
 
 
-def _advice(folder: Path, progress: _Progress, *, quiet: bool) -> list[Advice]:
+def _replays(folder: Path, *, quiet: bool) -> list[Replayed]:
+    """Read what can be replayed."""
     names = sorted(folder.iterdir())
     if any(path.suffix == ".lbrec" for path in names):
-        found = gather(folder)
-        given = (advise(found, progress, quiet=quiet) for advise in DRIVERS)
-        advice = [one for one in given if one is not None]
-        if not advice:
+        run = gather(folder)
+        found = list(replays(run, quiet=quiet))
+        if not found:
             raise ValueError(
                 "nothing in it can be replayed: expected a search, map_rows, a map of a pool, or exchanges that ended on "
                 "all ranks"
             )
-        advice[0].notes.extend(found.notes)
-        return advice
+        found[0].notes.extend(run.notes)
+        return found
     if any(path.name.startswith("profile.") for path in names):
-        return [advise_profile(read_profile(folder), progress)]
+        return [replay_profile(read_profile(folder))]
     raise ValueError("no record in it: expected files rank*.lbrec, or the files of `profile -o`")
 
 
@@ -181,24 +175,6 @@ def _spread(line: dict[str, Any]) -> str:
     if line["predicted_s"] and line["spread_s"] is not None:
         return f"{100.0 * line['spread_s'] / line['predicted_s']:.1f} %"
     return "" if line["predicted_s"] is None or line["spread_s"] is not None else "one run"
-
-
-class _Progress:
-    """A line on a terminal that names the current replay."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._shown = False
-
-    def __call__(self, what: str) -> None:
-        if sys.stderr.isatty() and time.monotonic() > self._began + PROGRESS_S:
-            self._shown = True
-            print(f"\rreplaying {what[:60]}\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Clear the line."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 COMMANDS = {

@@ -492,17 +492,13 @@ def _calls(run: Run) -> str:
         return ""
     parts = ["<h2>Calls, and what was decided</h2>"]
     if chart := imbalance(run):
-        parts.append(
-            f'{_key(CURVES)}<figure class="chart">{chart}</figure>'
-            '<p class="soft">Imbalance: time of the slowest rank / time at perfect balance, minus 1.</p>'
-        )
+        words = "Imbalance: time of the slowest rank / time at perfect balance, minus 1."
+        parts.append(f'{_key(CURVES)}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "at home", "as it was", "decision"]
     parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).html("tight reason"))
     if chart := costs(run):
-        parts.append(
-            f'<figure class="chart">{chart}</figure>'
-            '<p class="soft">Most recently measured cost of each row, relative to the mean.</p>'
-        )
+        words = "Most recently measured cost of each row, relative to the mean."
+        parts.append(f'<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     return "".join(parts)
 
 
