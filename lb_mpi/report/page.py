@@ -397,7 +397,7 @@ def _head(run: Run, head: Headline) -> str:
     when = "virtual time" if about.virtual else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.wall_s))
     hosts = f"{len(run.hosts):,} host{'s' * (len(run.hosts) > 1)}"
     cards = [
-        (seconds(head.seconds), "from begin to end"),
+        (seconds(head.seconds), "from start to end"),
         (f"{head.ratio:.2f}" if np.isfinite(head.ratio) else "-", "time / ideal time"),
         (percent(head.parallel), "parallel efficiency"),
         (percent(head.balance), "load balance"),
@@ -495,7 +495,7 @@ def _calls(run: Run) -> str:
         words = "Imbalance: time of the slowest rank / time at perfect balance, minus 1."
         parts.append(f'{_key(CURVES)}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "at home", "as it was", "decision"]
-    parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).html("tight reason"))
+    parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).used().html("tight reason"))
     if chart := costs(run):
         words = "Most recently measured cost of each row, relative to the mean."
         parts.append(f'<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
@@ -601,7 +601,7 @@ def _ranks(run: Run) -> str:
             *(f"{amount:,.0f}" for amount in done.values()), f"{got[rank]:,.0f}", f"{gave[rank]:,.0f}",
         ])  # fmt: skip
     return (
-        f"<h2>Ranks</h2>{Table(header, lines, (1,)).html('tight')}"
+        f"<h2>Ranks</h2>{Table(header, lines, (1,)).used('0').html('tight')}"
         '<p class="soft">speed: 1.00x is the mean of all ranks; in a pool or a search, ranks count as equally fast unless '
         "they emulate slow ones. seconds: recorded time; the phase columns are percentages of it. computed: here, in all "
         "calls, for other ranks too. got, gave: parts of work, rows and tasks.</p>"

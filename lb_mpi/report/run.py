@@ -246,19 +246,19 @@ def headline(run: Run, gain: float = math.nan) -> Headline:
     inside_s, bound_s = float(inside.max()), lower_bound(run)
     mean, most = float(useful.mean()), float(useful.max())
     words, cause = _words(run, totals, inside)
-    ratio = _part(inside_s, bound_s)
-    return Headline(
+    head = Headline(
         seconds=run.seconds,
         inside_s=inside_s,
         bound_s=bound_s,
-        ratio=ratio,
+        ratio=_part(inside_s, bound_s),
         parallel=_part(mean, inside_s),
         balance=_part(mean, most),
         communication=_part(most, inside_s),
         gain=gain,
         words=words,
-        next_step=_next_step(run, cause, inside_s, ratio, gain) if cause is not None else "",
+        next_step="",
     )
+    return head if cause is None else head._replace(next_step=_next_step(run, cause, head))
 
 
 def lower_bound(run: Run) -> float:
@@ -304,7 +304,7 @@ def _words(run: Run, totals: Floats, inside: Floats) -> tuple[str, Phase | None]
 
 def times(gain: float) -> str:
     """Write how many times as fast a run was; NaN: unknown."""
-    return "-" if math.isnan(gain) else f"{gain:.{1 if gain >= 1.0 else 2}f}"
+    return "-" if math.isnan(gain) else f"{gain:.{1 if gain >= 0.995 else 2}f}"
 
 
 GOOD, SHORT_S = 1.1, 0.5  # time / ideal time with nothing left to gain; a run so short that its start and end matter
@@ -312,29 +312,33 @@ NEXT_STEPS = {
     (Driver.TASKS, Phase.WAITING): "make the largest tasks smaller, or pass costs=, so that they begin first.",
     (Driver.TASKS, Phase.PROTOCOL): "make the tasks larger: each of them is short beside the messages about it.",
     (Driver.ROWS, Phase.PROTOCOL): "give each call more to compute, or balance more rarely (Balancer(every=...)).",
+    (Driver.EXCHANGE, Phase.WAITING): "compute more between two exchanges: ranks wait for messages, not for a slow rank.",
     (Driver.SEARCH, Phase.PROTOCOL): "raise threshold=, so that only larger parts of the work are handed over.",
 }  # by the driver with the longest calls, and the biggest loss
 
 
-def _next_step(run: Run, cause: Phase, inside_s: float, ratio: float, gain: float) -> str:
+def _next_step(run: Run, cause: Phase, head: Headline) -> str:
     """Return what to do next."""
     outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
     if cause is Phase.OWN:
         return "repeat it on a quiet machine, with no more ranks than cores: these times say little about the program."
-    if ratio < GOOD:
-        return f"nothing in lb_mpi: it took {max(0.0, ratio - 1.0):.0%} longer than the ideal time."
-    if inside_s < SHORT_S:
-        return f"try a larger problem: {inside_s:.2g} s are so short that starting and ending count."
+    if head.ratio < GOOD:
+        return f"nothing in lb_mpi: it took {max(0.0, head.ratio - 1.0):.0%} longer than the ideal time."
+    if head.inside_s < SHORT_S:
+        return f"try a larger problem: {head.inside_s:.2g} s are so short that starting and ending count."
     if outside > 0.5:
         return f"see what the program does for {outside:.0%} of its time outside of lb_mpi, by python -m lb_mpi profile."
-    if gain < 0.95:
+    if head.gain < 0.95:
         return "leave balancing out, or see by python -m lb_mpi advise which other way would pay."
     spans = dict.fromkeys(Driver, 0.0)
     for one in run.ranks:
         for driver, began, ended, between in one.steps[["driver", "began", "ended", "between_s"]].tolist():
             spans[Driver(driver)] += ended - began - between
+    driver = max(spans, key=lambda one: spans[one])
     usual = "see by python -m lb_mpi advise what other ways to balance would gain."
-    return NEXT_STEPS.get((max(spans, key=lambda one: spans[one]), cause), usual)
+    if driver is Driver.EXCHANGE and head.communication > 0.5:  # most of the time a rank was at work: the others wait for it
+        return usual
+    return NEXT_STEPS.get((driver, cause), usual)
 
 
 def _part(one: float, whole: float) -> float:

@@ -124,6 +124,22 @@ def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
     assert "<b>-</b><span>times as fast" in page(run)
 
 
+@pytest.mark.parametrize(("works_s", "words"), [(0.2, "compute more between two exchanges"), (1.6, "see by python -m")])
+def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(works_s: float, words: str) -> None:
+    files = []
+    for rank in range(2):
+        record = Record(100.0)
+        record.enter(Phase.OWN, 100.0)
+        record.enter(Phase.WAITING, 100.0 + (0.1 if rank else works_s))
+        record.step(Step(Driver.EXCHANGE, 100.0, 102.0, 0.1 if rank else works_s, 5.0))
+        files.append((str(rank), whole(record, 102.0, about(rank, 2))))
+    run = assemble(files)
+    assert headline(run).next_step.startswith(words)
+    text = page(run)
+    assert "<th>done" in text
+    assert not any(f"<th>{name}" in text for name in ("moved", "at home", "decision", "got", "gave"))  # nothing in them
+
+
 def test_the_table_of_ranks_names_what_they_computed() -> None:
     text = page(assemble(ranks(4)))
     assert "<th>rows computed" in text
