@@ -180,6 +180,7 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
     ]
 
 
+SMALL_S = 0.1  # of a run that takes less, the model does not know the most
 TOO_FAR = 0.2  # a model with a larger error says nothing about other ways
 WORTH = 0.03  # a way with a smaller gain isn't mentioned
 
@@ -193,7 +194,9 @@ def conclude(advice: Advice, *, quiet: bool = False) -> tuple[str, bool]:
         share = advice.of.talk_s / measured_s
         return f"too small: exchanges dominate ({share:.0%} of the time), whoever computes what", False
     if abs(off) > TOO_FAR:
-        if _core(advice.of.core_share) < BUSY:
+        if off < 0.0 and measured_s < SMALL_S:
+            why = f"it is too small, so that messages and decisions dominate: {measured_s:.2g} s"
+        elif _core(advice.of.core_share) < BUSY:
             why = "the machine was busy: record it again on a quiet one, or try --quiet-machine"
         elif off < 0.0:
             why = "either it is too small, so that messages and decisions dominate, or the machine was busy"

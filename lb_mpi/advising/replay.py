@@ -259,7 +259,7 @@ def replay_search(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None
     bound_s = float(recorded.units.sum() / speeds.sum())
 
     def with_it(of: Floats) -> Callable[[], tuple[float, float]]:
-        return partial(over_trees, recorded, of) if played else lambda: (math.nan, math.nan)
+        return partial(over_seeds, partial(_play_search, recorded, of)) if played else lambda: (math.nan, math.nan)
 
     def without() -> tuple[float, float]:
         alone_s, chance_s = (math.nan, math.nan) if recorded.shares is None else alone(recorded.shares, speeds)
@@ -302,11 +302,6 @@ def alone(shares: Floats, speeds: Floats) -> tuple[float, float]:
     deals = [others] + [rng.permutation(others) for _ in range(DEALS)]
     seconds = [float((np.concatenate([first, dealt]) / speeds).max()) for dealt in deals]
     return seconds[0], max(seconds) - min(seconds)
-
-
-def over_trees(recorded: RecordedSearches, speeds: Floats) -> tuple[float, float]:
-    """Return (median, largest - smallest) of the seconds of a balanced search on ranks of these speeds."""
-    return over_seeds(lambda kind: _play_search(recorded, speeds, kind))
 
 
 def _play_search(recorded: RecordedSearches, speeds: Floats, kind: int) -> float:
@@ -355,33 +350,25 @@ def _shares(run: Run, ranks: list[Stored], units: Floats) -> Floats | None:
     )
     if any(not 0 <= other < len(ranks) for _, _, other in came):
         return None
-    done = [_Work(one, offsets[rank], float(units[rank])) for rank, one in enumerate(ranks)]
+    worked = [Worked(one) for one in ranks]
+    steps = [one.steps[one.steps["driver"] == Driver.SEARCH][0] for one in ranks]
+
+    def done(rank: int, begin: float, end: float) -> float:  # units, in proportion to the seconds of work
+        first, last = float(steps[rank]["began"]), float(steps[rank]["ended"])
+        whole_s = worked[rank].between(first, last)
+        times = np.clip([begin - offsets[rank], end - offsets[rank]], first, last)
+        return float(units[rank]) * worked[rank].between(*times.tolist()) / whole_s if whole_s > 0.0 else 0.0
+
     origin: list[int | None] = [0, *[None] * (len(ranks) - 1)]
     since = [-math.inf] * len(ranks)
     shares = np.zeros(len(ranks))
     for at, rank, other in came:
-        shares[origin[rank] or 0] += done[rank].between(since[rank], at)
+        shares[origin[rank] or 0] += done(rank, since[rank], at)
         origin[rank] = rank if origin[rank] is None else origin[other] or 0
         since[rank] = at
     for rank, first in enumerate(origin):
-        shares[first or 0] += done[rank].between(since[rank], math.inf)
+        shares[first or 0] += done(rank, since[rank], math.inf)
     return shares
-
-
-class _Work:
-    """The units that a rank has done by a time, in proportion to its seconds of work."""
-
-    def __init__(self, one: Stored, offset_s: float, units: float) -> None:
-        steps = one.steps[one.steps["driver"] == Driver.SEARCH]
-        self._worked, self._offset_s = Worked(one), offset_s
-        self._began, self._ended = float(steps["began"][0]), float(steps["ended"][0])
-        whole_s = self._worked.within(steps)
-        self._rate = units / whole_s if whole_s > 0.0 else 0.0
-
-    def between(self, begin: float, end: float) -> float:
-        """Return the units done between two times on the common clock."""
-        times = np.clip([begin - self._offset_s, end - self._offset_s], self._began, self._ended)
-        return self._rate * self._worked.between(*times.tolist())
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

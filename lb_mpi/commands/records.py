@@ -103,12 +103,8 @@ def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
         alike = [[advice.lines.index(line) for line in group] for group in collapsed(advice.lines, quiet=quiet)]
         lines: list[dict[str, Any]] = [
             {
-                "driver": advice.of.driver,
-                "what": line.variant.what,
-                "predicted_s": _known(line.predicted_s),
-                "measured_s": _known(line.measured_s),
-                "spread_s": _known(line.spread_s),
-                "change": line.variant.change,
+                **{name: _known(getattr(line, name)) for name in ("predicted_s", "measured_s", "spread_s")},
+                **{"driver": advice.of.driver, "what": line.variant.what, "change": line.variant.change},
             }
             for line in advice.lines
         ]
@@ -121,7 +117,7 @@ MOST_ALIKE = 3  # named in a line of the table
 
 
 def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
-    """Format advice: the conclusion, and a table if it is reliable."""
+    """Format advice: the conclusion, and a table with notes if it is reliable."""
     said: list[str] = []
     for driver, group in groupby(answer, key=lambda line: line["driver"]):
         of_driver = list(group)
@@ -136,8 +132,8 @@ def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
                 _seconds(line["measured_s"]), _part(line["predicted_s"], first["measured_s"]), line["change"],
             ))  # fmt: skip
         said += [""] * bool(said) + [f"{driver}: {first['conclusion']}"]
-        said += [str(Table(header, cells, words=(0, 5)))] if first["reliable"] else []
-        said += [f"note: {note}" for note in first["notes"]]
+        if first["reliable"]:
+            said += [str(Table(header, cells, words=(0, 5))), *(f"note: {note}" for note in first["notes"])]
     return said
 
 

@@ -368,12 +368,6 @@ MOST_LINES = 200  # of a table
 MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
 
 
-def edges_of(run: Run, way: Way) -> Edges:
-    """Return (E, 2) edges on which this kind of work moves: those of the process graph for rows, none for others."""
-    edges = np.concatenate([one.edges for one in run.ranks])  # only one rank knows the graph
-    return edges if way in (Way.LOAN, Way.GIFT) else edges[:0]
-
-
 def page(run: Run, gain: float = math.nan) -> str:
     """Return the page; for `gain`, see `headline`."""
     parts = [_head(run, headline(run, gain)), _strips(run), _calls(run), _moves(run), _map(run), _ranks(run), _machine(run)]
@@ -529,6 +523,7 @@ def _lines(run: Run) -> list[list[str]]:
 def _moves(run: Run) -> str:
     """Return the work that each rank gave to each other."""
     parts: list[str] = []
+    edges = np.concatenate([one.edges for one in run.ranks])  # of the process graph, on which rows move; one rank knows it
     for way in Way:
         moved = matrix(run, way)
         if not moved.any():
@@ -537,7 +532,7 @@ def _moves(run: Run) -> str:
         data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": UNITS[way]}
         if len(moved) <= MOST_VALUES:
             data["values"] = moved.astype(int).tolist()
-        chart = flows(moved, UNITS[way], edges_of(run, way))
+        chart = flows(moved, UNITS[way], edges if way in (Way.LOAN, Way.GIFT) else edges[:0])
         top = binned(moved)[0].max()
         caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, white: none."
         if picture.each > 1:

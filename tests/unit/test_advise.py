@@ -344,6 +344,7 @@ def test_a_model_that_is_far_off_gives_no_advice() -> None:
     assert conclude(advice_of(*far))[0].startswith("no advice: the model underestimates the recorded run by 21.0%; either")
     assert "the machine was busy: record it again" in conclude(advice_of(*far, core_share=np.array([0.5])))[0]
     assert not conclude(advice_of(*far))[1]
+    assert "it is too small" in conclude(advice_of(("as recorded", 0.001, 0.0), measured_s=0.05))[0]
     assert conclude(advice_of(*far), quiet=True)[1]
     assert conclude(advice_of(("as recorded", 10.0, 0.0), talk_s=6.0)) == (
         "too small: exchanges dominate (60% of the time), whoever computes what", False)  # fmt: skip
