@@ -11,39 +11,29 @@ from __future__ import annotations
 import sys
 
 from lb_mpi import __version__
-from lb_mpi.commands.dispatch import PROG, dispatch, say, speaks
+from lb_mpi.commands.dispatch import PROG, Entry, dispatch, say, speaks
 from lb_mpi.launching import commands as launching
 
 COMMANDS = {
     "use": {
-        "run": "start a program on a list of hosts, check them first, and watch the run",
-        "profile": "run any mpi4py program; report where each rank's time went, and which rank waits for which",
-        "report": "turn the record of a run (run --record, LB_MPI_RECORD) into one HTML page",
-        "advise": "replay a recorded run: predict what another scheme or machine would gain",
-        "pool": "run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or Executor()",
-        "info": "print versions, MPI, hosts and ranks; with --measure, speeds and costs of messages",
-        "warmup": "compile the kernels before the first run, which would otherwise do it",
+        "run": Entry("start a program on a list of hosts, check them first, and watch the run"),
+        "profile": Entry("run any mpi4py program; report where each rank's time went, and which rank waits for which"),
+        "report": Entry("turn the record of a run (run --record, LB_MPI_RECORD) into one HTML page", "records"),
+        "advise": Entry("replay a recorded run: predict what another scheme or machine would gain", "records"),
+        "pool": Entry("run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or Executor()"),
+        "info": Entry("print versions, MPI, hosts and ranks; with --measure, speeds and costs of messages", "info"),
+        "warmup": Entry("compile the kernels before the first run, which would otherwise do it", "info"),
     },
     "try without a cluster": {
-        "throttle": "run a program as if on a slower machine",
-        "cluster": "create virtual hosts on this machine, each with a name, an address and a speed",
-        "simulate": "run a search, rows or tasks on thousands of virtual ranks, without MPI",
+        "throttle": Entry("run a program as if on a slower machine"),
+        "cluster": Entry("create virtual hosts on this machine, each with a name, an address and a speed"),
+        "simulate": Entry("run a search, rows or tasks on thousands of virtual ranks, without MPI", "simulate"),
     },
     "graphs": {
-        "partition": "assign the vertices of a graph to unequal parts, with few cut edges",
-        "allocate": "compute how many tasks each of some unequal nodes should run",
-        "arrange": "decide which node sits where on a process graph",
+        "partition": Entry("assign the vertices of a graph to unequal parts, with few cut edges", "graphs"),
+        "allocate": Entry("compute how many tasks each of some unequal nodes should run", "graphs"),
+        "arrange": Entry("decide which node sits where on a process graph", "graphs"),
     },
-}
-MODULES = {
-    "report": "records",
-    "advise": "records",
-    "info": "info",
-    "warmup": "info",
-    "simulate": "simulate",
-    "partition": "graphs",
-    "allocate": "graphs",
-    "arrange": "graphs",
 }
 
 
@@ -59,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         run = programs.run_pool if given[0] == "pool" else programs.run_profile
         return run(given[1:], f"{PROG} {given[0]}")
-    return dispatch(COMMANDS, MODULES, given)
+    return dispatch(COMMANDS, given)
 
 
 if __name__ == "__main__":

@@ -91,13 +91,16 @@ class throttle:
 
     A program that must serve messages during the rests calls `charge(cpu_s)` after it has computed, and does not
     compute again before `due()` is 0.  Time that the operating system gave to other programs counts as rest, so that
-    the emulated speed is also right on a busy machine; at most 5 ms of such a delay are compensated.
+    the emulated speed is also right on a busy machine; at most 5 ms of such a delay are compensated.  Time in which the
+    rank has nothing to compute, as it waits for others, does not count.
     """
 
     def __init__(self, speed: float | Varying, name: str = "speed") -> None:
         self._speed = speed if isinstance(speed, Varying) else Varying(emulated_speed(speed, name))
         self.cpu_s = 0.0  # CPU time charged so far
         self._ready_at = time.perf_counter()
+        self._began: float | None = None  # the latest moment at which it could begin to compute, since the last charge
+        self._late_s = 0.0  # by which it could begin later than allowed, at most CREDIT_S
         self._entered = 0.0
 
     @property
@@ -108,14 +111,21 @@ class throttle:
     def charge(self, cpu_s: float) -> None:
         """Note that the program has just computed for `cpu_s` seconds of CPU time."""
         self.cpu_s += cpu_s
-        began = time.perf_counter() - cpu_s
-        self._ready_at = max(self._ready_at, began - CREDIT_S) + cpu_s / self.speed
+        began = time.perf_counter() - cpu_s if self._began is None else self._began
+        self._ready_at = max(self._ready_at, began - self._late_s) + cpu_s / self.speed
+        self._began = None
 
     def due(self) -> float:
         """Return the seconds of rest that are left, but at most 0.5 ms; 0.0 if the program may compute."""
         if self.speed == 1.0:
             return 0.0
-        return min(max(self._ready_at - time.perf_counter(), 0.0), SLICE_S)
+        now = time.perf_counter()
+        if now < self._ready_at:
+            return min(self._ready_at - now, SLICE_S)
+        if self._began is None:
+            self._late_s = min(now - self._ready_at, CREDIT_S)
+        self._began = now
+        return 0.0
 
     def rest(self) -> None:
         """Sleep until the program may compute again."""
@@ -123,7 +133,7 @@ class throttle:
             time.sleep(seconds)
 
     def __enter__(self) -> throttle:
-        self._entered = time.thread_time()
+        self._began, self._entered = time.perf_counter(), time.thread_time()
         return self
 
     def __exit__(

@@ -28,6 +28,13 @@ class Table(NamedTuple):
         ]
         return "\n".join([*lines, *filter(None, [self._rest])])
 
+    def used(self, unused: str = "-") -> Table:
+        """Return the table without columns, but for the first, in which all cells are empty or `unused`."""
+        kept = [k for k, cells in enumerate(zip(*self.lines, strict=True)) if not k or set(cells) - {"", unused}]
+        lines = [[line[k] for k in kept] for line in self.lines]
+        words = tuple(new for new, k in enumerate(kept) if k in self.words)
+        return Table([self.header[k] for k in kept], lines, words, self.most)
+
     def html(self, kind: str = "") -> str:
         """Format as HTML, with the class `kind`; HTML allows rows and cells without end tags, which saves a third."""
         marks = [' class="t"' if k in self.words else "" for k in range(len(self.header))]

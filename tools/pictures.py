@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,8 @@ from lb_mpi.balancing.simulate import Cluster, SimulatedRows, simulate
 from lb_mpi.graph_files import as_graph
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Record, virtual_files
-from lb_mpi.report.page import standalone, strips
+from lb_mpi.report.page import COLOURS, LEFT, RIGHT, WIDTH, ceiling, drawing, label, strip
+from lb_mpi.report.page import COLUMNS as PAGE_COLUMNS
 from lb_mpi.report.run import Run, assemble, gather, timeline
 from lb_mpi.searching import simulate as search
 from lb_mpi.searching.guard import Options
@@ -118,7 +120,51 @@ PICTURES = {
 def draw(picture: Picture, runs: list[Run], path: Path) -> None:
     """Draw the strips below each other, on one axis of time that begins where lb_mpi begins to work."""
     shown = [(title, run, *_span(run)) for title, run in zip(picture.titles, runs, strict=True)]
-    path.write_text(standalone(strips(shown, NAMES)))
+    path.write_text(standalone(strips(shown)))
+
+
+def strips(shown: Sequence[tuple[str, Run, float, float]]) -> str:
+    """Draw strips below each other on one time axis: (title, run, its first second, its last second)."""
+    longest = max(end - begin for _, _, begin, end in shown) or 1.0
+    totals = np.sum([run.totals.sum(axis=0) for _, run, _, _ in shown], axis=0)
+    parts, at = [], float(LEFT)
+    for phase in Phase:
+        if totals[phase] > 0.005 * totals.sum():
+            parts.append(f'<rect x="{at:.0f}" y="4" width="12" height="12" style="fill:{COLOURS[phase]}"/>')
+            parts.append(label(at + 17, 14, NAMES[phase], "start"))
+            at += 34 + 6.4 * len(NAMES[phase])
+    y, scale = 24.0, (WIDTH - LEFT - RIGHT) / longest
+    for title, run, begin, end in shown:
+        y += 22 if title else 6
+        parts.append(label(LEFT, y - 6, title, "start", "rank"))
+        height = min(24 * len(run.ranks), 480)
+        picture = strip(timeline(run, PAGE_COLUMNS, begin, end))
+        parts.append(
+            f'<image x="{LEFT}" y="{y:g}" width="{scale * (end - begin):.1f}" height="{height}" '
+            f'preserveAspectRatio="none" style="image-rendering:pixelated" href="{picture.url}"/>'
+        )
+        for k, one in enumerate(run.ranks if len(run.ranks) <= 40 else []):
+            parts.append(label(LEFT - 6, y + height * (k + 0.5) / len(run.ranks) + 4, f"rank {one.about.rank}", "end"))
+        y += height
+    step = ceiling(longest / 8)
+    for k in range(int(longest / step * 1.0001) + 1):
+        x = LEFT + scale * step * k
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{y + 5:.1f}"/>')
+        parts.append(label(x, y + 18, f"{k * step:.6g}"))
+    parts.append(label((WIDTH + LEFT) / 2, y + 34, "seconds"))
+    return drawing(WIDTH, y + 40, parts, "what each rank did when")
+
+
+def standalone(svg: str) -> str:
+    """Make a drawing a separate file, with the styles it needs."""
+    width, height = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0].split()
+    lines = resources.files("lb_mpi.report").joinpath("page.css").read_text().splitlines()
+    css = "".join([lines[0], *(line for line in lines if line.startswith("svg"))])
+    head, _, drawn = svg.removeprefix("<svg").partition(">")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"{head}><style>{css}</style>'
+        f'<rect width="100%" height="100%" fill="#fff"/>{drawn}\n'
+    )
 
 
 def _span(run: Run) -> tuple[float, float]:

@@ -23,28 +23,66 @@ from lb_mpi.report.run import USEFUL, Run
 Floats = NDArray[np.float64]
 SEEDS = 3  # number of seeds per prediction
 BUSY = 0.9  # on a busy machine, ranks at work have less of a core than this
+WITHOUT = ("no balancing", "a fixed share each, by number", "equal blocks")  # names of variants
 Progress = Callable[[str], object]
 
 
-class Prediction(NamedTuple):
-    """One way to run the program."""
+class Variant(NamedTuple):
+    """A way to run the program."""
 
     what: str
+    predict: Callable[[], tuple[float, float]]  # seconds, NaN: unknown; and their spread
+    change: str = ""  # the lines to change; "": none to show
+    elsewhere: bool = False  # on another machine, or at no cost: not a change of the program
+    model_only: bool = False  # the time that the recorded run needed beyond the model is not added
+
+
+class Replayed(NamedTuple):
+    """The calls of one driver in a recorded run, and the ways in which they can be replayed."""
+
+    driver: str  # "map_rows", "search", "pool", "exchange", "profile"
+    measured_s: float
+    variants: list[Variant]  # the first is the recorded run
+    notes: list[str]  # on what is unknown, in words
+    core_share: Floats = np.ones(1)  # (P,) see `core_share`
+    talk_s: float = 0.0  # of messages between ranks, in the recorded run
+
+
+class Prediction(NamedTuple):
+    """The predicted time of one way to run the program."""
+
+    variant: Variant
     predicted_s: float  # NaN: not predictable from this record
     spread_s: float = 0.0  # from the smallest to the largest prediction
     measured_s: float = math.nan  # NaN: was not run
-    change: str = ""  # the lines to change; "": none to show
-    elsewhere: bool = False  # on another machine, or at no cost: not a change of the program
 
 
 class Advice(NamedTuple):
     """All advice on one driver's part of the run."""
 
-    driver: str  # "map_rows", "search", "pool", "exchange", "profile"
+    of: Replayed
     lines: list[Prediction]  # the first is the recorded run
     notes: list[str]  # on its reliability, in words
-    busy: bool = False  # ranks had to wait for cores
-    talk_s: float = 0.0  # of messages between ranks, in the recorded run
+
+
+def advise(replayed: Replayed, progress: Progress, *, quiet: bool = False) -> Advice:
+    """Predict all ways; on a quiet machine (`quiet`), the time beyond the model is not added."""
+    lines: list[Prediction] = []
+    extra_s = 0.0
+    for variant in replayed.variants:
+        progress(f"replaying {replayed.driver}: {variant.what}")
+        predicted_s, spread_s = variant.predict()
+        lines.append(Prediction(variant, predicted_s + (0.0 if variant.model_only else extra_s), spread_s))
+        if len(lines) == 1:
+            extra_s = beyond(replayed.measured_s, predicted_s, quiet=quiet)
+    lines[0] = lines[0]._replace(measured_s=replayed.measured_s)
+    notes = [_model_note(lines[0].predicted_s, replayed.measured_s, extra_s, quiet=quiet), *replayed.notes]
+    if (core := _core(replayed.core_share)) < BUSY:
+        notes.append(
+            f"a rank at work had a core for only {core:.0%} of the time: the machine was busy, or has fewer cores than "
+            "ranks; the predictions are for a machine as busy as it was then"
+        )
+    return Advice(replayed, lines, [note for note in notes if note])
 
 
 class OtherMachine(NamedTuple):
@@ -117,15 +155,8 @@ def beyond(measured_s: float, model_s: float, *, quiet: bool) -> float:
     return 0.0 if quiet or math.isnan(model_s) else max(0.0, measured_s - model_s)
 
 
-def busy_notes(share: Floats) -> list[str]:
-    """Return a note if ranks had to wait for cores."""
-    least = float(np.nanmin(share, initial=1.0))
-    if least >= BUSY:
-        return []
-    return [
-        f"a rank at work had a core for only {least:.0%} of the time: the machine was busy, or has fewer cores than ranks; "
-        "the predictions are for a machine as busy as it was then"
-    ]
+def _core(share: Floats) -> float:
+    return float(np.nanmin(share, initial=1.0))
 
 
 def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
@@ -149,6 +180,7 @@ def machines(ranks: Sequence[Stored], speeds: Floats) -> list[OtherMachine]:
     ]
 
 
+SMALL_S = 0.1  # of a run that takes less, the model does not know the most
 TOO_FAR = 0.2  # a model with a larger error says nothing about other ways
 WORTH = 0.03  # a way with a smaller gain isn't mentioned
 
@@ -158,10 +190,13 @@ def conclude(advice: Advice, *, quiet: bool = False) -> tuple[str, bool]:
     first = advice.lines[0]
     measured_s = first.measured_s
     off = 0.0 if quiet or not measured_s else first.predicted_s / measured_s - 1.0
-    if advice.talk_s > 0.5 * measured_s:
-        return f"too small: exchanges dominate ({advice.talk_s / measured_s:.0%} of the time), whoever computes what", False
+    if advice.of.talk_s > 0.5 * measured_s:
+        share = advice.of.talk_s / measured_s
+        return f"too small: exchanges dominate ({share:.0%} of the time), whoever computes what", False
     if abs(off) > TOO_FAR:
-        if advice.busy:
+        if off < 0.0 and measured_s < SMALL_S:
+            why = f"it is too small, so that messages and decisions dominate: {measured_s:.2g} s"
+        elif _core(advice.of.core_share) < BUSY:
             why = "the machine was busy: record it again on a quiet one, or try --quiet-machine"
         elif off < 0.0:
             why = "either it is too small, so that messages and decisions dominate, or the machine was busy"
@@ -169,16 +204,14 @@ def conclude(advice: Advice, *, quiet: bool = False) -> tuple[str, bool]:
             why = "the work is not as the model expects"
         return f"no advice: the model {_off(off)}; {why}", False
     base_s = first.predicted_s if quiet else measured_s
-    ways = [line for line in advice.lines[1:] if line.change and not line.elsewhere and not math.isnan(line.predicted_s)]
-    best = min(ways, key=lambda line: line.predicted_s, default=first)
+    variants = _changes(advice.lines)
+    best = min(variants, key=lambda line: line.predicted_s, default=first)
     if best.predicted_s < base_s - max(WORTH * base_s, best.spread_s + first.spread_s):
-        return f"{best.what}: {base_s / best.predicted_s:.2f} times as fast as recorded ({best.change})", True
-    without = next((line.predicted_s for line in ways if line.what in WITHOUT), math.nan)
+        gained = f"{base_s / best.predicted_s:.2f} times as fast as recorded"
+        return f"{best.variant.what}: {gained} ({best.variant.change})", True
+    without = next((line.predicted_s for line in variants if line.variant.what in WITHOUT), math.nan)
     compared = f"; without balancing it would take {without / base_s:.2f} times as long" if without > base_s else ""
     return f"nothing to change: no other way is faster by more than the spread{compared}", True
-
-
-WITHOUT = ("no balancing", "a fixed share each, by number", "equal blocks")
 
 
 def collapsed(lines: Sequence[Prediction], *, quiet: bool = False) -> list[list[Prediction]]:
@@ -187,8 +220,8 @@ def collapsed(lines: Sequence[Prediction], *, quiet: bool = False) -> list[list[
     first, *others = lines
     base_s = first.predicted_s if quiet or math.isnan(first.measured_s) else first.measured_s
     groups = [[first]]
-    ways = [line for line in others if line.change and not line.elsewhere and not math.isnan(line.predicted_s)]
-    for line in sorted(ways, key=lambda line: line.predicted_s):
+    variants = _changes(lines)
+    for line in sorted(variants, key=lambda line: line.predicted_s):
         for group in groups:
             of_s = base_s if group[0] is first else group[0].predicted_s
             if abs(line.predicted_s - of_s) <= max(0.01 * of_s, group[0].spread_s, line.spread_s):
@@ -196,18 +229,27 @@ def collapsed(lines: Sequence[Prediction], *, quiet: bool = False) -> list[list[
                 break
         else:
             groups.append([line])
-    return groups + [[line] for line in others if line not in ways]
+    return groups + [[line] for line in others if line not in variants]
+
+
+def _changes(lines: Sequence[Prediction]) -> list[Prediction]:
+    """Return the variants, besides the recorded one, that are a change of the program and could be predicted."""
+    return [
+        line for line in lines[1:] if line.variant.change and not line.variant.elsewhere and not math.isnan(line.predicted_s)
+    ]
 
 
 def _off(off: float) -> str:
     return f"{'over' if off > 0.0 else 'under'}estimates the recorded run by {abs(off):.1%}"
 
 
-def model_note(predicted_s: float, measured_s: float, extra_s: float, *, quiet: bool = False) -> str:
-    """Return a note on the model's accuracy for the recorded run."""
+def _model_note(predicted_s: float, measured_s: float, extra_s: float, *, quiet: bool = False) -> str:
+    """Return a note on the model's accuracy for the recorded run; "" if there is nothing to say."""
     if quiet:
         return "as if each rank had a core whenever it worked, and messages needed no longer than in the model"
-    off = predicted_s / measured_s - 1.0 if measured_s else 0.0
+    if not measured_s or predicted_s == measured_s:
+        return ""
+    off = predicted_s / measured_s - 1.0
     added = f"; the missing {extra_s:.3f} s (messages, noise) are added to every prediction" if extra_s else ""
     return f"the model {_off(off)}{added}"
 

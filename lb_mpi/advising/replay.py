@@ -1,14 +1,14 @@
 """Replay a recorded run on a virtual clock: with other ways of balancing, and on other machines.   (pure)
 
-Each driver has a function `advise_...(run, progress, quiet=)`: it returns None if the run has no calls of the driver, and
-raises ValueError if the record has too little data.  `quiet` predicts for a quiet machine, but with the recorded activity
-outside of lb_mpi.  The replay uses the objects that run on MPI.
+Each driver has a function `replay_...(run, ranks, quiet)`: it returns None if the run has no calls of the driver, and raises
+ValueError if the record has too little data.  `quiet` replays it as on a quiet machine, but with the recorded activity
+outside of lb_mpi.  A replay uses the objects that run on MPI.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,18 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.advising.advice import (
-    Advice,
+    WITHOUT,
     Floats,
     OtherMachine,
-    Prediction,
-    Progress,
+    Replayed,
+    Variant,
     Worked,
     beyond,
-    busy_notes,
     calls,
     core_share,
     machines,
-    model_note,
     over_seeds,
     ranked,
     settings,
@@ -47,56 +45,6 @@ from lb_mpi.record.record import Rows, Stored
 from lb_mpi.report.run import Run
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.simulate import search
-
-# --- did it help? -----------------------------------------------------------------------------------------------------
-
-
-def gain(run: Run) -> float:
-    """Predict how many times as long the balanced calls of a run would have taken without balancing; NaN if unknown.
-
-    As in `Advice`, the time beyond the model is added to the time without balancing.
-    """
-    without_s = measured_s = 0.0
-    with suppress(ValueError):
-        ranks = ranked(run)
-        if not 1 < len(ranks) <= MOST_RANKS:
-            return math.nan
-        for one in (_rows_alone(ranks), _search_alone(run, ranks), _tasks_alone(ranks), _exchange_alone(ranks)):
-            if one is not None:
-                alone_s, model_s, took_s = one
-                without_s, measured_s = without_s + alone_s + beyond(took_s, model_s, quiet=False), measured_s + took_s
-        return without_s / measured_s if measured_s else math.nan
-    return math.nan
-
-
-_Alone = tuple[float, float, float] | None  # seconds without balancing; of the recorded run, by the model; measured
-
-
-def _rows_alone(ranks: list[Stored]) -> _Alone:
-    recorded = _recorded_rows(ranks)
-    return None if recorded is None else (recorded.alone_s, _play_rows(recorded, 0), recorded.seconds)
-
-
-def _search_alone(run: Run, ranks: list[Stored]) -> _Alone:
-    recorded = _recorded_search(run, ranks, quiet=False)
-    if recorded is None or not recorded.balanced:
-        return None
-    alone_s = math.nan if recorded.shares is None else alone(recorded.shares, recorded.speeds)[0]
-    return alone_s, _play_search(recorded, recorded.speeds, 0), recorded.measured_s
-
-
-def _tasks_alone(ranks: list[Stored]) -> _Alone:
-    recorded = _recorded_tasks(ranks, quiet=False)
-    if recorded is None:
-        return None
-    fixed_s = _fixed_s(recorded, np.ones(len(ranks)), 0)
-    return fixed_s, _play_tasks(recorded, recorded.with_costs, 0), recorded.measured_s
-
-
-def _exchange_alone(ranks: list[Stored]) -> _Alone:
-    recorded = _recorded_exchange(ranks, quiet=False)
-    return None if recorded is None else (recorded.equal_s, recorded.measured_s, recorded.measured_s)
-
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 # The record has, for each call and rank, the seconds that the rank needs for its own rows (`home_s`) and spends outside
@@ -120,54 +68,44 @@ class RecordedRows(NamedTuple):
     graph: Graph
     how: dict[str, Any]  # scheme, tolerance, when, every
 
-    @property
-    def alone_s(self) -> float:
-        """Return the seconds of all calls without balancing."""
-        return float((self.n * (self.outside_s + self.home_s).max(axis=1)).sum())
 
-
-def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
-    """Advise on the rows of a run; None if there were none.  ValueError if the record has too little data.
-
-    `quiet` : as on a quiet machine, with the recorded activity outside of lb_mpi.
-    """
-    recorded = _recorded_rows(ranked(run))
+def replay_rows(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+    """Replay the calls of map_rows."""
+    recorded = _recorded_rows(ranks)
     if recorded is None:
         return None
-    progress("map_rows: as recorded")
-    model_s, spread_s = over_seeds(lambda seed: _play_rows(recorded, seed))
-    extra_s = beyond(recorded.seconds, model_s, quiet=quiet)
-    scheme = str(recorded.how["scheme"])
+    scheme, size = str(recorded.how["scheme"]), recorded.graph.n
 
-    def line(what: str, change: str, **other: Any) -> Prediction:
-        progress(f"map_rows: {what}")
-        predicted_s, spread_s = over_seeds(lambda seed: _play_rows(recorded, seed, **other) + extra_s)
-        return Prediction(what, predicted_s, spread_s, change=change)
+    def way(what: str, change: str, elsewhere: bool = False, **other: Any) -> Variant:
+        return Variant(what, partial(over_seeds, partial(_play_rows, recorded, **other)), change, elsewhere)
 
-    lines = [Prediction(f"as recorded: {scheme}", model_s, spread_s, recorded.seconds)]
-    alone_s = recorded.alone_s + extra_s
-    lines.append(Prediction("no balancing", alone_s, 0.0, change="rows = function(rows), without a Balancer"))
-    for other in SCHEMES:
-        if other != scheme:
-            lines.append(line(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other}))
-    once_s = _moved_once_s(recorded) + extra_s
-    lines.append(Prediction("moved once, by speed", once_s, 0.0, change="rows = balancer.migrate(rows), once"))
-    size = recorded.graph.n
+    alone_s = float((recorded.n * (recorded.outside_s + recorded.home_s).max(axis=1)).sum())
+    variants = [
+        way(f"as recorded: {scheme}", ""),
+        Variant("no balancing", lambda: (alone_s, 0.0), "rows = function(rows), without a Balancer"),
+        *(
+            way(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other})
+            for other in SCHEMES
+            if other != scheme
+        ),
+        Variant("moved once, by speed", lambda: (_moved_once_s(recorded), 0.0), "rows = balancer.migrate(rows), once"),
+    ]
     for name in _names(size):
         graph = as_graph(name)
         if not all(np.array_equal(getattr(graph, one), getattr(recorded.graph, one)) for one in ("indptr", "indices")):
-            lines.append(line(f"{scheme} on {name}", f'lb_mpi.Balancer(comm, graph="{name}")', graph=graph))
+            variants.append(way(f"{scheme} on {name}", f'lb_mpi.Balancer(comm, graph="{name}")', graph=graph))
     if 2 < size <= MOST_RANKS and len(set(np.round(recorded.speeds, 2))) > 1:
         order = arrange(recorded.graph, recorded.speeds).positions
         if (order != np.arange(size)).any():
-            lines.append(line("ranks arranged by speed", "comm = lb_mpi.reorder_ranks(comm, graph, speeds)", order=order))
-    for change in machines(ranked(run), recorded.speeds):
-        lines.append(line(change.what, change.words, other_machine=change)._replace(elsewhere=True))
-    notes = [
-        model_note(model_s, recorded.seconds, extra_s, quiet=quiet),
-        "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call",
+            change = "comm = lb_mpi.reorder_ranks(comm, graph, speeds)"
+            variants.append(way("ranks arranged by speed", change, order=order))
+    variants += [
+        way(other.what, other.words, True, other_machine=other) for other in machines(ranks, recorded.speeds)
     ]
-    return Advice("map_rows", lines, notes)
+    notes = [
+        "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call"
+    ]
+    return Replayed("map_rows", recorded.seconds, variants, notes)
 
 
 def _play_rows(
@@ -310,56 +248,51 @@ class RecordedSearches(NamedTuple):
     measured_s: float
     shares: Floats | None  # (P,) units that descend from the first part of each rank; None: unknown
 
-    @property
-    def balanced(self) -> bool:
-        """True if work moved to idle ranks."""
-        return bool(self.how.get("balance", True))
 
-
-def advise_search(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
-    """Advise on the searches of a run; None if there were none.  `quiet`: as on a quiet machine."""
-    ranks = ranked(run)
+def replay_search(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+    """Replay the searches."""
     recorded = _recorded_search(run, ranks, quiet=quiet)
     if recorded is None:
         return None
-    alone_s, chance_s = (math.nan, math.nan) if recorded.shares is None else alone(recorded.shares, recorded.speeds)
+    balanced, speeds = bool(recorded.how.get("balance", True)), recorded.speeds  # balanced: work moved to idle ranks
     played = len(ranks) <= MOST_RANKS
-    progress("search: balancing")
-    balanced_s, spread_s = over_trees(recorded, recorded.speeds) if played else (math.nan, math.nan)
-    bound_s = float(recorded.units.sum() / recorded.speeds.sum())
-    model_s = balanced_s if recorded.balanced else alone_s
-    extra_s = beyond(recorded.measured_s, model_s, quiet=quiet)
-    dealt_s = chance_s if recorded.balanced else math.nan
-    without = Prediction("no balancing", alone_s, dealt_s, change="lb_mpi.search(comm, problem, balance=False)")
-    with_it = Prediction("balancing", balanced_s, spread_s, change="lb_mpi.search(comm, problem)")
-    first, second = (with_it, without) if recorded.balanced else (without, with_it)
-    lines = [
-        first._replace(what=f"as recorded: {first.what}", measured_s=recorded.measured_s, change=""),
-        second._replace(predicted_s=second.predicted_s + extra_s),
-        Prediction("perfect: all ranks do nothing but work", bound_s, 0.0, elsewhere=True),
+    bound_s = float(recorded.units.sum() / speeds.sum())
+
+    def with_it(of: Floats) -> Callable[[], tuple[float, float]]:
+        return partial(over_seeds, partial(_play_search, recorded, of)) if played else lambda: (math.nan, math.nan)
+
+    def without() -> tuple[float, float]:
+        alone_s, chance_s = (math.nan, math.nan) if recorded.shares is None else alone(recorded.shares, speeds)
+        return alone_s, chance_s if balanced else math.nan
+
+    variants = [
+        Variant("balancing", with_it(speeds), "lb_mpi.search(comm, problem)"),
+        Variant("no balancing", without, "lb_mpi.search(comm, problem, balance=False)"),
     ]
-    for change in machines(ranks, recorded.speeds) if played else []:
-        progress(f"search: {change.what}")
-        predicted_s, spread_s = over_trees(recorded, recorded.speeds[change.ranks] * np.array(change.factors))
-        found = Prediction(f"balancing, {change.what}", predicted_s + extra_s, spread_s, change=change.words)
-        lines.append(found._replace(elsewhere=True))
+    first, second = variants if balanced else reversed(variants)
+    variants = [
+        first._replace(what=f"as recorded: {first.what}", change=""),
+        second,
+        Variant("perfect: all ranks do nothing but work", lambda: (bound_s, 0.0), elsewhere=True, model_only=True),
+    ]
+    for change in machines(ranks, speeds) if played else []:
+        changed = with_it(speeds[change.ranks] * np.array(change.factors))
+        variants.append(Variant(f"balancing, {change.what}", changed, change.words, True))
     notes = [
-        model_note(model_s, recorded.measured_s, extra_s, quiet=quiet),
-        *busy_notes(recorded.core_share),
         "balancing: three kinds of trees stand in for the one that was searched; the spread is that between them",
     ]
     if recorded.shares is None:
         notes.append(
             "no balancing: first parts can't be followed through several searches, or more drafts than a record keeps"
         )
-    elif recorded.balanced:
+    elif balanced:
         notes.append(
             "no balancing: with the first parts that were dealt in this run; another run deals others, the spread is that "
             "between deals of these"
         )
     if not played:
         notes.append(f"more than {MOST_RANKS} ranks: balancing isn't replayed; it needs at least {bound_s:.3f} s")
-    return Advice("search", lines, notes, bool(busy_notes(recorded.core_share)))
+    return Replayed("search", recorded.measured_s, variants, notes, recorded.core_share)
 
 
 def alone(shares: Floats, speeds: Floats) -> tuple[float, float]:
@@ -369,11 +302,6 @@ def alone(shares: Floats, speeds: Floats) -> tuple[float, float]:
     deals = [others] + [rng.permutation(others) for _ in range(DEALS)]
     seconds = [float((np.concatenate([first, dealt]) / speeds).max()) for dealt in deals]
     return seconds[0], max(seconds) - min(seconds)
-
-
-def over_trees(recorded: RecordedSearches, speeds: Floats) -> tuple[float, float]:
-    """Return (median, largest - smallest) of the seconds of a balanced search on ranks of these speeds."""
-    return over_seeds(lambda kind: _play_search(recorded, speeds, kind))
 
 
 def _play_search(recorded: RecordedSearches, speeds: Floats, kind: int) -> float:
@@ -422,33 +350,25 @@ def _shares(run: Run, ranks: list[Stored], units: Floats) -> Floats | None:
     )
     if any(not 0 <= other < len(ranks) for _, _, other in came):
         return None
-    done = [_Work(one, offsets[rank], float(units[rank])) for rank, one in enumerate(ranks)]
+    worked = [Worked(one) for one in ranks]
+    steps = [one.steps[one.steps["driver"] == Driver.SEARCH][0] for one in ranks]
+
+    def done(rank: int, begin: float, end: float) -> float:  # units, in proportion to the seconds of work
+        first, last = float(steps[rank]["began"]), float(steps[rank]["ended"])
+        whole_s = worked[rank].between(first, last)
+        times = np.clip([begin - offsets[rank], end - offsets[rank]], first, last)
+        return float(units[rank]) * worked[rank].between(*times.tolist()) / whole_s if whole_s > 0.0 else 0.0
+
     origin: list[int | None] = [0, *[None] * (len(ranks) - 1)]
     since = [-math.inf] * len(ranks)
     shares = np.zeros(len(ranks))
     for at, rank, other in came:
-        shares[origin[rank] or 0] += done[rank].between(since[rank], at)
+        shares[origin[rank] or 0] += done(rank, since[rank], at)
         origin[rank] = rank if origin[rank] is None else origin[other] or 0
         since[rank] = at
     for rank, first in enumerate(origin):
-        shares[first or 0] += done[rank].between(since[rank], math.inf)
+        shares[first or 0] += done(rank, since[rank], math.inf)
     return shares
-
-
-class _Work:
-    """The units that a rank has done by a time, in proportion to its seconds of work."""
-
-    def __init__(self, one: Stored, offset_s: float, units: float) -> None:
-        steps = one.steps[one.steps["driver"] == Driver.SEARCH]
-        self._worked, self._offset_s = Worked(one), offset_s
-        self._began, self._ended = float(steps["began"][0]), float(steps["ended"][0])
-        whole_s = self._worked.within(steps)
-        self._rate = units / whole_s if whole_s > 0.0 else 0.0
-
-    def between(self, begin: float, end: float) -> float:
-        """Return the units done between two times on the common clock."""
-        times = np.clip([begin - self._offset_s, end - self._offset_s], self._began, self._ended)
-        return self._rate * self._worked.between(*times.tolist())
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
@@ -469,51 +389,41 @@ class RecordedTasks(NamedTuple):
     measured_s: float  # of all maps
 
 
-def advise_tasks(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
-    """Advise on the maps of a run (`quiet`: on a quiet machine); None without maps.  ValueError for too little data."""
-    ranks = ranked(run)
+def replay_tasks(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+    """Replay the maps of a pool."""
     recorded = _recorded_tasks(ranks, quiet=quiet)
     if recorded is None:
         return None
-    here, other = recorded.with_costs, not recorded.with_costs
     names = {False: "pool", True: "pool with costs"}
     changes = {False: "pool.map(function, items)", True: "pool.map(function, items, costs=...)"}
-    progress("pool: as recorded")
-    model_s, model_spread_s = over_seeds(lambda seed: _play_tasks(recorded, here, seed))
-    extra_s = beyond(recorded.measured_s, model_s, quiet=quiet)
+    here, other = recorded.with_costs, not recorded.with_costs
 
-    def line(what: str, change: str, seconds: Callable[[int], float]) -> Prediction:
-        progress(f"pool: {what}")
-        predicted_s, spread_s = over_seeds(lambda seed: seconds(seed) + extra_s)
-        return Prediction(what, predicted_s, spread_s, change=change)
+    def way(what: str, change: str, play: Callable[[int], float], **more: Any) -> Variant:
+        return Variant(what, partial(over_seeds, play), change, **more)
 
     bare = "for item in items[begin:end], without a pool"
     equal, by_speed = np.ones(len(ranks)), recorded.speeds
-    counter = over_seeds(lambda seed: recorded.share * counter_s(_listed(recorded, seed), recorded.speeds))
-    lines = [
-        Prediction(f"as recorded: {names[here]}", model_s, model_spread_s, recorded.measured_s),
-        line(names[other], changes[other], lambda seed: _play_tasks(recorded, other, seed)),
-        line("a fixed share each, by number", bare, lambda seed: _fixed_s(recorded, equal, seed)),
-        line("a fixed share each, by speed", bare, lambda seed: _fixed_s(recorded, by_speed, seed)),
-        Prediction("a counter that all ranks ask, at no cost", *counter, elsewhere=True),
-    ]
-    for change in machines(ranks, recorded.speeds):
-        found = line(change.what, change.words, partial(_play_tasks, recorded, here, change=change))
-        lines.append(found._replace(elsewhere=True))
-    notes = [model_note(model_s, recorded.measured_s, extra_s, quiet=quiet), *_notes(recorded)]
-    return Advice("pool", lines, notes, bool(busy_notes(recorded.core_share)))
-
-
-def _notes(recorded: RecordedTasks) -> list[str]:
+    variants = [
+        way(f"as recorded: {names[here]}", "", partial(_play_tasks, recorded, here)),
+        way(names[other], changes[other], partial(_play_tasks, recorded, other)),
+        way("a fixed share each, by number", bare, partial(_fixed_s, recorded, equal)),
+        way("a fixed share each, by speed", bare, partial(_fixed_s, recorded, by_speed)),
+        way("a counter that all ranks ask, at no cost", "",
+            lambda seed: recorded.share * counter_s(_listed(recorded, seed), recorded.speeds),
+            elsewhere=True, model_only=True),
+        *(
+            way(change.what, change.words, partial(_play_tasks, recorded, here, change=change), elsewhere=True)
+            for change in machines(ranks, recorded.speeds)
+        ),
+    ]  # fmt: skip
     notes = [
-        *busy_notes(recorded.core_share),
         "with costs: uses the measured costs; real predictions of costs are less good",
     ]
     if recorded.with_costs:
         notes.append("without costs: the order of the items is not recorded, so they are shuffled")
     if len(set(recorded.hosts)) > 1 and len(set(recorded.speeds.tolist())) == 1:
         notes.append("a task is assumed to cost the same on every host: the record has no speeds of hosts")
-    return notes
+    return Replayed("pool", recorded.measured_s, variants, notes, recorded.core_share)
 
 
 def _play_tasks(recorded: RecordedTasks, costs_known: bool, seed: int, change: OtherMachine | None = None) -> float:
@@ -574,56 +484,8 @@ def _recorded_tasks(ranks: list[Stored], *, quiet: bool) -> RecordedTasks | None
 IMBALANCE = 0.03  # default of `distribute`: half of it is expected
 
 
-class RecordedExchanges(NamedTuple):
-    """The exchanges of a run."""
-
-    weights: Floats  # (P,) of the ranks' parts
-    speeds: Floats  # (P,) weight per second, in all exchanges together
-    core_share: Floats  # (P,) fraction of a core while at work
-    talk_s: float  # beyond the slowest rank's computation
-    measured_s: float
-
-    @property
-    def equal_s(self) -> float:
-        """Return the seconds with equal blocks."""
-        return float((self.weights.mean() / self.speeds).max()) + self.talk_s
-
-
-def advise_exchange(run: Run, progress: Progress, *, quiet: bool = False) -> Advice | None:
-    """Advise on the distribution of a task graph; None if there was none.  `quiet`: as on a quiet machine."""
-    ranks = ranked(run)
-    recorded = _recorded_exchange(ranks, quiet=quiet)
-    if recorded is None:
-        return None
-    progress("exchange")
-    own_s = float((recorded.weights / recorded.speeds).max()) + recorded.talk_s
-    by_speed = 'lb_mpi.distribute(comm, graph, method="static")'
-    lines = [
-        Prediction("as recorded", own_s, 0.0, recorded.measured_s),
-        Prediction("dealt by speed (static)", *_by_speed(recorded, recorded.speeds), change=by_speed),
-        Prediction("equal blocks", recorded.equal_s, 0.0, change='lb_mpi.distribute(comm, graph, method="block")'),
-    ]
-    for change in machines(ranks, recorded.speeds):
-        speeds = recorded.speeds[change.ranks] * np.array(change.factors)
-        found = Prediction(f"dealt by speed, {change.what}", *_by_speed(recorded, speeds), change=change.words)
-        lines.append(found._replace(elsewhere=True))
-    notes = [
-        model_note(own_s, recorded.measured_s, 0.0, quiet=quiet),
-        *busy_notes(recorded.core_share),
-        f"messages need {recorded.talk_s:.3f} s, as recorded, whatever edges another distribution cuts",
-        f"dealt by speed: parts exceed their targets by half of the allowed {IMBALANCE:.0%}, give or take as much",
-        "equal blocks: vertices that weigh the same",
-    ]
-    return Advice("exchange", lines, notes, bool(busy_notes(recorded.core_share)), recorded.talk_s)
-
-
-def _by_speed(recorded: RecordedExchanges, speeds: Floats) -> tuple[float, float]:
-    """Return (seconds, spread) if each rank has work in proportion to its speed."""
-    best_s = float(recorded.weights.sum() / speeds.sum())
-    return best_s * (1.0 + IMBALANCE / 2.0) + recorded.talk_s, IMBALANCE * best_s
-
-
-def _recorded_exchange(ranks: list[Stored], *, quiet: bool) -> RecordedExchanges | None:
+def replay_exchange(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
+    """Replay the exchanges of a task graph."""
     tables = calls(ranks, Driver.EXCHANGE)
     if not len(tables[0]) or not all("exchange" in one.settings for one in ranks):
         return None
@@ -634,10 +496,66 @@ def _recorded_exchange(ranks: list[Stored], *, quiet: bool) -> RecordedExchanges
         raise ValueError("exchange: no rank computed between exchanges in the record: expected one at least")
     share = core_share(ranks, tables, quiet=quiet)
     took = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the recorded machine
-    speeds = weights / took
+    speeds = weights / took  # weight per second, in all exchanges together
     speeds = np.where(busy, speeds, np.nanmean(speeds))
     measured_s = took_s(tables)
-    return RecordedExchanges(weights, speeds, share, beyond(measured_s, float(np.nanmax(took)), quiet=quiet), measured_s)
+    talk_s = beyond(measured_s, float(np.nanmax(took)), quiet=quiet)  # beyond the slowest rank's computation
+
+    def dealt(what: str, change: str, speeds: Floats, elsewhere: bool = False) -> Variant:
+        best_s = float(weights.sum() / speeds.sum())
+        seconds = best_s * (1.0 + IMBALANCE / 2.0) + talk_s, IMBALANCE * best_s
+        return Variant(what, lambda: seconds, change, elsewhere)
+
+    def shared(what: str, change: str, weights: Floats | float) -> Variant:
+        seconds = float((weights / speeds).max()) + talk_s
+        return Variant(what, lambda: (seconds, 0.0), change)
+
+    variants = [
+        shared("as recorded", "", weights),
+        dealt("dealt by speed (static)", 'lb_mpi.distribute(comm, graph, method="static")', speeds),
+        shared("equal blocks", 'lb_mpi.distribute(comm, graph, method="block")', float(weights.mean())),
+        *(
+            dealt(f"dealt by speed, {change.what}", change.words, speeds[change.ranks] * np.array(change.factors), True)
+            for change in machines(ranks, speeds)
+        ),
+    ]
+    notes = [
+        f"messages need {talk_s:.3f} s, as recorded, whatever edges another distribution cuts",
+        f"dealt by speed: parts exceed their targets by half of the allowed {IMBALANCE:.0%}, give or take as much",
+        "equal blocks: vertices that weigh the same",
+    ]
+    return Replayed("exchange", measured_s, variants, notes, share, talk_s)
+
+
+# --- the whole run ----------------------------------------------------------------------------------------------------
+
+REPLAYS = (replay_rows, replay_exchange, replay_tasks, replay_search)
+
+
+def replays(run: Run, *, quiet: bool = False) -> Iterator[Replayed]:
+    """Yield what can be replayed of each driver; ValueError if the record of a rank is missing, or has too little data."""
+    ranks = ranked(run)
+    for replay in REPLAYS:
+        if (found := replay(run, ranks, quiet)) is not None:
+            yield found
+
+
+def gain(run: Run) -> float:
+    """Predict how many times as long the balanced calls of a run would have taken without balancing; NaN if unknown.
+
+    As in `advise`, the time beyond the model is added to the time without balancing.
+    """
+    without_s = measured_s = 0.0
+    if not 1 < run.size <= MOST_RANKS:
+        return math.nan
+    with suppress(ValueError):
+        for one in replays(run):
+            if without := [variant for variant in one.variants if variant.what in WITHOUT]:
+                model_s, alone_s = (variant.predict()[0] for variant in (one.variants[0], without[0]))
+                without_s += alone_s + beyond(one.measured_s, model_s, quiet=False)
+                measured_s += one.measured_s
+        return without_s / measured_s if measured_s else math.nan
+    return math.nan
 
 
 # --- a program without lb_mpi, from its profile -----------------------------------------------------------------------
@@ -649,19 +567,18 @@ PROFILED_ROWS = 64  # of a rank on the virtual clock
 LEAST, MOST = 4, 50  # calls that are played; the rest continue like their last half
 
 
-def advise_profile(profile: Profile, progress: Progress) -> Advice:
-    """Advise on a program with a profile only; ValueError for a single rank."""
+def replay_profile(profile: Profile) -> Replayed:
+    """Replay a program of which there is only a profile; ValueError for a single rank."""
     if len(profile.ranks) < 2:
         raise ValueError("the profile of one rank: expected two or more, to balance between")
-    progress("profile")
     n = _calls(profile)
     talk_s = float(np.mean([rank.communication_s for rank in profile.ranks]))
-    predicted_s, spread_s = over_seeds(lambda seed: _play_profile(profile, n, seed) + talk_s)
+    played = partial(over_seeds, lambda seed: _play_profile(profile, n, seed) + talk_s)
     change = "pool.map(function, items)" if n < LEAST else "rows = balancer.map_rows(function, rows)"
-    lines = [
-        Prediction("as profiled", profile.seconds, 0.0, profile.seconds),
-        Prediction("balanced as lb_mpi does it", predicted_s, spread_s, change=change),
-        Prediction("perfectly balanced, no rank waits", profile.balanced_s, 0.0, elsewhere=True),
+    variants = [
+        Variant("as profiled", lambda: (profile.seconds, 0.0)),
+        Variant("balanced as lb_mpi does it", played, change),
+        Variant("perfectly balanced, no rank waits", lambda: (profile.balanced_s, 0.0), elsewhere=True),
     ]
     farm = "balanced: the ranks hardly meet; if they work on independent tasks, a lb_mpi.Pool needs the fewest changes"
     rows = f"balanced: if the work can be lent row by row, in {n:,} calls, each as unbalanced as all of them together"
@@ -671,7 +588,7 @@ def advise_profile(profile: Profile, progress: Progress) -> Advice:
     ]
     if len(set(profile.speeds)) == 1:
         notes.append("all speeds are assumed to be equal: pass those of the ranks to profile --speeds")
-    return Advice("profile", lines, notes, talk_s=talk_s)
+    return Replayed("profile", profile.seconds, variants, notes, talk_s=talk_s)
 
 
 def _calls(profile: Profile) -> int:

@@ -10,7 +10,8 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, number, show
@@ -28,6 +29,7 @@ GRAPH = (
     "2/1,3/2; or a METIS .graph or Matrix Market file"
 )
 FAILED, MISTAKE, INTERRUPTED, NO_READER = 1, 2, 130, 141
+PATIENCE_S, SHOWN_S = 1.0, 0.2  # before the first line of progress, and before it changes
 
 
 class Command(NamedTuple):
@@ -38,19 +40,23 @@ class Command(NamedTuple):
     describe: Callable[[Any], list[str]]
 
 
-def dispatch(table: Mapping[str, Mapping[str, str]], modules: Mapping[str, str], arguments: Sequence[str]) -> int:
-    """Run the command named by the first argument; return the exit code.
+class Entry(NamedTuple):
+    """A command in the table of all commands."""
 
-    table : groups, names, a line of help; modules : for each name, its module of `lb_mpi.commands`, with COMMANDS.
-    """
-    texts = {name: text for group in table.values() for name, text in group.items()}
+    text: str  # a line of help
+    module: str = ""  # of lb_mpi.commands, with the command in its COMMANDS; "": it has its own way to run
+
+
+def dispatch(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str]) -> int:
+    """Run the command named by the first argument; return the exit code.  `table` : entries by group and name."""
+    entries = {name: entry for group in table.values() for name, entry in group.items()}
     name = arguments[0] if arguments else ""
     asked, complaint = io.StringIO(), io.StringIO()  # argparse ignores failed writes
     try:
         with contextlib.redirect_stdout(asked), contextlib.redirect_stderr(complaint):
-            if name not in texts:
+            if name not in entries:
                 _choose(table, arguments)
-            command, options = _parse(modules[name], name, texts[name], arguments[1:])
+            command, options = _parse(name, entries[name], arguments[1:])
         answer = command.run(options)
         if not answer:
             return 0
@@ -69,12 +75,12 @@ def dispatch(table: Mapping[str, Mapping[str, str]], modules: Mapping[str, str],
     return say(text + "\n")
 
 
-def _choose(table: Mapping[str, Mapping[str, str]], arguments: Sequence[str]) -> NoReturn:
+def _choose(table: Mapping[str, Mapping[str, Entry]], arguments: Sequence[str]) -> NoReturn:
     """Print the list of commands, and exit."""
     names = [name for group in table.values() for name in group]
     width = max(map(len, names))
     groups = [
-        "\n".join([f"{title}:", *(f"  {name:<{width}}  {text}" for name, text in group.items())])
+        "\n".join([f"{title}:", *(f"  {name:<{width}}  {entry.text}" for name, entry in group.items())])
         for title, group in table.items()
     ]
     parser = argparse.ArgumentParser(prog=PROG, usage="%(prog)s COMMAND ... | --version",
@@ -87,9 +93,9 @@ def _choose(table: Mapping[str, Mapping[str, str]], arguments: Sequence[str]) ->
     parser.error(f"COMMAND = {' '.join(arguments[:1])!r}: expected {', '.join(names)}")
 
 
-def _parse(module: str, name: str, text: str, arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
-    command: Command = importlib.import_module(f"lb_mpi.commands.{module}").COMMANDS[name]
-    parser = argparse.ArgumentParser(prog=f"{PROG} {name}", description=f"{text[0].upper()}{text[1:]}.")
+def _parse(name: str, entry: Entry, arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
+    command: Command = importlib.import_module(f"lb_mpi.commands.{entry.module}").COMMANDS[name]
+    parser = argparse.ArgumentParser(prog=f"{PROG} {name}", description=f"{entry.text[0].upper()}{entry.text[1:]}.")
     command.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return command, parser.parse_args(arguments)
@@ -114,6 +120,24 @@ def say(text: str, code: int = 0) -> int:
     with open(os.devnull, "w") as nothing:  # the interpreter flushes once more at its exit
         os.dup2(nothing.fileno(), sys.stdout.fileno())
     return code
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a text on stderr, in one line that ends with the block; nothing without a terminal."""
+    due, shown = time.monotonic() + PATIENCE_S, False
+
+    def show(text: str) -> None:
+        nonlocal due, shown
+        if sys.stderr.isatty() and time.monotonic() >= due:
+            due, shown = time.monotonic() + SHOWN_S, True
+            print(f"\r{text[:76]}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def speaks() -> bool:

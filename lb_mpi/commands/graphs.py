@@ -7,8 +7,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from lb_mpi import checks
 from lb_mpi.checks import comma_list
-from lb_mpi.commands.dispatch import GRAPH, Command, draw
+from lb_mpi.commands.dispatch import GRAPH, Command, draw, progress
 from lb_mpi.distributing import allocation
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.graph_files import as_graph, read_parts, write_parts
@@ -27,8 +26,6 @@ from lb_mpi.partitioning.partition import AIMS, EFFORTS, METHODS, partition
 from lb_mpi.partitioning.quality import partition_metrics
 
 SHOWN = 20  # parts or nodes, in the text output
-_PATIENCE_S = 2.0  # before the progress bar appears
-Report = Callable[[str, float], None]
 
 
 def _some(values: Sequence[object], unit: str) -> str:
@@ -242,9 +239,9 @@ def run_arrange(options: argparse.Namespace) -> dict[str, Any]:
         speeds = _speeds_of(hosts, graph, options.hosts)
     compile_kernels()
     begin = time.perf_counter()
-    with _progress() as report:
+    with progress() as show:
         settings = {name: getattr(options, name) for name in ("objective", "method", "seed", "tolerance")}
-        found = arrange(graph, speeds, progress=report, **settings)
+        found = arrange(graph, speeds, progress=lambda text, done: show(f"{text} {done:.0%}"), **settings)
     seconds = time.perf_counter() - begin
     result = {
         "graph": options.graph,
@@ -309,30 +306,6 @@ def _speeds_of(hosts: list[Host], graph: Graph, path: str) -> Floats:
             hint = "; a host list can't say where each of a host's ranks sits: use lb_mpi.reorder_ranks in the program"
         raise ValueError(f"{path}: {len(hosts)} hosts: expected {graph.n}, one for each vertex of the graph{hint}")
     return np.array([host.slots * host.speed for host in hosts])
-
-
-@contextmanager
-def _progress() -> Iterator[Report | None]:
-    """Show a bar on stderr if it is a terminal, after two seconds."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task("", total=1.0)
-    due = time.monotonic() + _PATIENCE_S
-
-    def report(text: str, done: float) -> None:
-        if time.monotonic() >= due:
-            bar.start()
-            bar.update(task, description=text, completed=done)
-
-    try:
-        yield report
-    finally:
-        bar.stop()
 
 
 COMMANDS = {

@@ -1,22 +1,21 @@
-"""The commands that read a record: `report` shows a run as one page, as figures, and as a trace for Perfetto; `advise`
-replays a run in other ways, and predicts what would help, and by how much."""
+"""The commands that read a record: `report` shows a run as one page; `advise` replays a run in other variants, and
+predicts what would help, and by how much."""
 
 from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lb_mpi.advising.advice import Advice, collapsed, conclude
-from lb_mpi.advising.replay import advise_exchange, advise_profile, advise_rows, advise_search, advise_tasks, gain
-from lb_mpi.commands.dispatch import Command
+from lb_mpi.advising.advice import Replayed, advise, collapsed, conclude
+from lb_mpi.advising.replay import gain, replay_profile, replays
+from lb_mpi.commands.dispatch import Command, progress
 from lb_mpi.files import write_whole
 from lb_mpi.profiling.profile import read_profile
-from lb_mpi.report.page import page, svg_files
+from lb_mpi.report.page import page
 from lb_mpi.report.run import gather, headline, times
 from lb_mpi.table import Table
 
@@ -29,14 +28,12 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     add("folder", metavar="FOLDER", help="with the record: that of --record, or of LB_MPI_RECORD")
     add("--follow", action="store_true", help="show how the run proceeds until it ends, then write the page")
     add("-o", dest="output", default="report.html", metavar="FILE", help="the page (%(default)s)")
-    add("--perfetto", metavar="FILE", help="also write a trace for ui.perfetto.dev (needs the package perfetto)")
-    add("--svg", metavar="DIR", help="also write each figure as a file")
 
 
 def run_report(options: argparse.Namespace) -> dict[str, Any]:
     """Write the page; ValueError if no record can be read, OSError for files.
 
-    Returns the headline's numbers, `notes` on missing data, the `files` written, the page's `bytes`, and `cpu_seconds`.
+    Returns the headline's numbers, `notes` on missing data, the `file` written, the page's `bytes`, and `cpu_seconds`.
     """
     began = time.process_time()
     if options.follow:
@@ -44,17 +41,6 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
 
         follow(lambda: gather(Path(options.folder)))
     found = gather(Path(options.folder))
-    files: list[Path] = []
-    if options.svg is not None:
-        Path(options.svg).mkdir(parents=True, exist_ok=True)
-        for name, svg in svg_files(found):
-            files.append(Path(options.svg, name))
-            write_whole(files[-1], svg)
-    if options.perfetto is not None:
-        from lb_mpi.report.run import trace
-
-        write_whole(options.perfetto, trace(found))
-        files.append(Path(options.perfetto))
     gained = gain(found)
     text = page(found, gained)
     write_whole(options.output, text)
@@ -63,7 +49,7 @@ def run_report(options: argparse.Namespace) -> dict[str, Any]:
         **headline(found, gained)._asdict(),
         "gain": _known(gained),
         "notes": found.notes,
-        "files": [options.output, *map(str, files)],
+        "file": options.output,
         "bytes": len(text.encode()),
         "cpu_seconds": time.process_time() - began,
     }
@@ -81,15 +67,13 @@ def describe_report(answer: dict[str, Any]) -> list[str]:
         answer["words"],
         *([f"Next: {answer['next_step']}"] if answer["next_step"] else []),
         *(f"note: {note}" for note in answer["notes"]),
-        f"{', '.join(answer['files'])} ({answer['bytes'] / 1e3:,.0f} kB)",
+        f"{answer['file']} ({answer['bytes'] / 1e3:,.0f} kB)",
     ]
 
 
 # --- advise ----------------------------------------------------------------------------------------------------------
 
 
-PROGRESS_S = 1.0  # before a terminal shows the current replay
-DRIVERS = (advise_rows, advise_exchange, advise_tasks, advise_search)
 
 
 def add_advise(parser: argparse.ArgumentParser) -> None:
@@ -101,33 +85,26 @@ def add_advise(parser: argparse.ArgumentParser) -> None:
 
 
 def run_advise(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Replay a record in other ways, or a profile; ValueError if none can be read, or none has enough data.
+    """Replay a record in other variants, or a profile; ValueError if none can be read, or none has enough data.
 
     Returns a list: `what`, `predicted_s`, `measured_s` (None: not run), the `spread_s` of the predictions (None: unknown),
     the `change` to make, the `driver`; the first of each driver is the recorded run, with the `conclusion` in a line,
     `reliable` (False: the predictions mean nothing), `alike` (equally good lines), and `notes`.
     """
-    folder = Path(options.folder)
-    progress = _Progress()
-    quiet = options.quiet_machine
+    folder, quiet = Path(options.folder), options.quiet_machine
     try:
-        found = _advice(folder, progress, quiet=quiet)
+        with progress() as show:
+            found = [advise(one, show, quiet=quiet) for one in _replays(folder, quiet=quiet)]
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(folder)) else f"{folder}: {error}") from None
-    finally:
-        progress.clear()
     answer: list[dict[str, Any]] = []
     for advice in found:
         conclusion, reliable = conclude(advice, quiet=quiet)
         alike = [[advice.lines.index(line) for line in group] for group in collapsed(advice.lines, quiet=quiet)]
         lines: list[dict[str, Any]] = [
             {
-                "driver": advice.driver,
-                "what": line.what,
-                "predicted_s": _known(line.predicted_s),
-                "measured_s": _known(line.measured_s),
-                "spread_s": _known(line.spread_s),
-                "change": line.change,
+                **{name: _known(getattr(line, name)) for name in ("predicted_s", "measured_s", "spread_s")},
+                **{"driver": advice.of.driver, "what": line.variant.what, "change": line.variant.change},
             }
             for line in advice.lines
         ]
@@ -140,7 +117,7 @@ MOST_ALIKE = 3  # named in a line of the table
 
 
 def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
-    """Format advice: the conclusion, and a table if it is reliable."""
+    """Format advice: the conclusion, and a table with notes if it is reliable."""
     said: list[str] = []
     for driver, group in groupby(answer, key=lambda line: line["driver"]):
         of_driver = list(group)
@@ -155,26 +132,26 @@ def describe_advice(answer: list[dict[str, Any]]) -> list[str]:
                 _seconds(line["measured_s"]), _part(line["predicted_s"], first["measured_s"]), line["change"],
             ))  # fmt: skip
         said += [""] * bool(said) + [f"{driver}: {first['conclusion']}"]
-        said += [str(Table(header, cells, words=(0, 5)))] if first["reliable"] else []
-        said += [f"note: {note}" for note in first["notes"]]
+        if first["reliable"]:
+            said += [str(Table(header, cells, words=(0, 5))), *(f"note: {note}" for note in first["notes"])]
     return said
 
 
-def _advice(folder: Path, progress: _Progress, *, quiet: bool) -> list[Advice]:
+def _replays(folder: Path, *, quiet: bool) -> list[Replayed]:
+    """Read what can be replayed."""
     names = sorted(folder.iterdir())
     if any(path.suffix == ".lbrec" for path in names):
-        found = gather(folder)
-        given = (advise(found, progress, quiet=quiet) for advise in DRIVERS)
-        advice = [one for one in given if one is not None]
-        if not advice:
+        run = gather(folder)
+        found = list(replays(run, quiet=quiet))
+        if not found:
             raise ValueError(
                 "nothing in it can be replayed: expected a search, map_rows, a map of a pool, or exchanges that ended on "
                 "all ranks"
             )
-        advice[0].notes.extend(found.notes)
-        return advice
+        found[0].notes.extend(run.notes)
+        return found
     if any(path.name.startswith("profile.") for path in names):
-        return [advise_profile(read_profile(folder), progress)]
+        return [replay_profile(read_profile(folder))]
     raise ValueError("no record in it: expected files rank*.lbrec, or the files of `profile -o`")
 
 
@@ -194,24 +171,6 @@ def _spread(line: dict[str, Any]) -> str:
     if line["predicted_s"] and line["spread_s"] is not None:
         return f"{100.0 * line['spread_s'] / line['predicted_s']:.1f} %"
     return "" if line["predicted_s"] is None or line["spread_s"] is not None else "one run"
-
-
-class _Progress:
-    """A line on a terminal that names the current replay."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._shown = False
-
-    def __call__(self, what: str) -> None:
-        if sys.stderr.isatty() and time.monotonic() > self._began + PROGRESS_S:
-            self._shown = True
-            print(f"\rreplaying {what[:60]}\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Clear the line."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 COMMANDS = {

@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 from lb_mpi.balancing import simulate as rounds
 from lb_mpi.balancing.simulate import Call, SimulatedRows
 from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
-from lb_mpi.commands.dispatch import GRAPH, Command, add_route, draw, route_of
+from lb_mpi.commands.dispatch import GRAPH, Command, add_route, draw, progress, route_of
 from lb_mpi.diffusion.setup import AUTO, SCHEMES
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
@@ -29,6 +28,7 @@ from lb_mpi.problems.uts import PUBLISHED, TREES, UnbalancedTreeSearch
 from lb_mpi.record.record import Record, virtual_files
 from lb_mpi.searching import simulate as searches
 from lb_mpi.searching.guard import Options
+from lb_mpi.table import Table
 from lb_mpi.virtual import Network, check_span
 
 TEXTS = {
@@ -38,7 +38,6 @@ TEXTS = {
 }
 KNOWN = ("nothing", "speeds", "costs", "both")
 SHOWN = 20  # lines of a table in the text output
-PROGRESS_S = 2.0  # between two lines of progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,6 +105,18 @@ def _some(values: Sequence[Any]) -> list[tuple[int, Any]]:
     """Return the values of a long list that a table shows, with their indices, including the last one."""
     every = -(-len(values) // SHOWN)
     return [(k, value) for k, value in enumerate(values) if k % every == 0 or k == len(values) - 1]
+
+
+def _ratio(seconds: float, bound_s: float) -> float:
+    """Return time / bound; 1 if there was nothing to do."""
+    return seconds / bound_s if bound_s else 1.0
+
+
+def _totals(done: Sequence[Call | pools.MapRun], *names: str) -> dict[str, Any]:
+    """Return the sums of these fields, and the ratio of time to bound, in all calls and in the later half."""
+    total = {name: sum(getattr(one, name) for one in done) for name in names}
+    later = statistics.median(_ratio(one.seconds, one.bound_s) for one in done[len(done) // 2 :])
+    return {"total": total, "ratio": _ratio(total["seconds"], total["bound_s"]), "ratio_later": later}
 
 
 # --- search -----------------------------------------------------------------------------------------------------------
@@ -234,62 +245,43 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
         world_class=rounds.World if recorded is None else recorded.world,
     )
     costs = rounds.row_costs(options.costs, graph.n, n_rows, seed=seed, spread=options.spread, period=options.period)
-    show = _progress(options.calls)
 
     def on_call(number: int, call: Call) -> None:
-        show(number, call)
+        show(f"call {number + 1} of {options.calls}: {call.seconds / call.bound_s:.3f} of the bound")
         if recorded is not None:
             recorded.called(cluster, call)
 
-    done = rounds.simulate(cluster, costs, options.calls, on_call)
+    with progress() as show:
+        done = rounds.simulate(cluster, costs, options.calls, on_call)
     if recorded is not None:
         what = f"--graph {options.graph} --calls {options.calls}"
         _write(options, recorded.records, recorded.now, ["virtual"] * graph.n, what)
-    totals = {
-        name: sum(getattr(call, name) for call in done)
-        for name in ("seconds", "bound_s", "alone_s", "rows_moved", "bytes_moved", "messages")
-    }
-    later = done[len(done) // 2 :]
+    total = _totals(done, "seconds", "bound_s", "alone_s", "rows_moved", "bytes_moved", "messages")
     return {
         "ranks": graph.n,
         "scheme": cluster.scheme,
         "calls": [call._asdict() for call in done],
-        "total": totals,
-        "ratio": totals["seconds"] / totals["bound_s"],
-        "ratio_without": totals["alone_s"] / totals["bound_s"],
-        "ratio_later": statistics.median(call.seconds / call.bound_s for call in later),
+        **total,
+        "ratio_without": _ratio(total["total"]["alone_s"], total["total"]["bound_s"]),
         "cpu_seconds": time.process_time() - began,
     }
 
 
 def _describe_rows(answer: dict[str, Any]) -> list[str]:
     calls, total = answer["calls"], answer["total"]
-    lines = [" call     bound s   time / bound  without balancing   rows moved      MB moved  what was done"]
-    lines += [
-        f"{k + 1:5d} {call['bound_s']:11.6f} {call['seconds'] / call['bound_s']:14.3f} "
-        f"{call['alone_s'] / call['bound_s']:18.3f} {call['rows_moved']:12,d} {call['bytes_moved'] / 1e6:13.3f}  "
-        f"{call['reason']}"
+    header = ("call", "bound s", "time / bound", "without balancing", "rows moved", "MB moved", "what was done")
+    lines = [
+        [f"{k + 1}", f"{call['bound_s']:.6f}", f"{call['seconds'] / call['bound_s']:.3f}",
+         f"{call['alone_s'] / call['bound_s']:.3f}", f"{call['rows_moved']:,}", f"{call['bytes_moved'] / 1e6:.3f}",
+         call["reason"]]
         for k, call in _some(calls)
-    ]
+    ]  # fmt: skip
     return [
-        *lines,
+        str(Table(header, lines, words=(6,))),
         f"{answer['ranks']:,} ranks, {len(calls)} calls: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
         f"the bound ({answer['ratio_later']:.3f} in the later half); without balancing {answer['ratio_without']:.3f}",
         f"{total['rows_moved']:,} rows and {total['bytes_moved'] / 1e6:,.1f} MB moved, with {total['messages']:,} messages",
     ]
-
-
-def _progress(n_calls: int) -> Callable[[int, Call], None]:
-    """Return a function that reports the progress on a terminal."""
-    told = [time.monotonic()]
-
-    def show(number: int, call: Call) -> None:
-        if sys.stderr.isatty() and time.monotonic() > told[0] + PROGRESS_S:
-            told[0] = time.monotonic()
-            ratio = call.seconds / call.bound_s
-            print(f"call {number + 1} of {n_calls}: {ratio:.3f} of the bound", file=sys.stderr, flush=True)
-
-    return show
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
@@ -343,48 +335,35 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
         _write(options, records, pool.now, names, f"--hosts {options.hosts} --maps {n_maps}")
-    totals = {
-        name: sum(getattr(each, name) for each in done)
-        for name in ("seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")
-    }
+    total = _totals(done, "seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")
     return {
         "ranks": size,
         "maps": [each._asdict() for each in done],
-        "total": totals,
-        "ratio": _ratio(totals["seconds"], totals["bound_s"]),
-        "ratio_dealt": _ratio(totals["dealt_s"], totals["bound_s"]),
-        "ratio_counter": _ratio(totals["counter_s"], totals["bound_s"]),
-        "ratio_later": statistics.median(each.ratio for each in done[len(done) // 2 :]),
+        **total,
+        "ratio_dealt": _ratio(total["total"]["dealt_s"], total["total"]["bound_s"]),
+        "ratio_counter": _ratio(total["total"]["counter_s"], total["total"]["bound_s"]),
         "speeds": (pool.learned.values / pool.learned.values.max()).tolist(),
         "cpu_seconds": time.process_time() - began,
     }
 
 
-def _ratio(seconds: float, bound_s: float) -> float:
-    """Return time / bound; 1 if there was nothing to do."""
-    return seconds / bound_s if bound_s else 1.0
-
-
 def _describe_tasks(answer: dict[str, Any]) -> list[str]:
     maps, total = answer["maps"], answer["total"]
-    lines = ["  map     bound s   time / bound   as dealt  counter     steals   messages"]
-    lines += [
-        f"{k + 1:5d} {each['bound_s']:11.6f} "
-        f"{_ratio(each['seconds'], each['bound_s']):14.3f} {_ratio(each['dealt_s'], each['bound_s']):10.3f} "
-        f"{_ratio(each['counter_s'], each['bound_s']):8.3f} {each['steals']:10,d} {each['messages']:10,d}"
+    header = ("map", "bound s", "time / bound", "as dealt", "counter", "steals", "messages")
+    names = ("seconds", "dealt_s", "counter_s")
+    lines = [
+        [f"{k + 1}", f"{each['bound_s']:.6f}", *(f"{_ratio(each[name], each['bound_s']):.3f}" for name in names),
+         f"{each['steals']:,}", f"{each['messages']:,}"]
         for k, each in _some(maps)
-    ]
+    ]  # fmt: skip
     last = maps[-1]
-    lines += [" rank      speed      tasks     busy s   busy, in the last map"]
-    for rank, speed in enumerate(answer["speeds"][:SHOWN]):
-        busy_s = last["busy_s"][rank]
-        lines.append(
-            f"{rank:5d} {speed:10.3f} {last['tasks'][rank]:10,d} {busy_s:10.4f} {_ratio(busy_s, last['seconds']):6.0%}"
-        )
-    if answer["ranks"] > SHOWN:
-        lines.append(f"  ... and {answer['ranks'] - SHOWN:,} more ranks")
+    ranks = [
+        [f"{rank}", f"{speed:.3f}", f"{tasks:,}", f"{busy_s:.4f}", f"{_ratio(busy_s, last['seconds']):.0%}"]
+        for rank, (speed, tasks, busy_s) in enumerate(zip(answer["speeds"], last["tasks"], last["busy_s"], strict=True))
+    ]
     return [
-        *lines,
+        str(Table(header, lines)),
+        str(Table(("rank", "speed", "tasks", "busy s", "busy, in the last map"), ranks, most=SHOWN)),
         f"{answer['ranks']:,} ranks, {len(maps)} maps: {total['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of "
         f"the bound ({answer['ratio_later']:.3f} in the later half); as dealt, nothing stolen, {answer['ratio_dealt']:.3f}; "
         f"with a counter that costs nothing {answer['ratio_counter']:.3f}",

@@ -13,7 +13,7 @@ import math
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from html import escape
 from importlib import resources
 from itertools import groupby
@@ -194,15 +194,15 @@ def imbalance(run: Run) -> str:
     if not len(known):
         return ""
     calls = np.cumsum(table["n"]) - table["n"] + 1
-    most, last = _ceiling(float(known.max())), int(calls[-1])
+    most, last = ceiling(float(known.max())), int(calls[-1])
 
     def x(call: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (call - 1) / max(1, last - 1)
 
     parts, y = _levels(most, 4, HEIGHT, lambda value: f"{value:.{0 if most >= 0.08 else 1}%}")
     for call in sorted({round(1 + (last - 1) * k / 5) for k in range(6)}):
-        parts.append(_text(x(call), HEIGHT - BOTTOM + 18, f"{call:,}"))
-    parts.append(_text((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_rows"))
+        parts.append(label(x(call), HEIGHT - BOTTOM + 18, f"{call:,}"))
+    parts.append(label((WIDTH + LEFT) / 2, HEIGHT - 4, "call of map_rows"))
     for name, values in (("home", before), ("now", after)):
         points = [(x(call), y(value)) for call, value in zip(calls, values, strict=True) if math.isfinite(value)]
         parts.append(_line(name, points))
@@ -212,7 +212,7 @@ def imbalance(run: Run) -> str:
             words = escape(reasons[reason]) if 0 <= reason < len(reasons) else "changed"
             at = f"{x(call):.1f} {y(value if math.isfinite(value) else 0.0) - 4:.1f}"
             parts.append(f'<path class="act" d="M{at}l5 -9h-10z"><title>call {call}: {words}</title></path>')
-    return _svg(WIDTH, HEIGHT, [_legend(CURVES, LEFT), *parts], "imbalance of each call")
+    return drawing(WIDTH, HEIGHT, parts, "imbalance of each call")
 
 
 def costs(run: Run) -> str:
@@ -227,16 +227,16 @@ def costs(run: Run) -> str:
     values = np.concatenate(shown)
     values /= values.mean()
     height = HEIGHT - 60
-    parts, y = _levels(_ceiling(float(values.max())), 2, height, lambda value: f"{value:g}")
+    parts, y = _levels(ceiling(float(values.max())), 2, height, lambda value: f"{value:g}")
     places = LEFT + (WIDTH - LEFT - RIGHT) * np.arange(len(values) + 1) / len(values)
     parts.append(_line("now", list(zip(np.repeat(places, 2)[1:-1], map(y, np.repeat(values, 2)), strict=True))))
     begins = np.cumsum([0, *map(len, shown)])
     for (rank, _), begin in list(zip(known, begins, strict=False))[:: -(-len(known) // 16)]:
         at = places[begin]
         parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{height - BOTTOM + 6}"/>')
-        parts.append(_text(at + 3, height - BOTTOM + 18, str(rank), "start"))
-    parts.append(_text((WIDTH + LEFT) / 2, height - 4, "rows, by the rank that owns them"))
-    return _svg(WIDTH, height, parts, "costs of rows")
+        parts.append(label(at + 3, height - BOTTOM + 18, str(rank), "start"))
+    parts.append(label((WIDTH + LEFT) / 2, height - 4, "rows, by the rank that owns them"))
+    return drawing(WIDTH, height, parts, "costs of rows")
 
 
 def _levels(most: float, n: int, height: int, words: Callable[[float], str]) -> tuple[list[str], Callable[[float], float]]:
@@ -249,11 +249,11 @@ def _levels(most: float, n: int, height: int, words: Callable[[float], str]) -> 
     for k in range(n + 1):
         at = y(most * k / n)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        parts.append(_text(LEFT - 6, at + 4, words(most * k / n), "end"))
+        parts.append(label(LEFT - 6, at + 4, words(most * k / n), "end"))
     return parts, y
 
 
-def _ceiling(value: float) -> float:
+def ceiling(value: float) -> float:
     """Return the next number 1, 2, 4 or 8 times a power of ten."""
     if value <= 0.0:
         return 0.01
@@ -261,28 +261,19 @@ def _ceiling(value: float) -> float:
     return next(power * k for k in (1, 2, 4, 8, 10) if power * k >= value * 0.999)
 
 
-def _svg(width: float, height: float, parts: Iterable[str], label: str) -> str:
-    """Assemble a drawing; `label` is for readers who can't see it."""
-    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+def drawing(width: float, height: float, parts: Iterable[str], what: str) -> str:
+    """Assemble a drawing; `what` it shows is for readers who can't see it."""
+    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(what)}">{"".join(parts)}</svg>'
 
 
-def _text(x: float, y: float, words: str, anchor: str = "middle", kind: str = "") -> str:
+def label(x: float, y: float, words: str, anchor: str = "middle", kind: str = "") -> str:
+    """Write words at a place of a drawing."""
     marked = f' class="{kind}"' if kind else ""
     return f'<text{marked} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def _line(kind: str, points: Places) -> str:
     return f'<polyline class="{kind}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>'
-
-
-def _legend(entries: Iterable[tuple[str, str]], x: float) -> str:
-    """Return a line of (words, colour) at the top of a drawing."""
-    parts = []
-    for words, colour in entries:
-        parts.append(f'<rect x="{x:.0f}" y="4" width="12" height="12" style="fill:{colour}"/>')
-        parts.append(_text(x + 17, 14, words, "start"))
-        x += 34 + 6.4 * len(words)
-    return f'<g class="legend">{"".join(parts)}</g>'
 
 
 # --- graphs of flows -------------------------------------------------------------------------------------------------
@@ -312,8 +303,8 @@ def flows(moved: Floats, unit: str, edges: Edges) -> str:
         words = f"{giver} to {receiver}: {amount:,.0f} {unit}"
         parts.append(_arrow(places[giver], places[receiver], radius, amount / most, words))
     for rank, (x, y) in enumerate(places):
-        parts.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="{radius:g}"/>{_text(x, y + 4, str(rank), kind="rank")}')
-    return _svg(FLOWS_WIDTH, height, parts, f"{unit} between ranks")
+        parts.append(f'<circle cx="{x:.0f}" cy="{y:.0f}" r="{radius:g}"/>{label(x, y + 4, str(rank), kind="rank")}')
+    return drawing(FLOWS_WIDTH, height, parts, f"{unit} between ranks")
 
 
 def layout(size: int, edges: Edges) -> Places:
@@ -370,95 +361,6 @@ def _arrow(begin: tuple[float, float], end: tuple[float, float], radius: float, 
     )
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-def svg_files(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield (name, SVG) of each figure that has data."""
-    made = {"strip": strips([("", run, 0.0, run.seconds)]), "imbalance": imbalance(run), "costs": costs(run)}
-    owned = owners(run)
-    if (owned >= 0).any():
-        picture, few = map_of(owned), run.size <= len(RANK_COLOURS)
-        key = [(f"rank {rank}", RANK_COLOURS[rank]) for rank in range(run.size)] if few else []
-        width = max(picture.width, 70 * len(key))
-        made["map"] = _svg(width, picture.height + 26, [_legend(key, 0), _image(picture, 0, 26)], "the rank of each place")
-    for way in Way:
-        moved, name = matrix(run, way), way.name.lower() + "s"
-        if moved.any():
-            made[name] = _matrix(moved, WAYS[way])
-            made[f"{name}_graph"] = flows(moved, UNITS[way], edges_of(run, way))
-    for name, svg in made.items():
-        if svg:
-            yield f"{name}.svg", standalone(svg)
-
-
-def edges_of(run: Run, way: Way) -> Edges:
-    """Return (E, 2) edges on which this kind of work moves: those of the process graph for rows, none for others."""
-    edges = np.concatenate([one.edges for one in run.ranks])  # only one rank knows the graph
-    return edges if way in (Way.LOAN, Way.GIFT) else edges[:0]
-
-
-def strips(shown: Sequence[tuple[str, Run, float, float]], names: dict[Phase, str] = NAMES) -> str:
-    """Draw strips below each other on one time axis: (title, run, its first second, its last second)."""
-    longest = max(end - begin for _, _, begin, end in shown) or 1.0
-    totals = np.sum([run.totals.sum(axis=0) for _, run, _, _ in shown], axis=0)
-    parts = [_legend([(names[one], COLOURS[one]) for one in Phase if totals[one] > 0.005 * totals.sum()], LEFT)]
-    y, scale = 24.0, (WIDTH - LEFT - RIGHT) / longest
-    for title, run, begin, end in shown:
-        y += 22 if title else 6
-        parts.append(_text(LEFT, y - 6, title, "start", "rank"))
-        height = min(24 * len(run.ranks), 480)
-        picture = strip(timeline(run, COLUMNS, begin, end))
-        parts.append(_image(picture, LEFT, y, scale * (end - begin), height))
-        for k, one in enumerate(run.ranks if len(run.ranks) <= 40 else []):
-            parts.append(_text(LEFT - 6, y + height * (k + 0.5) / len(run.ranks) + 4, f"rank {one.about.rank}", "end"))
-        y += height
-    step = _ceiling(longest / 8)
-    for k in range(int(longest / step * 1.0001) + 1):
-        x = LEFT + scale * step * k
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{y + 5:.1f}"/>')
-        parts.append(_text(x, y + 18, f"{k * step:.6g}"))
-    parts.append(_text((WIDTH + LEFT) / 2, y + 34, "seconds"))
-    return _svg(WIDTH, y + 40, parts, "what each rank did when")
-
-
-def _matrix(moved: Floats, words: str) -> str:
-    picture, side, left = square(moved), 400, 60
-    size = len(moved)
-    parts = [_image(picture, left, 24, side, side)]
-    parts.append(_text(left + side / 2, 14, f"{words}; up to {binned(moved)[0].max():,.0f}"))
-    for rank in range(0, size, max(1, -(-size // 16))):
-        at = side * (rank + 0.5) / size
-        parts += [_text(left - 6, 28 + at, str(rank), "end"), _text(left + at, side + 40, str(rank))]
-    parts.append(_text(left + side / 2, side + 58, "to rank"))
-    parts.append(f'<g transform="translate(14 {24 + side / 2:g}) rotate(-90)">{_text(0, 0, "from rank")}</g>')
-    return _svg(left + side + 10, side + 64, parts, words)
-
-
-def _image(picture: Picture, x: float, y: float, width: float = 0.0, height: float = 0.0) -> str:
-    return (
-        f'<image x="{x:g}" y="{y:g}" width="{width or picture.width:.1f}" height="{height or picture.height:.1f}" '
-        f'preserveAspectRatio="none" style="image-rendering:pixelated" href="{picture.url}"/>'
-    )
-
-
-def standalone(svg: str) -> str:
-    """Make a drawing a separate file, with the styles it needs."""
-    width, height = svg.split('viewBox="0 0 ', 1)[1].split('"', 1)[0].split()
-    lines = style().splitlines()
-    css = "".join([lines[0], *(line for line in lines if line.startswith("svg"))])
-    head, _, drawn = svg.removeprefix("<svg").partition(">")
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"{head}><style>{css}</style>'
-        f'<rect width="100%" height="100%" fill="#fff"/>{drawn}\n'
-    )
-
-
-def style() -> str:
-    """Read the style sheet of the page."""
-    return resources.files("lb_mpi.report").joinpath("page.css").read_text()
-
-
 # --- the page ----------------------------------------------------------------------------------------------------------
 
 
@@ -469,12 +371,12 @@ MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
 def page(run: Run, gain: float = math.nan) -> str:
     """Return the page; for `gain`, see `headline`."""
     parts = [_head(run, headline(run, gain)), _strips(run), _calls(run), _moves(run), _map(run), _ranks(run), _machine(run)]
-    script = resources.files("lb_mpi.report").joinpath("page.js").read_text()
+    style, script = (resources.files("lb_mpi.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
     title = escape(_title(run.ranks[0].about.program))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{title}</title><style>{style()}</style></head>"
+        f"<title>{title}</title><style>{style}</style></head>"
         f"<body>{''.join(parts)}<script>{script}</script></body></html>\n"
     )
 
@@ -489,7 +391,7 @@ def _head(run: Run, head: Headline) -> str:
     when = "virtual time" if about.virtual else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.wall_s))
     hosts = f"{len(run.hosts):,} host{'s' * (len(run.hosts) > 1)}"
     cards = [
-        (seconds(head.seconds), "from begin to end"),
+        (seconds(head.seconds), "from start to end"),
         (f"{head.ratio:.2f}" if np.isfinite(head.ratio) else "-", "time / ideal time"),
         (percent(head.parallel), "parallel efficiency"),
         (percent(head.balance), "load balance"),
@@ -584,17 +486,13 @@ def _calls(run: Run) -> str:
         return ""
     parts = ["<h2>Calls, and what was decided</h2>"]
     if chart := imbalance(run):
-        parts.append(
-            f'{_key(CURVES)}<figure class="chart">{chart}</figure>'
-            '<p class="soft">Imbalance: time of the slowest rank / time at perfect balance, minus 1.</p>'
-        )
+        words = "Imbalance: time of the slowest rank / time at perfect balance, minus 1."
+        parts.append(f'{_key(CURVES)}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "at home", "as it was", "decision"]
-    parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).html("tight reason"))
+    parts.append(Table(header, _lines(run), (1, 9), MOST_LINES).used().html("tight reason"))
     if chart := costs(run):
-        parts.append(
-            f'<figure class="chart">{chart}</figure>'
-            '<p class="soft">Most recently measured cost of each row, relative to the mean.</p>'
-        )
+        words = "Most recently measured cost of each row, relative to the mean."
+        parts.append(f'<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     return "".join(parts)
 
 
@@ -625,6 +523,7 @@ def _lines(run: Run) -> list[list[str]]:
 def _moves(run: Run) -> str:
     """Return the work that each rank gave to each other."""
     parts: list[str] = []
+    edges = np.concatenate([one.edges for one in run.ranks])  # of the process graph, on which rows move; one rank knows it
     for way in Way:
         moved = matrix(run, way)
         if not moved.any():
@@ -633,7 +532,7 @@ def _moves(run: Run) -> str:
         data: dict[str, Any] = {"rows": picture.height, "each": picture.each, "hosts": [], "unit": UNITS[way]}
         if len(moved) <= MOST_VALUES:
             data["values"] = moved.astype(int).tolist()
-        chart = flows(moved, UNITS[way], edges_of(run, way))
+        chart = flows(moved, UNITS[way], edges if way in (Way.LOAN, Way.GIFT) else edges[:0])
         top = binned(moved)[0].max()
         caption = f"{moved.sum():,.0f} {WAYS[way]}; yellow: few, violet: up to {top:,.0f}, white: none."
         if picture.each > 1:
@@ -697,7 +596,7 @@ def _ranks(run: Run) -> str:
             *(f"{amount:,.0f}" for amount in done.values()), f"{got[rank]:,.0f}", f"{gave[rank]:,.0f}",
         ])  # fmt: skip
     return (
-        f"<h2>Ranks</h2>{Table(header, lines, (1,)).html('tight')}"
+        f"<h2>Ranks</h2>{Table(header, lines, (1,)).used('0').html('tight')}"
         '<p class="soft">speed: 1.00x is the mean of all ranks; in a pool or a search, ranks count as equally fast unless '
         "they emulate slow ones. seconds: recorded time; the phase columns are percentages of it. computed: here, in all "
         "calls, for other ranks too. got, gave: parts of work, rows and tasks.</p>"

@@ -8,16 +8,15 @@ project (https://pop-coe.eu) are
     load balance             mean u / max u
     communication efficiency max u / T
 
-They count seconds, regardless of a rank's speed.  The lower bound also counts speeds: work / sum of the ranks' speeds.  A
-run can also be written as a trace for Perfetto.
+They count seconds, regardless of a rank's speed.  The lower bound also counts speeds: work / sum of the ranks' speeds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -247,19 +246,19 @@ def headline(run: Run, gain: float = math.nan) -> Headline:
     inside_s, bound_s = float(inside.max()), lower_bound(run)
     mean, most = float(useful.mean()), float(useful.max())
     words, cause = _words(run, totals, inside)
-    ratio = _part(inside_s, bound_s)
-    return Headline(
+    head = Headline(
         seconds=run.seconds,
         inside_s=inside_s,
         bound_s=bound_s,
-        ratio=ratio,
+        ratio=_part(inside_s, bound_s),
         parallel=_part(mean, inside_s),
         balance=_part(mean, most),
         communication=_part(most, inside_s),
         gain=gain,
         words=words,
-        next_step=_next_step(run, cause, inside_s, ratio, gain) if cause is not None else "",
+        next_step="",
     )
+    return head if cause is None else head._replace(next_step=_next_step(run, cause, head))
 
 
 def lower_bound(run: Run) -> float:
@@ -305,7 +304,7 @@ def _words(run: Run, totals: Floats, inside: Floats) -> tuple[str, Phase | None]
 
 def times(gain: float) -> str:
     """Write how many times as fast a run was; NaN: unknown."""
-    return "-" if math.isnan(gain) else f"{gain:.{1 if gain >= 1.0 else 2}f}"
+    return "-" if math.isnan(gain) else f"{gain:.{1 if gain >= 0.995 else 2}f}"
 
 
 GOOD, SHORT_S = 1.1, 0.5  # time / ideal time with nothing left to gain; a run so short that its start and end matter
@@ -313,29 +312,33 @@ NEXT_STEPS = {
     (Driver.TASKS, Phase.WAITING): "make the largest tasks smaller, or pass costs=, so that they begin first.",
     (Driver.TASKS, Phase.PROTOCOL): "make the tasks larger: each of them is short beside the messages about it.",
     (Driver.ROWS, Phase.PROTOCOL): "give each call more to compute, or balance more rarely (Balancer(every=...)).",
+    (Driver.EXCHANGE, Phase.WAITING): "compute more between two exchanges: ranks wait for messages, not for a slow rank.",
     (Driver.SEARCH, Phase.PROTOCOL): "raise threshold=, so that only larger parts of the work are handed over.",
 }  # by the driver with the longest calls, and the biggest loss
 
 
-def _next_step(run: Run, cause: Phase, inside_s: float, ratio: float, gain: float) -> str:
+def _next_step(run: Run, cause: Phase, head: Headline) -> str:
     """Return what to do next."""
     outside = float(run.totals[:, Phase.OUTSIDE].sum() / run.totals.sum())
     if cause is Phase.OWN:
         return "repeat it on a quiet machine, with no more ranks than cores: these times say little about the program."
-    if ratio < GOOD:
-        return f"nothing in lb_mpi: it took {max(0.0, ratio - 1.0):.0%} longer than the ideal time."
-    if inside_s < SHORT_S:
-        return f"try a larger problem: {inside_s:.2g} s are so short that starting and ending count."
+    if head.ratio < GOOD:
+        return f"nothing in lb_mpi: it took {max(0.0, head.ratio - 1.0):.0%} longer than the ideal time."
+    if head.inside_s < SHORT_S:
+        return f"try a larger problem: {head.inside_s:.2g} s are so short that starting and ending count."
     if outside > 0.5:
         return f"see what the program does for {outside:.0%} of its time outside of lb_mpi, by python -m lb_mpi profile."
-    if gain < 0.95:
+    if head.gain < 0.95:
         return "leave balancing out, or see by python -m lb_mpi advise which other way would pay."
     spans = dict.fromkeys(Driver, 0.0)
     for one in run.ranks:
         for driver, began, ended, between in one.steps[["driver", "began", "ended", "between_s"]].tolist():
             spans[Driver(driver)] += ended - began - between
+    driver = max(spans, key=lambda one: spans[one])
     usual = "see by python -m lb_mpi advise what other ways to balance would gain."
-    return NEXT_STEPS.get((max(spans, key=lambda one: spans[one]), cause), usual)
+    if driver is Driver.EXCHANGE and head.communication > 0.5:  # most of the time a rank was at work: the others wait for it
+        return usual
+    return NEXT_STEPS.get((driver, cause), usual)
 
 
 def _part(one: float, whole: float) -> float:
@@ -394,97 +397,3 @@ def layout_of(run: Run) -> str:
     """Return, in words, how vertices without coordinates were laid out; "" for a domain with coordinates."""
     words = (one.settings.get("map", {}).get("layout", "") for one in run.ranks)
     return next((str(one) for one in words if one), "")
-
-
-# --- the trace ---------------------------------------------------------------------------------------------------------
-# Perfetto's own format, for https://ui.perfetto.dev: one track per rank, grouped by host.  Slices are phases, arrows are
-# moved work.  A record has bins of time, so a slice is the longest phase of its bins.  A record keeps some of the arrows,
-# with two times: a draft lasts from its sending to the arrival of the work, a loan from the lending of the rows to the
-# return of their results.
-
-
-SEQUENCE = 1  # of packets: there is one writer
-ARROWS = {
-    Way.DRAFT: ("drafted by rank {}", "a part of rank {}'s work"),
-    Way.LOAN: ("{n:.0f} rows lent to rank {}", "{n:.0f} rows back to rank {}"),
-    Way.STEAL: ("{n:.0f} tasks stolen by rank {}", "{n:.0f} tasks of rank {}"),
-    Way.GIFT: ("{n:.0f} rows given to rank {}", "{n:.0f} rows of rank {}"),
-}  # at the start of an arrow, on the giver, and at its end, on the receiver; the other rank, and the number
-
-
-def trace(run: Run) -> bytes:
-    """Return the trace; ValueError without the package."""
-    try:
-        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
-        from perfetto.trace_builder.proto_builder import TraceProtoBuilder
-    except ImportError as error:
-        raise ValueError(f"--perfetto needs the package perfetto (pip install 'lb_mpi[perfetto]'): {error}") from None
-    builder = TraceProtoBuilder()
-    tracks = _describe(builder, run)
-    events = sorted(_events(run, tracks, TrackEvent), key=lambda event: event[0])
-    for at, track, kind, name, flow in events:
-        packet = builder.add_packet()
-        packet.timestamp = max(0, round(1e9 * at))
-        packet.trusted_packet_sequence_id = SEQUENCE
-        packet.track_event.type = kind
-        packet.track_event.track_uuid = track
-        if name:
-            packet.track_event.name = name
-        if flow:
-            packet.track_event.flow_ids.append(flow)
-    return bytes(builder.serialize())
-
-
-def slices(one: Stored) -> Iterator[tuple[int, float, float]]:
-    """Yield (phase, start, end) of consecutive bins with the same longest phase; times are by the rank's own clock."""
-    if not len(one.seconds):
-        return
-    most = one.seconds.argmax(axis=1)
-    firsts = np.flatnonzero(np.diff(most, prepend=-1))
-    ends = np.append(firsts[1:], len(most)) * one.width_s
-    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
-        began = one.about.clock_s + first * one.width_s
-        yield int(most[first]), began, max(began, min(one.about.clock_s + end, one.until))
-
-
-def _describe(builder: Any, run: Run) -> dict[int, int]:
-    """Write a track for each host and, within it, for each of its ranks; return the track of each rank."""
-    for k, host in enumerate(run.hosts):
-        packet = builder.add_packet()
-        packet.track_descriptor.uuid = 1 + k
-        packet.track_descriptor.process.pid = 1 + k
-        packet.track_descriptor.process.process_name = host
-    tracks = {}
-    for k, one in enumerate(run.ranks):
-        tracks[one.about.rank] = 1 + len(run.hosts) + k
-        packet = builder.add_packet()
-        packet.track_descriptor.uuid = tracks[one.about.rank]
-        packet.track_descriptor.parent_uuid = 1 + run.hosts.index(one.about.host)
-        packet.track_descriptor.name = f"rank {one.about.rank}"
-        packet.track_descriptor.sibling_order_rank = k
-    return tracks
-
-
-_Event = tuple[float, int, int, str, int]  # seconds, track, type, name, flow (0: none)
-
-
-def _events(run: Run, tracks: dict[int, int], kinds: Any) -> Iterator[_Event]:
-    flow = 0
-    for one, offset_s in zip(run.ranks, run.offsets_s, strict=True):
-        track = tracks[one.about.rank]
-        for phase, began, ended in slices(one):
-            yield began + offset_s, track, kinds.TYPE_SLICE_BEGIN, NAMES[Phase(phase)], 0
-            yield ended + offset_s, track, kinds.TYPE_SLICE_END, "", 0
-        for move in one.moves:
-            other = int(move["other"])
-            if other in tracks and move["amount"] > 0.0 and np.isfinite(move["ended"]):
-                flow += 1
-                ends = (one.about.rank, other) if move["way"] in (Way.LOAN, Way.GIFT) else (other, one.about.rank)
-                times = move["began"] + offset_s, move["ended"] + offset_s
-                names = ARROWS[Way(int(move["way"]))]
-                for at, rank, name, peer in zip(times, ends, names, ends[::-1], strict=True):
-                    yield at, tracks[rank], kinds.TYPE_INSTANT, name.format(peer, n=move["amount"]), flow
-    first = next(iter(tracks.values()))
-    for it in run.happened:
-        at = it.ended_s if it.what == SAVE else it.began_s
-        yield at, tracks.get(it.rank, first), kinds.TYPE_INSTANT, f"{it.what}: {it.words}", 0

@@ -17,7 +17,7 @@ from scipy import sparse
 
 import lb_mpi
 from lb_mpi import checks
-from lb_mpi.__main__ import COMMANDS, MODULES
+from lb_mpi.__main__ import COMMANDS
 from lb_mpi.graph import Graph, mesh
 from lb_mpi.launching.commands import FOR_PEOPLE
 
@@ -78,10 +78,11 @@ def test_options_are_given_by_name() -> None:
 def test_every_command_has_its_module_and_every_module_its_command() -> None:
     folder = Path(lb_mpi.__file__).parent / "commands"
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "dispatch", "programs"}
-    assert set(MODULES.values()) == modules
-    names = {name for group in COMMANDS.values() for name in group}
-    assert names - set(FOR_PEOPLE) - {"pool", "profile"} == set(MODULES)
-    assert all(name in importlib.import_module(f"lb_mpi.commands.{module}").COMMANDS for name, module in MODULES.items())
+    entries = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
+    own = {name: entry.module for name, entry in entries.items() if entry.module}
+    assert set(own.values()) == modules
+    assert set(entries) - set(FOR_PEOPLE) - {"pool", "profile"} == set(own)
+    assert all(name in importlib.import_module(f"lb_mpi.commands.{module}").COMMANDS for name, module in own.items())
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------

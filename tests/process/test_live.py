@@ -13,7 +13,7 @@ from lb_mpi.launching.diary import SHOWN, Diary, followed
 from lb_mpi.record.events import Driver, Move, Phase, Step, Way
 from lb_mpi.record.record import About, Record, header, place, snapshot
 from lb_mpi.report import live
-from lb_mpi.report.live import look, view, words
+from lb_mpi.report.live import totals, view, words
 from lb_mpi.report.run import Run, assemble
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,8 +46,8 @@ def run(now: float, *, hosts: int = 1, ended: bool = False) -> Run:
 
 
 def test_what_went_on_between_two_looks() -> None:
-    shown = view(look(run(4.0)), look(run(10.0)))
-    assert shown.seconds == pytest.approx(10.0)
+    shown = view(totals(run(4.0)), run(10.0))
+    assert shown.title == "10 s"
     assert [line.name for line in shown.lines] == [f"rank {rank}" for rank in range(SIZE)]
     assert [line.per_s for line in shown.lines] == pytest.approx([10.0, 20.0, 30.0, 40.0])
     assert [line.busy for line in shown.lines] == pytest.approx([1.0, 0.5, 1 / 3, 0.25], abs=1e-2)
@@ -61,14 +61,13 @@ def test_what_went_on_between_two_looks() -> None:
 
 
 def test_hosts_have_a_line_each() -> None:
-    shown = view(None, look(run(10.0, hosts=2)))
-    assert [(line.name, line.ranks) for line in shown.lines] == [("node0", 2), ("node1", 2)]
+    shown = view(None, run(10.0, hosts=2))
+    assert [line.name for line in shown.lines] == ["node0", "node1"]
     assert [line.busy for line in shown.lines] == pytest.approx([0.75, 0.29], abs=1e-2)
 
 
 def test_a_rank_without_news_is_not_called_idle() -> None:
-    now = look(run(4.0))
-    shown = view(now, now)
+    shown = view(totals(run(4.0)), run(4.0))
     assert all(line.busy != line.busy for line in shown.lines)
     assert words(shown) == "4 s: 800 tasks, 0 a second; 4 balances"
 
@@ -77,7 +76,7 @@ def test_of_a_search_nobody_knows_what_is_left() -> None:
     record = Record(0.0)
     record.enter(Phase.OWN, 0.0)
     record.doing(12.0)
-    shown = view(None, look(assemble([file_of(record, 0, 2.0, 1, ended=False)])))
+    shown = view(None, assemble([file_of(record, 0, 2.0, 1, ended=False)]))
     assert (shown.unit, shown.total.done) == ("units", 12.0)
     assert "left" not in words(shown)
     assert live.table(shown).splitlines()[0] == "2 s"
@@ -92,12 +91,12 @@ def test_of_a_program_that_goes_by_steps_it_is_known() -> None:
         record.stepped(6.0, done, 50)
         record.doing(done)
         found.append(file_of(record, rank, 7.0, 1, ended=False))
-    shown = view(None, look(assemble(found)))
-    assert (shown.step, shown.of, shown.unit) == (12, 50, "exchanges")
+    shown = view(None, assemble(found))
+    assert (shown.title, shown.unit) == ("7 s, 12 of 50 steps", "exchanges")
     assert shown.left_s == pytest.approx((50 - 12) * (6.0 - 2.0) / 2)
     assert words(shown) == "7 s, 12 of 50 steps: 53 exchanges, 7.57 a second; 0 balances; about 76 s left"  # no work known
     assert live.table(shown).splitlines()[0] == "7 s, 12 of 50 steps, about 76 s left"
-    assert view(None, look(assemble([*found[1:], file_of(Record(0.0), 0, 7.0, 1, ended=False)]))).of == 0
+    assert view(None, assemble([*found[1:], file_of(Record(0.0), 0, 7.0, 1, ended=False)])).title == "7 s"
 
 
 def test_it_is_shown_by_a_process_of_its_own(tmp_path: Path) -> None:

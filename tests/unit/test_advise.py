@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,25 @@ import pytest
 
 from lb_mpi.__main__ import main
 from lb_mpi.advising import replay
-from lb_mpi.advising.advice import Advice, Prediction, collapsed, conclude, core_share
+from lb_mpi.advising.advice import (
+    Advice,
+    Prediction,
+    Replayed,
+    Variant,
+    advise,
+    collapsed,
+    conclude,
+    core_share,
+    ranked,
+)
 from lb_mpi.advising.replay import (
-    advise_exchange,
-    advise_profile,
-    advise_rows,
-    advise_search,
-    advise_tasks,
     alone,
     gain,
+    replay_exchange,
+    replay_profile,
+    replay_rows,
+    replay_search,
+    replay_tasks,
 )
 from lb_mpi.balancing.simulate import Cluster, SimulatedRows, row_costs, simulate
 from lb_mpi.distributing.recorded import Halos
@@ -28,7 +38,7 @@ from lb_mpi.pooling.simulate import SimulatedPool, task_costs
 from lb_mpi.problems.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.profiling.profile import Line, Profile, RankProfile, write_profile
 from lb_mpi.record.events import Driver, Phase, Step
-from lb_mpi.record.record import VERSION, Record, place, virtual_files
+from lb_mpi.record.record import VERSION, Record, Stored, place, virtual_files
 from lb_mpi.report.run import Run, assemble
 from lb_mpi.searching import simulate as searching
 from lb_mpi.searching.guard import Options
@@ -45,9 +55,15 @@ def run_of(records: Sequence[Record], now: float) -> Run:
     return assemble(virtual_files(records, now, ["virtual"] * len(records), "program"))
 
 
-def predicted(advice: Advice | None, what: str) -> float:
-    assert advice is not None
-    (found,) = [line.predicted_s for line in advice.lines if line.what == what]
+def advice_on(replay: Callable[[Run, list[Stored], bool], Replayed | None], run: Run, still: bool = False) -> Advice:
+    """Advice on one driver; `still`: as on a quiet machine."""
+    found = replay(run, ranked(run), still)
+    assert found is not None
+    return advise(found, quiet, quiet=still)
+
+
+def predicted(advice: Advice, what: str) -> float:
+    (found,) = [line.predicted_s for line in advice.lines if line.variant.what == what]
     return found
 
 
@@ -64,10 +80,9 @@ def cluster_run(scheme: str, calls: int, recorded: SimulatedRows | None = None, 
 def test_rows_take_what_was_predicted(calls: int) -> None:
     recorded = SimulatedRows(4)
     cluster_run("fos", calls, recorded)
-    advice = advise_rows(run_of(recorded.records, recorded.now), quiet)
-    assert advice is not None
+    advice = advice_on(replay_rows, run_of(recorded.records, recorded.now))
     first = advice.lines[0]
-    assert (first.what, first.measured_s) == ("as recorded: fos", pytest.approx(recorded.now, rel=1e-3))
+    assert (first.variant.what, first.measured_s) == ("as recorded: fos", pytest.approx(recorded.now, rel=1e-3))
     assert first.predicted_s == pytest.approx(recorded.now, rel=0.1)
     assert predicted(advice, "direct") == pytest.approx(cluster_run("direct", calls), rel=0.06)
     costs = row_costs("hotspot", 4, 100, spread=1.0, period=120)
@@ -77,7 +92,7 @@ def test_rows_take_what_was_predicted(calls: int) -> None:
     assert predicted(advice, "no balancing") == pytest.approx(alone, rel=0.06)
     assert alone > 1.5 * recorded.now
     assert gain(run_of(recorded.records, recorded.now)) == pytest.approx(alone / recorded.now, rel=0.06)
-    whats = [line.what for line in advice.lines]
+    whats = [line.variant.what for line in advice.lines]
     assert len(set(whats)) == len(whats)
     assert {"fos on ring:4", "fos on complete:4", "without rank 3", "moved once, by speed"} <= {
         *whats,
@@ -105,20 +120,17 @@ def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came() -> None:
     whole = late_run([0.0, 0.0])
     first, second = whole.ranks
     killed = second._replace(steps=second.steps[:-1], ended=False)
-    advice = advise_rows(whole._replace(ranks=[first, killed]), quiet)
-    assert advice is not None
+    advice = advice_on(replay_rows, whole._replace(ranks=[first, killed]))
     assert advice.lines[0].measured_s == pytest.approx(9 * 0.2, rel=0.01)
 
 
 def test_what_ranks_do_outside_counts() -> None:
-    with_it = advise_rows(late_run([0.3, 0.1]), quiet)
-    assert with_it is not None
+    with_it = advice_on(replay_rows, late_run([0.3, 0.1]))
     level, taken = with_it.lines[0].predicted_s, with_it.lines[0].measured_s
     assert taken == pytest.approx(10 * 0.4, rel=0.01)
     assert predicted(with_it, "no balancing") == pytest.approx(10 * 0.4 + taken - level, rel=0.01)
     assert 10 * (0.2 + 0.2 + 0.4) / 1.5 * 0.6 < level < 10 * 0.4  # rows go to the rank that comes early
-    without = advise_rows(late_run([0.0, 0.0]), quiet)
-    assert without is not None
+    without = advice_on(replay_rows, late_run([0.0, 0.0]))
     extra_s = without.lines[0].measured_s - without.lines[0].predicted_s
     assert predicted(without, "no balancing") == pytest.approx(10 * 0.2 + extra_s, rel=0.01)
 
@@ -129,9 +141,8 @@ def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
     records = [Record(0.0) for _ in SPEEDS]
     pool = SimulatedPool([4], SPEEDS, records=records)
     took_s = pool.map(costs, costs_known=with_costs).seconds
-    advice = advise_tasks(run_of(records, took_s), quiet)
+    advice = advice_on(replay_tasks, run_of(records, took_s))
     other = SimulatedPool([4], SPEEDS).map(costs, costs_known=not with_costs)
-    assert advice is not None
     assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.03)
     assert advice.lines[0].measured_s == pytest.approx(took_s, rel=0.01)
     assert advice.lines[1].predicted_s == pytest.approx(other.seconds, rel=0.1)
@@ -146,8 +157,7 @@ def test_maps_before_the_last_count_by_their_work() -> None:
     records = [Record(0.0) for _ in SPEEDS]
     pool = SimulatedPool([4], SPEEDS, records=records)
     took_s = sum(pool.map(np.full(n, 2e-3)).seconds for n in (400, 200))
-    advice = advise_tasks(run_of(records, took_s), quiet)
-    assert advice is not None
+    advice = advice_on(replay_tasks, run_of(records, took_s))
     assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.1)
 
 
@@ -162,13 +172,12 @@ def searched(balance: bool, records: Sequence[Record] | None = None) -> float:
 def test_searches_take_what_was_predicted(balance: bool) -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(balance, records)
-    advice = advise_search(run_of(records, took_s), quiet)
+    advice = advice_on(replay_search, run_of(records, took_s))
     other_s = searched(not balance)
-    assert advice is not None
     first, second, perfect, *machines = advice.lines
     assert first.predicted_s == pytest.approx(took_s, rel=0.1)
     assert first.measured_s == pytest.approx(took_s, rel=0.01)
-    assert second.what == ("no balancing" if balance else "balancing")
+    assert second.variant.what == ("no balancing" if balance else "balancing")
     assert second.predicted_s == pytest.approx(other_s, rel=0.1)
     assert perfect.predicted_s <= min(took_s, other_s)
     gained = gain(run_of(records, took_s))
@@ -187,7 +196,7 @@ def test_a_model_that_follows_no_parts_is_wrong(monkeypatch: pytest.MonkeyPatch)
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(True, records)
     monkeypatch.setattr(replay, "_shares", lambda run, ranks, units: units)  # each rank keeps what it did in the end
-    advice = advise_search(run_of(records, took_s), quiet)
+    advice = advice_on(replay_search, run_of(records, took_s))
     assert predicted(advice, "no balancing") < 0.85 * searched(False)
 
 
@@ -195,8 +204,7 @@ def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) 
     records = [Record(0.0) for _ in SPEEDS]
     took_s = SimulatedPool([4], SPEEDS, records=records).map(np.full(200, 5e-3)).seconds
     monkeypatch.setattr(replay, "core_share", lambda ranks, tables, quiet: 1.0 / SPEEDS)
-    advice = advise_tasks(run_of(records, took_s), quiet)
-    assert advice is not None
+    advice = advice_on(replay_tasks, run_of(records, took_s))
     assert advice.lines[0].predicted_s < 0.5 * took_s
 
 
@@ -204,8 +212,7 @@ def test_first_parts_cannot_be_followed_when_drafts_are_missing() -> None:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = searched(True, records)
     records[2].moves.n -= 1
-    advice = advise_search(run_of(records, took_s), quiet)
-    assert advice is not None
+    advice = advice_on(replay_search, run_of(records, took_s))
     assert math.isnan(predicted(advice, "no balancing"))
     assert any("first parts can't be followed" in note for note in advice.notes)
 
@@ -226,8 +233,8 @@ def exchanged(weights: Sequence[float], cores: Sequence[float] = (1.0, 1.0, 1.0,
 
 
 def test_a_distribution_takes_what_was_predicted() -> None:
-    block = advise_exchange(exchanged([0.25] * 4), quiet)
-    static = advise_exchange(exchanged([0.5, 0.25, 0.125, 0.125]), quiet)
+    block = advice_on(replay_exchange, exchanged([0.25] * 4))
+    static = advice_on(replay_exchange, exchanged([0.5, 0.25, 0.125, 0.125]))
     assert predicted(block, "as recorded") == pytest.approx(4 * 0.25 / 0.2)
     assert predicted(static, "equal blocks") == pytest.approx(4 * 0.25 / 0.2)
     assert gain(exchanged([0.5, 0.25, 0.125, 0.125])) == pytest.approx(4 * 0.25 / 0.2 / (4 * 1.0 / 1.6))
@@ -238,15 +245,14 @@ def test_a_distribution_takes_what_was_predicted() -> None:
 def test_a_busy_machine_does_not_show_in_what_a_quiet_one_would_take() -> None:
     """Rank 0 lost half of its core in the record, in equal blocks, where it waits most of the time."""
     run = exchanged([0.25] * 4, [0.5, 1.0, 1.0, 1.0])
-    still = advise_exchange(run, quiet, quiet=True)
+    still = advice_on(replay_exchange, run, True)
     assert predicted(still, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015, rel=1e-3)
-    busy = advise_exchange(run, quiet)
+    busy = advice_on(replay_exchange, run)
     assert predicted(busy, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.2 * 1.015, rel=1e-3)
-    assert busy is not None
     assert any("had a core for only 50% of the time" in note for note in busy.notes)
     run = exchanged([0.5, 0.25, 0.125, 0.125], [0.5, 1.0, 1.0, 1.0])
-    assert predicted(advise_exchange(run, quiet), "as recorded") == pytest.approx(4 * 0.5 / 0.4, rel=1e-3)
-    still = advise_exchange(run, quiet, quiet=True)
+    assert predicted(advice_on(replay_exchange, run), "as recorded") == pytest.approx(4 * 0.5 / 0.4, rel=1e-3)
+    still = advice_on(replay_exchange, run, True)
     assert predicted(still, "as recorded") == pytest.approx(4 * 1.0 / 1.6, rel=1e-3)
 
 
@@ -261,16 +267,16 @@ def profile(useful_s: Sequence[float], calls: int = 20) -> Profile:
 
 
 def test_a_program_without_lb_mpi() -> None:
-    advice = advise_profile(profile([4.0, 2.0, 1.0, 1.0]), quiet)
+    advice = advise(replay_profile(profile([4.0, 2.0, 1.0, 1.0])), quiet)
     assert predicted(advice, "as profiled") == 4.5
     assert predicted(advice, "perfectly balanced, no rank waits") == pytest.approx(2.5)
     realistic = predicted(advice, "balanced as lb_mpi does it")
     assert 2.5 < realistic < 3.2
     assert any("speeds are assumed to be equal" in note for note in advice.notes)
-    once = advise_profile(profile([4.0, 2.0, 1.0, 1.0], calls=1), quiet)  # nothing can be learned from a call before
+    once = advise(replay_profile(profile([4.0, 2.0, 1.0, 1.0], calls=1)), quiet)  # nothing can be learned from a call before
     assert predicted(once, "balanced as lb_mpi does it") > realistic
     with pytest.raises(ValueError, match="the profile of one rank"):
-        advise_profile(profile([1.0]), quiet)
+        advise(replay_profile(profile([1.0])), quiet)
 
 
 def test_a_busy_machine_is_noticed() -> None:
@@ -282,9 +288,10 @@ def test_a_busy_machine_is_noticed() -> None:
     assert core_share(run.ranks[:1], [run.ranks[0].steps]) == pytest.approx([0.25], rel=1e-3)
     record = Record(0.0)
     record.step(Step(Driver.TASKS, 0.0, 4.0, 0.0, 0.0))
-    assert advise_tasks(run_of([Record(0.0)], 4.0), quiet) is None
+    idle = run_of([Record(0.0)], 4.0)
+    assert replay_tasks(idle, ranked(idle), False) is None
     with pytest.raises(ValueError, match="no tasks that took time"):
-        advise_tasks(run_of([record], 4.0), quiet)
+        advice_on(replay_tasks, run_of([record], 4.0))
 
 
 def pool_files() -> list[tuple[str, bytes]]:
@@ -316,9 +323,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def advice_of(*seconds: tuple[str, float, float], measured_s: float = 10.0, **more: Any) -> Advice:
     """Advice on a run that took `measured_s`; of each way its name, prediction and spread."""
-    lines = [Prediction(*one, change="do it") for one in seconds]
-    lines[0] = lines[0]._replace(measured_s=measured_s, change="")
-    return Advice("map_rows", lines, [], **more)
+    variants = [Variant(what, lambda: (0.0, 0.0), "do it") for what, _, _ in seconds]
+    lines = [Prediction(way, *one[1:]) for way, one in zip(variants, seconds, strict=True)]
+    lines[0] = lines[0]._replace(measured_s=measured_s)
+    return Advice(Replayed("map_rows", measured_s, variants, [], **more), lines, [])
 
 
 def test_the_conclusion_comes_first() -> None:
@@ -334,8 +342,9 @@ def test_the_conclusion_comes_first() -> None:
 def test_a_model_that_is_far_off_gives_no_advice() -> None:
     far = [("as recorded", 7.9, 0.1), ("fos", 5.0, 0.1)]
     assert conclude(advice_of(*far))[0].startswith("no advice: the model underestimates the recorded run by 21.0%; either")
-    assert "the machine was busy: record it again" in conclude(advice_of(*far, busy=True))[0]
+    assert "the machine was busy: record it again" in conclude(advice_of(*far, core_share=np.array([0.5])))[0]
     assert not conclude(advice_of(*far))[1]
+    assert "it is too small" in conclude(advice_of(("as recorded", 0.001, 0.0), measured_s=0.05))[0]
     assert conclude(advice_of(*far), quiet=True)[1]
     assert conclude(advice_of(("as recorded", 10.0, 0.0), talk_s=6.0)) == (
         "too small: exchanges dominate (60% of the time), whoever computes what", False)  # fmt: skip
@@ -343,12 +352,13 @@ def test_a_model_that_is_far_off_gives_no_advice() -> None:
 
 def test_ways_within_the_spread_are_one_line() -> None:
     found = advice_of(("as recorded", 9.9, 0.1), ("a", 12.1, 0.3), ("b", 10.05, 0.2), ("c", 12.0, 0.3), ("d", math.nan, 0.0))
-    assert [[line.what for line in group] for group in collapsed(found.lines)] == [["as recorded", "b"], ["c", "a"], ["d"]]
+    groups = [[line.variant.what for line in group] for group in collapsed(found.lines)]
+    assert groups == [["as recorded", "b"], ["c", "a"], ["d"]]
 
 
 def test_a_program_whose_ranks_hardly_meet_is_a_farm() -> None:
-    advice = advise_profile(profile([4.0, 2.0], calls=1), quiet)
-    assert advice.lines[1].change == "pool.map(function, items)"
+    advice = advise(replay_profile(profile([4.0, 2.0], calls=1)), quiet)
+    assert advice.lines[1].variant.change == "pool.map(function, items)"
     assert "lb_mpi.Pool" in advice.notes[0]
 
 

@@ -4,7 +4,6 @@ import html.parser
 import json
 import re
 import struct
-import sys
 import xml.etree.ElementTree
 import zlib
 from pathlib import Path
@@ -123,6 +122,22 @@ def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
     gained, cause, todo = (text.index(words) for words in ("<b>2.3</b><span>times as fast", "Biggest loss: ", "Next: see"))
     assert gained < cause < todo < text.index('<div class="cards">')
     assert "<b>-</b><span>times as fast" in page(run)
+
+
+@pytest.mark.parametrize(("works_s", "words"), [(0.2, "compute more between two exchanges"), (1.6, "see by python -m")])
+def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(works_s: float, words: str) -> None:
+    files = []
+    for rank in range(2):
+        record = Record(100.0)
+        record.enter(Phase.OWN, 100.0)
+        record.enter(Phase.WAITING, 100.0 + (0.1 if rank else works_s))
+        record.step(Step(Driver.EXCHANGE, 100.0, 102.0, 0.1 if rank else works_s, 5.0))
+        files.append((str(rank), whole(record, 102.0, about(rank, 2))))
+    run = assemble(files)
+    assert headline(run).next_step.startswith(words)
+    text = page(run)
+    assert "<th>done" in text
+    assert not any(f"<th>{name}" in text for name in ("moved", "at home", "decision", "got", "gave"))  # nothing in them
 
 
 def test_the_table_of_ranks_names_what_they_computed() -> None:
@@ -428,73 +443,15 @@ def test_flows_are_drawn_on_the_process_graph() -> None:
     assert flows(moved[:5, :5], "rows", edges[:0]).count("<circle") == 5
 
 
-def test_the_trace_for_perfetto(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("perfetto")
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
-
-    folder = folder_of_run(tmp_path / "record", [ranks(4, hosts=2)], TOLD[:2])
-    out = tmp_path / "run.pftrace"
-    assert main(["report", str(folder), "-o", str(tmp_path / "report.html"), "--perfetto", str(out), "--json"]) == 0
-    assert str(out) in json.loads(capsys.readouterr().out)["files"]
-    trace = Trace.FromString(out.read_bytes())
-    described = [packet.track_descriptor for packet in trace.packet if packet.HasField("track_descriptor")]
-    tracks = {one.uuid: one for one in described}
-    names = {uuid: one.name for uuid, one in tracks.items() if one.parent_uuid}
-    assert sorted(names.values()) == [f"rank {rank}" for rank in range(4)]
-    hosts = {one.name: tracks[one.parent_uuid].process.process_name for one in tracks.values() if one.parent_uuid}
-    assert hosts == {"rank 0": "node0", "rank 1": "node0", "rank 2": "node1", "rank 3": "node1"}
-    events = [packet for packet in trace.packet if packet.HasField("track_event")]
-    assert [packet.timestamp for packet in events] == sorted(packet.timestamp for packet in events)
-    for uuid, name in names.items():
-        open_since, phases = None, []
-        for packet in events:
-            if packet.track_event.track_uuid != uuid:
-                continue
-            if packet.track_event.type == TrackEvent.TYPE_SLICE_BEGIN:
-                assert open_since is None
-                open_since = packet.timestamp
-                phases.append(packet.track_event.name)
-            elif packet.track_event.type == TrackEvent.TYPE_SLICE_END:
-                assert open_since is not None
-                assert 1e-9 * (packet.timestamp - open_since) == pytest.approx(1.0, abs=0.02), name
-                open_since = None
-        assert phases == ["own work", "waiting"] * 3
-    arrows: dict[int, list[tuple[int, str, str]]] = {}
-    for packet in events:
-        for flow in packet.track_event.flow_ids:
-            where, what = names[packet.track_event.track_uuid], packet.track_event.name
-            arrows.setdefault(flow, []).append((packet.timestamp, where, what))
-    assert len(arrows) == 12
-    assert arrows[1] == [(0, "rank 0", "5 rows lent to rank 1"), (500_000_000, "rank 1", "5 rows back to rank 0")]
-    deaths = [packet for packet in events if packet.track_event.name.startswith("death: rank 2")]
-    assert [names[packet.track_event.track_uuid] for packet in deaths] == ["rank 2"]
-
-
-def test_without_its_package_there_is_no_trace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "perfetto.trace_builder.proto_builder", None)
-    folder, out = folder_of_files(tmp_path / "record", ranks(2)), tmp_path / "report.html"
-    assert main(["report", str(folder), "-o", str(out), "--perfetto", str(tmp_path / "trace")]) == 2
-    assert "--perfetto needs the package perfetto (pip install 'lb_mpi[perfetto]')" in capsys.readouterr().err
-    assert not (tmp_path / "trace").exists()
-
-
-@pytest.mark.parametrize("svg", [False, True])
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], svg: bool) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, out = folder_of_files(tmp_path / "record", ranks(4)), tmp_path / "report.html"
-    more = ["--svg", str(tmp_path / "figures")] if svg else []
-    assert main(["report", str(folder), "-o", str(out), "--json", *more]) == 0
+    assert main(["report", str(folder), "-o", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["ratio"] == pytest.approx(2.0)
     assert told["bytes"] == len(out.read_bytes()) <= MOST_BYTES
-    names = {Path(name).name for name in told["files"]}
-    figures = ("strip.svg", "imbalance.svg", "costs.svg", "loans.svg", "loans_graph.svg")
-    assert names == {"report.html", *(figures if svg else ())}
-    for name in figures if svg else ():
-        root = xml.etree.ElementTree.parse(tmp_path / "figures" / name).getroot()
-        assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        assert root.attrib["viewBox"] == f"0 0 {root.attrib['width']} {root.attrib['height']}"
+    assert told["file"] == str(out)
+    for drawn in re.findall("<svg.*?</svg>", out.read_text()):
+        assert xml.etree.ElementTree.fromstring(drawn).tag == "svg"
 
 
 def test_what_is_missing_or_no_good_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ from mpi4py import MPI
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
+from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
@@ -220,6 +221,7 @@ class Executor(concurrent.futures.Executor):
         if not self._serves:
             return self
         self.shutdown()
+        hint("this rank has served the executor; put `if executor:` before what only rank 0 does")
         return None
 
     def __exit__(
