@@ -1,8 +1,9 @@
 """Which cases of other projects' suites for executors pass?  mpiexec -n 3 python -m lb_mpi pool -m benchmarks.executors
 
-CPython's test.test_concurrent_futures, where Python ships its tests, and, with `--mpi4py FILE`, demo/futures/test_futures.py
-of a clone of mpi4py, run against `lb_mpi.Executor`.  One line for each suite, and for each case that fails, with the reason
-where it is known.  The exit code is 1 if another one fails, and 77 if no suite was found.
+CPython's test.test_concurrent_futures, where Python ships its tests, and, with `--mpi4py`, test_futures.py of a clone of
+mpi4py, whose folders demo/futures and test are in PYTHONPATH, run against `lb_mpi.Executor`.  One line for each suite, and
+for each case that fails, with the reason where it is known.  The exit code is 1 if another one fails, and 77 if no suite was
+found.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ import importlib
 import importlib.util
 import sys
 import unittest
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import lb_mpi
+from lb_mpi.mpi.pool.names import CommExecutor, PoolExecutor
 
 SKIPPED = 77  # exit code
 BY_NAME = "starts `python -c`, which imports the executor from concurrent.futures"
@@ -47,34 +47,10 @@ CPYTHON = {  # class: module, where they are several
 }
 
 
-class PoolExecutor(lb_mpi.Executor):
-    """Accepts what MPIPoolExecutor does; rank 0 runs no tasks, if there are others."""
+class WaitingExecutor(PoolExecutor):
+    """Runs no tasks on rank 0 if there are others, as MPIPoolExecutor."""
 
-    def __init__(self, max_workers: int | None = None, initializer: Any = None, initargs: Any = (), **_: Any) -> None:
-        """Ignore how MPIPoolExecutor is to start its workers."""
-        super().__init__(max_workers=max_workers, initializer=initializer, initargs=initargs, root_works=False)
-
-
-class CommExecutor:
-    """As MPICommExecutor: makes an executor at each `with`."""
-
-    def __init__(self, comm: Any = None, root: int = 0, **options: Any) -> None:
-        """Keep the arguments."""
-        self._make: Callable[[], lb_mpi.Executor] = lambda: lb_mpi.Executor(comm, **options)
-        self._executor: lb_mpi.Executor | None = None
-
-    def __enter__(self) -> lb_mpi.Executor | None:
-        """Make it; RuntimeError within its own block."""
-        if self._executor is not None:
-            raise RuntimeError("entered twice")
-        self._executor = self._make()
-        return self._executor.__enter__()  # type: ignore[no-any-return]
-
-    def __exit__(self, *error: Any) -> None:
-        """Shut it down."""
-        executor, self._executor = self._executor, None
-        assert executor is not None
-        executor.__exit__(*error)
+    root_works = False
 
 
 def cpython() -> list[type[unittest.TestCase]]:
@@ -96,14 +72,13 @@ def cpython() -> list[type[unittest.TestCase]]:
     ]
 
 
-def mpi4py(file: Path) -> list[type[unittest.TestCase]]:
+def mpi4py() -> list[type[unittest.TestCase]]:
     """Make the cases of mpi4py's suite that concern its executors."""
-    sys.path.append(str(file.parent))
     from mpi4py import futures
 
     importlib.import_module("mpi4py.futures._core").SharedPool = object()  # type: ignore[attr-defined]
-    futures.MPIPoolExecutor, futures.MPICommExecutor = PoolExecutor, CommExecutor  # type: ignore[misc, assignment]
-    module = importlib.import_module(file.stem)
+    futures.MPIPoolExecutor, futures.MPICommExecutor = WaitingExecutor, CommExecutor  # type: ignore[misc, assignment]
+    module = importlib.import_module("test_futures")
     found = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, unittest.TestCase)]
     return [one for one in found if one.__name__.startswith(("ProcessPool", "SharedPool", "MPIComm"))]
 
@@ -128,12 +103,12 @@ def run(name: str, cases: list[type[unittest.TestCase]]) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Run the suites; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mpi4py", metavar="FILE", type=Path, help="demo/futures/test_futures.py of a clone of mpi4py")
+    parser.add_argument("--mpi4py", action="store_true", help="also mpi4py's suite, test_futures in PYTHONPATH")
     parser.add_argument("--only", action="store_true", help="not CPython's suite")
     options = parser.parse_args(arguments)
     suites = {} if options.only else {"CPython's test_concurrent_futures": cpython()}
-    if options.mpi4py is not None:
-        suites["mpi4py's test_futures"] = mpi4py(options.mpi4py.resolve())
+    if options.mpi4py:
+        suites["mpi4py's test_futures"] = mpi4py()
     if not any(suites.values()):
         print(f"Python {sys.version.split()[0]} has come without test.test_concurrent_futures")
         return SKIPPED

@@ -18,22 +18,29 @@ from lb_mpi.profiling.profile import Profile, read_profile, table, write_profile
 
 def run_pool(arguments: Sequence[str], prog: str) -> int:
     """Run the script; its exceptions, including SystemExit, end rank 0 as they would end python."""
-    parser = argparse.ArgumentParser(prog=prog, usage=f"mpiexec -n 4 {prog} [-m] SCRIPT [ARGUMENTS ...]",
+    parser = argparse.ArgumentParser(prog=prog,
+        usage=f"mpiexec -n 4 {prog} [--as NAME,NAME,...] [-m] SCRIPT [ARGUMENTS ...]",
         description="Run a script on rank 0 alone; all other ranks work on the tasks of its lb_mpi.Pool() or "
         "lb_mpi.Executor().",
         epilog="What the script does by itself belongs behind `if __name__ == '__main__':`, since ranks that are sent a "
         "function of the script also run the script, but not that.")
+    parser.add_argument("--as", dest="names", metavar="NAME,NAME,...", default="", help="replace the pools and executors "
+        "that the script imports from joblib, mpi4py.futures, multiprocessing or schwimmbad, so that it needs no change")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as with python -m")
     parser.add_argument("script", metavar="SCRIPT", help="a file of Python")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="are the script's sys.argv[1:]")
     options = parser.parse_args(arguments)
     try:
+        from lb_mpi.mpi.pool import names as pool_names
         from lb_mpi.mpi.pool import script as pool_script
     except (ImportError, RuntimeError) as error:  # RuntimeError: no MPI library found by mpi4py
         return mistake(f"no MPI: {error}", prog)
     try:
-        script = pool_script.open_script(options.script, module=options.module)
-    except (ValueError, OSError, SyntaxError, Error) as error:
+        replaced = [name for name in options.names.split(",") if name]
+        script = pool_script.open_script(
+            options.script, module=options.module, prepare=lambda: pool_names.replace(replaced)
+        )
+    except (ValueError, OSError, SyntaxError, ImportError, Error) as error:
         return mistake(error, prog)
     pool_script.run_script(script, [options.script, *options.arguments])
     return 0

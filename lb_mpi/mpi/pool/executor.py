@@ -20,10 +20,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import BrokenExecutor, Future, InvalidStateError
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -34,10 +34,11 @@ from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.waiting import Interrupts
+from lb_mpi.mpi.pool.arrays import SharedArrays, forget, store
 from lb_mpi.mpi.pool.messages import batch_parcel, dumps, read_batch, task_error
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import BATCH_S, BatchAnswer, run_batch, serve
-from lb_mpi.mpi.pool.session import Operation, Session
+from lb_mpi.mpi.pool.session import Operation, Session, need_level
 from lb_mpi.record.events import Phase
 
 T = TypeVar("T")
@@ -47,7 +48,6 @@ BATCH_MOST = 256  # tasks
 AHEAD = 2  # batches at a rank, if there are more tasks than ranks: the running one, and the next
 LEAVE_S = 0.5  # for the root's task to end after a failure or Ctrl-C
 IDLE_S = 0.25  # between two looks for a failure while there are no tasks
-LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startswith("THREAD_")}
 
 
 class Executor(concurrent.futures.Executor):
@@ -102,14 +102,35 @@ class Executor(concurrent.futures.Executor):
                 if initializer is not None:
                     what = f"initializer = {show(initializer)} or an argument of it"
                     data = dumps((initializer, tuple(initargs), {}), what)
-            self._queue = _Queue(ranks[:max_workers], data)
+            chosen.extend(ranks[:max_workers])
+            initializers.append(data)
             return {}
 
+        chosen, initializers = list[int](), list[bytes]()
         self._session = open_session(comm, 0, check, name="lb_mpi.Executor")
+        self._queue = _Queue(self._session.hosts, chosen, initializers[-1])
+        self._begin(closes=not self._session.shared)
+
+    @classmethod
+    def of_pool(cls, session: Session) -> Executor:
+        """Make the executor of a pool's asynchronous tasks, which take turns with its maps."""
+        _check_level(session.presence.comm)
+        made = cls.__new__(cls)
+        made._session, made._queue = session, _Queue(session.hosts, [*range(1, session.size), 0], gives_way=True)
+        made._begin(closes=False)
+        return made
+
+    def _begin(self, *, closes: bool) -> None:
+        """Start the threads of the root, if they don't run yet; `closes`: the executor's end closes the session."""
         self._serves = not self._session.is_root
         if not self._serves:
-            self._dispatcher = _dispatcher(self._session, self._queue)
+            self._dispatcher = _dispatcher(self._session, self._queue, closes=closes)
             weakref.finalize(self, self._dispatcher.close, self._queue).atexit = False
+
+    @staticmethod
+    def n_ranks() -> int:
+        """Return the number of ranks that an executor uses by default."""
+        return MPI.COMM_WORLD.size
 
     @property
     def num_workers(self) -> int:
@@ -137,11 +158,22 @@ class Executor(concurrent.futures.Executor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Run fn(*args, **kwargs) on some rank, and return its future.  A pickling error is the future's exception."""
+        what = f"function = {show(fn)} or an argument of it"
+        return self._submit(lambda: (dumps((fn, args, kwargs), what), frozenset()))
+
+    def submit_sharing(self, fn: Callable[[], T], least_bytes: int) -> Future[T]:
+        """Run fn() on some rank; its numpy arrays of so many bytes are sent once to each host, and are read-only there.
+
+        They must not be changed while the executor is open, which frees them at its end.
+        """
+        return self._submit(lambda: self._queue.arrays.dumps((fn, (), {}), f"function = {show(fn)}", least_bytes))
+
+    def _submit(self, make: Callable[[], tuple[bytes, Set[str]]]) -> Future[Any]:
         self._check("schedule new futures")
-        future: Future[T] = Future()
-        data = b""
+        future: Future[Any] = Future()
+        data, arrays = b"", cast("Set[str]", frozenset())
         try:
-            data = dumps((fn, args, kwargs), f"function = {show(fn)} or an argument of it")
+            data, arrays = make()
         except TypeError as error:
             cause = error.__cause__ or error
             cause.add_note(str(error))
@@ -150,7 +182,7 @@ class Executor(concurrent.futures.Executor):
         with self._dispatcher.changed:
             self._check("schedule new futures")
             if data:
-                self._queue.tasks.append(_Task(future, data))
+                self._queue.tasks.append(_Task(future, data, arrays))
                 self._dispatcher.changed.notify_all()
         return future
 
@@ -194,10 +226,16 @@ class Executor(concurrent.futures.Executor):
             raise TypeError(f"buffersize = {show(buffersize)}: expected an integer >= 1, or None")
         if buffersize is not None and (buffersize < 1 or unordered):
             raise ValueError(f"buffersize = {buffersize}: expected an integer >= 1, or None; None where unordered is True")
-        items = iter(iterable)
-        chunks = iter(lambda: [*itertools.islice(items, size)], [])
-        submitted = (self.submit(_run_chunk, fn, chunk) for chunk in chunks)
+        submitted = self.submit_chunks(fn, iterable, size)
         return _results(deque(itertools.islice(submitted, buffersize)), submitted, until, unordered)
+
+    def submit_chunks(
+        self, fn: Callable[..., T], iterable: Iterable[Iterable[Any]], size: int
+    ) -> Iterator[Future[list[T]]]:
+        """Submit fn(*args) for each args of `iterable`, `size` in a task; yield the futures as they are requested."""
+        items = iter(iterable)
+        for chunk in iter(lambda: [*itertools.islice(items, size)], []):
+            yield self.submit(_run_chunk, fn, chunk)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no more tasks; `wait`: return when all are done.  A second call only waits.
@@ -249,13 +287,17 @@ class Executor(concurrent.futures.Executor):
 class _Task(NamedTuple):
     future: Future[Any]
     data: bytes  # (function, args, kwargs)
+    arrays: Set[str] = frozenset()  # keys of its large arrays
 
 
 class _Queue:
     """The tasks of one executor; access needs the lock of its dispatcher."""
 
-    def __init__(self, ranks: list[int], initializer: bytes) -> None:
+    def __init__(self, hosts: list[int], ranks: list[int], initializer: bytes = b"", *, gives_way: bool = False) -> None:
         self.ranks = ranks  # that may run its tasks
+        self.hosts = hosts  # of all ranks of the session
+        self.arrays = SharedArrays(hosts[0])
+        self.gives_way = gives_way  # to maps, when there are no tasks
         self.initializer = initializer  # it, initargs and {}; empty: none
         self.begun = set[int]() if initializer else {*ranks}  # ranks to which the initializer was sent
         self.ready = {*self.begun}  # ranks that have run it
@@ -264,23 +306,48 @@ class _Queue:
         self.n_sent = 0  # batches at ranks
         self.task_s = math.inf  # recent seconds per task
         self.open = True
+        self.frees = False  # closed, and no rank needs its arrays any more
         self.broken: BrokenExecutor | None = None
 
     @property
     def idle(self) -> bool:
         """True if there is nothing to send and nothing to await."""
-        return not (self.tasks or self.n_sent or (self.boots and len(self.begun) < len(self.ranks)))
+        boots = self.boots and len(self.begun) < len(self.ranks)
+        return not (self.tasks or self.n_sent or boots or (self.arrays.holders and not self.open))
 
-    def take(self) -> list[_Task]:
-        """Remove and return the tasks of a batch; empty if there are none."""
+    def first(self, rank: int) -> tuple[bytes, str]:
+        """Return the call that this rank makes before its next tasks (empty: none), and the key of the array it stores."""
+        if rank not in self.begun and (self.tasks or self.boots):
+            self.begun.add(rank)
+            return self.initializer, ""
+        arrays, host = self.arrays, self.hosts[rank]
+        if self.tasks and (missing := arrays.missing(self.tasks[0].arrays, host)):
+            key = missing[0]
+            if host in arrays.places[key]:  # on its way
+                return b"", ""
+            arrays.places[key][host] = ""
+            arrays.holders.add(rank)
+            return dumps((store, (key, arrays.read(key)), {}), "an array"), key
+        self.frees = self.frees or not (self.open or self.tasks or self.n_sent)
+        if self.frees and rank in arrays.holders:
+            arrays.holders.remove(rank)
+            return dumps((forget, ([*arrays.places],), {}), "arrays"), ""
+        return b"", ""
+
+    def take(self, rank: int) -> list[_Task]:
+        """Remove and return the tasks of a batch for a rank; empty if there are none."""
         share = -(-len(self.tasks) // (AHEAD * len(self.ranks)))
         most = min(BATCH_MOST, max(1, int(BATCH_S / max(self.task_s, 1e-6))), share)
         taken, n_bytes = list[_Task](), 0
         while self.tasks and len(taken) < most and n_bytes < BATCH_BYTES:
+            if self.arrays.missing(self.tasks[0].arrays, self.hosts[rank]):
+                break
             task = self.tasks.popleft()
             if _begins(task):
                 taken.append(task)
                 n_bytes += len(task.data)
+                if task.arrays and rank:
+                    self.arrays.holders.add(rank)
         return taken
 
 
@@ -288,22 +355,27 @@ class _Batch(NamedTuple):
     number: int  # of its first task
     queue: _Queue
     rank: int
-    initializer: bytes  # empty: nothing to run
+    first: bytes  # see `run_batch`
+    key: str  # of the array that it stores; empty: none
     tasks: list[_Task]
 
     @property
-    def arguments(self) -> tuple[bytes, list[bytes]]:
+    def arguments(self) -> tuple[bytes, list[bytes], dict[str, str]]:
         """Return the arguments of `run_batch`."""
-        return self.initializer, [task.data for task in self.tasks]
+        host = self.queue.hosts[self.rank]
+        keys = {key for task in self.tasks for key in task.arrays}
+        places = {key: self.queue.arrays.places[key][host] for key in keys}
+        return self.first, [task.data for task in self.tasks], places
 
 
 class _Dispatcher(Operation):
-    """The threads of the root, for all executors of a session; the last one closes it, unless it is shared."""
+    """The threads of the root, for all executors of a session; `closes`: the last one closes it."""
 
     refusal = "these ranks work for an lb_mpi.Executor, which is open: expected its shutdown before"
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, closes: bool) -> None:
         self.changed = threading.Condition()
+        self._closes = closes
         self.over = False  # it accepts no further executor
         self._session = session
         self._queues = deque[_Queue]()
@@ -313,11 +385,6 @@ class _Dispatcher(Operation):
         self._turned = threading.Event()  # the thread that calls MPI has finished a turn
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
         self._worker = threading.Thread(target=self._work, name="lb_mpi.Executor, tasks", daemon=True)
-
-    def begin(self) -> None:
-        """Take control of the ranks."""
-        self._session.operation = self
-        self.thread.start()
 
     def add(self, queue: _Queue) -> bool:
         """Serve an executor; return False if the dispatcher is over."""
@@ -345,12 +412,21 @@ class _Dispatcher(Operation):
 
     def wait(self, queue: _Queue) -> None:
         """Wait until a closed executor has no more tasks; the threads end with the last executor."""
-        if threading.current_thread() in (self.thread, self._worker):
-            return  # inside a callback of a future
+        if self.here():
+            return
         with self.changed:
             self.changed.wait_for(lambda: self.over or queue not in self._queues)
         if self.over:
             self.thread.join()
+
+    def here(self) -> bool:
+        """See `Operation`."""
+        return threading.current_thread() in (self.thread, self._worker)
+
+    def settle(self) -> None:
+        """See `Operation`; an executor that the user has opened is not waited for."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.over or self._is_idle() or not self._gives_way())
 
     def interrupt(self) -> None:
         """Drop all tasks under way, after Ctrl-C."""
@@ -372,9 +448,8 @@ class _Dispatcher(Operation):
         try:
             with session.presence.telling():
                 while self._goes_on():
-                    session.work("", self._pauses, self._turn)
-                    session.presence.look()
-                    session.presence.raise_failure()
+                    with session.lock:
+                        self._serve()
         except BaseException as error:
             with self.changed:
                 self.over = True
@@ -388,10 +463,40 @@ class _Dispatcher(Operation):
         else:
             if self._worker.ident:
                 self._worker.join()
-        session.operation = None
-        if not session.shared:
+        if session.operation is self:
+            session.operation = None
+        if self._closes:
             _dispatchers.pop(session)
             session.close()
+
+    def _serve(self) -> None:
+        """Send tasks and receive results until there are none, or an executor ends."""
+        session = self._session
+        with self.changed:
+            if self._gives_way() and self._is_idle():
+                return
+        if session.operation is not self:
+            session.check()
+            with self.changed:
+                session.operation = self
+                self.changed.notify_all()
+        while True:
+            session.work("", self._pauses, self._turn)
+            session.presence.look()
+            session.presence.raise_failure()
+            with self.changed:
+                if self._stop is not None or not self._gives_way():
+                    return
+                self._remove_ended()
+                if self._is_idle():
+                    session.operation = None
+                    return
+
+    def _gives_way(self) -> bool:
+        return all(queue.gives_way for queue in self._queues)
+
+    def _is_idle(self) -> bool:
+        return all(queue.idle for queue in self._queues)
 
     def _pauses(self) -> bool:
         """True if there is nothing to send or to await, or an executor has ended."""
@@ -406,13 +511,17 @@ class _Dispatcher(Operation):
                 self.changed.wait(IDLE_S)
             if self._stop is not None:
                 raise self._stop
-            for queue in [*self._queues]:
-                queue.open = queue.open and threading.main_thread().is_alive()  # False: the program is exiting
-                if queue.idle and not queue.open:
-                    self._queues.remove(queue)
-            self.over = not self._queues
-            self.changed.notify_all()
+            self._remove_ended()
             return not self.over
+
+    def _remove_ended(self) -> None:
+        for queue in [*self._queues]:
+            queue.open = queue.open and threading.main_thread().is_alive()  # False: the program is exiting
+            if queue.idle and not queue.open:
+                self._queues.remove(queue)
+                queue.arrays.close()
+        self.over = not self._queues
+        self.changed.notify_all()
 
     def _turn(self, _: Interrupts) -> bool:
         """Send what can be sent; results were received just before."""
@@ -461,7 +570,8 @@ class _Dispatcher(Operation):
         """Wait for tasks for the root; None: there will be none."""
         with self.changed:
             while not self.over:
-                if (batch := self._next(self._session.root)) is not None:
+                ours = self._session.operation is self  # else a map is under way
+                if ours and (batch := self._next(self._session.root)) is not None:
                     return batch
                 self.changed.wait()
         return None
@@ -473,25 +583,27 @@ class _Dispatcher(Operation):
             self._queues.rotate(-1)
             if rank not in queue.ranks:
                 continue
-            tasks, begins = queue.take(), rank not in queue.begun
-            if tasks or (begins and queue.boots):
-                queue.begun.add(rank)
+            first, key = queue.first(rank)
+            tasks = queue.take(rank)
+            if tasks or first:
                 queue.n_sent += 1
                 number = self._session.n_tasks
                 self._session.n_tasks += max(1, len(tasks))
-                self._sent[number] = batch = _Batch(number, queue, rank, queue.initializer if begins else b"", tasks)
+                self._sent[number] = batch = _Batch(number, queue, rank, first, key, tasks)
                 return batch
         return None
 
     def _finish(self, number: int, answer: BatchAnswer) -> None:
         """Settle the futures of a batch; requeue its tasks that were not run."""
-        _, queue, rank, _, tasks = self._sent[number]
+        _, queue, rank, _, key, tasks = self._sent[number]
         for task, outcome in zip(tasks, answer.outcomes, strict=False):
             _settle(task.future, *outcome)
         n = len(answer.outcomes)
-        if answer.failure:
-            error = _error(answer.failure)
-            text = f"the initializer of lb_mpi.Executor has failed on rank {rank}: {type(error).__name__}: {error}"
+        failed, data = answer.first
+        if failed:
+            error = _error(data)
+            what = "an array" if key else "the initializer"
+            text = f"{what} of lb_mpi.Executor has failed on rank {rank}: {type(error).__name__}: {error}"
             if queue.broken is None:
                 logging.getLogger("concurrent.futures").critical(text)
             self._break(queue, text, error)
@@ -499,6 +611,8 @@ class _Dispatcher(Operation):
             del self._sent[number]
             queue.n_sent -= 1
             queue.ready.add(rank)
+            if key and not failed:
+                queue.arrays.places[key][queue.hosts[rank]] = pickle.loads(data)
             if queue.broken is None:
                 queue.tasks.extendleft(reversed(tasks[n:]))
             if n:
@@ -525,29 +639,40 @@ _dispatchers: dict[Session, _Dispatcher] = {}  # the last one of each session
 _lock = threading.Lock()
 
 
-def _dispatcher(session: Session, queue: _Queue) -> _Dispatcher:
+def _dispatcher(session: Session, queue: _Queue, *, closes: bool) -> _Dispatcher:
     """Return the dispatcher that serves this queue's executor, and others of the same ranks."""
     with _lock:
         found = _dispatchers.get(session)
-        if found is not None:
-            if found.add(queue):
-                return found
-            found.thread.join()
-        session.check()
-        made = _dispatchers[session] = _Dispatcher(session)
-        made.add(queue)
-        made.begin()
-        return made
+        if found is not None and session.operation is found and found.add(queue):
+            return found
+        with session.claimed():
+            if session.operation is not found or found is None:
+                session.check()
+            if found is None or not found.add(queue):
+                if found is not None:
+                    found.thread.join()
+                found = session.dispatcher = _dispatchers[session] = _Dispatcher(session, closes=closes)
+                found.add(queue)
+                found.thread.start()
+            if not queue.gives_way:
+                session.operation = found
+        return found
 
 
 def _check_level(comm: MPI.Intracomm) -> None:
     """Raise an error if MPI allows only the main thread to call it."""
     several = any(one.thread.is_alive() for other, one in [*_dispatchers.items()] if other.presence.comm != comm)
     needed = MPI.THREAD_MULTIPLE if several else MPI.THREAD_SERIALIZED
-    if MPI.Query_thread() < needed:
-        why = "calls it from a thread" + ", one for each communicator" * several
-        how = "mpi4py.rc.thread_level, set before `from mpi4py import MPI`"
-        raise Error(f"MPI gives {LEVELS[MPI.Query_thread()]}: lb_mpi.Executor {why}, and needs {LEVELS[needed]} ({how})")
+    need_level(needed, "lb_mpi.Executor calls it from a thread" + ", one for each communicator" * several)
+
+
+def initialize(session: Session, initializer: Callable[..., Any], initargs: tuple[Any, ...]) -> None:
+    """Call initializer(*initargs) on all ranks of a script but the root; lb_mpi.Error if it raises."""
+    if session.size > 1:
+        with Executor(initializer=initializer, initargs=initargs, root_works=False) as executor:
+            broken = executor.bootup()._queue.broken
+        if broken is not None:
+            raise Error(str(broken)) from broken.__cause__
 
 
 # --- futures ----------------------------------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ it needs.
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
+import io
 import pickle
 import struct
 import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import ChainMap, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from itertools import islice
 from typing import Any, NamedTuple
@@ -160,10 +162,13 @@ KEPT = 4  # functions, on each rank
 _EXPECTED = "expected a function of a module, a pool whose ranks all call its methods"
 
 
-def dumps(value: Any, what: str) -> bytes:
+Reducers = Mapping[type, Callable[[Any], Any]]  # as in copyreg.dispatch_table
+
+
+def dumps(value: Any, what: str, reducers: Reducers | None = None) -> bytes:
     """Pickle a value with functions, by cloudpickle if needed and installed; TypeError, naming `what`, if that fails."""
     try:
-        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        return _dumps(pickle, value, reducers)
     except Exception as error:
         why = f"({type(error).__name__}: {error}): {_EXPECTED}"
         try:
@@ -171,10 +176,21 @@ def dumps(value: Any, what: str) -> bytes:
         except ImportError:
             raise TypeError(f"{what} can't be pickled {why}, or cloudpickle to be installed") from error
     try:
-        return bytes(cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+        return _dumps(cloudpickle, value, reducers)
     except Exception as error:
         why = f"({type(error).__name__}: {error}): {_EXPECTED}"
         raise TypeError(f"{what} can't be pickled, not with cloudpickle either {why}") from error
+
+
+def _dumps(module: Any, value: Any, reducers: Reducers | None) -> bytes:
+    if reducers is None:
+        return bytes(module.dumps(value, pickle.HIGHEST_PROTOCOL))
+    buffer = io.BytesIO()
+    pickler = module.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+    table = ChainMap(dict(reducers), getattr(pickler, "dispatch_table", copyreg.dispatch_table))
+    pickle.Pickler.dispatch_table.__set__(pickler, table)  # type: ignore[attr-defined]  # cloudpickle hides the attribute
+    pickler.dump(value)
+    return buffer.getvalue()
 
 
 def digest_of(data: bytes) -> bytes:

@@ -10,8 +10,9 @@ A turn asks the rank's `Worker` for its next chunk.  `Session.work` is the carri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
 
@@ -26,6 +27,8 @@ from lb_mpi.mpi.common.failure import hint
 from lb_mpi.mpi.common.presence import call as in_call
 from lb_mpi.mpi.common.presence import closed
 from lb_mpi.mpi.common.recorder import running
+from lb_mpi.mpi.pool.asynchronous import AsyncResult, Callback, concatenated
+from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.root import MapOptions, PoolReport, RootMap, check_options
 from lb_mpi.mpi.pool.script import open_session
 from lb_mpi.mpi.pool.serving import MapCall, follow, serve
@@ -60,6 +63,10 @@ class Pool:
         earlier maps of this pool.
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
         `lb_mpi.throttle`); may differ by rank.
+    initializer : called as initializer(*initargs) on each rank, once for this pool, before it is returned.
+
+    The methods of multiprocessing.Pool are there, too.  The asynchronous ones and `apply` need `root=`, or a script that
+    `python -m lb_mpi pool` runs; their tasks run as those of an `lb_mpi.Executor`, and are completed before a map begins.
 
     Collective.  A pool must be closed on all ranks, by `close` or at the end of a `with` block.
     """
@@ -71,13 +78,22 @@ class Pool:
         root: int | None = None,
         speeds: Sequence[float] | None = None,
         emulated_speed: float = 1.0,
+        initializer: Callable[..., Any] | None = None,
+        initargs: Iterable[Any] = (),
     ) -> None:
         def check(own: MPI.Intracomm) -> dict[str, Any]:
             given = _check(own.size, root, speeds, emulated_speed)
             self._speeds = Speeds(own.size, given)
+            checks.function("initializer", initializer, optional=True)
+            if initializer is not None:
+                initializer(*initargs)
             return {"speeds": given}
 
+        initargs = tuple(initargs)
         self._session = open_session(comm, root, check, name="lb_mpi.Pool", emulated_speed=emulated_speed)
+        if self._session.shared and initializer is not None:
+            initialize(self._session, initializer, initargs)
+        self._executor: Executor | None = None  # of asynchronous tasks, on the root
         self._map: RootMap | None = None  # the map of this pool under way, on the root
         self._closed = False
         self._report: PoolReport | None = None  # of the last map, on the root
@@ -115,6 +131,7 @@ class Pool:
         progress: Callable[[int, int], None] | bool | None = None,
         return_exceptions: bool = False,
         checkpoint: Any = None,
+        callback: Callable[[T], object] | None = None,
     ) -> list[T] | None:
         """Return a list of function(item) for each of the root's items, in their order, on the root; elsewhere None.
 
@@ -137,6 +154,7 @@ class Pool:
         checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
             function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
             bytes, arrays, or tuples, lists and dicts of these.
+        callback : a function that the root calls as callback(result) as results arrive; not of results from the checkpoint.
 
         Raises lb_mpi.TaskError when a task raises an exception.  The error has the index of the task, the rank and the
         remote traceback; its cause is the exception itself.  Tasks not yet begun are dropped, and the pool can still be
@@ -144,7 +162,9 @@ class Pool:
         SystemExit or KeyboardInterrupt raises that.
         """
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        options = MapOptions(costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint)
+        options = MapOptions(
+            costs=costs, to=to, chunksize=chunksize, progress=progress, checkpoint=checkpoint, callback=callback
+        )
         return self._collect(call, items, options)
 
     def starmap(
@@ -158,7 +178,7 @@ class Pool:
         """Return a list of function(*item) for each of the root's items; see `map` for the other arguments."""
         return self._collect(MapCall(function, star=True, keep_exceptions=return_exceptions), (items,), options)
 
-    def imap_unordered(
+    def imap_indexed(
         self,
         function: Callable[..., T],
         *items: Any,
@@ -169,13 +189,84 @@ class Pool:
 
         The other arguments are those of `map`, except `to`.  The tasks are begun at once; the root itself works on
         tasks only while it waits for the next result.  Results not yet consumed are kept on the ranks that computed
-        them, up to 64 MiB per rank.  Leaving the loop early drops the tasks not yet begun.
+        them, up to 64 MiB per rank.  Leaving the loop early drops the tasks not yet begun.  Where only the root calls
+        methods, another one may be called in the loop; it first completes this map.
         """
         if options.get("to", "root") != "root":
             raise ValueError(f"to = {show(options['to'])}: expected 'root', since results come one by one")
         call = MapCall(function, star=len(items) > 1, keep_exceptions=return_exceptions)
-        begun, _ = self._begin(call, items, options)
+        with self._session.claimed():
+            begun, _ = self._begin(call, items, options)
         return iter(()) if begun is None else begun.each()
+
+    def imap_unordered(self, function: Callable[..., T], *items: Any, **options: Any) -> Iterator[T]:
+        """Yield function(item) on the root as results arrive; see `imap_indexed`."""
+        pairs: Iterator[tuple[int, T]] = self.imap_indexed(function, *items, **options)
+        return (value for _, value in pairs)
+
+    def imap(self, function: Callable[..., T], *items: Any, **options: Any) -> Iterator[T]:
+        """Yield function(item) on the root, in the order of the items; see `imap_indexed`."""
+        return _in_order(self.imap_indexed(function, *items, **options))
+
+    def apply(self, function: Callable[..., T], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> T:
+        """Return function(*args, **kwds), computed on some rank."""
+        result: T = self.apply_async(function, args, kwds).get()
+        return result
+
+    def apply_async(
+        self,
+        function: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwds: Mapping[str, Any] | None = None,
+        callback: Callback | None = None,
+        error_callback: Callback | None = None,
+    ) -> AsyncResult:
+        """Begin function(*args, **kwds) on some rank, and return its `AsyncResult`.
+
+        callback, error_callback : called with the result, or with the exception, in a thread.
+        """
+        future = self._submitter().submit(function, *args, **(kwds or {}))
+        return AsyncResult([future], itemgetter(0), callback, error_callback)
+
+    def map_async(
+        self,
+        function: Callable[..., Any],
+        items: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callback | None = None,
+        error_callback: Callback | None = None,
+    ) -> AsyncResult:
+        """Begin function(item) for all items, and return the `AsyncResult` of their list.
+
+        chunksize : number of items in a task, >= 1; None: about 16 tasks per rank.
+        callback, error_callback : called with the list, or with the first exception, in a thread.
+        """
+        return self.starmap_async(function, zip(items), chunksize, callback, error_callback)
+
+    def starmap_async(
+        self,
+        function: Callable[..., Any],
+        items: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        callback: Callback | None = None,
+        error_callback: Callback | None = None,
+    ) -> AsyncResult:
+        """Begin function(*item) for all items; see `map_async`."""
+        executor, given = self._submitter(), list(items)
+        size = max(1, len(given) // (16 * self.size)) if chunksize is None else chunksize
+        return AsyncResult([*executor.submit_chunks(function, given, size)], concatenated, callback, error_callback)
+
+    def _submitter(self) -> Executor:
+        """Return the executor of asynchronous tasks."""
+        if not self._session.alone:
+            raise Error("asynchronous tasks: expected a pool made with root=, or a script run by python -m lb_mpi pool")
+        self._check_open()
+        session = self._session
+        if session.operation is not None and session.operation is not session.dispatcher:
+            with session.claimed():
+                session.check()
+        self._executor = self._executor or Executor.of_pool(session)
+        return self._executor
 
     def wait(self) -> None:
         """Serve the root of a pool made with `root=` until the root closes it on all ranks; on the root, do nothing."""
@@ -197,6 +288,8 @@ class Pool:
             return
         session = self._session
         try:
+            if self._executor is not None:
+                self._executor.shutdown()
             if self._map is not None:
                 self._map.end(dropped=True)  # nobody has asked for all results
             if not session.presence.failed and not session.alone:
@@ -209,6 +302,17 @@ class Pool:
             self._free()
 
     shutdown = close
+
+    def terminate(self) -> None:
+        """Close the pool, as `close` does, and drop asynchronous tasks not yet begun."""
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+        self.close()
+
+    def join(self) -> None:
+        """Return, since `close` waits for all tasks; ValueError before `close` or `terminate`."""
+        if not self._closed:
+            raise ValueError("join of a pool that is open: expected close() or terminate() before")
 
     def __enter__(self) -> Any:  # with `Pool | None`, users would have to check for None where all ranks call
         """Return the pool; on ranks that serve, serve until the root closes it, then return None."""
@@ -224,16 +328,20 @@ class Pool:
         """Close the pool; after an exception, tell the other ranks, which may be waiting for this one."""
         if error is not None and not self._closed and not self._session.alone:
             self._session.presence.spread(error)
+        if self._executor is not None:
+            self._executor.__exit__(kind, error, trace)
         self.close()
 
     def _collect(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> list[Any] | None:
-        begun, results = self._begin(call, items, options)
-        return results if begun is None else begun.collect()
+        with self._session.claimed():
+            begun, results = self._begin(call, items, options)
+            return results if begun is None else begun.collect()
 
     def _begin(self, call: MapCall, items: tuple[Any, ...], options: MapOptions) -> tuple[RootMap | None, list[Any] | None]:
         """Begin a map: return it on the root; the other ranks work on it, and return the results that they get."""
-        self._check()
         session = self._session
+        self._check_open()
+        session.check()
         with ExitStack() as opened:  # closed if not all ranks begin the map
             if session.alone:
                 begun = self._plan(call, items, options, opened)
@@ -291,10 +399,9 @@ class Pool:
             raise presence.together(ValueError(f"{names}: expected one method"))
         return value  # type: ignore[return-value]
 
-    def _check(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise closed("pool")
-        self._session.check()
         if self._session.alone and not self.is_root:
             raise Error("a pool that this rank serves: expected to be called on its root")
 
@@ -302,6 +409,16 @@ class Pool:
         self._closed = True
         if not self._session.shared:
             self._session.close()
+
+
+def _in_order(pairs: Iterator[tuple[int, T]]) -> Iterator[T]:
+    early: dict[int, T] = {}
+    n = 0
+    for index, value in pairs:
+        early[index] = value
+        while n in early:
+            yield early.pop(n)
+            n += 1
 
 
 def _no_wait() -> NoReturn:

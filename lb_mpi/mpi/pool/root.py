@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import os
 import pickle
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,6 +62,7 @@ class MapOptions(TypedDict, total=False):
     chunksize: int | None
     progress: Progress | bool | None
     checkpoint: Any
+    callback: Callable[[Any], object] | None
 
 
 def check_options(
@@ -71,8 +73,10 @@ def check_options(
     chunksize: int | None = None,
     progress: Progress | bool | None = None,
     checkpoint: Any = None,
+    callback: Callable[[Any], object] | None = None,
 ) -> tuple[int, Progress | None]:
     """Check the arguments that all ranks pass to a map; return the chunksize (0: adaptive) and the progress callback."""
+    checks.function("callback", callback, optional=True)
     checks.function("function", function)
     checks.choice("to", to, ("root", "all"))
     if chunksize is not None:
@@ -180,6 +184,7 @@ class RootMap(LocalMap):
         self._n = len(self._items)
         self._costs = check_costs(options.get("costs"), self._n)
         self._to_all = options.get("to") == "all"
+        self._callback = options.get("callback")
         self._file: CheckpointFile | None = None
         tasks: NDArray[np.int64] = np.arange(self._n, dtype=np.int64)
         self._fresh: list[tuple[list[int], list[Any]]] = []  # (task numbers, values), in order of arrival
@@ -210,6 +215,8 @@ class RootMap(LocalMap):
         self._rank_costs = np.zeros(session.size)  # of the tasks done by each rank, if known
         self.seconds = 0.0
         self.under_way = False
+        self._worker = 0  # the thread that works on it
+        self._dropped = False  # before all results were taken
         self._unwritten: list[tuple[int, int, int, list[Any]]] = []  # (rank, lo, hi, values)
         self._write_at = 0.0
         self._collector = Collector(self._epoch, len(self._order))
@@ -243,7 +250,7 @@ class RootMap(LocalMap):
         """Complete the map; return all results in the order of the items."""
         results: list[Any] = [None] * self._n
         with self._ending(results):
-            self._session.work(MAP, lambda: self.over, self.turn)
+            self._work(lambda: self.over)
             for tasks, values in self._take_fresh():
                 for task, value in zip(tasks, values, strict=True):
                     results[task] = value
@@ -253,14 +260,42 @@ class RootMap(LocalMap):
         """Work on the map while results are requested; yield (index of the item, result) as they arrive."""
         with self._ending():
             while True:
-                if not self.under_way:
+                if self._dropped:
                     raise Error("a map whose pool was closed: expected all its results to be taken before")
-                self._session.work(MAP, lambda: self.over or bool(self._fresh), self.turn)
-                fresh = self._take_fresh()
+                with self._session.lock:
+                    if self.under_way:  # else another map has completed this one
+                        self._work(lambda: self.over or bool(self._fresh))
+                    fresh = self._take_fresh()
                 if not fresh:
                     break
                 for tasks, values in fresh:
                     yield from zip(tasks, values, strict=True)
+
+    def complete(self) -> bool:
+        """See `Operation`; results not yet requested are kept, a failure is raised where they are requested."""
+        if self.here() or not self._session.alone:  # the other ranks would have to know
+            return False
+        try:
+            self._work(lambda: self.over)
+        except BaseException as error:
+            self.fail(failure_of(error, self._session.rank), error)
+            self.end()
+            raise
+        self.end()
+        if isinstance(self.failed, KeyboardInterrupt):
+            raise self.failed
+        return True
+
+    def here(self) -> bool:
+        """See `Operation`."""
+        return self._worker == threading.get_ident()
+
+    def _work(self, over: Callable[[], bool]) -> None:
+        self._worker = threading.get_ident()
+        try:
+            self._session.work(MAP, over, self.turn)
+        finally:
+            self._worker = 0
 
     @property
     def over(self) -> bool:
@@ -317,10 +352,13 @@ class RootMap(LocalMap):
 
     def end(self, results: list[Any] | None = None, *, dropped: bool = False) -> None:
         """End the map on all ranks, once: send the results, the failure, or that no more results are needed."""
-        if not self.under_way:
-            return
+        with self._session.lock:
+            if self.under_way:
+                self._end(results, dropped=dropped)
+
+    def _end(self, results: list[Any] | None, *, dropped: bool) -> None:
         session = self._session
-        self.under_way = False
+        self.under_way, self._dropped = False, dropped
         self.stop()
         payload = b""
         try:
@@ -430,6 +468,9 @@ class RootMap(LocalMap):
     def _count(self, source: int, lo: int, hi: int, values: list[Any]) -> None:
         self._collector.take(self._epoch, lo, hi)
         tasks = self._order[lo:hi]
+        if self._callback is not None:
+            for value in values:
+                self._callback(value)
         self._fresh.append((tasks.tolist(), values))
         if self._costs is not None:
             self._rank_costs[source] += self._costs[tasks].sum()

@@ -48,9 +48,13 @@ class Script(NamedTuple):
     folder: str  # its import folder
 
 
-def open_script(target: str, *, module: bool) -> Script:
-    """Collective: find a script (or a module, by name); ValueError, SyntaxError or OSError on all ranks if one fails."""
+def open_script(target: str, *, module: bool, prepare: Callable[[], None] = lambda: None) -> Script:
+    """Collective: find a script (or a module, by name); ValueError, SyntaxError or OSError on all ranks if one fails.
+
+    `prepare` is called before, on each rank.
+    """
     own = duplicate(MPI.COMM_WORLD)
+    agree(own, prepare)
     load = agree(own, lambda: find_script(target, module=module))
     return Script(Session(own, 0, alone=True), load, folder_of(target, module=module))
 
@@ -126,6 +130,8 @@ def run_alone(session: Session, run: Callable[[], None]) -> None:
                 raise
             finally:
                 with session.presence.telling():
+                    if session.dispatcher is not None:
+                        session.dispatcher.leave(error)
                     if session.operation is not None:
                         session.operation.leave(error)
     finally:

@@ -15,6 +15,7 @@ from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.presence import Tag
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.waiting import Interrupts, own_s
+from lb_mpi.mpi.pool import arrays
 from lb_mpi.mpi.pool.messages import (
     NUMBERS,
     Frame,
@@ -289,20 +290,28 @@ def _run_batch(session: Session, interrupts: Interrupts) -> bool:
 BATCH_S = 10e-3  # short tasks are sent together: as many as a rank runs in this time
 
 
+Outcome = tuple[bool, bytes]  # failed; value or failure
+
+
 class BatchAnswer(NamedTuple):
     """The outcome of a batch of tasks."""
 
-    failure: bytes  # of the initializer; empty: none
-    outcomes: list[tuple[bool, bytes]]  # (failed, value or failure), of the first tasks of it
+    outcomes: list[Outcome]  # of the first tasks of it
     seconds: float
+    first: Outcome = (False, b"")  # of the call before the tasks, if any
 
 
-def run_batch(session: Session, number: int, initializer: bytes, tasks: list[bytes]) -> BatchAnswer:
-    """Run tasks, numbered from `number`, for BATCH_S seconds, and at least one; the root sends the others again."""
-    if initializer:
-        failed, data = _outcome(session.rank, initializer)
-        if failed:
-            return BatchAnswer(data, [], 0.0)
+def run_batch(session: Session, number: int, first: bytes, tasks: list[bytes], places: dict[str, str]) -> BatchAnswer:
+    """Run tasks, numbered from `number`, for BATCH_S seconds, and at least one; the root sends the others again.
+
+    first : a call before them, an initializer for example; if it raises, no task runs.
+    places : where their large arrays are on this host.
+    """
+    arrays.locate(places)
+    if first:
+        outcome = _outcome(session.rank, first)
+        if outcome[0] or not tasks:
+            return BatchAnswer([], 0.0, outcome)
     if session.record is OFF or not tasks:
         return _run_tasks(session.rank, tasks)
     session.clocks.begin()
@@ -321,10 +330,10 @@ def _run_tasks(rank: int, tasks: list[bytes]) -> BatchAnswer:
         outcomes.append(_outcome(rank, data))
         if time.perf_counter() > began + BATCH_S:
             break
-    return BatchAnswer(b"", outcomes, time.perf_counter() - began)
+    return BatchAnswer(outcomes, time.perf_counter() - began)
 
 
-def _outcome(rank: int, data: bytes) -> tuple[bool, bytes]:
+def _outcome(rank: int, data: bytes) -> Outcome:
     """Run one task; return (failed, value or failure)."""
     try:
         function, args, kwargs = pickle.loads(data)

@@ -6,9 +6,11 @@ Ranks of different hosts exchange ASK and GIVE; on one host, they steal in share
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,13 +34,25 @@ from lb_mpi.record.record import OFF
 MAP = "a map of lb_mpi.Pool"
 TASK = "a task of lb_mpi.Executor"
 INLINE_BYTES = 64 << 10  # longer data is broadcast
+LEVELS = {getattr(MPI, name): f"MPI_{name}" for name in dir(MPI) if name.startswith("THREAD_")}
 QUICK_S = 0.3e-3  # polling without sleep, since maps may follow each other; others may use the core
 
 
 class Operation:
     """The work of the ranks of a session: a map, or the tasks of an executor; one at a time."""
 
-    refusal: str  # the error of an attempt to begin another one
+    refusal: str  # the error of an attempt to begin another one that `complete` rejects
+
+    def here(self) -> bool:
+        """Return whether this thread is in a task or a callback of it, where no other one can begin."""
+        return False
+
+    def settle(self) -> None:
+        """Wait until no other thread's work is pending in it."""
+
+    def complete(self) -> bool:
+        """On the root, complete it, so that another one can begin; return False if that must wait for the user's code."""
+        return False
 
     def take(self, source: int, tag: int, parcel: Buffer) -> None:
         """On the root, process results from another rank, which may belong to an earlier operation."""
@@ -72,6 +86,8 @@ class Session:
         self.rank, self.size = comm.rank, comm.size
         self.epoch = 0  # of the last map, on the root
         self.operation: Operation | None = None  # under way
+        self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
+        self.dispatcher: Operation | None = None  # of the executors, on the root
         self.n_tasks = 0  # tasks of executors sent so far, on the root
         self.orders: deque[tuple[int, Buffer]] = deque()  # (tag, parcel) that this rank has yet to follow
         self.presence = presence_of(comm)
@@ -95,16 +111,29 @@ class Session:
         self.intervals = SharedIntervals(self._host, mine)
         self.speeds = [1.0] * comm.size  # of all ranks, as measured by the root
         self.broadcast = Broadcast(comm, self._host, root)
+        self.hosts: list[int] = allgather(comm, min(mine))  # of each rank: the lowest rank on its host
         hosts: dict[int, list[int]] = {}
-        for rank, first in enumerate(allgather(comm, min(mine))):
+        for rank, first in enumerate(self.hosts):
             hosts.setdefault(first, []).append(rank)
         others = [ranks for ranks in hosts.values() if comm.rank not in ranks]
         self.worker = Worker(comm.rank, mine, others, words=self.intervals, speeds=self.speeds)
 
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Wait until no other thread uses these ranks, and keep them from others in this block."""
+        if not MPI.Is_thread_main():
+            need_level(MPI.THREAD_SERIALIZED, "lb_mpi.Pool is used in a thread")
+        if self.operation is not None and self.operation.here():
+            raise Error(self.operation.refusal)
+        if self.dispatcher is not None:
+            self.dispatcher.settle()
+        with self.lock:
+            yield
+
     def check(self) -> None:
-        """Raise an error after a failure on any rank, and while an operation is under way."""
+        """Complete the operation under way, if any; raise an error if that can't be now, or after a failure anywhere."""
         self.presence.check()
-        if self.operation is not None:
+        if self.operation is not None and not self.operation.complete():
             raise Error(self.operation.refusal)
 
     def work(self, call: str, over: Callable[[], bool], work: Callable[[Interrupts], bool]) -> None:
@@ -171,6 +200,13 @@ class Session:
         self.clocks.end()
         self.presence.close(free)
         self.record.enter(Phase.OUTSIDE, time.perf_counter())
+
+
+def need_level(needed: int, why: str) -> None:
+    """Raise an error if MPI allows fewer threads to call it than `needed`; `why` is the reason in its text."""
+    if MPI.Query_thread() < needed:
+        how = "mpi4py.rc.thread_level, set before `from mpi4py import MPI`"
+        raise Error(f"MPI gives {LEVELS[MPI.Query_thread()]}: {why}, and needs {LEVELS[needed]} ({how})")
 
 
 class _Turns(Part):

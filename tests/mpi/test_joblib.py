@@ -1,0 +1,142 @@
+"""The joblib backend on real ranks: results as in sequence, arrays once per host and freed, nested calls, exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi.common.collective import agree, duplicate
+from lb_mpi.mpi.pool import arrays
+from lb_mpi.mpi.pool.script import run_alone
+from lb_mpi.mpi.pool.session import Session
+
+joblib = pytest.importorskip("joblib")
+import lb_mpi.joblib  # noqa: E402
+
+COMM = MPI.COMM_WORLD
+SIZE = COMM.size
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+
+
+def in_script(run: Callable[[Session], None], *, hosts: MPI.Intracomm | None = None) -> None:
+    """Call `run` as `python -m lb_mpi pool` does; `hosts`: the ranks that pretend to be this rank's host."""
+    session = Session(duplicate(COMM), 0, alone=True, host=hosts)
+    agree(COMM, lambda: run_alone(session, lambda: run(session)))
+    assert (arrays._kept, arrays._mapped, arrays._places) == ({}, {}, {})
+
+
+def total(x: np.ndarray, k: int) -> tuple[int, bool, float]:
+    return COMM.rank, x.flags.writeable, float(x.sum()) + k
+
+
+def shape(x: np.ndarray) -> tuple[Any, ...]:
+    return x.shape, str(x.dtype), x.flags.c_contiguous, x.flags.writeable, x.tobytes()
+
+
+def fail(k: int) -> int:
+    if k == 7:
+        raise ZeroDivisionError("seven")
+    return k
+
+
+def nested(k: int) -> list[int]:
+    assert SIZE == 1 or isinstance(joblib.parallel.get_active_backend()[0], joblib.parallel.SequentialBackend)
+    return joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(k))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("by_host", [True, False])
+def test_large_arrays_are_sent_once_to_each_host(by_host: bool) -> None:
+    x = np.arange(400_000.0)
+
+    def run(session: Session) -> None:
+        before = session.parcels.sent_bytes
+        with joblib.parallel_config("lb_mpi"):
+            found = joblib.Parallel(batch_size=1)(joblib.delayed(total)(x, k) for k in range(12 * SIZE))
+        assert [value for _, _, value in found] == [x.sum() + k for k in range(12 * SIZE)]
+        assert {writeable for _, writeable, _ in found} == {SIZE == 1}
+        sent = session.parcels.sent_bytes - before
+        n_hosts = SIZE if by_host else 1
+        assert (n_hosts - 1) * x.nbytes <= sent < (n_hosts - 1) * x.nbytes + 200_000 * SIZE
+
+    in_script(run, hosts=MPI.COMM_SELF if by_host else None)
+
+
+def test_arrays_of_all_kinds() -> None:
+    rng = np.random.default_rng(1)
+    given: list[np.ndarray] = [
+        rng.random((300, 500)), np.asfortranarray(rng.random((300, 500))), rng.random((600, 500))[::2],
+        np.arange(150_000).astype("M8[s]"), np.zeros(200_000, [("a", "f4"), ("b", "i8")]), np.ones(3),
+    ]  # fmt: skip
+
+    def run(_: Session) -> None:
+        with joblib.parallel_config("lb_mpi"):
+            found = joblib.Parallel()(joblib.delayed(shape)(x) for x in given)
+            private = joblib.Parallel(max_nbytes=None)(joblib.delayed(shape)(x) for x in given)
+        assert [one[:2] + one[4:] for one in found] == [shape(x)[:2] + shape(x)[4:] for x in given]
+        assert [one[2] for one in found] == [True, False, SIZE > 1, True, True, True]
+        assert [one[3] for one in found] == ([False] * 2 + [True] + [False] * 2 + [True] if SIZE > 1 else [True] * 6)
+        assert all(one[3] for one in private)
+        objects = [np.array([k] * 150_000, dtype=object) for k in range(3)]
+        with joblib.parallel_config("lb_mpi"):
+            assert joblib.Parallel()(joblib.delayed(len)(x) for x in objects) == [150_000] * 3
+
+    in_script(run)
+
+
+def test_calls_of_all_kinds() -> None:
+    def run(_: Session) -> None:
+        with joblib.parallel_config("lb_mpi"):
+            assert joblib.effective_n_jobs() == SIZE
+            assert joblib.Parallel()(joblib.delayed(nested)(k) for k in range(5)) == [[*range(k)] for k in range(5)]
+            with pytest.raises(ZeroDivisionError, match="seven"):
+                joblib.Parallel()(joblib.delayed(fail)(k) for k in range(50))
+            assert joblib.Parallel()(joblib.delayed(fail)(k) for k in range(5)) == [*range(5)]
+            assert joblib.Parallel(n_jobs=100)(joblib.delayed(fail)(k) for k in range(5)) == [*range(5)]
+            assert joblib.Parallel(n_jobs=-SIZE - 3)(joblib.delayed(fail)(k) for k in range(5)) == [*range(5)]
+            results = joblib.Parallel(return_as="generator")(joblib.delayed(abs)(-k) for k in range(300))
+            assert [*results] == [*range(300)]
+            with joblib.Parallel() as parallel:
+                for n in range(3):
+                    assert parallel(joblib.delayed(abs)(-k) for k in range(n)) == [*range(n)]
+                with pytest.raises(ZeroDivisionError):
+                    parallel(joblib.delayed(fail)(k) for k in range(50))
+                again = parallel(joblib.delayed(fail)(k) for k in range(5))
+                assert again[-5:] == [*range(5)]  # joblib 1.6 puts tasks of the failed call before them, also with loky
+            squares = joblib.Parallel(require="sharedmem")(joblib.delayed(pow)(k, 2) for k in range(9))
+            assert squares == [k * k for k in range(9)]
+            with pytest.raises(ValueError, match="n_jobs"):
+                joblib.Parallel(n_jobs=0)(joblib.delayed(abs)(-k) for k in range(3))
+
+    in_script(run)
+
+
+def test_an_executor_of_a_program_that_runs_on_all_ranks() -> None:
+    def run() -> None:
+        with lb_mpi.Executor(COMM) as executor:
+            if executor is not None:
+                x = np.ones(200_000)
+                with joblib.parallel_config("lb_mpi", executor=executor):
+                    for _ in range(2):
+                        found = joblib.Parallel()(joblib.delayed(total)(x, k) for k in range(9))
+                        assert [value for *_, value in found] == [x.sum() + k for k in range(9)]
+
+    agree(COMM, run)
+    assert arrays._kept == {}
+
+
+def test_in_place_of_the_processes_of_joblib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("joblib.parallel.BACKENDS", dict(joblib.parallel.BACKENDS))
+    lb_mpi.joblib.replace_processes()
+
+    def run(_: Session) -> None:
+        found = joblib.Parallel(n_jobs=SIZE)(joblib.delayed(total)(np.ones(3), k) for k in range(9))
+        assert [value for *_, value in found] == [3.0 + k for k in range(9)]
+        with joblib.parallel_config("multiprocessing", n_jobs=2):
+            assert joblib.effective_n_jobs(2) == min(2, SIZE)
+
+    in_script(run)

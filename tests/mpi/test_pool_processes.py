@@ -1,0 +1,216 @@
+"""lb_mpi.Pool with the methods of multiprocessing.Pool: asynchronous calls, callbacks, initializers, threads, its end."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+
+import lb_mpi
+from lb_mpi.mpi.common.collective import agree, duplicate
+from lb_mpi.mpi.pool.script import run_alone
+from lb_mpi.mpi.pool.session import Session
+
+COMM = MPI.COMM_WORLD
+SIZE = COMM.size
+pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+initialized: list[int] = []
+
+
+def on_root(use: Callable[[lb_mpi.Pool], Any], **options: Any) -> None:
+    """Call `use` with a pool that the other ranks serve, and with one of a script; what it raises, all raise."""
+
+    def run() -> None:
+        with lb_mpi.Pool(COMM, root=0, **options) as pool:
+            if pool is not None:
+                use(pool)
+
+    def script() -> None:
+        with lb_mpi.Pool(**options) as pool:
+            use(pool)
+
+    agree(COMM, run)
+    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
+    assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
+
+
+def square(k: int) -> int:
+    return k * k
+
+
+def slow_square(k: int) -> int:
+    time.sleep(0.01)
+    return k * k
+
+
+def fail(k: int) -> int:
+    if k == 3:
+        raise ValueError("three")
+    return k
+
+
+def remember(number: int) -> None:
+    initialized.append(number)
+
+
+def recall(_: object) -> list[int]:
+    return initialized
+
+
+def test_calls_that_wait() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        assert pool.apply(pow, (2,), {"exp": 5}) == 32
+        assert [*pool.imap(slow_square, range(20), chunksize=1)] == [k * k for k in range(20)]
+        assert sorted(pool.imap_unordered(square, range(20))) == [k * k for k in range(20)]
+        assert dict(pool.imap_indexed(square, range(20))) == {k: k * k for k in range(20)}
+        came: list[int] = []
+        assert pool.map(square, range(20), callback=came.append) == [k * k for k in range(20)]
+        assert sorted(came) == [k * k for k in range(20)]
+        with pytest.raises(ZeroDivisionError):
+            pool.map(square, range(20), callback=lambda _: 1 // 0)
+        assert pool.map(square, [2]) == [4]
+
+    on_root(use)
+
+
+def test_asynchronous_calls() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        came: list[Any] = []
+        one = pool.apply_async(square, (3,), callback=came.append)
+        many = pool.map_async(slow_square, range(40), chunksize=2, callback=came.append)
+        pairs = pool.starmap_async(pow, [(2, 3), (3, 2)])
+        none = pool.map_async(square, [])
+        wrong = pool.map_async(fail, range(8), error_callback=came.append)
+        assert (one.get(60), many.get(60), pairs.get(60), none.get()) == (9, [k * k for k in range(40)], [8, 9], [])
+        wrong.wait(60)
+        assert (one.successful(), wrong.ready(), wrong.successful()) == (True, True, False)
+        with pytest.raises(ValueError, match="three") as caught:
+            wrong.get()
+        assert isinstance(caught.value.__cause__, lb_mpi.TaskError)
+        assert all(result in came for result in (9, many.get(), caught.value))
+        late = pool.apply_async(time.sleep, (0.3,))
+        with pytest.raises(multiprocessing.TimeoutError):
+            late.get(0.01)
+        if not late.ready():
+            with pytest.raises(ValueError, match="expected successful"):
+                late.successful()
+
+    on_root(use)
+
+
+def test_maps_and_asynchronous_calls_in_turn() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        for k in range(3):
+            begun = pool.map_async(slow_square, range(6))
+            assert pool.map(square, range(k)) == [n * n for n in range(k)]
+            assert begun.ready()
+            left = pool.imap(square, range(30))
+            assert next(left) == 0
+            other = pool.imap_unordered(square, range(5))
+            assert next(other) in (0, 1, 4, 9, 16)
+            assert pool.apply(square, (k,)) == k * k
+            assert len([*other]) == 4
+            assert [*left] == [n * n for n in range(1, 30)]
+        wrong = pool.imap(fail, range(8))
+        assert pool.map(square, [1]) == [1]
+        with pytest.raises(lb_mpi.TaskError, match="three"):
+            list(wrong)
+        assert pool.map(square, [2]) == [4]
+
+    on_root(use)
+
+
+def test_threads() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        found: dict[int, list[Any]] = {}
+
+        def work(k: int) -> None:
+            found[k] = [pool.map(square, range(n)) for n in range(10)]
+            found[k] += [[*pool.imap(square, range(n))] for n in range(10)]
+            found[k] += [pool.map_async(square, range(n)).get() for n in range(10)]
+
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert found == {k: 3 * [[i * i for i in range(n)] for n in range(10)] for k in range(3)}
+
+    on_root(use)
+
+
+def test_a_callback_may_not_begin_a_map() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        refused: list[Exception] = []
+
+        def again(_: int) -> None:
+            try:
+                pool.map(square, [1])
+            except lb_mpi.Error as error:
+                refused.append(error)
+
+        pool.apply_async(square, (1,), callback=again).wait(60)
+        assert "work for an lb_mpi.Executor, which is open" in str(refused[0])
+        assert pool.map(square, [1], callback=again) == [1]
+        assert "a map of these ranks is under way" in str(refused[1])
+
+    on_root(use)
+
+
+def test_initializers() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        for found in pool.map(recall, range(8 * SIZE), chunksize=1) or []:
+            assert found == [7] or found == [7, 7]  # the second pool, on the same rank
+
+    initialized.clear()
+    on_root(use, initializer=remember, initargs=[7])
+    assert initialized[0] == 7
+    with pytest.raises(ValueError, match="three"):
+        lb_mpi.Pool(COMM, root=0, initializer=fail, initargs=(3,))
+    with pytest.raises(TypeError, match="initializer = 3: expected a function"):
+        lb_mpi.Pool(COMM, initializer=3)  # type: ignore[arg-type]
+
+
+def fail_elsewhere() -> None:
+    if COMM.rank:
+        raise ValueError("elsewhere")
+
+
+def test_an_initializer_that_raises_in_a_script() -> None:
+    def script() -> None:
+        if SIZE > 1:
+            with pytest.raises(lb_mpi.Error, match=r"initializer .* has failed on rank .*elsewhere"):
+                lb_mpi.Pool(initializer=fail_elsewhere)
+        with lb_mpi.Pool() as pool:
+            assert pool.map(square, [3]) == [9]
+
+    agree(COMM, lambda: run_alone(Session(duplicate(COMM), 0, alone=True), script))
+
+
+def test_its_end() -> None:
+    def use(pool: lb_mpi.Pool) -> None:
+        with pytest.raises(ValueError, match="join of a pool that is open"):
+            pool.join()
+        many = [pool.apply_async(slow_square, (k,)) for k in range(20 * SIZE)]
+        pool.terminate()
+        assert all(one.ready() for one in many)
+        assert {one.successful() for one in many} == {True, False}
+        pool.join()
+        with pytest.raises(ValueError, match="pool"):
+            pool.apply_async(square, (1,))
+
+    on_root(use)
+
+
+def test_asynchronous_calls_need_a_root() -> None:
+    with lb_mpi.Pool(COMM) as pool:
+        with pytest.raises(lb_mpi.Error, match="asynchronous tasks: expected a pool made with root="):
+            pool.apply_async(square, (1,))
+        assert list(pool.imap(square, range(9))) == ([k * k for k in range(9)] if COMM.rank == 0 else [])
+        assert sorted(pool.imap_unordered(square, itertools.islice(range(9), 4))) == ([0, 1, 4, 9] if COMM.rank == 0 else [])

@@ -1,0 +1,134 @@
+"""python -m lb_mpi pool --as NAME,...: scripts that import other packages' pools and executors run unchanged."""
+
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tools.environment import here
+
+pytest.importorskip("mpi4py", reason="runs a program under mpiexec")
+pytestmark = pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
+
+
+def run(folder: Path, names: str, script: str) -> tuple[int, str]:
+    """Run a script on three ranks; its exit code and output."""
+    path = folder / "script.py"
+    path.write_text(script)
+    command = [sys.executable, "-m", "lb_mpi", "pool", "--as", names, str(path)]
+    with tempfile.TemporaryFile() as output:
+        code = here().mpiexec(3, command, 120.0, stdout=output, stderr=output)
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
+
+
+PROCESSES = """
+import multiprocessing
+from multiprocessing import Pool, get_context
+
+from mpi4py import MPI
+from mpi4py.futures import MPICommExecutor, MPIPoolExecutor
+
+offset = None
+
+def begin(number):
+    global offset
+    offset = number
+
+def square(x):
+    return x * x + offset
+
+def fail(x):
+    raise KeyError(x)
+
+def main():
+    with Pool(4, begin, (5,)) as pool:
+        print(pool.map(square, range(5), 2), pool.starmap(pow, [(2, 3)]), pool._processes)
+        print(list(pool.imap(square, range(3), 1)), sorted(pool.imap_unordered(square, range(3), 2)))
+        print(pool.map_async(square, range(4), callback=print).get(60), pool.apply(pow, (2,), {"exp": 5}))
+        for call in (pool.map, pool.apply, lambda *arguments: list(pool.imap(*arguments))):
+            try:
+                call(fail, [1])
+            except KeyError as error:
+                print(error, type(error.__cause__).__name__)
+    pool.close()
+    pool.join()
+    pool = get_context("spawn").Pool(2)
+    print(pool.map(abs, [-1]), isinstance(pool, multiprocessing.pool.Pool))
+    pool.terminate()
+    pool.join()
+    with MPIPoolExecutor(max_workers=3, path=["."]) as executor:
+        print(list(executor.map(pow, [2, 3], [2, 2])), MPI.COMM_WORLD.size)
+    with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
+        if executor is not None:
+            print(executor.submit(abs, -2).result())
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_multiprocessing_and_mpi4py(tmp_path: Path) -> None:
+    assert run(tmp_path, "multiprocessing,mpi4py.futures", PROCESSES) == (0, "\n".join([
+        "[5, 6, 9, 14, 21] [8] 3", "[5, 6, 9] [5, 6, 9]", "[5, 6, 9, 14]", "[5, 6, 9, 14] 32",
+        "1 TaskError", "1 TaskError", "1 TaskError", "[1] True", "[4, 9] 3", "2", "",
+    ]))  # fmt: skip
+
+
+JOBLIB = """
+import os
+from joblib import Parallel, delayed
+
+def main():
+    found = Parallel(n_jobs=3, backend="loky", batch_size=1)(delayed(os.getppid)() for _ in range(30))
+    print(len(found), os.getpid() not in found, Parallel(n_jobs=-1)(delayed(abs)(-k) for k in range(5)))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("joblib") is None, reason="joblib is not installed")
+def test_joblib(tmp_path: Path) -> None:
+    assert run(tmp_path, "joblib", JOBLIB) == (0, "30 True [0, 1, 2, 3, 4]\n")  # loky's would be children of rank 0
+
+
+SCHWIMMBAD = """
+import sys
+import schwimmbad
+
+def square(x):
+    return x * x
+
+def square_all(batch):
+    (first, last), xs = batch
+    return [x * x for x in xs]
+
+def main():
+    came = []
+    with schwimmbad.choose_pool(mpi=True) as pool:
+        if not pool.is_master():
+            pool.wait()
+            sys.exit(0)
+        assert pool.map(square, range(9), callback=came.append) == [x * x for x in range(9)]
+        assert [x for xs in pool.batched_map(square_all, list(range(9))) for x in xs] == [x * x for x in range(9)]
+    with schwimmbad.MultiPool() as pool:
+        print(pool.map(square, [3]), sorted(came) == [x * x for x in range(9)])
+    schwimmbad.MPIPool(use_dill=True).close()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("schwimmbad") is None, reason="schwimmbad is not installed")
+def test_schwimmbad(tmp_path: Path) -> None:
+    assert run(tmp_path, "schwimmbad", SCHWIMMBAD) == (0, "[9] True\n")
+
+
+def test_a_name_that_is_not_there(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "multiprocessing,dask", "")
+    assert code == 2
+    assert "--as = 'dask': expected one of joblib, mpi4py.futures, multiprocessing, schwimmbad" in said
