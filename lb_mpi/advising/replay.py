@@ -149,7 +149,8 @@ def advise_rows(run: Run, progress: Progress, *, quiet: bool = False) -> Advice 
     lines.append(Prediction("no balancing", alone_s, 0.0, change="rows = function(rows), without a Balancer"))
     for other in SCHEMES:
         if other != scheme:
-            lines.append(line(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other}))
+            how = {**recorded.how, "scheme": other, "plan": "root"}
+            lines.append(line(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how=how))
     once_s = _moved_once_s(recorded) + extra_s
     lines.append(Prediction("moved once, by speed", once_s, 0.0, change="rows = balancer.migrate(rows), once"))
     size = recorded.graph.n
@@ -197,8 +198,8 @@ def _play_rows(
 
     settled = how or recorded.how
     cluster = Cluster(
-        graph, speeds, scheme=settled["scheme"], tolerance=settled["tolerance"], when=settled["when"],
-        every=settled["every"], noise=NOISE, seed=seed,
+        graph, speeds, scheme=settled["scheme"], plan=settled.get("plan", "root"), tolerance=settled["tolerance"],
+        when=settled["when"], every=settled["every"], noise=NOISE, seed=seed,
     )  # fmt: skip
     work = recorded.home_s * recorded.speeds
     seconds = [
