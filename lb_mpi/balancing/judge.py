@@ -119,7 +119,7 @@ def verdict_of(record: Records) -> Verdict:
 
 
 class Levels(NamedTuple):
-    """What all ranks need for rows, in seconds; NaN: unknown."""
+    """Seconds that ranks need for rows; NaN: unknown."""
 
     imbalance: float = math.nan  # in this round, as planned
     now_s: float = math.nan  # of the slowest rank, as planned

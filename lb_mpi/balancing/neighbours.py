@@ -50,7 +50,7 @@ class Reduction(NamedTuple):
     maxima: Floats
 
 
-class Exchange(NamedTuple):
+class LoadExchange(NamedTuple):
     """A request: send row k of (deg, n) numbers to neighbour k.  The answer: (deg, n), row k from neighbour k."""
 
     numbers: Floats
@@ -62,11 +62,11 @@ class Ask(NamedTuple):
     numbers: Reduction
 
 
-class Answer(NamedTuple):
+class Await(NamedTuple):
     """A request: wait for the reduction that was asked for first; the answer is a `Reduction`."""
 
 
-Request = Exchange | Ask | Answer
+Request = LoadExchange | Ask | Await
 Planning = Generator[Request, Any, tuple[Plan, int]]  # the transfers of one rank, and the number of steps
 
 
@@ -223,7 +223,7 @@ class NeighbourJudge:
             work *= float(course.worth[self._mine]) / before  # it was measured in this rank's own ticks, mostly
         late = 0.0 if permanent else self._late
         speed, load, degree = self._speed, work + late, float(len(near))
-        theirs = yield Exchange(_to_all(near, speed, degree))
+        theirs = yield LoadExchange(_to_all(near, speed, degree))
         degrees, speeds = theirs[:, 1], course.speeds.copy()
         speeds[self._mine], speeds[near] = speed, theirs[:, 0]
         course.speeds = speeds
@@ -238,39 +238,39 @@ class NeighbourJudge:
             excess = math.inf if scheme.time < 0.0 else _above(scheme.time, mean)
             yield Ask(Reduction(np.zeros(0, dtype=np.int64), np.array([excess])))
             for _ in range(period):
-                ends.heard = (yield Exchange(_to_all(near, scheme.time)))[:, 0]
+                ends.heard = (yield LoadExchange(_to_all(near, scheme.time)))[:, 0]
                 scheme.step()
             steps += period
-            worst = float((yield Answer()).maxima[0])
+            worst = float((yield Await()).maxima[0])
             if worst <= tolerance or worst > (1.0 - STALLED) * last or steps >= MAX_STEPS:
                 break
             last = worst
-        theirs = yield Exchange(_to_all(near, scheme.potential, scheme.time))
+        theirs = yield LoadExchange(_to_all(near, scheme.potential, scheme.time))
         ends.heard = theirs[:, 0]
         return self._transfers(scheme, theirs[:, 1], degrees, work, nothing=1e-13 * total), steps
 
     def _totals(self, load: float, speed: float) -> Generator[Request, Any, tuple[float, float, float]]:
         """Seconds of the slowest rank, sum of the loads, sum of the speeds.  The sums are in units of the largest number."""
         yield Ask(Reduction(np.zeros(0, dtype=np.int64), np.array([load / speed, load, speed])))
-        most_s, *units = (UNIT * (yield Answer()).maxima).tolist()
+        most_s, *units = (UNIT * (yield Await()).maxima).tolist()
         parts = [round(of / unit) if 0.0 < unit < math.inf else 0 for of, unit in zip((load, speed), units, strict=True)]
         yield Ask(Reduction(np.array(parts), np.zeros(0)))
-        total, total_speed = (n * unit for n, unit in zip((yield Answer()).sums.tolist(), units, strict=True))
+        total, total_speed = (n * unit for n, unit in zip((yield Await()).sums.tolist(), units, strict=True))
         return most_s / UNIT, total, total_speed
 
     def _relax(self) -> Generator[Request, Any, None]:
         course, near = self._course, self._near
-        theirs = yield Exchange(self._seen)
+        theirs = yield LoadExchange(self._seen)
         weight, ratio = self._seen[:, 0] + theirs[:, 0], float(self._seen[:, 1].sum() - theirs[:, 1].sum())
         whole = float(weight.sum()) * (1.0 + PRIOR)
         log = math.log(course.worth[self._mine])
         for _ in range(SWEEPS):
-            logs = (yield Exchange(_to_all(near, log)))[:, 0]
+            logs = (yield LoadExchange(_to_all(near, log)))[:, 0]
             if whole > 0.0:  # half-way, so that two ranks do not swap their values
                 log = 0.5 * (log + (float(weight @ logs) - ratio) / whole)
         worth = course.worth.copy()
         worth[self._mine] = math.exp(log)
-        worth[near] = (yield Exchange(_to_all(near, worth[self._mine])))[:, 0]
+        worth[near] = (yield LoadExchange(_to_all(near, worth[self._mine])))[:, 0]
         course.worth = worth
 
     def _transfers(

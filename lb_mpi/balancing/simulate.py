@@ -23,7 +23,7 @@ from lb_mpi.balancing.migrate import Direct, Plan, is_stale
 from lb_mpi.balancing.migrate import plan as make_plan
 from lb_mpi.balancing.neighbours import (
     Ask,
-    Exchange,
+    LoadExchange,
     NeighbourJudge,
     Planning,
     Reduction,
@@ -316,7 +316,7 @@ def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple
         if any(type(one) is not kind for one in requests):
             raise ProtocolError("ranks that plan together are not in step")
         replies: Sequence[Any] = [None] * graph.n
-        if kind is Exchange:
+        if kind is LoadExchange:
             now += exchange_s
             replies = np.split(np.concatenate([one.numbers for one in requests])[back], bounds)
         elif kind is Ask:

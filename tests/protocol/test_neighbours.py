@@ -73,7 +73,7 @@ def drive(all_ranks: Ranks, choose: Ready) -> list[tuple[Plan, int]]:
     def ready(rank: int) -> bool:
         if rank in done:
             return False
-        if isinstance(requests[rank], module.Exchange):
+        if isinstance(requests[rank], module.LoadExchange):
             return not sent[rank] or all(wires[other, rank] for other in graph.neighbours(rank).tolist())
         return isinstance(requests[rank], module.Ask) or all(len(one) > n_answers[rank] for one in asked)
 
@@ -83,13 +83,13 @@ def drive(all_ranks: Ranks, choose: Ready) -> list[tuple[Plan, int]]:
             raise ProtocolError(f"ranks {sorted(set(range(size)) - set(done))} wait for ever")
         rank = choose(can)
         request, reply, near = requests[rank], None, graph.neighbours(rank).tolist()
-        if isinstance(request, module.Exchange) and not sent[rank]:
+        if isinstance(request, module.LoadExchange) and not sent[rank]:
             sent[rank] = True
             for row, other in zip(request.numbers, near, strict=True):
                 wires[rank, other].append(row.copy())
                 assert len(wires[rank, other]) <= 2, "a rank is ahead of a neighbour by more than a step"
             continue
-        if isinstance(request, module.Exchange):
+        if isinstance(request, module.LoadExchange):
             sent[rank] = False
             reply = np.array([wires[other, rank].popleft() for other in near]).reshape(request.numbers.shape)
         elif isinstance(request, module.Ask):
@@ -236,11 +236,11 @@ MUTANTS = [
     ("float(self._seen[:, 1].sum() - theirs[:, 1].sum())", "float(self._seen[:, 1].sum())"),
     ("weight, ratio = self._seen[:, 0] + theirs[:, 0]", "weight, ratio = self._seen[:, 0]"),
     ("log = 0.5 * (log + (float(weight @ logs) - ratio) / whole)", "log = (float(weight @ logs) - ratio) / whole"),
-    ("worst = float((yield Answer()).maxima[0])", "yield Answer(); worst = excess"),
+    ("worst = float((yield Await()).maxima[0])", "yield Await(); worst = excess"),
     ("worst <= tolerance or worst", "excess <= tolerance or worst"),
     ("ends.heard = theirs[:, 0]\n        return", "return"),
     ("if worst <= tolerance", "if steps >= period or worst <= tolerance"),
-    ("worth[near] = (yield Exchange(_to_all(near, worth[self._mine])))[:, 0]", "worth[near] = np.exp(logs)"),
+    ("worth[near] = (yield LoadExchange(_to_all(near, worth[self._mine])))[:, 0]", "worth[near] = np.exp(logs)"),
     ("speeds[self._mine], speeds[near] = speed, theirs[:, 0]", "speeds[self._mine] = speed"),
     ("if not permanent:\n            before", "if not permanent and len(near) > 1:\n            before"),
     ("policy.trigger.paid(most.planned_s)", "policy.trigger.paid(self._planned_s)"),
@@ -260,7 +260,7 @@ def mutant(before: str, after: str) -> Any:
     changed = types.ModuleType("mutant")
     vars(changed)["__name__"] = module.__name__
     exec(compile(source.replace(before, after), "mutant", "exec"), vars(changed))
-    for name in ("Exchange", "Ask", "Answer", "Reduction"):
+    for name in ("LoadExchange", "Ask", "Await", "Reduction"):
         setattr(changed, name, getattr(module, name))
     return changed
 

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from lb_mpi.balancing.judge import RankReport, Verdict
 from lb_mpi.balancing.migrate import Plan
-from lb_mpi.balancing.neighbours import Ask, Exchange, NeighbourJudge, Reduction, Request
+from lb_mpi.balancing.neighbours import Ask, LoadExchange, NeighbourJudge, Reduction, Request
 from lb_mpi.graph import Floats
 from lb_mpi.mpi.common.presence import Tag, presence_of
 
@@ -61,7 +61,7 @@ class Neighbours:
                     made: T = ended.value
                     return made
                 reply = None
-                if isinstance(request, Exchange):
+                if isinstance(request, LoadExchange):
                     reply = self._exchange(request.numbers)
                 elif isinstance(request, Ask):
                     asked.append(_Reducing(comm, request.numbers))
