@@ -280,11 +280,11 @@ class NeighbourJudge:
         course, flow = self._course, scheme.flow()
         rank, neighbours = course.rank, np.array(course.neighbours, dtype=np.int64)
         moving = np.abs(flow) > nothing
-        leaving = float(flow[moving & (flow > 0.0)].sum())
-        flow = np.where(flow > 0.0, flow * min(1.0, work / leaving if leaving else 1.0), flow)
         order = np.lexsort((-flow, np.where(flow > 0.0, rank, neighbours)))
         order = order[moving[order]]
         out, others, amounts = flow[order] > 0.0, neighbours[order], np.abs(flow[order])
+        leaving = float(amounts[out].sum())  # of work that passes this rank, only what it has itself
+        amounts[out] *= min(1.0, work / leaving if leaving else 1.0)
         speed, theirs = course.speeds[self._mine], course.speeds[self._near][order]
         return Plan(
             np.where(out, rank, others),

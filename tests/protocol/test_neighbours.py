@@ -42,6 +42,7 @@ def ranks(graph: Graph, seed: int, *, scheme: str = "fos") -> Ranks:
     rng = np.random.default_rng(seed)
     worth = np.exp(rng.uniform(-1.5, 0.0, graph.n))
     slow, load = rng.uniform(1.0, 3.0, graph.n), rng.uniform(1.0, 4.0, graph.n)
+    load[(rng.random(graph.n) < 0.4) & (seed % 2 == 1)] = 0.0  # work may pass such a rank, but it has none to lend
     near = [graph.neighbours(rank).tolist() for rank in range(graph.n)]
     courses = [Course(rank, sorted([rank, *theirs]), theirs) for rank, theirs in enumerate(near)]
     judges = [module.NeighbourJudge(one, graph.n, Trigger("always"), momentum(graph, scheme)) for one in courses]
@@ -114,7 +115,7 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
         mine = plan.of(rank)
         assert (np.diff(mine.amounts) <= 0.0).all()
         assert (np.diff(plan.sources) >= 0).all()
-        assert (mine.amounts > 0.0).all()
+        assert (mine.amounts >= 0.0).all()
         assert set(mine.destinations.tolist()) | set(plan.to(rank)) <= set(graph.neighbours(rank).tolist())
         assert not set(mine.destinations.tolist()) & set(plan.to(rank))
         course = all_ranks.courses[rank]
@@ -126,7 +127,7 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
     for rank, (plan, _) in enumerate(plans):
         for source, believed in zip(plan.sources.tolist(), plan.amounts, strict=True):
             sent = amounts[source, rank] if source != rank else believed
-            gives_all = sum(amount for (giver, _), amount in amounts.items() if giver == source) > 0.999999 * (
+            gives_all = sum(amount for (giver, _), amount in amounts.items() if giver == source) >= 0.999999 * (
                 all_ranks.work[source] * all_ranks.courses[source].worth[all_ranks.courses[source].place]
             )
             assert sent == believed or (sent < believed and gives_all), "the two ends of an edge differ"
@@ -144,7 +145,7 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
         after[source] -= amount
         after[destination] += amount
     speeds = np.array([course.speeds[course.place] for course in all_ranks.courses])
-    if graph.components()[0] == 1:
+    if graph.components()[0] == 1 and min(all_ranks.work) > 0.0:
         level = before.sum() / speeds.sum()
         worst = (after / speeds).max() / level
         assert worst <= max(1.06, 0.75 * (before / speeds).max() / level), (worst, (before / speeds).max() / level)
@@ -229,7 +230,7 @@ def test_all_ranks_decide_the_same() -> None:
 MUTANTS = [
     ("moving = np.abs(flow) > nothing", "moving = flow > nothing"),
     ("moving = np.abs(flow) > nothing", "moving = flow > -0.3 * abs(flow).max()"),
-    ("flow * min(1.0, work / leaving if leaving else 1.0)", "flow"),
+    ("amounts[out] *= min(1.0, work / leaving if leaving else 1.0)", "pass"),
     ("np.minimum(speed, speeds[near])", "speed"),
     ("(np.maximum(degree, degrees) + 1.0)", "(degree + 1.0)"),
     ("float(self._seen[:, 1].sum() - theirs[:, 1].sum())", "float(self._seen[:, 1].sum() + theirs[:, 1].sum())"),
