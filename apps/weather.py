@@ -29,6 +29,7 @@ from apps.maps import parts, places, size
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.speeds import seconds_for
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
+from lb_mpi.balancing.neighbours import PLANS
 from lb_mpi.emulate import Varying
 from lb_mpi.graph import Ints, most_square_mesh
 from lb_mpi.metrics import imbalance
@@ -58,6 +59,10 @@ def parser() -> Parser:
     add_changes(parser)
     parser.add_argument(
         "--balance", choices=SCHEMES, default="auto", help="scheme of diffusion, or none (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--plan", choices=("auto", *PLANS), default="auto",
+        help="who decides and makes the plans: the root, or neighbours alone (default: %(default)s)",
     )
     parser.add_argument(
         "--exchange",
@@ -235,7 +240,8 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
     compile_once(comm, compile_kernels)
     balancer = None
     if options.balance != "none":
-        how: dict[str, Any] = {"scheme": options.balance, "exchange": options.exchange, "emulated_speed": speed}
+        how: dict[str, Any] = {"scheme": options.balance, "plan": options.plan, "exchange": options.exchange}
+        how["emulated_speed"] = speed
         balancer = lb_mpi.Balancer(comm, when=BOUND, tolerance=BOUND, **how)
     barrier(own)
     speed.start()
@@ -269,6 +275,7 @@ def main(comm: MPI.Intracomm) -> tuple[dict[str, Any], list[str]]:
         "steps": options.steps,
         "first_step": steps.first,
         "balance": options.balance,
+        "plan": options.plan,
         "exchange": options.exchange,
         "ranks": comm.size,
         "seconds": seconds,

@@ -84,7 +84,7 @@ def replay_rows(run: Run, ranks: list[Stored], quiet: bool) -> Replayed | None:
         way(f"as recorded: {scheme}", ""),
         Variant("no balancing", lambda: (alone_s, 0.0), "rows = function(rows), without a Balancer"),
         *(
-            way(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other})
+            way(other, f'lb_mpi.Balancer(comm, scheme="{other}")', how={**recorded.how, "scheme": other, "plan": "root"})
             for other in SCHEMES
             if other != scheme
         ),
@@ -135,8 +135,8 @@ def _play_rows(
 
     settled = how or recorded.how
     cluster = Cluster(
-        graph, speeds, scheme=settled["scheme"], tolerance=settled["tolerance"], when=settled["when"],
-        every=settled["every"], noise=NOISE, seed=seed,
+        graph, speeds, scheme=settled["scheme"], plan=settled.get("plan", "root"), tolerance=settled["tolerance"],
+        when=settled["when"], every=settled["every"], noise=NOISE, seed=seed,
     )  # fmt: skip
     work = recorded.home_s * recorded.speeds
     seconds = [

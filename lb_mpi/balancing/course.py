@@ -16,6 +16,7 @@ lend are chosen again.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -43,12 +44,17 @@ class Told(NamedTuple):
 
 
 class Course:
-    """One rank of `size`, from round to round; `neighbours` are those on the process graph."""
+    """One rank from round to round; `neighbours` are those on the process graph.
 
-    def __init__(self, rank: int, size: int, neighbours: list[int]) -> None:
-        self.rank, self.neighbours = rank, neighbours
-        # Of all ranks, the same on all, as in the last `Verdict`.  Broadcast views, since there may be many ranks.
-        self.worth, self.speeds, self.late = (np.broadcast_to(value, size) for value in (1.0, 1.0, 0.0))
+    `known`: the ranks of which it knows worths and speeds: all, or itself and its neighbours, ascending.
+    """
+
+    def __init__(self, rank: int, known: Sequence[int], neighbours: list[int]) -> None:
+        self.rank, self.known, self.neighbours = rank, known, neighbours
+        self.place = known.index(rank)  # in the arrays below
+        # Of the known ranks, as in the last `Verdict`.  Broadcast views, since there may be many ranks.
+        self.worth, self.speeds, self.late = (np.broadcast_to(value, len(known)) for value in (1.0, 1.0, 0.0))
+        self.mean_speed = math.nan  # of all ranks; NaN: of the known ranks
         self.n_calls = 0  # rounds since rows last changed their owner
         self.costs: RowCosts | None = None
         self.mark: int | None = None  # of the rows that the costs describe
@@ -63,10 +69,21 @@ class Course:
         self._handling_s = 0.0  # overhead of a block at home; 0: unknown
 
     @property
+    def work_of_rows(self) -> float:
+        """The units of work of this rank's rows."""
+        assert self.costs is not None
+        return float(self.costs.work(self.worth).sum())
+
+    @property
     def work(self) -> float:
         """This rank's load in units of work: its rows, and what it could have done before it came."""
-        assert self.costs is not None
-        return float(self.costs.work(self.worth).sum() + self.late[self.rank])
+        return self.work_of_rows + float(self.late[self.place])
+
+    @property
+    def relative_speeds(self) -> Floats:
+        """The speeds of the known ranks, relative to the mean of all."""
+        mean = self.speeds.mean() if math.isnan(self.mean_speed) else self.mean_speed
+        return np.asarray(self.speeds / mean)
 
     @property
     def is_lending(self) -> bool:
@@ -80,12 +97,12 @@ class Course:
     def begin(self, n: int, mark: int, *, warm: bool = True) -> Round:
         """Return the next round, of n rows with this `mark`; not `warm`: the first block's time is unreliable."""
         if not self.knows(mark) or self.costs is None:
-            self.costs, self.mark, self._row_s, self._handling_s = RowCosts(self.rank, n), mark, 0.0, 0.0
+            self.costs, self.mark, self._row_s, self._handling_s = RowCosts(self.place, n), mark, 0.0, 0.0
             self.lent, self._n_lending = None, 0
         elif len(self.costs) != n:  # the rows are others: only the mean is still of use
             mean = float(np.mean(self.costs.work(self.worth))) if len(self.costs) else np.nan
-            self.costs = RowCosts(self.rank, n)
-            self.costs.ticks[:] = mean / self.worth[self.rank]
+            self.costs = RowCosts(self.place, n)
+            self.costs.ticks[:] = mean / self.worth[self.place]
             self.lent = None
         if self.plan is not None and self.is_lending:  # equal on all ranks, so that they agree
             now = kept(self._n_lending, self.plan.longest_s)
@@ -113,20 +130,21 @@ class Course:
         `handling_s` (0: unknown, keep the previous value).
         """
         assert self.costs is not None
-        seen = self.costs.observe([timed[:3] for timed in learned.timed], self.worth)
-        known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
+        timed = [timed._replace(by=self.known.index(timed.by)) for timed in learned.timed]
+        seen = self.costs.observe([each[:3] for each in timed], self.worth)
+        known = [each for each in timed if not math.isnan(each.ticks)]
         given = sum(timed.ticks * float(self.worth[timed.by]) for timed in known if timed.helped)
-        own = [timed for timed in known if timed.by == self.rank]
+        own = [timed for timed in known if timed.by == self.place]
         n_known = sum(count(timed.rows) for timed in known)
         took = sum(timed.ticks * float(self.worth[timed.by]) for timed in known)
         n_own = sum(count(timed.rows) for timed in own)
         self._row_s = busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0
         self._handling_s = handling_s or self._handling_s
         self.costs.fill()
-        own_worth = float(self.worth[self.rank])
+        own_worth = float(self.worth[self.place])
         helped_work = given - learned.help_ticks * own_worth
         # The kept part of planned loans was planned for the borrowers: count it there, whoever computed it.
-        lent = sum(timed.ticks * float(self.worth[timed.by]) for timed in known if timed.by != self.rank) - given
+        lent = sum(timed.ticks * float(self.worth[timed.by]) for timed in known if timed.by != self.place) - given
         helped_work += (learned.planned_ticks * own_worth - lent) * self._kept / (1.0 - self._kept)
         whole = took * len(self.costs) / n_known if n_known else math.nan
         return Told(float(self.costs.work(self.worth).sum()), helped_work, tuple(seen), whole)
@@ -149,13 +167,15 @@ class Course:
         self.follow(None)
         self.costs, self.n_calls, self._n_lending, self._kept = None, 0, 0, 0.0
         if work is not None:
-            self.costs = RowCosts(self.rank, len(work))
-            self.costs.ticks[:] = work / self.worth[self.rank]
+            self.costs = RowCosts(self.place, len(work))
+            self.costs.ticks[:] = work / self.worth[self.place]
 
     def _round(self, home: list[Rowset], sizes: Floats | None = None) -> Round:
         lenders = [] if self.plan is None else self.plan.to(self.rank)
+        near = not isinstance(self.known, range)
         return Round(
-            self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=self.neighbours, speeds=self.speeds,
+            self.rank, home, lent=self.lent or {}, lenders=lenders, neighbours=self.neighbours,
+            speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
             help_ticks=self._late_ticks, handling_s=self._handling_s, sizes=sizes,
         )  # fmt: skip
 

@@ -99,6 +99,11 @@ class Verdict(NamedTuple):
         return np.array([fields], dtype=verdict_dtype(len(self.worth)))
 
 
+def failure(problem: RoundProblem, worth: Floats, speeds: Floats, late: Floats) -> Verdict:
+    """Return the verdict on a round with a problem."""
+    return Verdict(problem, Decision(BalanceReason.UNMEASURED), 0.0, 0.0, 0, 0, False, worth, speeds, late)
+
+
 @functools.cache
 def verdict_dtype(size: int) -> np.dtype[Any]:
     """Return the dtype of a Verdict for `size` ranks, without its plan, which travels apart; n_transfers -1: none."""
@@ -113,6 +118,61 @@ def verdict_of(record: Records) -> Verdict:
     return Verdict(RoundProblem(problem), Decision(BalanceReason(reason), gain_s), *rest)
 
 
+class Levels(NamedTuple):
+    """Seconds that ranks need for rows; NaN: unknown."""
+
+    imbalance: float = math.nan  # in this round, as planned
+    now_s: float = math.nan  # of the slowest rank, as planned
+    home_s: float = math.nan  # of the slowest rank, if all rows were at home
+    balanced_s: float = math.nan  # of each rank, if all needed the same
+
+
+class Policy:
+    """Decides after each round whether the distribution changes, and when all rows go home."""
+
+    def __init__(self, trigger: Trigger) -> None:
+        self.trigger = trigger
+        self.lending = False
+        self._rounds = 0  # since the costs of all rows are known
+        self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more with lending
+        self._fresh = False  # the last round was the first with its distribution
+
+    def changed(self, *, lending: bool, seconds: float | None = None) -> None:
+        """Record that the next round has another distribution, which took `seconds` to decide on (None: not known)."""
+        self.lending = self._fresh = lending
+        if seconds is not None:
+            self.trigger.paid(seconds)
+
+    def forget(self) -> None:
+        """Record that the next round begins with all rows at home."""
+        self.lending = self._fresh = False
+
+    def failed(self) -> None:
+        """Record that nothing is known of the rows any longer."""
+        self.forget()
+        self._rounds = 0
+
+    def decide(self, size: int, levels: Levels, spent_s: float) -> Decision:
+        """Decide for `size` ranks, one of which spent `spent_s` on packing, sending, and joining, the others less."""
+        if size == 1:
+            return Decision(BalanceReason.ALONE)
+        self._rounds = 0 if math.isnan(levels.home_s) else self._rounds + 1
+        auto = self.trigger.when == "auto"
+        if self._rounds < 1 + auto:
+            return self.trigger.decide(math.nan, math.nan, math.nan)
+        if self.lending:
+            self._moving_s = smooth(self._moving_s, max(0.0, spent_s - self._plain_s))
+        else:
+            self._plain_s = smooth(self._plain_s, spent_s)
+        if self._fresh:
+            self.trigger.come_true(levels.now_s)
+            self._fresh = False
+        if self.lending and auto and levels.home_s < levels.now_s + self._moving_s:
+            return Decision(BalanceReason.HOME, levels.now_s + self._moving_s - levels.home_s)
+        moving_s = 0.0 if self.lending else self._moving_s
+        return self.trigger.decide(levels.imbalance, levels.now_s, levels.balanced_s, moving_s)
+
+
 USUAL = 5  # rounds over which the median of seconds per tick is taken
 
 
@@ -123,30 +183,17 @@ class Judge:
     """
 
     def __init__(self, size: int, trigger: Trigger, planner: Direct | None = None) -> None:
-        self.trigger, self.planner = trigger, planner
+        self.policy, self.planner = Policy(trigger), planner
         self.speeds = np.ones(size)
         self.late = np.zeros(size)  # work that a rank could have done before it came
-        self.lending = False
         self._worths = Worths(size)
         self._tick_s = np.full((USUAL, size), np.nan)  # seconds per tick in the last rounds, newest last
         self._began_s: deque[Floats] = deque(maxlen=USUAL)
-        self._rounds = 0  # since the costs of all rows are known
-        self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more with lending
-        self._fresh = False  # the last round was the first with its distribution
 
     @property
     def worth(self) -> Floats:
         """(P,) units of work that a tick of each rank is worth."""
         return self._worths.values
-
-    def changed(self, *, lending: bool, seconds: float = 0.0) -> None:
-        """Record that the next round has another distribution, which took `seconds` to decide on."""
-        self.lending = self._fresh = lending
-        self.trigger.paid(seconds)
-
-    def forget(self) -> None:
-        """Record that the next round begins with all rows at home."""
-        self.lending = self._fresh = False
 
     def hear(self, reports: Records) -> Verdict:
         """Judge the (P,) reports of a round."""
@@ -156,17 +203,15 @@ class Judge:
         elif (reports["mark"] != reports["mark"][0]).any():
             problem = RoundProblem.DIFFER
         if problem:
-            self.forget()
-            self._rounds = 0
-            nothing = Decision(BalanceReason.UNMEASURED)
-            return Verdict(problem, nothing, 0.0, 0.0, 0, 0, False, self.worth, self.speeds, self.late)
+            self.policy.failed()
+            return failure(problem, self.worth, self.speeds, self.late)
         worth_before = self.worth
         self._learn(reports)
         done = np.maximum(reports["ticks"] * self.worth + reports["helped"], 0.0)  # as planned
         self._wait_for(reports["began_s"], float(done.sum()))
         before = _imbalance(reports["work"] + self.late, self.speeds)
         after = _imbalance(reports["busy_s"] * self.speeds + self.late, self.speeds)
-        decision = self._decide(reports["work"], done, float(reports["spent_s"].max()))
+        decision = self.policy.decide(len(reports), self._levels(reports["work"], done), float(reports["spent_s"].max()))
         moved = int(reports["rows"].sum()), int(reports["bytes"].sum())
         compare = bool((reports["results"] != reports["results"][0]).any())
         plan = None
@@ -193,29 +238,13 @@ class Judge:
             late_s = np.median(self._began_s, axis=0)
             self.late = self.speeds * np.minimum(late_s, end_s(work, self.speeds, late_s))
 
-    def _decide(self, work: Floats, done: Floats, spent_s: float) -> Decision:
-        if len(work) == 1:
-            return Decision(BalanceReason.ALONE)
-        self._rounds = 0 if np.isnan(work).any() else self._rounds + 1
-        auto = self.trigger.when == "auto"
-        if self._rounds < 1 + auto:
-            return self.trigger.decide(math.nan, math.nan, math.nan)
-        if self.lending:
-            self._moving_s = smooth(self._moving_s, max(0.0, spent_s - self._plain_s))
-        else:
-            self._plain_s = smooth(self._plain_s, spent_s)
+    def _levels(self, work: Floats, done: Floats) -> Levels:
+        if np.isnan(work).any():
+            return Levels()
         done = done + self.late
-        now_s = float((done / self.speeds).max())
+        home_s = float(((work + self.late) / self.speeds).max())
         balanced_s = float(done.sum() / self.speeds.sum())
-        if self._fresh:
-            self.trigger.come_true(now_s)
-            self._fresh = False
-        if self.lending and auto:
-            at_home_s = float(((work + self.late) / self.speeds).max())
-            if at_home_s < now_s + self._moving_s:
-                return Decision(BalanceReason.HOME, now_s + self._moving_s - at_home_s)
-        moving_s = 0.0 if self.lending else self._moving_s
-        return self.trigger.decide(_imbalance(done, self.speeds), now_s, balanced_s, moving_s)
+        return Levels(_imbalance(done, self.speeds), float((done / self.speeds).max()), home_s, balanced_s)
 
 
 def end_s(work: float, speeds: Floats, late_s: Floats) -> float:

@@ -177,7 +177,7 @@ class Loans:
         of its own rows, or NaN.
         """
         home, computed = rows
-        home_s = took / float(course.speeds[course.rank])
+        home_s = took / float(course.speeds[course.place])
         step = self._step(Driver.ROWS, began, ended, last, course)
         self.record.step(step._replace(useful_s=busy_s - queued_s, busy_s=busy_s, home=home, units=computed, home_s=home_s))
         costs, before = course.costs, self.share
@@ -199,7 +199,7 @@ class Loans:
 
     def _step(self, driver: Driver, began: float, ended: float, last: Balanced, course: Course) -> Step:
         return Step(
-            driver, began, ended, 0.0, 0.0, float(course.speeds[course.rank] / course.speeds.mean()), last.imbalance_before,
+            driver, began, ended, 0.0, 0.0, float(course.relative_speeds[course.place]), last.imbalance_before,
             last.imbalance_after, last.rows_moved, int(last.acted), self.record.reason(last.reason.partition(";")[0]),
             serving_s=last.seconds,
         )  # fmt: skip

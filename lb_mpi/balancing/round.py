@@ -4,8 +4,8 @@ A `Round` is an actor (`lb_mpi.virtual`).  Its jobs are rows to compute.  A rank
 LEARNED.  After LEARNED from all ranks, the root sends each OVER: on MPI, a non-blocking gather and broadcast.
 
 Rows are index sets; payloads are opaque.  A rank computes borrowed rows before its own.  A rank without unstarted rows
-is dry.  It sends DRY to its neighbours at once, and to one more rank after each idle pause.  The receiver lends part of
-its unstarted rows, and later part of the rest.
+is dry.  It sends DRY to its neighbours at once, and (unless the plan is the neighbours' own) to one more rank after each
+idle pause.  The receiver lends part of its unstarted rows, and later part of the rest.
 
 The law
 -------
@@ -201,7 +201,10 @@ class Computed(NamedTuple):
 
 
 class Telling:
-    """The ranks to which a dry rank sends DRY: its neighbours at once, then one more after each idle pause."""
+    """The ranks to which a dry rank sends DRY: its neighbours at once, then one more after each idle pause.
+
+    `size`: number of ranks; 0: unknown, so that only the neighbours can be asked.
+    """
 
     def __init__(self, rank: int, size: int, neighbours: Iterable[int]) -> None:
         self.rank, self.size, self.neighbours = rank, size, set(neighbours)
@@ -229,7 +232,8 @@ class Telling:
 
     def told(self, other: int) -> bool:
         """True when this rank has sent DRY to another one."""
-        return self.begun and (other in self.neighbours or (other - self.rank) % self.size < self.next)
+        near = other in self.neighbours
+        return self.begun and (near or (self.size > 0 and (other - self.rank) % self.size < self.next))
 
     @property
     def wake_at(self) -> float:
@@ -237,7 +241,7 @@ class Telling:
         return math.inf if self.at is None or self.next >= self.size else self.at
 
     def _skip(self) -> None:
-        while (self.rank + self.next) % self.size in self.neighbours:
+        while self.next < self.size and (self.rank + self.next) % self.size in self.neighbours:
             self.next += 1
 
 
@@ -245,8 +249,9 @@ class Round:
     """One rank's part of one round.
 
     `home`: blocks of its rows, without those `lent` by plan, by borrower.  `lenders` lend to it by plan.  `neighbours`
-    are sent DRY first.  `speeds` (P,) of all ranks, in any unit.  `help_ticks`: from the round before.  `handling_s`:
-    overhead of a block.  `sizes`: (n,) > 0 row costs, in any unit; None: all equal.
+    are sent DRY first.  `speeds`, in any unit: (P,) of all ranks, or by rank of this one and its neighbours, the only
+    ones that it knows.  `help_ticks`: from the round before.  `handling_s`: overhead of a block.  `sizes`: (n,) > 0 row
+    costs, in any unit; None: all equal.
     """
 
     def __init__(
@@ -257,7 +262,7 @@ class Round:
         lent: Mapping[int, Rowset],
         lenders: Iterable[int],
         neighbours: Iterable[int],
-        speeds: Floats,
+        speeds: Floats | Mapping[int, float],
         help_ticks: float = 0.0,
         handling_s: float = 0.0,
         sizes: Floats | None = None,
@@ -269,7 +274,7 @@ class Round:
         self.to_lend: dict[int, Rowset] | None = dict(lent)  # by plan; None: already sent
         self.lenders = set(lenders)  # of planned loans that have not arrived
         self.dry: dict[int, None] = {}  # ranks that have sent DRY, in order of arrival
-        self.telling = Telling(rank, len(speeds), neighbours)
+        self.telling = Telling(rank, 0 if isinstance(speeds, Mapping) else len(speeds), neighbours)
         self.failed = False
         self.over = False
         self.learned = Learned(sizes, help_ticks=help_ticks, handling_s=handling_s)
@@ -395,7 +400,7 @@ class Round:
     def _help(self, rank: int) -> list[Send]:
         sizes = [self._size(block) for block in reversed(self.home)]
         each_s = self._size_s or USUAL_BLOCK_S * len(sizes) / sum(sizes)
-        # Relative to all ranks: others may soon be dry, above all if one rank has all rows.
+        # Relative to all known ranks: others may soon be dry, above all if one rank has all rows.
         share = float(self.speeds[rank]) / self._all_speeds
         n = part(sizes, each_s, share, float(self.speeds[rank] / self.speeds[self.rank]), self.learned.handling_s)
         if not n:
@@ -407,8 +412,8 @@ class Round:
 
     @cached_property
     def _all_speeds(self) -> float:
-        """The sum over all ranks: computed once per round, since there may be many."""
-        return float(self.speeds.sum())
+        """The sum over all known ranks: computed once per round, since there may be many."""
+        return sum(self.speeds.values()) if isinstance(self.speeds, Mapping) else float(self.speeds.sum())
 
     @property
     def _size_s(self) -> float:

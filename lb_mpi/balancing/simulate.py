@@ -1,13 +1,15 @@
 """Rows on a virtual clock: the same objects as on MPI, with any number of ranks.   (pure)
 
-A call of `map_rows` is a round of all ranks (`lb_mpi.balancing.round`, `course`), the judge on the root, and diffusion
-on the process graph, on the virtual carrier (`lb_mpi.virtual`).  A row takes its cost / the rank's speed.
+A call of `map_rows` is a round of all ranks (`lb_mpi.balancing.round`, `course`), the judge on the root and diffusion
+on the process graph, or the judges of all ranks and their exchanges (`neighbours`), on the virtual carrier
+(`lb_mpi.virtual`).  A row takes its cost / the rank's speed.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,15 +17,26 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course, Told
-from lb_mpi.balancing.judge import REPORT, Judge, RankReport, Verdict, end_s
-from lb_mpi.balancing.migrate import Direct, is_stale, plan
+from lb_mpi.balancing.judge import REPORT, Judge, Policy, RankReport, Verdict, end_s, verdict_dtype
+from lb_mpi.balancing.migrate import ROWS as NUMBERS
+from lb_mpi.balancing.migrate import Direct, Plan, is_stale
+from lb_mpi.balancing.migrate import plan as make_plan
+from lb_mpi.balancing.neighbours import (
+    Ask,
+    LoadExchange,
+    NeighbourJudge,
+    Planning,
+    Reduction,
+    chosen_plan,
+    momentum,
+)
 from lb_mpi.balancing.record import Loans
 from lb_mpi.balancing.round import Arrival, Computed, Job, Learned, Round, RoundKind, RoundMessage, Rowset, Send, count
 from lb_mpi.balancing.trigger import BalanceReason, Trigger, When
 from lb_mpi.checks import choice, integer, number
 from lb_mpi.checks import seed as check_seed
 from lb_mpi.diffusion.diffusion import MAX_STEPS, Diffusion
-from lb_mpi.diffusion.setup import Setup, chosen_scheme, prepare
+from lb_mpi.diffusion.setup import AUTO, Setup, chosen_scheme, prepare
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.metrics import check_speeds
@@ -66,6 +79,7 @@ class World(Virtual[RoundMessage, Job]):
         self._took_s = [0.0] * len(rounds)  # by the current job
         self._on_learned: Callable[[int, Learned], object] = lambda rank, learned: None
         self._n_told = 0
+        self.answer_s = 2 * collective_s(network, len(rounds))  # from the last LEARNED to OVER
 
     def run(
         self,
@@ -106,20 +120,32 @@ class World(Virtual[RoundMessage, Job]):
         return HEADER_BYTES + n * self.row_bytes
 
     def post(self, source: int, destination: int, message: RoundMessage, at: float | None = None) -> None:
-        """Send a message; LEARNED to the root and its answer are a gather and a broadcast."""
+        """Send a message; LEARNED to the root and its answer are a gather and a broadcast, or a reduction over all."""
         if message.kind is not RoundKind.LEARNED:
             super().post(source, destination, message, at)
             return
         self._on_learned(source, message.payload)
         self._n_told += 1
         for rank in range(len(self.rounds)) if self._n_told == len(self.rounds) else ():
-            at = self.now + 2 * collective_s(self.network, len(self.rounds))
-            self.deliver(destination, rank, RoundMessage(RoundKind.OVER), at)
+            self.deliver(destination, rank, RoundMessage(RoundKind.OVER), self.now + self.answer_s)
 
 
 def collective_s(network: Network, size: int) -> float:
-    """Seconds of a gather or a broadcast, on a tree."""
+    """Seconds of a gather, a broadcast or one half of a reduction of a few numbers, on a tree."""
     return (size - 1).bit_length() * network.latency_s[1]
+
+
+# Seconds of the root for each rank, measured: `Judge.hear` on 10,000 ranks; `Direct.plan`, or `plan`, on 10,000 ranks.
+HEARING_S, PLANNING_S = 0.5e-6, 20e-6
+
+
+def root_s(network: Network, size: int) -> float:
+    """Seconds of the root of `size` ranks in each call: it receives and judges all reports, and answers all ranks.
+
+    The answer has three numbers for each rank; it passes through the tree in parts, so its bytes count once.
+    """
+    n_bytes = (size - 1) * REPORT.itemsize + verdict_dtype(size).itemsize
+    return n_bytes / network.bytes_per_s + (size - 1) * network.overhead_s + size * HEARING_S
 
 
 Worlds = Callable[[Sequence[Round], Seconds, Network, random.Random, int], World]
@@ -128,7 +154,7 @@ Worlds = Callable[[Sequence[Round], Seconds, Network, random.Random, int], World
 class Cluster:
     """All ranks from call to call: on a process `graph`, with (P,) `speeds` in units of work per second.
 
-    `scheme` as for `diffusion.setup.prepare`; computation on the root takes no virtual time in any scheme.  Ticks of a
+    `scheme` and `plan` as for `lb_mpi.Balancer`.  Ticks of a
     rank are seconds of its own time.  `noise`: standard deviation of the logarithm of a job's time.  `row_bytes`: of a
     row, and of its result.  `handling`: units of work that a block needs beside its rows.
     """
@@ -139,6 +165,7 @@ class Cluster:
         speeds: ArrayLike,
         *,
         scheme: str = "direct",
+        plan: str = "root",
         tolerance: float = 0.05,
         when: When = "auto",
         every: int = 1,
@@ -151,23 +178,32 @@ class Cluster:
     ) -> None:
         self.world_class = world_class
         self.graph, self.speeds = graph, check_speeds(speeds, graph.n)
-        self.tolerance, chosen = number("tolerance", tolerance, above=0.0), chosen_scheme(graph, scheme)
+        self.tolerance, self.plan = number("tolerance", tolerance, above=0.0), chosen_plan(graph, scheme, plan)
         self.network = (network or Network()).checked()
         self.noise = number("noise", noise, least=0.0, most=MOST_SPREAD)
         self.row_bytes = integer("row_bytes", row_bytes, 0)
         self.handling = number("handling", handling, least=0.0)
-        self.courses = [Course(rank, graph.n, graph.neighbours(rank).tolist()) for rank in range(graph.n)]
-        planner = Direct(graph) if chosen == "direct" else None
-        self.judge = Judge(graph.n, Trigger(when, every, tolerance), planner)
-        self.setup: Setup = prepare(graph, np.ones(graph.n), chosen)
+        if self.plan == "neighbours":
+            self.scheme = "fos" if scheme == AUTO else scheme
+            omega, everyone = momentum(graph, scheme), [graph.neighbours(rank).tolist() for rank in range(graph.n)]
+            self.courses = [Course(rank, sorted([rank, *near]), near) for rank, near in enumerate(everyone)]
+            self.judges = [NeighbourJudge(one, graph.n, Trigger(when, every, tolerance), omega) for one in self.courses]
+            self.answer_s = 2 * collective_s(self.network, graph.n)
+        else:
+            self.scheme = chosen_scheme(graph, scheme)
+            self.courses = [Course(rank, range(graph.n), graph.neighbours(rank).tolist()) for rank in range(graph.n)]
+            planner = Direct(graph) if self.scheme == "direct" else None
+            self.judge = Judge(graph.n, Trigger(when, every, tolerance), planner)
+            self.setup: Setup = prepare(graph, np.ones(graph.n), self.scheme)
+            self.answer_s = 2 * collective_s(self.network, graph.n) + root_s(self.network, graph.n)
         self._carried_s = np.zeros((2, graph.n))  # busy seconds and ticks after LEARNED: for the next call's report
         self.rng = random.Random(check_seed(seed))
         self.told = [Told()] * graph.n  # by each rank in the last call
 
     @property
-    def scheme(self) -> str:
-        """The chosen scheme."""
-        return self.setup.scheme
+    def policy(self) -> Policy:
+        """The rules when to balance; those of rank 0 if each rank decides by itself."""
+        return self.judges[0].policy if self.plan == "neighbours" else self.judge.policy
 
     def call(self, costs: Sequence[Floats], begin_s: Floats | None = None) -> Call:
         """Simulate one call of `map_rows`; costs[r]: (n,) units of work of the rows of rank r.
@@ -179,7 +215,8 @@ class Cluster:
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds
         world = self.world_class(rounds, seconds_of, self.network, self.rng, self.row_bytes)
         world.handling_s[:] = self.handling / self.speeds
-        reports = np.empty(self.graph.n, dtype=REPORT)
+        world.answer_s = self.answer_s
+        reports: dict[int, RankReport] = {}
         told_s = np.zeros((2, self.graph.n))
 
         def report(rank: int, learned: Learned) -> None:
@@ -189,14 +226,12 @@ class Cluster:
 
         ends_s = world.run(late_s, on_learned=report)
         self._carried_s = np.array([world.busy_s, world.ticks]) - told_s
-        verdict = self.judge.hear(reports)
-        for course, round in zip(self.courses, rounds, strict=True):
-            course.hear(verdict, round.learned.late_ticks)
-        seconds = float(ends_s.max())
+        verdicts = self._hear([reports[rank] for rank in range(self.graph.n)])
+        for course, round, each in zip(self.courses, rounds, verdicts, strict=True):
+            course.hear(each, round.learned.late_ticks)
+        verdict, seconds = verdicts[0], float(ends_s.max())
         if verdict.decision.act:
-            spent_s = self._rebalance(verdict)
-            self.judge.changed(lending=self.courses[0].is_lending, seconds=spent_s)
-            seconds += spent_s
+            seconds += self._rebalance(verdict)
         work = np.array([mine.sum() for mine in costs])
         return Call(
             seconds,
@@ -209,33 +244,92 @@ class Cluster:
             sum(world.sent),
         )
 
-    def _report(self, rank: int, learned: Learned, world: World, busy: Floats, began_s: float) -> tuple[Any, ...]:
+    def _report(self, rank: int, learned: Learned, world: World, busy: Floats, began_s: float) -> RankReport:
         """The report of a rank; `busy`: seconds, ticks."""
         busy_s, ticks = busy.tolist()
         handling_s = max(0.0, busy_s - ticks) / max(1.0, float(world.blocks[rank]))
         told = self.told[rank] = self.courses[rank].learn(learned, busy_s, ticks, handling_s)
         rows, n_bytes = learned.rows_lent, 2 * learned.rows_lent * self.row_bytes
-        report = RankReport(False, 0, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
-        return report.fields()
+        return RankReport(False, 0, 0, told.work, busy_s, ticks, 0.0, rows, n_bytes, told.helped, began_s, told.seen)
+
+    def _hear(self, reports: Sequence[RankReport]) -> Sequence[Verdict]:
+        """The verdict for each rank."""
+        if self.plan == "neighbours":
+            all_ranks = reduced([judge.report(report) for judge, report in zip(self.judges, reports, strict=True)])
+            return [judge.hear(all_ranks) for judge in self.judges]
+        return [self.judge.hear(np.array([report.fields() for report in reports], dtype=REPORT))] * len(reports)
 
     def _rebalance(self, verdict: Verdict) -> float:
         """Change the distribution for the next calls; the seconds that this adds to the call."""
-        made, steps = verdict.plan, 0
-        if made is None and verdict.decision.reason is not BalanceReason.HOME:
-            if is_stale(self.setup, self.judge.speeds):
-                self.setup = prepare(self.graph, self.judge.speeds, self.setup.scheme)
-            loads = [course.work for course in self.courses]
-            diffusion = Diffusion(self.setup, loads)
-            while diffusion.steps < MAX_STEPS and not (diffusion.steps and diffusion.converged(self.tolerance)):
-                diffusion.step()
-            made = plan(self.graph, diffusion.flow(), loads, self.setup.speeds)
-            steps = diffusion.steps
-        for course in self.courses:
-            course.follow(made)
-        if not steps:
-            return 0.0
+        home = verdict.decision.reason is BalanceReason.HOME
+        plans: Sequence[Plan | None] = [None] * self.graph.n
+        seconds = 0.0
+        if self.plan == "neighbours":
+            if not home:
+                making = [judge.plan(one.work_of_rows) for judge, one in zip(self.judges, self.courses, strict=True)]
+                made, seconds = in_step(making, self.graph, self.network)
+                plans = [each for each, _ in made]
+            for judge in self.judges:
+                judge.changed(lending=not home, seconds=seconds)
+        elif not home:
+            plan, seconds = self._plan_by_root(verdict.plan)
+            plans = [plan] * self.graph.n
+        for course, mine in zip(self.courses, plans, strict=True):
+            course.follow(mine)
+        if self.plan == "root":
+            self.judge.policy.changed(lending=self.courses[0].is_lending, seconds=seconds)
+        return seconds
+
+    def _plan_by_root(self, made: Plan | None) -> tuple[Plan, float]:
+        """The root's plan, or the one that it makes from the flow between neighbours; and the seconds for it."""
+        seconds = self.graph.n * PLANNING_S
+        if made is not None:
+            return made, seconds + len(made.amounts) * 8 * NUMBERS / self.network.bytes_per_s
+        if is_stale(self.setup, self.judge.speeds):
+            self.setup = prepare(self.graph, self.judge.speeds, self.setup.scheme)
+        loads = [course.work for course in self.courses]
+        diffusion = Diffusion(self.setup, loads)
+        while diffusion.steps < MAX_STEPS and not (diffusion.steps and diffusion.converged(self.tolerance)):
+            diffusion.step()
+        made = make_plan(self.graph, diffusion.flow(), loads, self.setup.speeds)
         gather_s = collective_s(self.network, self.graph.n)  # as long as a broadcast; cg also needs a sum in each step
-        return 2 * gather_s + steps * (self.network.latency_s[1] + gather_s * (self.setup.scheme == "cg"))
+        steps_s = diffusion.steps * (self.network.latency_s[1] + gather_s * (self.setup.scheme == "cg"))
+        return made, seconds + 2 * gather_s + steps_s + len(made.amounts) * 8 * NUMBERS / self.network.bytes_per_s
+
+
+def reduced(numbers: Sequence[Reduction]) -> Reduction:
+    """Reduce the numbers of all ranks."""
+    return Reduction(*(of([getattr(one, name) for one in numbers], axis=0)
+        for name, of in (("sums", np.sum), ("maxima", np.max))))
+
+
+def in_step(making: Sequence[Planning], graph: Graph, network: Network) -> tuple[list[tuple[Plan, int]], float]:
+    """Drive the plans of all ranks in step; return the plans with their steps, and the seconds that this takes."""
+    back = np.lexsort((np.repeat(np.arange(graph.n), graph.degrees), graph.indices))  # for edge i to j, edge j to i
+    bounds = graph.indptr[1:-1]
+    exchange_s = network.latency_s[1] + 2 * int(graph.degrees.max(initial=0)) * network.overhead_s
+    now, answers = 0.0, deque[tuple[float, Reduction]]()
+    requests: list[Any] = [next(one) for one in making]
+    done = list[tuple[Plan, int]]()
+    while not done:
+        kind = type(requests[0])
+        if any(type(one) is not kind for one in requests):
+            raise ProtocolError("ranks that plan together are not in step")
+        replies: Sequence[Any] = [None] * graph.n
+        if kind is LoadExchange:
+            now += exchange_s
+            replies = np.split(np.concatenate([one.numbers for one in requests])[back], bounds)
+        elif kind is Ask:
+            answers.append((now + 2 * collective_s(network, graph.n), reduced([one.numbers for one in requests])))
+        else:
+            at, answer = answers.popleft()
+            now, replies = max(now, at), [answer] * graph.n
+        for rank, (one, reply) in enumerate(zip(making, replies, strict=True)):
+            try:
+                requests[rank] = one.send(reply)
+            except StopIteration as ended:
+                done.append(ended.value)
+    return done, now
 
 
 class _Clock:
@@ -312,7 +406,7 @@ class SimulatedRows:
         assert self._world is not None
         if not self._used:
             self._used = True
-            trigger = cluster.judge.trigger
+            trigger = cluster.policy.trigger
             how = {"scheme": cluster.scheme, "tolerance": trigger.tolerance, "when": trigger.when, "every": trigger.every}
             for rank, record in enumerate(self.records):
                 record.use("map_rows", {**how, "neighbours": cluster.graph.neighbours(rank).tolist()})
@@ -323,7 +417,7 @@ class SimulatedRows:
         for rank, record in enumerate(self.records):
             record.enter(Phase.WAITING, self.now)
             costs, worth = cluster.courses[rank].costs, cluster.courses[rank].worth
-            home_s = cluster.told[rank].took / float(cluster.courses[rank].speeds[rank])
+            home_s = cluster.told[rank].took / float(cluster.courses[rank].speeds[cluster.courses[rank].place])
             home = 0 if costs is None else len(costs)
             if costs is not None and costs.known:
                 record.know(self.now, lambda costs=costs, worth=worth: costs.work(worth))  # type: ignore[misc]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lb_mpi.balancing import simulate as rounds
+from lb_mpi.balancing.neighbours import PLANS
 from lb_mpi.balancing.simulate import Call, SimulatedRows
 from lb_mpi.checks import bandwidth, comma_list, integer, virtual_s
 from lb_mpi.commands.dispatch import GRAPH, Command, add_route, draw, progress, route_of
@@ -216,6 +217,7 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scheme", choices=(AUTO, *SCHEMES), default=AUTO,
         help="how it is found out who gives what to whom; auto: what suits the number of ranks and the graph (%(default)s)")
+    parser.add_argument("--plan", choices=(AUTO, *PLANS), default=AUTO, help="who makes the plans (%(default)s)")
     parser.add_argument("--tolerance", type=float, default=0.05, help="imbalance that is good enough (%(default)s)")
     _common(parser, speeds="uniform:1:4")
 
@@ -237,6 +239,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
         graph,
         _speeds(options, graph.n) / virtual_s("row_s", options.row_s),
         scheme=options.scheme,
+        plan=options.plan,
         tolerance=options.tolerance,
         network=network,
         row_bytes=integer("row_bytes", options.row_bytes, 0),
@@ -260,6 +263,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "ranks": graph.n,
         "scheme": cluster.scheme,
+        "plan": cluster.plan,
         "calls": [call._asdict() for call in done],
         **total,
         "ratio_without": _ratio(total["total"]["alone_s"], total["total"]["bound_s"]),

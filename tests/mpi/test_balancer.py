@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import lb_mpi
+from lb_mpi.balancing.neighbours import NEAR_SCHEMES
 from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import waiting
@@ -62,11 +64,13 @@ def numbers(n: int, *shape: int, seed: int = 0) -> NDArray[np.float64]:
     return np.random.default_rng(1000 * seed + RANK).standard_normal((n, *shape))
 
 
-@pytest.mark.parametrize(
-    ("scheme", "exchange"), [*((scheme, METHODS[0]) for scheme in SCHEMES), ("fos", "paper"), ("cg", "paper")]
-)
+@pytest.mark.parametrize(("scheme", "how"), [
+    *((scheme, {"exchange": METHODS[0], "plan": "root"}) for scheme in SCHEMES),
+    ("fos", {"exchange": "paper"}), ("cg", {"exchange": "paper"}),
+    *((scheme, {"plan": "neighbours"}) for scheme in (*NEAR_SCHEMES, "auto")),
+])  # fmt: skip
 @pytest.mark.every_size
-def test_results_are_bit_for_bit_those_without_balancing(scheme: str, exchange: str) -> None:
+def test_results_are_bit_for_bit_those_without_balancing(scheme: str, how: dict[str, Any]) -> None:
     rows = numbers(100 + 37 * RANK, 3)
     before = rows.copy()
     expected = np.sin(rows) * rows
@@ -81,7 +85,7 @@ def test_results_are_bit_for_bit_those_without_balancing(scheme: str, exchange: 
         if SIZE > 1:
             assert balancer.last.acted
 
-    with lb_mpi.Balancer(COMM, scheme=scheme, exchange=exchange, when="always", tolerance=0.01) as balancer:
+    with lb_mpi.Balancer(COMM, scheme=scheme, when="always", tolerance=0.01, **how) as balancer:
         for _ in range(5):
             call()
         until_rows_move(balancer, call)
@@ -420,6 +424,45 @@ def test_migrate_conserves_rows_and_levels_costs(scheme: str) -> None:
         assert len(owned[0]) == pytest.approx(len(right) / SIZE, rel=0.06)
 
 
+@pytest.mark.every_size
+def test_neighbours_migrate_rows_along_the_edges_until_all_are_level() -> None:
+    n = 300 if RANK == 0 else 20
+    rows = np.arange(n) + 10_000 * RANK
+    everything = sorted(np.concatenate(COMM.allgather(rows)).tolist())
+    with lb_mpi.Balancer(COMM, plan="neighbours", when="always", tolerance=0.01) as balancer:
+        near = [RANK, *balancer.graph.neighbours(RANK).tolist()]
+        first = balancer.migrate(rows, costs=np.ones(n))
+        assert {k // 10_000 for k in first.tolist()} <= set(near)
+        for _ in range(12):
+            first = balancer.migrate(first, costs=np.ones(len(first)))
+        assert balancer.last is not None
+        assert balancer.last.imbalance_after < 0.1
+        with pytest.raises(ValueError, match="costs: expected numbers whose sum over all ranks is finite"):
+            balancer.migrate(np.arange(4), costs=np.full(4, 4e307))
+        assert balancer.speeds.shape == (SIZE,)
+        assert np.flatnonzero(~np.isnan(balancer.speeds)).tolist() == sorted(near)
+    assert sorted(np.concatenate(COMM.allgather(first)).tolist()) == everything
+
+
+@pytest.mark.every_size
+def test_neighbours_find_speeds_and_use_no_root() -> None:
+    """What a call and a plan send: sums and maxima over all ranks, everything else to neighbours only."""
+    rows = numbers(200, 3)
+    with lb_mpi.Balancer(COMM, plan="neighbours", when="always", emulated_speed=SPEEDS[RANK % 4]) as balancer:
+        until_rows_move(balancer, lambda: balancer.map_rows(slow_square, rows))
+        assert balancer.last is not None
+        told = COMM.allgather((balancer.last.acted, balancer.last.reason, balancer.last.steps, balancer.last.rows_moved,
+                               balancer.last.imbalance_after, balancer.last.predicted_gain_s))  # fmt: skip
+        assert len(set(told)) == 1
+        for failing in (0, LAST):
+            with pytest.raises(lb_mpi.BalanceError):
+                balancer.map_rows(lambda block, bad=failing == RANK: block[1:] if bad else block, rows)
+            result = balancer.map_rows(slow_square, rows)
+            assert result.tobytes() == (np.sin(rows) * rows).tobytes()
+        empty = balancer.map_rows(slow_square, rows[:0] if RANK == LAST else rows)
+        assert empty.shape == (0 if RANK == LAST else 200, 3)
+
+
 def test_migrate_takes_the_costs_that_map_has_measured() -> None:
     rows = numbers(100, 2)
     rows[:, 0] = RANK + 10
@@ -568,6 +611,9 @@ BAD = [
     ({"emulated_speed": -1.0}, "emulated_speed", ValueError),
     ({"scheme": "magic"}, "scheme", ValueError),
     ({"tau": "magic"}, "tau", ValueError),
+    ({"plan": "magic"}, "plan", ValueError),
+    ({"plan": "neighbours", "scheme": "cg"}, "scheme", ValueError),
+    ({"plan": "neighbours", "tau": "uniform"}, "tau", ValueError),
     ({"tolerance": 0.0}, "tolerance", ValueError),
     ({"tolerance": math.nan}, "tolerance", ValueError),
     ({"when": "never"}, "when", ValueError),
@@ -587,7 +633,9 @@ def test_a_bad_argument_on_one_rank_is_an_error_on_all(options: dict[str, object
         lb_mpi.Balancer(COMM, **(options if RANK == LAST else {}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("options", [{"scheme": "cg"}, {"every": 2}, {"when": 0.1}, {"tolerance": 0.1}])
+@pytest.mark.parametrize(
+    "options", [{"scheme": "cg"}, {"plan": "neighbours"}, {"every": 2}, {"when": 0.1}, {"tolerance": 0.1}]
+)
 def test_arguments_that_differ_between_ranks(options: dict[str, object]) -> None:
     if SIZE == 1:
         pytest.skip("needs a rank that differs")

@@ -15,6 +15,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi.balancing.neighbours import NEAR_SCHEMES
 from lb_mpi.diffusion.setup import SCHEMES
 from lb_mpi.graph import Graph, parse
 from lb_mpi.mpi.rows.process_graph import METHODS
@@ -44,6 +45,8 @@ def calls(seed: int) -> int:
         "every": rng.choice([1, 1, 3]),
         "emulated_speed": rng.choice([1.0, 1.0 / (1 + RANK % 3)]),
     }
+    if rng.random() < 0.4:
+        options.update(plan="neighbours", scheme=rng.choice([*NEAR_SCHEMES, "auto"]))
     dtype, order = np.dtype(rng.choice(["f8", ">f4", "i2", "c16"])), rng.choice("CF")
     row_s, size = rng.choice([0.0, 1e-6, 2e-5]), rng.choice([None, None, 1, 4])
     empty, failed = rng.choice([-1, 0, SIZE - 1]), 0

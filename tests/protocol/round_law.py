@@ -168,11 +168,16 @@ def first_state(
     *,
     failures: int = 0,
     round_class: type[Round] = Round,
+    near: bool = False,
 ) -> State:
-    """Ranks with rows in blocks of one; plan[owner, borrower]: how many of the first rows are lent."""
+    """Ranks with rows in blocks of one; plan[owner, borrower]: how many of the first rows are lent.
+
+    `near`: each rank knows its neighbours only.
+    """
     plan, pairs, size = plan or {}, list(edges), len(n_rows)
     rounds = []
     for rank, n in enumerate(n_rows):
+        neighbours = sorted({*(b for a, b in pairs if a == rank), *(a for a, b in pairs if b == rank)})
         first, lent = 0, {}
         for (owner, borrower), rows in plan.items():
             if owner == rank:
@@ -184,8 +189,8 @@ def first_state(
                 [slice(row, row + 1) for row in range(first, n)],
                 lent=lent,
                 lenders=[owner for owner, borrower in plan if borrower == rank],
-                neighbours=sorted({*(b for a, b in pairs if a == rank), *(a for a, b in pairs if b == rank)}),
-                speeds=np.ones(size),
+                neighbours=neighbours,
+                speeds=dict.fromkeys([rank, *neighbours], 1.0) if near else np.ones(size),
             )
         )
     return State(tuple(rounds), {}, failures)

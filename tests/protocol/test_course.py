@@ -120,7 +120,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_a_round_of_a_course_has_every_row_once() -> None:
-    course = Course(0, 3, [1, 2])
+    course = Course(0, range(3), [1, 2])
     for n in (0, 1, 2, 3, 5, 1000):
         for warm in (False, True):
             blocks = course.begin(n, 5, warm=warm).home
@@ -138,7 +138,7 @@ def test_lending_that_does_not_pay_is_given_up() -> None:
     judge = Judge(2, Trigger())
     plain = reports(*(RankReport(False, 1, 0, 1.0, busy, 1.0, 0.0, 0, 0) for busy in (1.0, 0.5)))
     assert judge.hear(plain).decision.reason is not BalanceReason.HOME
-    judge.changed(lending=True)
+    judge.policy.changed(lending=True)
     dear = reports(*(RankReport(False, 1, 0, 1.0, 0.75, 1.0, 2.0, 0, 0) for _ in range(2)))
     judge.hear(dear)
     assert judge.hear(dear).decision.reason is BalanceReason.HOME
@@ -189,7 +189,7 @@ def test_bad_parameters_of_a_simulation(options: dict[str, object], name: str) -
 
 
 def test_rows_of_an_earlier_plan_are_not_lent_when_rows_have_changed_their_owner() -> None:
-    course = Course(0, 2, [1])
+    course = Course(0, range(2), [1])
     learned = course.begin(100, 0).learned
     learned.timed.append(Timed(slice(0, 100), 0, 1.0, helped=False))
     course.learn(learned, 1.0, 1.0)
@@ -205,7 +205,7 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
     """A slow machine takes as long to copy a block as a fast one to compute it: 3 % of the time may go into that."""
     n, row_s, counts = 10_000, 25e-6, []
     for handling_s in (0.0, 10e-6, 100e-6, 1e-3, 10e-3):
-        course = Course(0, 2, [1])
+        course = Course(0, range(2), [1])
         learned = course.begin(n, 0).learned
         learned.timed.append(Timed(slice(0, n), 0, n * row_s, helped=False))
         course.learn(learned, n * row_s, n * row_s, handling_s)
@@ -222,7 +222,7 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
 def test_blocks_are_cut_by_what_their_rows_cost() -> None:
     """A storm at the end of a rank's rows: blocks of as many rows each would take ten times as long there."""
     n, cheap_s, dear_s, handling_s = 4000, 25e-6, 250e-6, 0.5e-3
-    course = Course(0, 2, [1])
+    course = Course(0, range(2), [1])
     learned = course.begin(n, 0).learned
     total_s = 0.0
     for first in range(0, n, 100):

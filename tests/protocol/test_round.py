@@ -58,6 +58,32 @@ def test_the_law_holds_in_every_reachable_state(number: int) -> None:
     assert ends > 0
 
 
+@pytest.mark.parametrize(("n_rows", "edges", "plan"), [
+    ([3, 0], PAIR, {}),
+    ([2, 0, 1], PATH, {(0, 1): 1}),
+    ([2, 0, 0], PATH, {(0, 1): 1}),
+    ([2, 0, 1], TRIANGLE, {(0, 1): 1, (2, 1): 0}),
+    ([2, 1], [], {}),
+])  # fmt: skip
+def test_the_law_holds_in_every_state_of_ranks_that_know_their_neighbours_only(
+    n_rows: list[int], edges: list[tuple[int, int]], plan: dict[tuple[int, int], int]
+) -> None:
+    first = first_state(n_rows, edges, plan, failures=1, near=True)
+    states, ends = explore(first)
+    assert states > 3
+    assert ends > 0
+
+
+def test_a_rank_that_knows_its_neighbours_only_asks_no_other() -> None:
+    round = Round(1, [], lent={}, lenders=[], neighbours=[0, 3], speeds={0: 1.0, 1: 2.0, 3: 1.0})
+    asked = [to for to, message in round.turn(0.0, []) if message.kind is RoundKind.DRY]
+    assert asked == [0, 3]
+    assert not round.turn(1e9, [])
+    assert round.wake_at == math.inf
+    with pytest.raises(ProtocolError):
+        round.turn(1e9, [(2, RoundMessage(RoundKind.HELP, slice(0, 1)))])
+
+
 class Failing(World):
     """Jobs fail now and then; of the others it's known which rows they computed, (owner, row)."""
 

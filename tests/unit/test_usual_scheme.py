@@ -77,7 +77,7 @@ def test_the_command_says_which_scheme_it_was(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_rank_knows_of_all_others_without_room_for_each() -> None:
-    course = Course(5, 10**12, [4, 6])
+    course = Course(5, range(10**12), [4, 6])
     assert course.speeds.shape == course.worth.shape == course.late.shape == (10**12,)
 
 

@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike
 
 from lb_mpi.balancing.course import Course
 from lb_mpi.balancing.judge import Judge
+from lb_mpi.balancing.neighbours import NeighbourJudge, chosen_plan, momentum
 from lb_mpi.balancing.record import Balanced, History, Loans, Shares
 from lb_mpi.balancing.trigger import BalanceReason, Trigger, When, check_when
-from lb_mpi.checks import choice, integer, number
+from lb_mpi.checks import choice, integer, number, show
 from lb_mpi.checks import function as check_function
 from lb_mpi.diffusion.setup import AUTO, prepare
 from lb_mpi.emulate import Varying
@@ -27,9 +28,10 @@ from lb_mpi.mpi.common.collective import agree, agree_on, allgather, duplicate, 
 from lb_mpi.mpi.common.failure import Failed, of_argument
 from lb_mpi.mpi.common.presence import call, hang_s, presence_of
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.rows.diffuse import Central, planner
+from lb_mpi.mpi.rows.diffuse import Central, Diffuser, planner
 from lb_mpi.mpi.rows.lending import Hearing, Lending, Stopwatch, Wire
 from lb_mpi.mpi.rows.migrating import check_costs, migrate
+from lb_mpi.mpi.rows.neighbours import Neighbours, Reduced
 from lb_mpi.mpi.rows.process_graph import METHODS, fingerprint, process_graph
 from lb_mpi.mpi.rows.rows import Pack, Results, Rows, Unpack
 from lb_mpi.record.events import Phase
@@ -59,6 +61,10 @@ class Balancer:
         scheme), "sos" (second order), "chebyshev", "ops" (optimal polynomial), "cg" (conjugate gradients),
         "dimension_exchange"; or "auto": "direct" up to 512 ranks, and above that, on most graphs, "fos" or "cg", which
         work between neighbours.
+    plan : who decides, and makes the plans: "root" (rank 0, from the reports of all ranks), "neighbours" (all ranks, with
+        the schemes "fos" and "sos" and Jin and Wang's tau: each rank exchanges numbers with its neighbours only, rows move
+        over one edge of the graph, and all that any rank learns of all others is a few sums and maxima), or "auto":
+        "root" up to 512 ranks.
     tau : the edge weights of the diffusion: "paper" (Jin and Wang's), "scaled" (those times the optimal factor) or
         "uniform"; None: the usual ones of the scheme (see `lb_mpi.diffusion.setup.prepare`).
     exchange : how neighbours exchange their loads: "neighbourhood" (a neighbourhood collective) or "paper" (a send and
@@ -83,6 +89,7 @@ class Balancer:
         *,
         graph: Any = None,
         scheme: str = AUTO,
+        plan: str = AUTO,
         tau: str | None = None,
         exchange: str = METHODS[0],
         tolerance: float = 0.05,
@@ -98,21 +105,30 @@ class Balancer:
                 hosts = allgather(own, MPI.Get_processor_name())
                 self.graph = agree(own, lambda: process_graph(comm, graph, hosts))
                 self._watch = agree(own, lambda: Stopwatch(emulated_speed))
-                bound, policy, calls = agree(own, lambda: _check(tolerance, when, every, exchange, self.graph, scheme, tau))
-                same = {"scheme": scheme, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
+                how = scheme, plan, tau, exchange
+                bound, policy, calls = agree(own, lambda: _check(tolerance, when, every, self.graph, *how))
+                same = {"scheme": scheme, "plan": plan, "tau": tau, "tolerance": bound, "when": policy, "every": calls}
                 agree_on(own, **same, edges_of_graph=fingerprint(self.graph), method=exchange)
                 self._loans = Loans(recorder(own), worlds(own), own.rank)
-                self._planner = planner(own, self.graph, scheme, tau, bound, exchange)
                 self._wire = Wire(own)
+                trigger, near = Trigger(policy, calls, bound), self.graph.neighbours(own.rank).tolist()
+                self._planner: Central | Diffuser | Neighbours
+                self._judge: Judge | NeighbourJudge | None = None
+                if chosen_plan(self.graph, scheme, plan) == "neighbours":
+                    self._course = Course(own.rank, sorted([own.rank, *near]), near)
+                    omega = agree(own, lambda: momentum(self.graph, scheme))
+                    self._judge = NeighbourJudge(self._course, own.size, trigger, omega)
+                    self._planner = Neighbours(own, self._judge, near)
+                else:
+                    self._course = Course(own.rank, range(own.size), near)
+                    self._planner = planner(own, self.graph, scheme, tau, bound, exchange)
+                    if own.rank == 0:
+                        direct = self._planner.direct if isinstance(self._planner, Central) else None
+                        self._judge = Judge(own.size, trigger, direct)
             except BaseException as error:
                 self._presence.leave(error)
                 raise
         self._loans.use(self.graph, same)
-        self._judge: Judge | None = None
-        if own.rank == 0:
-            direct = self._planner.direct if isinstance(self._planner, Central) else None
-            self._judge = Judge(own.size, Trigger(policy, calls, bound), direct)
-        self._course = Course(own.rank, own.size, self.graph.neighbours(own.rank).tolist())
         self._migration = Trigger(policy, calls, bound)
         self.history = History()
 
@@ -123,8 +139,13 @@ class Balancer:
 
     @property
     def speeds(self) -> Floats:
-        """(P,) speeds of the ranks as measured so far, relative to their mean; the same on all ranks."""
-        return np.asarray(self._course.speeds / self._course.speeds.mean())
+        """(P,) speeds of the ranks as measured so far, relative to their mean; the same on all ranks.
+
+        With plan="neighbours": of this rank and its neighbours; NaN for all others.
+        """
+        speeds = np.full(self.graph.n, np.nan)
+        speeds[np.asarray(self._course.known)] = self._course.relative_speeds
+        return speeds
 
     def map_rows(
         self,
@@ -183,7 +204,8 @@ class Balancer:
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, running(self._loans.record):
             watch.begin()
             self._wire.begin()
-            hearing = Hearing(comm, self._judge)
+            hearing: Hearing | Reduced
+            hearing = Reduced(comm, self._judge) if isinstance(self._judge, NeighbourJudge) else Hearing(comm, self._judge)
             bound = functools.partial(function, **options) if options else function
             lending = Lending(self._wire, course, bound, mine, watch, self._loans, hearing, began_s, failed)
             try:
@@ -234,7 +256,7 @@ class Balancer:
             return rows
         course.own(work)
         if self._judge is not None:
-            self._judge.forget()
+            self._judge.policy.forget()
         return value
 
     def report(self) -> Shares:
@@ -267,7 +289,7 @@ class Balancer:
         self._presence.check()
         return self._presence.comm
 
-    def _finish(self, lending: Lending, hearing: Hearing, mine: Rows) -> None:
+    def _finish(self, lending: Lending, hearing: Hearing | Reduced, mine: Rows) -> None:
         course = self._course
         verdict, judging_s = hearing.verdict(), hearing.judging_s
         course.hear(verdict, lending.round.learned.late_ticks)
@@ -280,12 +302,14 @@ class Balancer:
             plan, steps = verdict.plan, 1  # made by the root alone; the other schemes make it together
             if verdict.decision.reason is BalanceReason.HOME:
                 plan, steps = None, 0
+            elif isinstance(self._planner, Neighbours):
+                plan, steps = self._planner.plan(course.work_of_rows)
             elif plan is None:
                 plan, steps = self._planner.plan(course.work, verdict.speeds)
             course.follow(plan)
             judging_s += time.perf_counter() - began
             if self._judge is not None:
-                self._judge.changed(lending=course.is_lending, seconds=judging_s)
+                self._judge.policy.changed(lending=course.is_lending, seconds=judging_s)
         self.history.append(
             Balanced(
                 acted=verdict.decision.act,
@@ -334,11 +358,13 @@ def _rows(rows: Any, more: Sequence[Any], pack: Pack | None, unpack: Unpack | No
 
 
 def _check(
-    tolerance: float, when: object, every: object, exchange: object, graph: Graph, scheme: str, tau: str | None
+    tolerance: float, when: object, every: object, graph: Graph, scheme: str, plan: str, tau: str | None, exchange: object
 ) -> tuple[float, When, int]:
     bound = number("tolerance", tolerance, above=0.0)
     policy, calls = check_when(when, every)
     prepare(graph, np.ones(graph.n), scheme, tau)
     choice("method", exchange, METHODS)
+    if chosen_plan(graph, scheme, plan) == "neighbours" and tau not in (None, "paper"):
+        raise ValueError(f"tau = {show(tau)}: expected None or 'paper', since neighbours make the plan")
     hang_s()
     return bound, policy, calls

@@ -39,6 +39,7 @@ from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Presence, Tag
 from lb_mpi.mpi.common.waiting import PATIENCE_S, Clocks, Interrupts, own_s, queued_s
 from lb_mpi.mpi.rows.diffuse import spread_plan
+from lb_mpi.mpi.rows.neighbours import Reduced
 from lb_mpi.mpi.rows.rows import (
     HEADER_BYTES,
     Results,
@@ -248,7 +249,7 @@ class Lending(Part):
         rows: Rows,
         stopwatch: Stopwatch,
         loans: Loans,
-        hearing: Hearing,
+        hearing: Hearing | Reduced,
         began_s: float,
         failed: Failed | None,
     ) -> None:

@@ -22,15 +22,17 @@ from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.presence import Tag, presence_of
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.rows.diffuse import Central, Diffuser
+from lb_mpi.mpi.rows.neighbours import Neighbours
 from lb_mpi.mpi.rows.rows import Rows, columns_of, concatenate, empty_parcel, head, in_form
 
 _KIND = 0
 _BROKEN = 1
+_INFINITE = "costs: expected numbers whose sum over all ranks is finite"
 
 
 def migrate(
     comm: MPI.Intracomm,
-    planner: Central | Diffuser,
+    planner: Central | Diffuser | Neighbours,
     trigger: Trigger,
     rows: Rows,
     costs: Floats | None,
@@ -49,21 +51,25 @@ def migrate(
     if work is None or not timed:
         work = np.ones(rows.n)
     table = np.column_stack([work if costs is None else costs, work])
-    before, most_s, balanced_s = _levels(comm, table, speeds)
+    load = float(table[:, 0].sum())
+    before, most_s, balanced_s = _levels(comm, planner, load, speeds)
     seconds = timed and costs is None  # otherwise the unit of the costs is not time
     chances = calls if seconds else 1
     decision = trigger.decide(before, chances * most_s, chances * balanced_s, cost_s=None if seconds else 0.0)
     after, value = before, None
     steps = n_rows = n_bytes = 0
     if decision.act:
-        transfers, steps = planner.plan(float(table[:, 0].sum()), speeds)
+        if isinstance(planner, Neighbours):
+            transfers, steps = planner.plan(load, permanent=True)
+        else:
+            transfers, steps = planner.plan(load, speeds)
         items = agree(comm, lambda: pick(table[:, 0], transfers.of(comm.rank)).items)
         targets = transfers.destinations[transfers.sources == comm.rank].tolist()
         value, table, given, sent = _move(
             comm, rows, table, dict(zip(targets, items, strict=True)), transfers.to(comm.rank)
         )
         n_rows, n_bytes = (int(_allreduce(comm, n, MPI.SUM)) for n in (given, sent))
-        after = _levels(comm, table, speeds)[0]
+        after = _levels(comm, planner, float(table[:, 0].sum()), speeds)[0]
         trigger.cost_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
     last = Balanced(
         acted=decision.act,
@@ -79,25 +85,32 @@ def migrate(
     return last, value, table[:, 1] if decision.act and timed else None
 
 
-def _levels(comm: MPI.Intracomm, table: Floats, speeds: Floats) -> tuple[float, float, float]:
+def _levels(
+    comm: MPI.Intracomm, planner: Central | Diffuser | Neighbours, load: float, speeds: Floats
+) -> tuple[float, float, float]:
     """Imbalance, seconds of the slowest rank, balanced seconds: bit-identical on all ranks; collective.
 
     ValueError on every rank if the costs sum to infinity.
     """
-    loads, levels = np.zeros(comm.size), np.zeros(3)
-    mine = np.array([table[:, 0].sum()])
+    if isinstance(planner, Neighbours):
+        levels = planner.levels(load)
+        if not math.isfinite(levels[2]):
+            raise presence_of(comm).together(ValueError(_INFINITE))
+        return levels
+    loads, levels_of_root = np.zeros(comm.size), np.zeros(3)
+    mine = np.array([load])
     wait(comm, comm.Igather(mine, loads, 0), (mine, loads))
 
     def compute() -> None:
         if comm.rank == 0:
             with np.errstate(over="ignore"):
                 if not np.isfinite(loads.sum()):
-                    raise ValueError("costs: expected numbers whose sum over all ranks is finite")
-            levels[:] = [imbalance(loads, speeds), (loads / speeds).max(), lower_bound(loads, speeds)]
+                    raise ValueError(_INFINITE)
+            levels_of_root[:] = [imbalance(loads, speeds), (loads / speeds).max(), lower_bound(loads, speeds)]
 
     agree(comm, compute)
-    wait(comm, comm.Ibcast(levels, 0), levels)
-    before, most_s, balanced_s = levels.tolist()
+    wait(comm, comm.Ibcast(levels_of_root, 0), levels_of_root)
+    before, most_s, balanced_s = levels_of_root.tolist()
     return before, most_s, balanced_s
 
 
