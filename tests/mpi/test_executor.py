@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, as_completed, wait
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -303,6 +305,24 @@ def test_several_executors_of_a_script() -> None:
     initialized.clear()
     in_script(script)
     assert COMM.allreduce(initialized.count(9)) == 1
+
+
+def await_file(path: str) -> bool:
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    return True
+
+
+def test_a_map_does_not_wait_for_the_tasks_of_an_open_executor(tmp_path: Path) -> None:
+    def script() -> None:
+        with lb_mpi.Pool() as pool, lb_mpi.Executor() as executor:
+            future = executor.submit(await_file, str(tmp_path / "go"))
+            with pytest.raises(lb_mpi.Error, match=r"work for an lb_mpi\.Executor, which is open"):
+                pool.map(abs, [1])
+            (tmp_path / "go").touch()
+            assert future.result()
+
+    in_script(script)
 
 
 def test_a_block_that_raises_ends_when_its_tasks_are_done() -> None:

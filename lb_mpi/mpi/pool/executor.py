@@ -412,15 +412,18 @@ class _Dispatcher(Operation):
 
     def wait(self, queue: _Queue) -> None:
         """Wait until a closed executor has no more tasks; the threads end with the last executor."""
-        if self.here():
+        if self._in_callback():
             return
         with self.changed:
             self.changed.wait_for(lambda: self.over or queue not in self._queues)
         if self.over:
             self.thread.join()
 
-    def here(self) -> bool:
+    def refuses(self) -> bool:
         """See `Operation`."""
+        return self._in_callback() or not self._gives_way()
+
+    def _in_callback(self) -> bool:
         return threading.current_thread() in (self.thread, self._worker)
 
     def settle(self) -> None:
@@ -493,10 +496,12 @@ class _Dispatcher(Operation):
                     return
 
     def _gives_way(self) -> bool:
-        return all(queue.gives_way for queue in self._queues)
+        with self.changed:
+            return all(queue.gives_way for queue in self._queues)
 
     def _is_idle(self) -> bool:
-        return all(queue.idle for queue in self._queues)
+        with self.changed:
+            return all(queue.idle for queue in self._queues)
 
     def _pauses(self) -> bool:
         """True if there is nothing to send or to await, or an executor has ended."""

@@ -273,7 +273,7 @@ class RootMap(LocalMap):
 
     def complete(self) -> bool:
         """See `Operation`; results not yet requested are kept, a failure is raised where they are requested."""
-        if self.here() or not self._session.alone:  # the other ranks would have to know
+        if self.refuses() or not self._session.alone:  # the other ranks would have to know
             return False
         try:
             self._work(lambda: self.over)
@@ -286,7 +286,7 @@ class RootMap(LocalMap):
             raise self.failed
         return True
 
-    def here(self) -> bool:
+    def refuses(self) -> bool:
         """See `Operation`."""
         return self._worker == threading.get_ident()
 

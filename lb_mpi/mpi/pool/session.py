@@ -43,8 +43,8 @@ class Operation:
 
     refusal: str  # the error of an attempt to begin another one that `complete` rejects
 
-    def here(self) -> bool:
-        """Return whether this thread is in a task or a callback of it, where no other one can begin."""
+    def refuses(self) -> bool:
+        """Return whether this thread, which may be in a task or callback of it, can begin no other one before it ends."""
         return False
 
     def settle(self) -> None:
@@ -123,7 +123,7 @@ class Session:
         """Wait until no other thread uses these ranks, and keep them from others in this block."""
         if not MPI.Is_thread_main():
             need_level(MPI.THREAD_SERIALIZED, "lb_mpi.Pool is used in a thread")
-        if self.operation is not None and self.operation.here():
+        if self.operation is not None and self.operation.refuses():
             raise Error(self.operation.refusal)
         if self.dispatcher is not None:
             self.dispatcher.settle()
