@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 import random
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.searching.problem import Problem
@@ -178,11 +178,6 @@ class Drafting:
             self.state = State.WAIT_FOR_ACK
             sends.append((self.successor, Message(Kind.DRAFTING, self.rank, self.seq)))
         return sends
-
-    @property
-    def route(self) -> Literal["ring"]:
-        """The route of drafts."""
-        return "ring"
 
     @property
     def wake_at(self) -> float:

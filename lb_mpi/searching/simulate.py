@@ -20,7 +20,7 @@ from lb_mpi.searching.bound import Bound, check_bound
 from lb_mpi.searching.drafting import Message, Send
 from lb_mpi.searching.guard import MOST_UNITS, Guard, Options, check_problem, check_route
 from lb_mpi.searching.problem import Problem
-from lb_mpi.searching.saves import Store, share
+from lb_mpi.searching.saves import Store, do, share
 from lb_mpi.searching.searcher import DraftRecord, Job, Reason, Searcher, Work, step
 from lb_mpi.virtual import Network, Raised, Virtual, check_span
 
@@ -96,9 +96,7 @@ class Simulation(Virtual[Message, Job]):
         self._stores = stores
         self.worked_at = 0.0  # end of the last work quantum
         worlds = list(range(size))
-        drafts = [DraftRecord(record, rank, worlds) for rank, record in enumerate(records)] if records else []
-        for each in drafts:
-            each.use(options)
+        drafts = [DraftRecord(record, rank, worlds, options) for rank, record in enumerate(records or ())]
         self.slots = [
             Slot(speed, unit_s, quantum_s, drafts[rank] if records else None) for rank, speed in enumerate(speeds)
         ]
@@ -113,12 +111,10 @@ class Simulation(Virtual[Message, Job]):
     def begin(self, rank: int, job: Job) -> float:
         """Return the duration of a job; a quantum is done at once, since only that shows its length."""
         slot = self.slots[rank]
-        slot.outcome = 0
-        if isinstance(job, Work):
-            try:
-                slot.outcome = self.searchers[rank].problem.work(slot.quantum)
-            except BaseException as error:
-                slot.outcome = error
+        try:
+            slot.outcome = self.searchers[rank].problem.work(slot.quantum) if isinstance(job, Work) else 0
+        except BaseException as error:
+            slot.outcome = error
         # A quantum without a new unit (clean-up only) still lasts one unit's time: time must advance.
         return (slot.outcome if isinstance(slot.outcome, int) and slot.outcome else 1) * slot.unit_s
 
@@ -126,7 +122,7 @@ class Simulation(Virtual[Message, Job]):
         """Return the units done, or the store's result."""
         if not isinstance(job, Work):
             assert self._stores is not None
-            return job.run(self._stores[rank])
+            return do(job, self._stores[rank])
         self.worked_at = max(self.worked_at, self.now)
         outcome = self.slots[rank].outcome
         if isinstance(outcome, BaseException):

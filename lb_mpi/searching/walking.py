@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from lb_mpi.errors import ProtocolError
 from lb_mpi.searching.drafting import PATIENCE, Kind, Message, Send, State
@@ -159,6 +159,8 @@ class WalkTerms(NamedTuple):
 class Walking:
     """The drafting protocol of one of `size` ranks; it moves the work of its `problem`."""
 
+    wake_at = math.inf  # nothing is due before a message arrives
+
     def __init__(self, rank: int, size: int, problem: Problem, terms: WalkTerms) -> None:
         self.rank, self.size, self.problem, self.terms = rank, size, problem, terms
         self.state = State.ASLEEP
@@ -170,16 +172,6 @@ class Walking:
         self.kept: list[bytes] = []  # parts of work that arrived while there was other work
         self.received = 0  # WORK messages received
         self.load = 0.0  # problem.load() at the end of the last `settle`
-
-    @property
-    def route(self) -> Literal["random"]:
-        """The route of drafts."""
-        return "random"
-
-    @property
-    def wake_at(self) -> float:
-        """The time of the next action if no message arrives: never."""
-        return math.inf
 
     def start(self) -> None:
         """Note that this rank has work from the beginning."""

@@ -5,7 +5,7 @@ import pytest
 from lb_mpi.searching import termination, walking
 from lb_mpi.searching.drafting import Kind, Message, ProtocolError
 from lb_mpi.searching.termination import Scholten
-from tests.protocol.engagement import explore_engagement
+from tests.protocol.explore_parts import explore_engagement
 from tests.protocol.mutants import SCHOLTEN_MUTANTS
 from tests.protocol.test_protocol import changed_module
 

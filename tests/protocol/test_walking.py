@@ -362,7 +362,7 @@ def test_reports_come_up_the_tree() -> None:
                     ranks[to].turn(round_ - 0.5, [(rank, message)])
                     heard += to == 0
     assert heard == 3
-    assert {rank: report.units for rank, report in ranks[0].reports.items() if rank} == {r: r for r in range(1, 8)}
+    assert {rank: report.units for rank, report in ranks[0].reporting.reports.items() if rank} == {r: r for r in range(1, 8)}
 
 
 def find_fault(searcher_class: type) -> BaseException | None:

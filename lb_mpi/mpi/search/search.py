@@ -150,8 +150,7 @@ class _Rank(Part):
         self.searcher, self._guard, self._parcels, self._saving = searcher, guard, parcels, saving
         self._settings, self._quantum = settings, settings.quantum
         self.record = recorder(parcels.comm)
-        self._drafts = DraftRecord(self.record, searcher.rank, worlds(parcels.comm))
-        self._drafts.use(settings.options)
+        self._drafts = DraftRecord(self.record, searcher.rank, worlds(parcels.comm), settings.options)
         self.start = time.perf_counter()
         self.cpu_s = self.work_s = self.poll_s = 0.0
         self._began = self._aside_s = self._report_at = 0.0
@@ -209,13 +208,13 @@ class _Rank(Part):
                 settings.on_turn()
             if settings.on_report is not None and now >= self._report_at:
                 self._report_at = now + settings.options.report_every_s
-                settings.on_report(self.searcher.reports, now)
+                settings.on_report(self.searcher.reporting.reports, now)
 
 
 def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Saving | None) -> SearchResult:
     parcels = Parcels(comm, Tag.DRAFTING)
     guard = Guard(problem, interrupts().allowed)
-    found = None if saving is None else saving.found.saved
+    found = None if saving is None else saving.saved
     ring = ring_order(comm.size) if settings.options.route_on(comm.size) == "ring" else range(comm.size)
     searcher = Searcher(comm.rank, ring, guard, settings.options, settings.bound, found)
     barrier(comm)
