@@ -154,7 +154,7 @@ WALK_MUTANTS = [
     (walking, "self._next(source) if left > 1 else source", "self._next(source)"),  # never home
     (walking, "seq, left - 1)", "seq, left)"),
     (walking, "to += to >= low", "pass"),  # to itself
-    (walking, "for source, seq, _, left in self.drafts.leave():", "for source, seq, _, left in self.drafts.walks:"),  # sent on, and kept
+    (walking, "        self.drafts.walks = []\n", ""),  # sent on, and kept
     (walking, "if self.state is State.BUSY:\n            return []\n        self.state", "self.state"),  # asleep with work
     (walking, "self.drafts.walks.append(Draft(source, message.seq, left=message.pid))", "pass"),  # lost
     (walking, "Message(Kind.WORK, draft.source, draft.seq,", "Message(Kind.WORK, draft.source, 0,"),  # answered as if it stood

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from lb_mpi.errors import SearchError
-from lb_mpi.searching import drafting, searcher, simulate, table, walking
-from lb_mpi.searching.drafting import PATIENCE, Drafting, Kind, Message, ProtocolError, State
+from lb_mpi.searching import drafting, searcher, simulate, walking
+from lb_mpi.searching.drafting import PATIENCE, TABLE, Drafting, Kind, Message, ProtocolError, Row, State, draw
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.walking import REACH, Draft, Walking, WalkTerms
 from tests.pile import Heap, Pile, Post, unpack
@@ -274,9 +274,9 @@ def test_every_step_is_in_the_table_and_every_row_of_it_is_seen(
         explore_walks(first_walks(2, 4, late=True), most_drafts=1)
         explore_walks(first_walks(3, 3), most_drafts=1)
         explore_walks(first_walks(2, 4, pile=Post), most_drafts=1)
-    rows = [row for row in table.TABLE if row.route == route and not row.event.startswith("(")]
+    rows = [row for row in TABLE if row.route == route and not row.event.startswith("(")]
 
-    def fits(row: table.Row, step: tuple[str, str, str]) -> bool:
+    def fits(row: Row, step: tuple[str, str, str]) -> bool:
         state, event, then = step
         here = row.state in (state, "any") or (row.state == "any but BUSY" and state != "BUSY")
         return here and row.event == event and then == (state if row.then == "same" else row.then)
@@ -287,8 +287,8 @@ def test_every_step_is_in_the_table_and_every_row_of_it_is_seen(
 
 def test_docstrings_show_the_table() -> None:
     for module, route in ((drafting, "ring"), (walking, "random")):
-        assert table.draw(route) in module.__doc__
-        names = {name for row in table.TABLE if row.route == route for name in (row.state, row.then)}
+        assert draw(route) in module.__doc__
+        names = {name for row in TABLE if row.route == route for name in (row.state, row.then)}
         assert {name for name in names if name not in ("any", "any but BUSY", "same")} <= set(State.__members__)
 
 
