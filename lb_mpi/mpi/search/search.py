@@ -108,11 +108,23 @@ def search(
     earlier saves are kept.
     """
     with opened(comm, "lb_mpi.search", watched=True) as own:
-        every_s = None if save is None else save_every_s
-        options = Options(threshold, pause_s, balance, seed, report_every_s, route, every_s)
-        report = on_report if own.rank == ROOT else None
-        given = (bound, emulated_speed, quantum, report, on_turn)
-        settings = agree(own, lambda: _settings(problem, options, *given))
+
+        def check() -> _Settings:
+            check_problem(problem)
+            if save is not None:
+                check_savable(problem)
+            every_s = None if save is None else save_every_s
+            options = Options(threshold, pause_s, balance, seed, report_every_s, route, every_s)
+            return _Settings(
+                check_route(problem, options.checked()),
+                check_bound(bound),
+                throttle(emulated_speed, "emulated_speed"),
+                Quantum(quantum),
+                checks.function("on_report", on_report if own.rank == ROOT else None, optional=True),
+                checks.function("on_turn", on_turn, optional=True),
+            )
+
+        settings = agree(own, check)
         sense = None if settings.bound is None else settings.bound.sense
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
         if not bcast(own, settings.on_report is not None):
@@ -128,23 +140,6 @@ class _Settings(NamedTuple):
     quantum: Quantum
     on_report: Callable[[dict[int, Report], float], None] | None
     on_turn: Callable[[], None] | None
-
-
-def _settings(
-    problem: object, options: Options, bound: object, speed: Any, quantum: Any, report: Any, turn: Any
-) -> _Settings:
-    """Check the arguments."""
-    check_problem(problem)
-    if options.save_every_s is not None:
-        check_savable(problem)
-    return _Settings(
-        check_route(problem, options.checked()),
-        check_bound(bound),
-        throttle(speed, "emulated_speed"),
-        Quantum(quantum),
-        checks.function("on_report", report, optional=True),
-        checks.function("on_turn", turn, optional=True),
-    )
 
 
 class _Rank(Part):
