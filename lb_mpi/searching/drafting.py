@@ -123,7 +123,7 @@ class Kind(IntEnum):
     TOKEN = 6
     FINISH = 7
     STOP = 8
-    REPORT = 9
+    REPORT = 9  # only in benchmarks.rivals
     BOUND = 10
     RESULT = 11  # between drivers, when the search is over
     PAUSE = 12  # of a save (see `lb_mpi.searching.saves`), up to ASK
@@ -145,7 +145,7 @@ class Message(NamedTuple):
     seq: int = 0
     pid: int = NOBODY  # DRAFTING: the volunteer so far, of a walk the hops left; WORK of a walk: its sender; TOKEN: 1
     # when black; FINISH, STOP: the reason; COUNT: the sum; OWNED: its sender
-    load: float = 0.0  # DRAFTING, REPORT: the claimed load; BOUND: the value
+    load: float = 0.0  # DRAFTING: the claimed load; BOUND: the value
     payload: bytes = b""  # WORK, OWNED: the packed part; WRITTEN: receipts
 
 

@@ -29,7 +29,6 @@ class Options(NamedTuple):
     pause_s: tuple[float, float] = (1e-4, 1e-2)  # shortest and longest pause before drafting again
     balance: bool = True  # False: each rank gets one initial share, and nothing moves afterwards
     seed: int = 0  # of the jitter of the pauses
-    report_every_s: float = math.inf  # between two REPORTs to rank 0
     route: str | None = None  # of drafts: "ring" or "random"; None: the ring on up to 32 ranks
     save_every_s: float | None = None  # between two saves; inf: only on request; None: no saves
 
@@ -41,13 +40,12 @@ class Options(NamedTuple):
         """Return itself with Python's own numbers; ValueError with name, value and expectation."""
         if not isinstance(self.balance, bool | np.bool_):
             raise ValueError(f"balance = {show(self.balance)}: expected True or False")
-        every, saves = self.report_every_s, self.save_every_s
+        saves = self.save_every_s
         return Options(
             threshold=number("threshold", self.threshold, least=0.0, unit="J, as problem.load()"),
             pause_s=_pause(self.pause_s),
             balance=bool(self.balance),
             seed=seed(self.seed),
-            report_every_s=_seconds("report_every_s", every),
             route=None if self.route is None else choice("route", self.route, ("ring", "random")),
             save_every_s=None if saves is None else _seconds("save_every_s", saves),
         )

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 import random
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -44,7 +43,6 @@ from lb_mpi.searching.termination import Scholten, Termination, Token
 from lb_mpi.searching.walking import Walking, children, parent
 
 ROOT = 0
-_ROW = struct.Struct("<qqqd")  # rank, units, balances, load
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -63,45 +61,6 @@ class Work(NamedTuple):
 
 
 Job = Work | SaveJob
-
-
-class Report(NamedTuple):
-    """The report of a rank during its work."""
-
-    units: int  # units of work done so far
-    load: float  # problem.load()
-    balances: int  # parts of work received
-
-
-class Reporting:
-    """The reports of one rank, every `every_s` seconds (inf: never), up the binomial tree to rank 0.
-
-    A rank's report includes those received from below since its last one.  So rank 0 receives from log2 P ranks instead of
-    P - 1, but a report may be as many periods old.  A rank without news sends none.
-    """
-
-    def __init__(self, rank: int, every_s: float) -> None:
-        self.rank, self.every_s = rank, every_s
-        self.at = every_s  # time of the next report
-        self.reports: dict[int, Report] = {}  # the last reports of the ranks below; on rank 0, of all
-        self._new: set[int] = set()  # ranks whose reports are not yet passed on
-
-    def receive(self, message: Message) -> None:
-        """Process a REPORT."""
-        for rank, units, balances, load in _ROW.iter_unpack(message.payload):
-            self.reports[rank] = Report(units, load, balances)
-            self._new.add(rank)
-
-    def send(self, now: float, own: Report) -> list[Send]:
-        """Return the report that is due now; empty if none is."""
-        self.at = now + self.every_s
-        if self.reports.get(self.rank) != own:
-            self.reports[self.rank] = own
-            self._new.add(self.rank)
-        rows = [(rank, self.reports[rank]) for rank in sorted(self._new)]
-        self._new.clear()
-        payload = b"".join(_ROW.pack(rank, units, balances, load) for rank, (units, load, balances) in rows)
-        return [(parent(self.rank), Message(Kind.REPORT, self.rank, payload=payload))] if rows and self.rank else []
 
 
 class Searcher:
@@ -135,7 +94,6 @@ class Searcher:
         self.units = 0  # units of work done so far
         self.reason: Reason | None = None  # why the search is over; None while it is not
         self.error: BaseException | None = None  # the first exception of the problem on this rank
-        self.reporting = Reporting(rank, options.report_every_s)
         self._finished = False
         self._now = 0.0  # time of the last turn
         if saved is not None:
@@ -172,7 +130,7 @@ class Searcher:
             return 0.0
         if self.paused:
             return math.inf
-        at = min(self.drafting.wake_at, self.termination.wake_at, self.reporting.at)
+        at = min(self.drafting.wake_at, self.termination.wake_at)
         return at if self.saves is None or self.rank != ROOT else min(at, self.saves.at)
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Message]]) -> list[Send]:
@@ -261,8 +219,6 @@ class Searcher:
         sends += self._conclude(self.drafting.load > 0.0, now)
         if self.termination.over:
             return sends + self._finish(Reason.EXHAUSTED)
-        if now >= self.reporting.at:
-            sends += self.reporting.send(now, Report(self.units, self.drafting.load, self.drafting.received))
         if self.saves is not None and self.rank == ROOT and now >= self.saves.at:
             sends += self.saves.begin()
         return sends
@@ -293,9 +249,6 @@ class Searcher:
             if self.rank != ROOT and self.ring:
                 raise ProtocolError(f"rank {self.rank} got FINISH, which only rank {ROOT} may get")
             return [] if self._finished else self._finish(Reason(message.pid))
-        if kind is Kind.REPORT:
-            self.reporting.receive(message)
-            return []
         if self.saves is not None:
             if kind is Kind.ASK:
                 return self.ask_to_stop()

@@ -288,7 +288,7 @@ def test_what_save_returns_is_checked() -> None:
 
 def mutant_of(module: types.ModuleType, before: str, after: str) -> tuple[type, type]:
     """The classes `Searcher` and `Cut`, with one change in the source of `module`; the types of values stay the same."""
-    names = ("Reason", "Options", "Report", "Work")
+    names = ("Reason", "Options", "Work")
     changed = changed_module(module, before, after)
     if module is searcher:
         vars(changed).update({name: getattr(searcher, name) for name in names})

@@ -1,7 +1,5 @@
 """Walking drafts: their table row by row, every state of small searches, seeded simulations, and known-wrong variants."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from lb_mpi.errors import SearchError
@@ -341,28 +339,6 @@ def test_the_number_of_ranks_chooses_the_route_and_an_option_forces_it() -> None
     assert {Options(route=route).route_on(size) == route for size in (1, 33) for route in ("ring", "random")} == {True}
     with pytest.raises(ValueError, match="route = 'line': expected one of ring, random"):
         Options(route="line").checked()
-
-
-def reporters(size: int) -> Iterator[searcher.Searcher]:
-    for rank in range(size):
-        yield searcher.Searcher(rank, range(size), Pile(1), Options(report_every_s=1.0, route="random"))
-
-
-def test_reports_come_up_the_tree() -> None:
-    ranks = list(reporters(8))
-    for rank in range(1, 8):
-        ranks[rank].units = rank
-    heard = 0
-    for round_ in (1.0, 2.0, 3.0):
-        for rank in range(7, -1, -1):  # from the leaves
-            for to, message in ranks[rank].turn(round_, []):
-                if message.kind is Kind.REPORT:
-                    assert to == walking.parent(rank)
-                    assert round_ == 1.0, "who has no news is silent"
-                    ranks[to].turn(round_ - 0.5, [(rank, message)])
-                    heard += to == 0
-    assert heard == 3
-    assert {rank: report.units for rank, report in ranks[0].reporting.reports.items() if rank} == {r: r for r in range(1, 8)}
 
 
 def find_fault(searcher_class: type) -> BaseException | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import struct
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
-from lb_mpi import checks, signs
+from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.emulate import Varying, throttle, throttled
 from lb_mpi.errors import SearchError, Stopped
@@ -36,7 +35,7 @@ from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.guard import Guard, Options, Quantum, check_problem, check_route, check_savable
 from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.saves import Receipt, SavedSearch, do, unpack_parts
-from lb_mpi.searching.searcher import ROOT, DraftRecord, Reason, Report, Searcher, Work, step
+from lb_mpi.searching.searcher import ROOT, DraftRecord, Reason, Searcher, Work, step
 from lb_mpi.table import Table
 
 KIND = "search"  # of the saves
@@ -57,9 +56,6 @@ def search(
     pause_s: tuple[float, float] = (1e-4, 1e-2),
     seed: int = 0,
     route: str | None = None,
-    on_report: Callable[[dict[int, Report], float], None] | None = None,
-    report_every_s: float = 0.25,
-    on_turn: Callable[[], None] | None = None,
 ) -> SearchResult:
     """Search `problem` on all ranks of `comm`, balanced by drafting (Xu, Zhang, Sun 1991), a kind of work stealing.
 
@@ -89,16 +85,11 @@ def search(
     seed : integer >= 0, of the random numbers for pauses and random routes.
     route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks, otherwise "random";
         always "random" for a problem whose work belongs to certain ranks (see `lb_mpi.searching.problem.Owning`).
-    on_report : a function that rank 0 calls as on_report({rank: Report}, seconds) about every `report_every_s` seconds;
-        only that of rank 0 is used.
-    report_every_s : seconds between two calls of `on_report`.
-    on_turn : a function without arguments, for other things that a program has to do during the search.  It is called
-        between work quanta and, on an idle rank, whenever the rank wakes.  May differ by rank.
 
     Returns a `SearchResult`, the same on all ranks.
 
-    Raises ValueError or TypeError on every rank if an argument is wrong on any rank.  If the problem, on_turn or
-    on_report raises any exception (also Ctrl-C) on any rank, or the problem returns a value that violates the `Problem`
+    Raises ValueError or TypeError on every rank if an argument is wrong on any rank.  If the problem
+    raises any exception (also Ctrl-C) on any rank, or the problem returns a value that violates the `Problem`
     protocol, every rank raises a SearchError that names the rank and the cause; but a rank on which SystemExit or
     KeyboardInterrupt was raised raises that itself.
 
@@ -114,21 +105,17 @@ def search(
             if save is not None:
                 check_savable(problem)
             every_s = None if save is None else save_every_s
-            options = Options(threshold, pause_s, balance, seed, report_every_s, route, every_s)
+            options = Options(threshold, pause_s, balance, seed, route, every_s)
             return _Settings(
                 check_route(problem, options.checked()),
                 check_bound(bound),
                 throttle(emulated_speed, "emulated_speed"),
                 Quantum(quantum),
-                checks.function("on_report", on_report if own.rank == ROOT else None, optional=True),
-                checks.function("on_turn", on_turn, optional=True),
             )
 
         settings = agree(own, check)
         sense = None if settings.bound is None else settings.bound.sense
         agree_on(own, bound=sense, route=settings.options.route, save=None if save is None else str(save))
-        if not bcast(own, settings.on_report is not None):
-            settings = settings._replace(options=settings.options._replace(report_every_s=math.inf))
         with saved(own, save, problem, settings.bound) as saving, running(recorder(own)):
             return _run(own, problem, settings, saving)
 
@@ -138,8 +125,6 @@ class _Settings(NamedTuple):
     bound: Bound | None
     slow: throttle
     quantum: Quantum
-    on_report: Callable[[dict[int, Report], float], None] | None
-    on_turn: Callable[[], None] | None
 
 
 class _Rank(Part):
@@ -154,7 +139,7 @@ class _Rank(Part):
         self._drafts = DraftRecord(self.record, searcher.rank, worlds(parcels.comm), settings.options)
         self.start = time.perf_counter()
         self.cpu_s = self.work_s = self.poll_s = 0.0
-        self._began = self._aside_s = self._report_at = 0.0
+        self._began = 0.0
 
     @property
     def over(self) -> bool:
@@ -172,11 +157,8 @@ class _Rank(Part):
         if self._saving is not None:
             sends += self._saving.serve(searcher)
         send(self._parcels, sends)
-        turned = time.perf_counter()
-        searcher.attempt(self._call_back, now - self.start)
-        self._aside_s = time.perf_counter() - turned  # the callbacks' own time is not polling cost
         if arrived or sends:
-            self._drafts.turn(turned, [message for _, message in arrived], sends)
+            self._drafts.turn(time.perf_counter(), [message for _, message in arrived], sends)
         return bool(arrived or sends)
 
     def look(self, presence: Presence, waited_s: float) -> None:
@@ -198,18 +180,9 @@ class _Rank(Part):
         cpu = time.thread_time() - cpu
         self._settings.slow.charge(cpu)
         poll_s = polled - self._began
-        self._quantum.observe(done, worked, poll_s - self._aside_s)
+        self._quantum.observe(done, worked, poll_s)
         self.cpu_s, self.work_s, self.poll_s = self.cpu_s + cpu, self.work_s + worked, self.poll_s + poll_s
         return True
-
-    def _call_back(self, now: float) -> None:
-        settings = self._settings
-        with interrupts().allowed():  # also raises a deferred Ctrl-C
-            if settings.on_turn is not None:
-                settings.on_turn()
-            if settings.on_report is not None and now >= self._report_at:
-                self._report_at = now + settings.options.report_every_s
-                settings.on_report(self.searcher.reporting.reports, now)
 
 
 def _run(comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Saving | None) -> SearchResult:
